@@ -1,0 +1,2414 @@
+/* engine.cu: checkpoint folder -> weights; sessions; the layer loop; sampling; the API of engine.h.
+
+   Contents   1. safetensors: the container            2. Checkpoint: files and index
+              3. Configuration                          4. Binding: every tensor by name, shape and type
+              5. Loading                                6. Models
+              7. Sessions: memory                       8. The forward pass
+              9. Feeding tokens                         10. Sampling
+              11. Generating text                       12. Checkpoints, copies and files
+
+   How a stage is computed is in kernels.cu, text in tokenizer.c; both are part of this one translation unit. It compiles
+   as C11 and as C++17 (and CUDA). Compile it with optimisation (-O3): the loops of kernels.cu count on it. */
+
+#include "engine.h"
+#include "tokenizer.c"
+#include "kernels.cu"
+
+#include <sys/random.h>
+#include <time.h>
+
+static int cancelled(const mote_callbacks *c) {
+    return c->cancel && c->cancel(c->user);
+}
+
+static void report(const mote_callbacks *c, const char *what, double fraction) {
+    if (c->progress) c->progress(c->user, what, fraction);
+}
+
+__attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c, const char *format, ...) {
+    char line[512];
+    va_list args;
+    if (!c->log) return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    c->log(c->user, line);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- 1. safetensors: the container -------------------------------------------------------------------------------
+   A file is N (8 bytes, little endian), a JSON header of N bytes, and the data. The header maps a tensor's name to
+   {"dtype", "shape", "data_offsets": [begin, end)}. One rule makes the data trustworthy: sorted by offset the ranges must
+   follow each other without hole or overlap from 0 to the end of the file, and each must have the size its shape says.
+   Stricter than the reference reader in this: no name twice, no empty name, no NUL in a name, infos are objects. */
+
+enum { MAX_HEADER = 100000000, MAX_DIMS = 4 };
+
+typedef struct container_type { const char *name; int bits; } container_type;
+
+enum { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_FP8 };           /* those mote computes with, first in the table */
+
+static const container_type container_types[] = {
+    {"F32", 32}, {"F16", 16}, {"BF16", 16}, {"F8_E4M3", 8}, {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
+    {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16},
+    {"I32", 32}, {"U32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64}};
+
+enum { TYPE_COUNT = sizeof container_types / sizeof *container_types };
+
+typedef struct tensor {
+    size_t name;                 /* where its zero-terminated name starts in the table's names */
+    int file;                    /* number of the shard */
+    int type;                    /* index into container_types; -1: named by the index, not seen yet */
+    int dims;
+    uint64_t shape[MAX_DIMS];    /* the first ones; no tensor mote uses has more */
+    uint64_t begin, size;        /* bytes, begin from the start of the file */
+    int used;                    /* bound to a weight, or known to be left out */
+} tensor;
+
+/* All tensors of a checkpoint, found by name through a hash table with open addressing. */
+typedef struct tensor_table {
+    buf names, tensors;          /* bytes; struct tensor */
+    uint32_t *slots;             /* 0 = free, else tensor number + 1 */
+    size_t slot_count;           /* a power of two */
+} tensor_table;
+
+static size_t table_count(const tensor_table *t) {
+    return t->tensors.size / sizeof(tensor);
+}
+
+static tensor *table_at(const tensor_table *t, size_t i) {
+    return (tensor *)(void *)t->tensors.data + i;
+}
+
+static const char *table_name(const tensor_table *t, const tensor *of) {
+    return t->names.data + of->name;
+}
+
+static void table_free(tensor_table *t) {
+    buf_free(&t->names);
+    buf_free(&t->tensors);
+    free(t->slots);
+    memset(t, 0, sizeof *t);
+}
+
+static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {       /* FNV-1a */
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static const uint64_t FNV_START = 0xcbf29ce484222325u;
+
+/* The slot that holds `name`, or the free one where it belongs. */
+static size_t table_slot(const tensor_table *t, const char *name) {
+    size_t at = (size_t)(fnv1a(FNV_START, name, strlen(name)) >> 7) & (t->slot_count - 1);
+    while (t->slots[at] && strcmp(table_name(t, table_at(t, t->slots[at] - 1)), name)) at = (at + 1) & (t->slot_count - 1);
+    return at;
+}
+
+static tensor *table_find(const tensor_table *t, const char *name) {
+    size_t at = t->slot_count ? table_slot(t, name) : 0;
+    return t->slot_count && t->slots[at] ? table_at(t, t->slots[at] - 1) : NULL;
+}
+
+static int table_grow(tensor_table *t) {
+    size_t n = t->slot_count ? t->slot_count * 2 : 1024;
+    uint32_t *slots = (uint32_t *)calloc(n, sizeof *slots);
+    if (!slots) return 0;
+    free(t->slots);
+    t->slots = slots;
+    t->slot_count = n;
+    for (size_t i = 0; i < table_count(t); i++) t->slots[table_slot(t, table_name(t, table_at(t, i)))] = (uint32_t)i + 1;
+    return 1;
+}
+
+/* Adds a tensor whose name was the last thing appended to t->names (zero included), or finds the one of that name and
+   takes the name back. NULL: no memory. */
+static tensor *table_add(tensor_table *t, size_t name, int *found) {
+    if (t->names.failed || ((table_count(t) + 1) * 2 > t->slot_count && !table_grow(t))) return NULL;
+    size_t at = table_slot(t, t->names.data + name);
+    *found = t->slots[at] != 0;
+    if (*found) {
+        t->names.size = name;
+        return table_at(t, t->slots[at] - 1);
+    }
+    tensor *added = (tensor *)buf_add(&t->tensors, NULL, sizeof *added);
+    if (!added) return NULL;
+    memset(added, 0, sizeof *added);
+    added->name = name;
+    added->type = -1;
+    t->slots[at] = (uint32_t)table_count(t);
+    return added;
+}
+
+/* Appends the unescaped text of a JSON string and a zero to t->names. 0: no memory, or not a name (empty, or with NUL). */
+static int table_push_name(tensor_table *t, const json *j, uint32_t node) {
+    size_t n = json_string(j, node, NULL, 0);
+    char *to = (char *)buf_add(&t->names, NULL, n + 1);
+    if (!to) return 0;
+    json_string(j, node, to, n);
+    to[n] = 0;
+    return n > 0 && strlen(to) == n;
+}
+
+/* The three fields of one tensor's info; what else an info holds is left for later versions of the format. */
+static const char *info_fields(const json *j, uint32_t info, uint32_t *dtype, uint32_t *shape, uint32_t *offsets) {
+    *dtype = *shape = *offsets = 0;
+    if (j->nodes[info].type != JSON_OBJECT) return "its entry is not an object";
+    uint32_t key = info + 1;
+    for (uint32_t i = 0; i < j->nodes[info].size; i++) {
+        uint32_t value = key + 1, *field = NULL;
+        if (json_equals(j, key, "dtype")) field = dtype;
+        if (json_equals(j, key, "shape")) field = shape;
+        if (json_equals(j, key, "data_offsets")) field = offsets;
+        if (field && *field) return "a field of its entry is there twice";
+        if (field) *field = value;
+        key = j->nodes[value].next;
+    }
+    if (!*dtype || !*shape || !*offsets) return "its entry lacks dtype, shape or data_offsets";
+    if (j->nodes[*dtype].type != JSON_STRING || j->nodes[*shape].type != JSON_ARRAY || j->nodes[*offsets].type != JSON_ARRAY)
+        return "dtype must be a string, shape and data_offsets arrays";
+    return NULL;
+}
+
+/* Reads one info into *t (name and file left alone). Returns what is wrong with it, or NULL. */
+static const char *info_read(const json *j, uint32_t info, uint64_t data_start, tensor *t) {
+    uint32_t dtype, shape, offsets;
+    const char *wrong = info_fields(j, info, &dtype, &shape, &offsets);
+    if (wrong) return wrong;
+    uint64_t count = 1, dim, begin, end;
+    for (t->type = 0; t->type < TYPE_COUNT && !json_equals(j, dtype, container_types[t->type].name);) t->type++;
+    if (t->type == TYPE_COUNT) return "its dtype is none of safetensors'";
+    t->dims = (int)(j->nodes[shape].size < 1000 ? j->nodes[shape].size : 1000);
+    uint32_t node = shape + 1;
+    for (uint32_t i = 0; i < j->nodes[shape].size; i++, node = j->nodes[node].next) {
+        if (!json_u64(j, node, &dim)) return "its shape holds something that is not a size";
+        if (i < MAX_DIMS) t->shape[i] = dim;
+        if (__builtin_mul_overflow(count, dim, &count)) return "the product of its shape overflows";
+    }
+    if (__builtin_mul_overflow(count, (uint64_t)container_types[t->type].bits, &count)) return "the product of its shape overflows";
+    if (count % 8) return "its size is not a whole number of bytes";
+    if (j->nodes[offsets].size != 2 || !json_u64(j, offsets + 1, &begin) || !json_u64(j, offsets + 2, &end) || end < begin)
+        return "its data_offsets are not [begin, end]";
+    if (end - begin != count / 8) return "its data_offsets do not have the size of its shape";
+    if (__builtin_add_overflow(begin, data_start, &t->begin)) return "its data_offsets overflow";
+    t->size = end - begin;
+    return NULL;
+}
+
+typedef struct byte_range { uint64_t begin, size; size_t name; } byte_range;
+
+static int by_offset(const void *a, const void *b) {
+    const byte_range *x = (const byte_range *)a, *y = (const byte_range *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->size < y->size ? -1 : x->size > y->size;
+}
+
+/* __metadata__: null or an object of strings. */
+static int metadata_is_valid(const json *j, uint32_t node) {
+    if (j->nodes[node].type == JSON_NULL) return 1;
+    if (j->nodes[node].type != JSON_OBJECT) return 0;
+    uint32_t key = node + 1;
+    for (uint32_t i = 0; i < j->nodes[node].size; i++, key = j->nodes[key + 1].next)
+        if (j->nodes[key + 1].type != JSON_STRING) return 0;
+    return 1;
+}
+
+/* Adds the tensor with this JSON key to the table, or fills the entry that the index made for it. */
+static int header_add(tensor_table *table, const json *j, uint32_t key, uint64_t data_start, int file, const char *path,
+                      byte_range *range, mote_error *err) {
+    tensor read;
+    int found;
+    size_t name = table->names.size;
+    if (!table_push_name(table, j, key))
+        return table->names.failed ? fail_memory(err) : fail(err, MOTE_EFORMAT, "%s: a tensor's name is empty or holds a NUL", path);
+    memset(&read, 0, sizeof read);
+    const char *wrong = info_read(j, key + 1, data_start, &read);
+    if (wrong) return fail(err, MOTE_EFORMAT, "%s: tensor %s: %s", path, table->names.data + name, wrong);
+    tensor *t = table_add(table, name, &found);
+    if (!t) return fail_memory(err);
+    if (found && t->file == file && t->type >= 0)
+        return fail(err, MOTE_EFORMAT, "%s: tensor %s is there twice", path, table_name(table, t));
+    range->begin = read.begin;
+    range->size = read.size;
+    range->name = t->name;
+    if (found && t->file != file) return MOTE_OK;               /* the index says which of two files counts */
+    read.name = t->name;
+    read.file = file;
+    *t = read;
+    return MOTE_OK;
+}
+
+/* Checks the ranges of a file: they must tile the data section. */
+static int header_check_ranges(const tensor_table *table, byte_range *ranges, size_t n, uint64_t data_start, uint64_t file_size,
+                               const char *path, mote_error *err) {
+    uint64_t at = data_start;
+    qsort(ranges, n, sizeof *ranges, by_offset);
+    for (size_t i = 0; i < n; i++) {
+        if (ranges[i].begin != at)
+            return fail(err, MOTE_EFORMAT, "%s: tensor %s starts at byte %llu of the data, expected %llu", path,
+                        table->names.data + ranges[i].name, (unsigned long long)(ranges[i].begin - data_start),
+                        (unsigned long long)(at - data_start));
+        at += ranges[i].size;
+        if (at > file_size || at < ranges[i].size) break;
+    }
+    if (at != file_size)
+        return fail(err, MOTE_EFORMAT, "%s: its tensors end at byte %llu, the file at %llu: %s", path, (unsigned long long)at,
+                    (unsigned long long)file_size, at > file_size ? "truncated" : "something follows them");
+    return MOTE_OK;
+}
+
+/* Adds all tensors of a parsed header. */
+static int header_read(tensor_table *table, const json *j, uint64_t data_start, uint64_t file_size, int file, const char *path,
+                       mote_error *err) {
+    if (j->nodes[0].type != JSON_OBJECT) return fail(err, MOTE_EFORMAT, "%s: the header is not a JSON object", path);
+    byte_range *ranges = (byte_range *)malloc(((size_t)j->nodes[0].size + 1) * sizeof *ranges);
+    if (!ranges) return fail_memory(err);
+    size_t n = 0;
+    int code = MOTE_OK, metadata = 0;
+    uint32_t key = 1;
+    for (uint32_t i = 0; i < j->nodes[0].size && !code; i++, key = j->nodes[key + 1].next) {
+        if (!json_equals(j, key, "__metadata__"))
+            code = header_add(table, j, key, data_start, file, path, &ranges[n++], err);
+        else if (metadata++ || !metadata_is_valid(j, key + 1))
+            code = fail(err, MOTE_EFORMAT, "%s: __metadata__ is not one object of strings", path);
+    }
+    if (!code) code = header_check_ranges(table, ranges, n, data_start, file_size, path, err);
+    free(ranges);
+    return code;
+}
+
+/* Reads exactly n bytes at `offset`. */
+static int read_at(int fd, void *to, size_t n, uint64_t offset, const char *path, mote_error *err) {
+    for (size_t done = 0; done < n;) {
+        size_t ask = n - done < (1u << 30) ? n - done : 1u << 30;
+        ssize_t got = pread(fd, (char *)to + done, ask, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail(err, MOTE_EIO, "%s: cannot be read: %s", path, strerror(errno));
+        if (got == 0) return fail(err, MOTE_EFORMAT, "%s: ends while it is being read", path);
+        done += (size_t)got;
+    }
+    return MOTE_OK;
+}
+
+/* Adds the tensors of an open safetensors file to the table. */
+static int safetensors_read(tensor_table *table, int fd, uint64_t file_size, int file, const char *path, mote_error *err) {
+    unsigned char start[8];
+    uint64_t n = 0;
+    json j;
+    if (file_size < 8) return fail(err, MOTE_EFORMAT, "%s: %llu bytes, too short for safetensors", path, (unsigned long long)file_size);
+    int code = read_at(fd, start, 8, 0, path, err);
+    if (code) return code;
+    for (int i = 7; i >= 0; i--) n = n << 8 | start[i];
+    if (n > MAX_HEADER) return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes, more than the 100,000,000 allowed", path,
+                                    (unsigned long long)n);
+    if (n > file_size - 8) return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes in a file of %llu: truncated", path,
+                                       (unsigned long long)n, (unsigned long long)file_size);
+    char *text = (char *)malloc((size_t)n + 1);
+    if (!text) return fail_memory(err);
+    code = read_at(fd, text, (size_t)n, 8, path, err);
+    if (!code) code = json_parse(&j, text, (size_t)n, path, err);
+    if (!code) {
+        code = header_read(table, &j, 8 + n, file_size, file, path, err);
+        json_free(&j);
+    }
+    free(text);
+    return code;
+}
+
+/* ---- 2. Checkpoint: files and index ------------------------------------------------------------------------------
+   Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
+   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted. */
+
+enum { PATH_SIZE = 4096 };
+
+typedef struct shard { char path[PATH_SIZE]; int fd; uint64_t size; } shard;
+
+typedef struct checkpoint {
+    const char *dir;
+    tensor_table table;
+    shard *shards;
+    int shard_count;
+} checkpoint;
+
+static void checkpoint_close(checkpoint *c) {
+    for (int i = 0; i < c->shard_count; i++)
+        if (c->shards[i].fd >= 0) close(c->shards[i].fd);
+    free(c->shards);
+    table_free(&c->table);
+}
+
+/* The number of the shard with this file name, added if it is new; negative: an error code. */
+static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
+    char path[PATH_SIZE];
+    if (!*name || *name == '/' || strstr(name, ".."))
+        return -fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: file name \"%s\" leaves the folder", c->dir, name);
+    if (join_path(path, sizeof path, c->dir, name)) return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
+    for (int i = c->shard_count - 1; i >= 0; i--)
+        if (!strcmp(c->shards[i].path, path)) return i;
+    if (c->shard_count >= 100000) return -fail(err, MOTE_EFORMAT, "%s: more than 100,000 shards", c->dir);
+    shard *grown = (shard *)realloc(c->shards, ((size_t)c->shard_count + 1) * sizeof *grown);
+    if (!grown) return -fail_memory(err);
+    c->shards = grown;
+    shard *s = &grown[c->shard_count];
+    memcpy(s->path, path, sizeof path);
+    s->size = 0;
+    s->fd = -1;
+    return c->shard_count++;
+}
+
+static int shard_open(shard *s, mote_error *err) {
+    struct stat info;
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
+    if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
+    s->size = (uint64_t)info.st_size;
+    return MOTE_OK;
+}
+
+/* Enters every name of the index's weight_map with its shard, to be filled when the shard is read. */
+static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) {
+    uint32_t map = json_get(j, 0, "weight_map");
+    if (!map || j->nodes[map].type != JSON_OBJECT)
+        return fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: no object \"weight_map\"", c->dir);
+    uint32_t key = map + 1;
+    for (uint32_t i = 0; i < j->nodes[map].size; i++, key = j->nodes[key + 1].next) {
+        char name[256];
+        int found;
+        size_t at = c->table.names.size, n = json_string(j, key + 1, name, sizeof name - 1);
+        if (j->nodes[key + 1].type != JSON_STRING || n >= sizeof name || memchr(name, 0, n) || !table_push_name(&c->table, j, key))
+            return fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
+                        c->dir, i + 1);
+        name[n] = 0;
+        int file = checkpoint_shard(c, name, err);
+        if (file < 0) return -file;
+        tensor *t = table_add(&c->table, at, &found);
+        if (!t) return fail_memory(err);
+        t->file = file;
+    }
+    return MOTE_OK;
+}
+
+static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
+    for (int i = 0; i < c->shard_count; i++) {
+        shard *s = &c->shards[i];
+        int code = shard_open(s, err);
+        if (!code) code = safetensors_read(&c->table, s->fd, s->size, i, s->path, err);
+        if (code) return code;
+    }
+    for (size_t i = 0; i < table_count(&c->table); i++) {
+        const tensor *t = table_at(&c->table, i);
+        if (t->type < 0)
+            return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here", c->shards[t->file].path,
+                        table_name(&c->table, t));
+    }
+    return MOTE_OK;
+}
+
+static int file_exists(const char *dir, const char *name) {
+    char path[PATH_SIZE];
+    return !join_path(path, sizeof path, dir, name) && access(path, F_OK) == 0;
+}
+
+/* Reads and parses a JSON file of the folder. On success *text and *j are the caller's to free. */
+static int read_json(const char *dir, const char *name, buf *text, json *j, mote_error *err) {
+    char path[PATH_SIZE];
+    int code = read_file(dir, name, text, err);
+    if (code) return code;
+    if (join_path(path, sizeof path, dir, name)) code = fail(err, MOTE_EINVAL, "%s/%s: path too long", dir, name);
+    if (!code) code = json_parse(j, text->data, text->size, path, err);
+    if (!code && j->nodes[0].type != JSON_OBJECT) {
+        json_free(j);
+        code = fail(err, MOTE_EFORMAT, "%s: not a JSON object", path);
+    }
+    if (code) buf_free(text);
+    return code;
+}
+
+/* Reads all headers. c is to be closed by the caller in any case. */
+static int checkpoint_open(checkpoint *c, const char *dir, mote_error *err) {
+    buf text;
+    json j;
+    int code;
+    memset(c, 0, sizeof *c);
+    memset(&text, 0, sizeof text);
+    c->dir = dir;
+    if (file_exists(dir, "model.safetensors.index.json")) {
+        code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
+        if (code) return code;
+        code = checkpoint_read_index(c, &j, err);
+        json_free(&j);
+        buf_free(&text);
+    } else if (file_exists(dir, "model.safetensors")) {
+        int file = checkpoint_shard(c, "model.safetensors", err);
+        code = file < 0 ? -file : MOTE_OK;
+    } else {
+        return fail(err, MOTE_EIO, "%s: neither model.safetensors nor model.safetensors.index.json is there", dir);
+    }
+    return code ? code : checkpoint_read_shards(c, err);
+}
+
+/* ---- 3. Configuration --------------------------------------------------------------------------------------------
+   config.json, flat or with the text model inside "text_config". Sizes have no defaults: a wrong guess would be a wrong
+   model. What mote does not implement is refused by name. */
+
+typedef struct config {
+    int layers, hidden, vocab, context_max, mtp_layers;
+    int heads, kv_heads, head_dim, rotary_dim;
+    int key_heads, value_heads, key_dim, value_dim, taps;
+    int experts, top_k, expert_size, shared_size;
+    int tied, fp8_rows, fp8_cols;
+    float eps, theta;
+    unsigned char *is_attention;               /* [layers] */
+    int32_t eos;                               /* eos_token_id, -1 when there is none */
+} config;
+
+typedef struct config_reader {
+    const json *j;
+    uint32_t text;                             /* the object with the text model's fields */
+    const char *dir;
+    mote_error *err;
+    int code;                                  /* the first failure; later calls do nothing */
+} config_reader;
+
+static void config_int(config_reader *r, const char *key, int low, int high, int *out) {
+    uint64_t value;
+    uint32_t node = json_get(r->j, r->text, key);
+    if (r->code) return;
+    if (!node) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is missing", r->dir, key);
+    else if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a whole number from %d to %d", r->dir, key, low, high);
+    else *out = (int)value;
+}
+
+static void config_int_or(config_reader *r, const char *key, int low, int high, int fallback, int *out) {
+    *out = fallback;
+    if (json_get(r->j, r->text, key)) config_int(r, key, low, high, out);
+}
+
+static void config_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback, float *out) {
+    double value = fallback;
+    uint32_t node = json_get(r->j, object, key);
+    if (r->code) return;
+    if (node && (!json_double(r->j, node, &value) || !(value >= low && value <= high)))
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a number from %g to %g", r->dir, key, low, high);
+    *out = (float)value;
+}
+
+/* A field that must be absent or hold one value. */
+static void config_only(config_reader *r, uint32_t object, const char *key, const char *value) {
+    uint32_t node = json_get(r->j, object, key);
+    if (r->code || !node || json_equals(r->j, node, value)) return;
+    const json_node *n = &r->j->nodes[node];
+    const char *text = r->j->text + n->start;
+    if (n->type != JSON_STRING && n->type < JSON_ARRAY && strlen(value) == n->size && !memcmp(text, value, n->size)) return;
+    if (n->type == JSON_NULL) return;
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %.*s, mote supports %s only", r->dir, key,
+                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 4, n->type < JSON_ARRAY ? text : "a list", value);
+}
+
+static void config_layer_types(config_reader *r, config *c) {
+    uint32_t types = json_get(r->j, r->text, "layer_types");
+    int interval;
+    config_int_or(r, "full_attention_interval", 1, 1 << 20, 4, &interval);
+    if (r->code) return;
+    c->is_attention = (unsigned char *)calloc((size_t)c->layers, 1);
+    if (!c->is_attention) {
+        r->code = fail_memory(r->err);
+        return;
+    }
+    for (int i = 0; i < c->layers; i++) c->is_attention[i] = (i + 1) % interval == 0;
+    if (!types || r->j->nodes[types].type == JSON_NULL) return;
+    if (r->j->nodes[types].type != JSON_ARRAY || r->j->nodes[types].size != (uint32_t)c->layers) {
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: layer_types must list num_hidden_layers = %d layers", r->dir, c->layers);
+        return;
+    }
+    uint32_t node = types + 1;
+    for (int i = 0; i < c->layers; i++, node = r->j->nodes[node].next) {
+        c->is_attention[i] = (unsigned char)json_equals(r->j, node, "full_attention");
+        if (c->is_attention[i] || json_equals(r->j, node, "linear_attention")) continue;
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: layer_types[%d] is neither linear_attention nor full_attention",
+                       r->dir, i);
+        return;
+    }
+}
+
+static void config_rope(config_reader *r, config *c) {
+    float factor = 0.25f;
+    uint32_t rope = json_get(r->j, r->text, "rope_parameters");
+    if (!rope || r->j->nodes[rope].type != JSON_OBJECT) rope = r->text;
+    config_only(r, rope, "rope_type", "default");
+    config_float(r, r->text, "partial_rotary_factor", 0, 1, factor, &factor);
+    config_float(r, rope, "partial_rotary_factor", 0, 1, factor, &factor);
+    config_float(r, r->text, "rope_theta", 1, 1e12, 1e7f, &c->theta);
+    config_float(r, rope, "rope_theta", 1, 1e12, c->theta, &c->theta);
+    if (r->code) return;
+    c->rotary_dim = (int)((float)c->head_dim * factor);
+    if (c->rotary_dim % 2)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd", r->dir, c->rotary_dim);
+}
+
+/* quantization_config: only the official block FP8; what each tensor really is, is seen when it is bound. */
+static void config_quantization(config_reader *r, config *c) {
+    uint32_t q = json_get(r->j, 0, "quantization_config"), size;
+    uint64_t rows = 128, cols = 128;
+    if (!q) q = json_get(r->j, r->text, "quantization_config");
+    if (q && r->j->nodes[q].type == JSON_OBJECT) {
+        config_only(r, q, "quant_method", "fp8");
+        config_only(r, q, "fmt", "e4m3");
+        size = json_get(r->j, q, "weight_block_size");
+        if (!r->code && size && (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 ||
+                                 !json_u64(r->j, size + 1, &rows) || !json_u64(r->j, size + 2, &cols) || !rows || !cols ||
+                                 rows > 1 << 20 || cols > 1 << 20))
+            r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: weight_block_size must be [rows, cols] (per-tensor FP8 is not supported)",
+                           r->dir);
+    }
+    c->fp8_rows = (int)rows;
+    c->fp8_cols = (int)cols;
+}
+
+static void config_sizes(config_reader *r, config *c) {
+    config_int(r, "num_hidden_layers", 1, 1 << 12, &c->layers);
+    config_int(r, "hidden_size", 1, 1 << 20, &c->hidden);
+    config_int(r, "vocab_size", 1, 1 << 24, &c->vocab);
+    config_int_or(r, "max_position_embeddings", 1, 1 << 24, 32768, &c->context_max);
+    config_int_or(r, "mtp_num_hidden_layers", 0, 1 << 12, 0, &c->mtp_layers);
+    config_int(r, "num_attention_heads", 1, 1 << 12, &c->heads);
+    config_int(r, "num_key_value_heads", 1, 1 << 12, &c->kv_heads);
+    config_int(r, "head_dim", 1, 1 << 14, &c->head_dim);
+    config_int(r, "linear_num_key_heads", 1, 1 << 12, &c->key_heads);
+    config_int(r, "linear_num_value_heads", 1, 1 << 12, &c->value_heads);
+    config_int(r, "linear_key_head_dim", 1, MAX_KEY_DIM, &c->key_dim);
+    config_int(r, "linear_value_head_dim", 1, 1 << 12, &c->value_dim);
+    config_int_or(r, "linear_conv_kernel_dim", 1, 64, 4, &c->taps);
+    config_int(r, "num_experts", 1, 1 << 14, &c->experts);
+    config_int(r, "num_experts_per_tok", 1, 1 << 14, &c->top_k);
+    config_int(r, "moe_intermediate_size", 1, 1 << 20, &c->expert_size);
+    config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &c->shared_size);
+    config_float(r, r->text, "rms_norm_eps", 0, 1, 1e-6f, &c->eps);
+}
+
+static void config_consistency(config_reader *r, const config *c) {
+    if (r->code) return;
+    if (c->heads % c->kv_heads)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_attention_heads = %d is no multiple of num_key_value_heads = %d",
+                       r->dir, c->heads, c->kv_heads);
+    else if (c->value_heads % c->key_heads)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: linear_num_value_heads = %d is no multiple of linear_num_key_heads = %d",
+                       r->dir, c->value_heads, c->key_heads);
+    else if (c->top_k > c->experts)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only num_experts = %d", r->dir, c->top_k, c->experts);
+    else if ((int64_t)c->heads * c->head_dim > 1 << 22 || (int64_t)c->value_heads * c->value_dim > 1 << 22 ||
+             (int64_t)c->key_heads * c->key_dim > 1 << 22)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
+}
+
+static void config_flags(config_reader *r, config *c) {
+    uint64_t eos;
+    uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
+    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
+    if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
+    c->tied = tied && r->j->nodes[tied].type == JSON_TRUE;
+    c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
+    config_only(r, r->text, "hidden_act", "silu");
+    config_only(r, r->text, "attention_bias", "false");
+    config_only(r, r->text, "attn_output_gate", "true");
+    config_only(r, r->text, "output_gate_type", "swish");
+    config_only(r, r->text, "decoder_sparse_step", "1");
+    config_only(r, r->text, "norm_topk_prob", "true");
+    if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
+}
+
+/* Reads dir/config.json. On success c->is_attention is the caller's to free. */
+static int config_read(config *c, const char *dir, mote_error *err) {
+    buf text;
+    json j;
+    config_reader r;
+    memset(c, 0, sizeof *c);
+    memset(&text, 0, sizeof text);
+    int code = read_json(dir, "config.json", &text, &j, err);
+    if (code) return code;
+    memset(&r, 0, sizeof r);
+    r.j = &j;
+    r.dir = dir;
+    r.err = err;
+    r.text = json_get(&j, 0, "text_config");
+    uint32_t type = json_get(&j, 0, "model_type");
+    if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
+    else if (!json_equals(&j, type, "qwen3_5_moe") && !json_equals(&j, type, "qwen3_5_moe_text"))
+        r.code = fail(err, MOTE_EUNSUPPORTED, "%s/config.json: model_type \"%.*s\" is not known, mote runs qwen3_5_moe and qwen3_5_moe_text",
+                      dir, (int)(j.nodes[type].size < 60 ? j.nodes[type].size : 60), j.text + j.nodes[type].start);
+    else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
+        r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
+    config_sizes(&r, c);
+    config_consistency(&r, c);
+    config_flags(&r, c);
+    config_rope(&r, c);
+    config_quantization(&r, c);
+    config_layer_types(&r, c);
+    if (r.code) free(c->is_attention);
+    json_free(&j);
+    buf_free(&text);
+    return r.code;
+}
+
+/* ---- 4. Binding: every tensor by name, shape and type ------------------------------------------------------------
+   The model asks for each tensor it needs, by name and shape; binding finds it, checks it, gives it a place in the one
+   block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
+   nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices stay as stored;
+   vectors (norms, gates, conv1d) and the scales of FP8 blocks, small as they are, become float. */
+
+enum module_kind {
+    IN_EMBED, IN_HEAD, IN_DELTANET, IN_ATTENTION, IN_ROUTER, IN_EXPERTS, IN_SHARED, IN_NORMS, IN_MTP, MODULE_KINDS
+};
+
+static const char *const module_names[MODULE_KINDS] = {
+    "embed_tokens", "lm_head", "deltanet", "attention", "router", "experts", "shared_expert", "norms", "mtp"};
+
+typedef struct layer {
+    int is_attention;
+    deltanet_weights deltanet;
+    attention_weights attention;
+    moe_weights moe;
+} layer;
+
+struct mote_model {
+    config c;
+    tokenizer *text;
+    chat_family family;
+    int has_template;                          /* a chat template is there, known or not */
+    int32_t eos[16];
+    int eos_count;
+    mote_sampling sampling;                    /* of generation_config.json */
+    mote_info info;
+    mote_module modules[MODULE_KINDS];
+    char module_dtypes[MODULE_KINDS][64];
+
+    deltanet_shape deltanet;
+    attention_shape attention;
+    moe_shape moe;
+    char *arena;                               /* all weights */
+    size_t arena_size;
+    matrix embed_tokens, lm_head;
+    const float *norm;
+    layer *layers;
+    matrix *experts;                           /* the gate, up and down matrices of all layers */
+    int has_mtp;
+    layer mtp;
+    matrix mtp_fc;
+    const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
+    uint64_t fingerprint;                      /* of all tensors' names, types and shapes and the vectors' values */
+};
+
+typedef struct load_item {
+    const tensor *from;
+    uint64_t offset, size;                     /* bytes inside the tensor */
+    size_t at;                                 /* where in the arena */
+    int to_float;                              /* convert to float; else copied as it is */
+    int is_scale;                              /* must be finite */
+    const void **target;                       /* the pointer to set */
+} load_item;
+
+typedef struct binder {
+    checkpoint *files;
+    mote_model *m;
+    buf items;                                 /* struct load_item */
+    size_t arena;                              /* bytes given out */
+    enum module_kind kind;                     /* of what is being bound */
+    uint64_t used, of;                         /* the share of it that one token reads */
+    unsigned types[MODULE_KINDS];              /* bit set of dtypes seen */
+    char prefix[64];                           /* "model.language_model." or "model." */
+    char name[256];
+    mote_error *err;
+    int code;                                  /* the first failure; later calls do nothing */
+} binder;
+
+static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of) {
+    b->kind = kind;
+    b->used = used;
+    b->of = of;
+}
+
+/* "[4096, 2048]" */
+static const char *shape_text(char *out, size_t size, const uint64_t *shape, int dims) {
+    size_t n = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < dims && i < MAX_DIMS && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+    if (n < size) snprintf(out + n, size - n, dims > MAX_DIMS ? ", ...]" : "]");
+    return out;
+}
+
+/* A tensor that is not there; if the checkpoint holds it in a form of another quantisation, that is said instead. */
+static int bind_missing(binder *b, const uint64_t *shape, int dims) {
+    static const char *const foreign[] = {"_packed", "_scale", "_scale_2", "_zero_point"};
+    char text[96], other[320];
+    const char *end = strrchr(b->name, '.');
+    for (size_t i = 0; i < 4 && end && !strcmp(end, ".weight"); i++) {
+        snprintf(other, sizeof other, "%s%s", b->name, foreign[i]);
+        if (table_find(&b->files->table, other))
+            return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: this quantisation is not supported (F32, F16, BF16 and FP8 with "
+                        "weight_scale_inv are)", b->files->dir, other);
+        snprintf(other, sizeof other, "%.*s.qweight", (int)(end - b->name), b->name);
+        if (table_find(&b->files->table, other))
+            return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: this quantisation is not supported", b->files->dir, other);
+    }
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is missing, expected with shape %s", b->files->dir, b->name,
+                shape_text(text, sizeof text, shape, dims));
+}
+
+/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
+static tensor *bind_find(binder *b, const uint64_t *shape, int dims, int allow_fp8) {
+    char found[96], expected[96];
+    if (b->code) return NULL;
+    tensor *t = table_find(&b->files->table, b->name);
+    if (!t) {
+        b->code = bind_missing(b, shape, dims);
+        return NULL;
+    }
+    const char *path = b->files->shards[t->file].path;
+    int same = t->dims == dims;
+    for (int i = 0; same && i < dims; i++) same = t->shape[i] == shape[i];
+    if (same && t->type <= (allow_fp8 ? TYPE_FP8 : TYPE_BF16)) {
+        t->used = 1;
+        b->types[b->kind] |= 1u << t->type;
+        return t;
+    }
+    shape_text(found, sizeof found, t->shape, t->dims);
+    shape_text(expected, sizeof expected, shape, dims);
+    if (same && (t->type == TYPE_FP8 || container_types[t->type].bits <= 8))
+        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected F32, F16%s, found %s", path, b->name,
+                       allow_fp8 ? ", BF16 or F8_E4M3" : " or BF16", container_types[t->type].name);
+    else
+        b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in F32, F16%s, found %s in %s", path, b->name, expected,
+                       allow_fp8 ? ", BF16 or F8_E4M3" : " or BF16", found, container_types[t->type].name);
+    return NULL;
+}
+
+/* Puts `size` bytes from `offset` of a tensor on the list, to lie at the next 64-byte boundary of the arena. */
+static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size, int to_float, int is_scale, const void **target) {
+    load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
+    uint64_t elements = size * 8 / (uint64_t)container_types[t->type].bits, held = to_float ? elements * 4 : size;
+    if (!item) {
+        b->code = fail_memory(b->err);
+        return;
+    }
+    item->from = t;
+    item->offset = offset;
+    item->size = size;
+    item->at = b->arena;
+    item->to_float = to_float;
+    item->is_scale = is_scale;
+    item->target = target;
+    b->arena += (size_t)((held + 63) / 64 * 64);
+    mote_module *m = &b->m->modules[b->kind];
+    m->parameters += is_scale ? 0 : elements;
+    m->bytes += held;
+    m->bytes_per_token += held * b->used / b->of;
+    if (!is_scale && b->kind != IN_MTP) b->m->info.active_parameters += elements * b->used / b->of;
+}
+
+/* W[rows][cols] of tensor b->name, with its FP8 scales where it has them. */
+static void bind_matrix_here(binder *b, matrix *w, int rows, int cols) {
+    uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols}, blocks[2];
+    const tensor *t = bind_find(b, shape, 2, 1);
+    if (!t) return;
+    w->type = (dtype)t->type;
+    w->rows = rows;
+    w->cols = cols;
+    w->block_rows = b->m->c.fp8_rows;
+    w->block_cols = b->m->c.fp8_cols;
+    bind_load(b, t, 0, t->size, 0, 0, &w->data);
+    if (t->type != TYPE_FP8) return;
+    blocks[0] = (uint64_t)((rows - 1) / w->block_rows + 1);
+    blocks[1] = (uint64_t)((cols - 1) / w->block_cols + 1);
+    size_t n = strlen(b->name);
+    snprintf(b->name + n, sizeof b->name - n, "_scale_inv");
+    const tensor *scale = bind_find(b, blocks, 2, 0);
+    if (scale) bind_load(b, scale, 0, scale->size, 1, 1, (const void **)&w->scale);
+}
+
+/* A vector, as floats. */
+static void bind_vector_here(binder *b, const float **v, const uint64_t *shape, int dims) {
+    const tensor *t = bind_find(b, shape, dims, 0);
+    if (t) bind_load(b, t, 0, t->size, 1, 0, (const void **)v);
+}
+
+/* Sets the name of the next tensor: the prefix of the layer and what is in it. */
+static void bind_name(binder *b, const char *where, const char *what) {
+    snprintf(b->name, sizeof b->name, "%s%s", where, what);
+}
+
+static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    bind_name(b, where, what);
+    bind_matrix_here(b, w, rows, cols);
+}
+
+static void bind_vector(binder *b, const char *where, const char *what, const float **v, int n) {
+    uint64_t shape[1] = {(uint64_t)n};
+    bind_name(b, where, what);
+    bind_vector_here(b, v, shape, 1);
+}
+
+static void bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
+    const config *c = &b->m->c;
+    int keys = c->key_heads * c->key_dim, values = c->value_heads * c->value_dim;
+    uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)c->taps};
+    bind_as(b, IN_DELTANET, 1, 1);
+    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, 2 * keys + values, c->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, values, c->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, c->value_heads, c->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, c->value_heads, c->hidden);
+    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, c->hidden, values);
+    bind_name(b, where, "linear_attn.conv1d.weight");
+    bind_vector_here(b, &w->conv1d, conv, 3);
+    bind_vector(b, where, "linear_attn.A_log", &w->A_log, c->value_heads);
+    bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, c->value_heads);
+    bind_vector(b, where, "linear_attn.norm.weight", &w->norm, c->value_dim);
+}
+
+/* The MTP layer is bound as IN_MTP by the caller, the others as IN_ATTENTION. */
+static void bind_attention(binder *b, const char *where, attention_weights *w) {
+    const config *c = &b->m->c;
+    bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, 2 * c->heads * c->head_dim, c->hidden);
+    bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, c->kv_heads * c->head_dim, c->hidden);
+    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, c->kv_heads * c->head_dim, c->hidden);
+    bind_vector(b, where, "self_attn.q_norm.weight", &w->q_norm, c->head_dim);
+    bind_vector(b, where, "self_attn.k_norm.weight", &w->k_norm, c->head_dim);
+    if (b->kind == IN_MTP) bind_as(b, IN_MTP, 0, 1);           /* from here on only read when the MTP layer drafts */
+    bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, c->hidden, c->heads * c->head_dim);
+}
+
+/* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
+static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
+    const config *c = &b->m->c;
+    uint64_t up[3] = {(uint64_t)c->experts, 2 * (uint64_t)c->expert_size, (uint64_t)c->hidden};
+    uint64_t down[3] = {(uint64_t)c->experts, (uint64_t)c->hidden, (uint64_t)c->expert_size};
+    bind_name(b, where, "mlp.experts.gate_up_proj");
+    const tensor *gate_up = bind_find(b, up, 3, 0);
+    bind_name(b, where, "mlp.experts.down_proj");
+    const tensor *down_proj = bind_find(b, down, 3, 0);
+    for (int e = 0; e < c->experts && !b->code; e++) {
+        matrix *all[3] = {&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e]};
+        for (int i = 0; i < 3; i++) {
+            const tensor *t = i < 2 ? gate_up : down_proj;
+            uint64_t size = t->size / (uint64_t)(c->experts * (i < 2 ? 2 : 1));
+            all[i]->type = (dtype)t->type;
+            all[i]->rows = i < 2 ? c->expert_size : c->hidden;
+            all[i]->cols = i < 2 ? c->hidden : c->expert_size;
+            bind_load(b, t, size * (uint64_t)(i < 2 ? 2 * e + i : e), size, 0, 0, &all[i]->data);
+        }
+    }
+}
+
+static void bind_experts(binder *b, const char *where, moe_weights *w) {
+    const config *c = &b->m->c;
+    bind_name(b, where, "mlp.experts.gate_up_proj");
+    if (table_find(&b->files->table, b->name)) {
+        bind_experts_stacked(b, where, w);
+        return;
+    }
+    for (int e = 0; e < c->experts && !b->code; e++) {
+        char expert[192];
+        snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
+        bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], c->expert_size, c->hidden);
+        bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], c->expert_size, c->hidden);
+        bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], c->hidden, c->expert_size);
+    }
+}
+
+static void bind_moe(binder *b, const char *where, moe_weights *w, matrix *experts) {
+    const config *c = &b->m->c;
+    int mtp = b->kind == IN_MTP, shared = c->experts;
+    w->gate_proj = experts;
+    w->up_proj = experts + c->experts + 1;
+    w->down_proj = experts + 2 * (c->experts + 1);
+    if (!mtp) bind_as(b, IN_ROUTER, 1, 1);
+    bind_matrix(b, where, "mlp.gate.weight", &w->router, c->experts, c->hidden);
+    bind_matrix(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, c->hidden);
+    if (!mtp) bind_as(b, IN_EXPERTS, (uint64_t)c->top_k, (uint64_t)c->experts);
+    bind_experts(b, where, w);
+    if (!mtp) bind_as(b, IN_SHARED, 1, 1);
+    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], c->shared_size, c->hidden);
+    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], c->shared_size, c->hidden);
+    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], c->hidden, c->shared_size);
+}
+
+static void bind_layer(binder *b, int index, layer *l, matrix *experts) {
+    const config *c = &b->m->c;
+    char where[128];
+    snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
+    l->is_attention = c->is_attention[index];
+    bind_as(b, IN_NORMS, 1, 1);
+    bind_vector(b, where, "input_layernorm.weight", l->is_attention ? &l->attention.input_norm : &l->deltanet.input_norm, c->hidden);
+    bind_vector(b, where, "post_attention_layernorm.weight", &l->moe.norm, c->hidden);
+    bind_as(b, IN_ATTENTION, 1, 1);
+    if (l->is_attention) bind_attention(b, where, &l->attention);
+    else bind_deltanet(b, where, &l->deltanet);
+    bind_moe(b, where, &l->moe, experts);
+}
+
+/* Of the MTP layer, decoding without speculation reads what its KV cache needs: fc, norms, q, k and v. */
+static void bind_mtp(binder *b, matrix *experts) {
+    mote_model *m = b->m;
+    bind_as(b, IN_MTP, 1, 1);
+    m->mtp.is_attention = 1;
+    bind_matrix(b, "mtp.", "fc.weight", &m->mtp_fc, m->c.hidden, 2 * m->c.hidden);
+    bind_vector(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, m->c.hidden);
+    bind_vector(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, m->c.hidden);
+    bind_vector(b, "mtp.", "norm.weight", &m->mtp_norm, m->c.hidden);
+    bind_vector(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.attention.input_norm, m->c.hidden);
+    bind_vector(b, "mtp.layers.0.", "post_attention_layernorm.weight", &m->mtp.moe.norm, m->c.hidden);
+    bind_attention(b, "mtp.layers.0.", &m->mtp.attention);
+    bind_moe(b, "mtp.layers.0.", &m->mtp.moe, experts);
+}
+
+static int has_prefix(const char *name, const char *prefix) {
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. */
+static void bind_leftovers(binder *b, const mote_callbacks *callbacks) {
+    const tensor_table *table = &b->files->table;
+    int vision = 0, mtp = 0;
+    for (size_t i = 0; i < table_count(table) && !b->code; i++) {
+        const tensor *t = table_at(table, i);
+        const char *name = table_name(table, t);
+        if (t->used || (b->m->c.tied && !strcmp(name, "lm_head.weight"))) continue;
+        if (has_prefix(name, "model.visual.") || has_prefix(name, "visual.")) vision++;
+        else if (!b->m->has_mtp && has_prefix(name, "mtp.")) mtp++;
+        else b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes",
+                            b->files->shards[t->file].path, name);
+    }
+    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", b->files->dir, vision);
+    if (mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", b->files->dir, mtp);
+    if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", b->files->dir);
+}
+
+static void bind_model(binder *b, const mote_callbacks *callbacks) {
+    mote_model *m = b->m;
+    const config *c = &m->c;
+    size_t per_layer = 3 * ((size_t)c->experts + 1);
+    snprintf(b->prefix, sizeof b->prefix, "%s",
+             table_find(&b->files->table, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
+    m->has_mtp = table_find(&b->files->table, "mtp.fc.weight") != NULL;
+    m->layers = (layer *)calloc((size_t)c->layers, sizeof *m->layers);
+    m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
+    if (!m->layers || !m->experts) {
+        b->code = fail_memory(b->err);
+        return;
+    }
+    bind_as(b, IN_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
+    bind_matrix(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
+    bind_as(b, IN_HEAD, 1, 1);
+    if (c->tied) m->lm_head = m->embed_tokens;
+    else bind_matrix(b, "lm_head.", "weight", &m->lm_head, c->vocab, c->hidden);
+    bind_as(b, IN_NORMS, 1, 1);
+    bind_vector(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+    for (int i = 0; i < c->layers && !b->code; i++) bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
+    if (m->has_mtp) bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
+    if (!b->code) bind_leftovers(b, callbacks);
+}
+
+/* ---- 5. Loading --------------------------------------------------------------------------------------------------
+   The list is sorted by file and offset and read with pread into the arena: no mapping, so that a file that changes or
+   shrinks meanwhile is an error and not a signal. */
+
+static int by_place(const void *a, const void *b) {
+    const load_item *x = (const load_item *)a, *y = (const load_item *)b;
+    uint64_t i = x->from->begin + x->offset, j = y->from->begin + y->offset;
+    if (x->from->file != y->from->file) return x->from->file < y->from->file ? -1 : 1;
+    return i < j ? -1 : i > j;
+}
+
+/* Widens n stored values to floats. */
+static void widen(int type, const void *from, float *to, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (type == TYPE_F32) memcpy(to + i, (const char *)from + 4 * i, 4);
+        if (type == TYPE_BF16) to[i] = float_of_bf16(((const uint16_t *)from)[i]);
+        if (type == TYPE_F16) to[i] = float_of_f16(((const uint16_t *)from)[i]);
+    }
+}
+
+static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+    const shard *s = &files->shards[item->from->file];
+    size_t n = (size_t)(item->size * 8) / (size_t)container_types[item->from->type].bits;
+    float *to = (float *)(void *)(m->arena + item->at);
+    void *stored = malloc((size_t)item->size);
+    int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err) : fail_memory(err);
+    if (!code) widen(item->from->type, stored, to, n);
+    free(stored);
+    for (size_t i = 0; !code && item->is_scale && i < n; i++)
+        if (!isfinite(to[i]))
+            code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is not finite, expected finite numbers", s->path,
+                        table_name(&files->table, item->from), i);
+    if (!code && !item->is_scale) m->fingerprint = fnv1a(m->fingerprint, to, n * sizeof *to);
+    return code;
+}
+
+/* The first FP8 NaN (0x7f, 0xff) in n codes, or n. */
+static size_t fp8_find_nan(const uint8_t *codes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        size_t end = n - i < 4096 ? n : i + 4096, begin = i;
+        int bad = 0;
+        for (; i < end; i++) bad |= (codes[i] & 0x7f) == 0x7f;
+        for (i = begin; bad; i++)
+            if ((codes[i] & 0x7f) == 0x7f) return i;
+        i = end;
+    }
+    return n;
+}
+
+static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+    const shard *s = &files->shards[item->from->file];
+    if (item->to_float) return load_floats(m, files, item, err);
+    int code = read_at(s->fd, m->arena + item->at, (size_t)item->size, item->from->begin + item->offset, s->path, err);
+    if (code || item->from->type != TYPE_FP8) return code;
+    size_t nan = fp8_find_nan((const uint8_t *)m->arena + item->at, (size_t)item->size);
+    if (nan < item->size)
+        return fail(err, MOTE_EFORMAT, "%s: tensor %s: weight %zu is NaN, expected finite numbers", s->path,
+                    table_name(&files->table, item->from), nan);
+    return MOTE_OK;
+}
+
+/* Bytes of memory the system could give now, 0 when it does not say. */
+static uint64_t memory_available(void) {
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    mote_model *m = b->m;
+    load_item *items = (load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items;
+    uint64_t done = 0, available = memory_available();
+    m->arena_size = b->arena;
+    if (available && b->arena > available)
+        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free", b->files->dir,
+                    (double)b->arena * 1e-9, (double)available * 1e-9);
+    m->arena = (char *)aligned_alloc(64, b->arena ? b->arena : 64);
+    if (!m->arena) return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", b->files->dir, (double)b->arena * 1e-9);
+    qsort(items, n, sizeof *items, by_place);
+    for (size_t i = 0; i < n; i++) {
+        if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+        int code = load_item_bytes(m, b->files, &items[i], err);
+        if (code) return code;
+        *items[i].target = m->arena + items[i].at;
+        done += items[i].size;
+        if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
+    }
+    if (m->c.tied) m->lm_head = m->embed_tokens;
+    report(callbacks, "loading weights", 1);
+    return MOTE_OK;
+}
+
+/* ---- 6. Models --------------------------------------------------------------------------------------------------- */
+
+const char *mote_version(void) {
+    return MOTE_VERSION;
+}
+
+static void model_shapes(mote_model *m) {
+    const config *c = &m->c;
+    m->deltanet.hidden = m->attention.hidden = m->moe.hidden = c->hidden;
+    m->deltanet.eps = m->attention.eps = m->moe.eps = c->eps;
+    m->deltanet.key_heads = c->key_heads;
+    m->deltanet.value_heads = c->value_heads;
+    m->deltanet.key_dim = c->key_dim;
+    m->deltanet.value_dim = c->value_dim;
+    m->deltanet.taps = c->taps;
+    m->attention.heads = c->heads;
+    m->attention.kv_heads = c->kv_heads;
+    m->attention.head_dim = c->head_dim;
+    m->attention.rotary_dim = c->rotary_dim;
+    m->moe.experts = c->experts;
+    m->moe.top_k = c->top_k;
+    m->moe.expert_size = c->expert_size;
+    m->moe.shared_size = c->shared_size;
+}
+
+static void model_module_dtypes(mote_model *m, const unsigned *types) {
+    for (int k = 0; k < MODULE_KINDS; k++) {
+        char *to = m->module_dtypes[k];
+        size_t n = 0;
+        for (int type = 0; type <= TYPE_FP8; type++) {
+            if (!(types[k] >> type & 1)) continue;
+            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "", type == TYPE_FP8 ? "FP8" : container_types[type].name);
+            if (type == TYPE_FP8) n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
+        }
+        m->modules[k].name = module_names[k];
+        m->modules[k].dtype = to;
+    }
+}
+
+static void model_info(mote_model *m) {
+    const config *c = &m->c;
+    mote_info *o = &m->info;
+    o->architecture = "qwen3_5_moe";
+    o->layers = c->layers;
+    for (int i = 0; i < c->layers; i++) o->attention_layers += c->is_attention[i];
+    o->deltanet_layers = c->layers - o->attention_layers;
+    o->mtp_layers = m->has_mtp;
+    o->hidden_size = c->hidden;
+    o->vocab_size = c->vocab;
+    o->context_max = c->context_max;
+    o->attention_heads = c->heads;
+    o->kv_heads = c->kv_heads;
+    o->head_dim = c->head_dim;
+    o->rotary_dim = c->rotary_dim;
+    o->deltanet_key_heads = c->key_heads;
+    o->deltanet_value_heads = c->value_heads;
+    o->deltanet_key_dim = c->key_dim;
+    o->deltanet_value_dim = c->value_dim;
+    o->experts = c->experts;
+    o->experts_per_token = c->top_k;
+    o->expert_size = c->expert_size;
+    o->shared_expert_size = c->shared_size;
+    o->tied_embeddings = c->tied;
+    o->modules = m->modules;
+    for (int k = 0; k < MODULE_KINDS; k++) {
+        if (!m->modules[k].parameters) continue;
+        o->parameters += m->modules[k].parameters;
+        o->weight_bytes += m->modules[k].bytes;
+        o->weight_bytes_per_token += m->modules[k].bytes_per_token;
+        m->modules[o->module_count++] = m->modules[k];
+    }
+    o->kv_bytes_per_token = 2u * (uint64_t)o->attention_layers * (uint64_t)(c->kv_heads * c->head_dim) * sizeof(float);
+    o->state_bytes = (uint64_t)o->deltanet_layers * (uint64_t)c->value_heads * (uint64_t)(c->key_dim * c->value_dim) * sizeof(float);
+}
+
+/* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+    memset(b, 0, sizeof *b);
+    memset(files, 0, sizeof *files);
+    int code = config_read(&m->c, dir, err);
+    if (!code) code = checkpoint_open(files, dir, err);
+    if (code) return code;
+    b->files = files;
+    b->m = m;
+    b->err = err;
+    bind_model(b, callbacks);
+    if (b->code) return b->code;
+    model_shapes(m);
+    model_module_dtypes(m, b->types);
+    model_info(m);
+    m->fingerprint = fnv1a(FNV_START, &m->c.layers, offsetof(config, eps) - offsetof(config, layers));
+    return MOTE_OK;
+}
+
+static int model_open_weights(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+    checkpoint files;
+    binder b;
+    int code = model_bind(m, &files, &b, dir, callbacks, err);
+    if (!code) code = load_weights(&b, callbacks, err);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    return code;
+}
+
+/* The template's text: chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a list of named
+   ones of which "default" counts). Empty when there is none. */
+static int template_read(const char *dir, buf *text, mote_error *err) {
+    buf config_text;
+    json j;
+    memset(&config_text, 0, sizeof config_text);
+    if (file_exists(dir, "chat_template.jinja")) return read_file(dir, "chat_template.jinja", text, err);
+    if (!file_exists(dir, "tokenizer_config.json")) return MOTE_OK;
+    int code = read_json(dir, "tokenizer_config.json", &config_text, &j, err);
+    if (code) return code;
+    uint32_t node = json_get(&j, 0, "chat_template");
+    if (node && j.nodes[node].type == JSON_ARRAY) {
+        uint32_t item = node + 1, count = j.nodes[node].size;
+        for (node = 0; count--; item = j.nodes[item].next)
+            if (json_equals(&j, json_get(&j, item, "name"), "default")) node = json_get(&j, item, "template");
+    }
+    if (node && j.nodes[node].type == JSON_STRING) {
+        size_t n = json_string(&j, node, NULL, 0);
+        char *to = (char *)buf_add(text, NULL, n);
+        if (to) json_string(&j, node, to, n);
+        else code = fail_memory(err);
+    }
+    json_free(&j);
+    buf_free(&config_text);
+    return code;
+}
+
+static void add_eos(mote_model *m, int32_t id) {
+    for (int i = 0; i < m->eos_count; i++)
+        if (m->eos[i] == id) return;
+    if (id >= 0 && m->eos_count < (int)(sizeof m->eos / sizeof *m->eos)) m->eos[m->eos_count++] = id;
+}
+
+static void generation_number(const json *j, const char *key, double low, double high, float *out) {
+    double value;
+    if (json_double(j, json_get(j, 0, key), &value) && value >= low && value <= high) *out = (float)value;
+}
+
+/* generation_config.json: sampling defaults and end-of-text tokens. */
+static int generation_read(mote_model *m, const char *dir, mote_error *err) {
+    buf text;
+    json j;
+    uint64_t id;
+    float top_k = 0;
+    memset(&text, 0, sizeof text);
+    m->sampling.temperature = 1;
+    if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
+    int code = read_json(dir, "generation_config.json", &text, &j, err);
+    if (code) return code;
+    uint32_t eos = json_get(&j, 0, "eos_token_id"), sample = json_get(&j, 0, "do_sample");
+    if (json_u64(&j, eos, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
+    if (eos && j.nodes[eos].type == JSON_ARRAY)
+        for (uint32_t i = 0, node = eos + 1; i < j.nodes[eos].size; i++, node = j.nodes[node].next)
+            if (json_u64(&j, node, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
+    generation_number(&j, "temperature", 0, 100, &m->sampling.temperature);
+    generation_number(&j, "top_k", 0, 1 << 24, &top_k);
+    generation_number(&j, "top_p", 0, 1, &m->sampling.top_p);
+    generation_number(&j, "min_p", 0, 1, &m->sampling.min_p);
+    generation_number(&j, "repetition_penalty", 0.01, 100, &m->sampling.repetition_penalty);
+    generation_number(&j, "presence_penalty", -100, 100, &m->sampling.presence_penalty);
+    generation_number(&j, "frequency_penalty", -100, 100, &m->sampling.frequency_penalty);
+    m->sampling.top_k = (int)top_k;
+    if (!sample || j.nodes[sample].type == JSON_FALSE) m->sampling.temperature = 0;
+    json_free(&j);
+    buf_free(&text);
+    return MOTE_OK;
+}
+
+/* Tokenizer, chat template and what ends a text. With no generation_config.json the end is config.json's, and the chat
+   families' <|im_end|>. */
+static int model_open_text(mote_model *m, const char *dir, mote_error *err) {
+    buf template_text;
+    memset(&template_text, 0, sizeof template_text);
+    int code = tokenizer_open(&m->text, dir, err);
+    if (!code) code = template_read(dir, &template_text, err);
+    if (!code && template_text.size) {
+        m->has_template = 1;
+        m->family = chat_detect(template_text.data, template_text.size);
+        m->info.chat_template = m->family == CHAT_QWEN3_5 ? "Qwen3.5" : m->family == CHAT_QWEN3 ? "Qwen3" : NULL;
+    }
+    buf_free(&template_text);
+    if (!code && !m->eos_count) {
+        if (m->c.layers) add_eos(m, m->c.eos);
+        if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
+    }
+    return code;
+}
+
+int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
+    mote_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_WEIGHTS_ONLY)
+        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
+    mote_model *m = (mote_model *)calloc(1, sizeof *m);
+    if (!m) return fail_memory(error);
+    int code = generation_read(m, dir, error);
+    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, error);
+    if (!code && o.parts != MOTE_TEXT_ONLY) {
+        code = o.parts == MOTE_EVERYTHING ? model_open_text(m, dir, error) : MOTE_OK;
+        if (!code) code = model_open_weights(m, dir, &o.callbacks, error);
+    }
+    if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
+        code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d", dir,
+                    tokenizer_vocab(m->text) - 1, m->c.vocab);
+    if (code) {
+        mote_close(m);
+        return code;
+    }
+    if (m->has_template && m->family == CHAT_UNKNOWN)
+        notice(&o.callbacks, "%s: the chat template is none mote knows (%s); raw prompts work", dir, chat_known());
+    *model = m;
+    return MOTE_OK;
+}
+
+void mote_close(mote_model *model) {
+    if (!model) return;
+    tokenizer_free(model->text);
+    free(model->c.is_attention);
+    free(model->layers);
+    free(model->experts);
+    free(model->arena);
+    free(model);
+}
+
+const mote_info *mote_model_info(const mote_model *model) {
+    return &model->info;
+}
+
+/* The rule of the calls that write up to `capacity` elements: always the count, the data only when it fits. */
+static int give(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed, mote_error *err) {
+    *needed = count;
+    if (count > capacity) return fail(err, MOTE_EINVAL, "%zu elements do not fit into the %zu given", count, capacity);
+    if (count) memcpy(to, data, count * size);
+    return MOTE_OK;
+}
+
+static int need_text(const mote_model *m, mote_error *err) {
+    return m->text ? MOTE_OK : fail(err, MOTE_EUNSUPPORTED, "the model was opened without a tokenizer");
+}
+
+static int need_chat(const mote_model *m, mote_error *err) {
+    if (need_text(m, err)) return MOTE_EUNSUPPORTED;
+    if (m->family != CHAT_UNKNOWN) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "%s (known: %s); raw prompts work",
+                m->has_template ? "the checkpoint's chat template is not one mote knows" : "the checkpoint has no chat template", chat_known());
+}
+
+int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
+                  size_t *count, mote_error *error) {
+    buf out;
+    memset(&out, 0, sizeof out);
+    int code = need_text(model, error);
+    if (!code) code = tokenizer_encode(model->text, text, size, special, &out, error);
+    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    buf_free(&out);
+    return code;
+}
+
+int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count, char *text, size_t capacity,
+                    size_t *count, mote_error *error) {
+    buf out;
+    utf8_stream stream;
+    memset(&out, 0, sizeof out);
+    memset(&stream, 0, sizeof stream);
+    int code = need_text(model, error);
+    for (size_t i = 0; !code && i < id_count; i++) {
+        size_t n;
+        const char *bytes = tokenizer_token(model->text, ids[i], &n);
+        if (bytes) utf8_stream_push(&stream, bytes, n, &out);
+        else code = fail(error, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary", i, ids[i]);
+    }
+    utf8_stream_end(&stream, &out);
+    if (!code && out.failed) code = fail_memory(error);
+    if (!code) code = give(out.data, out.size, 1, text, capacity, count, error);
+    buf_free(&out);
+    return code;
+}
+
+int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                mote_error *error) {
+    buf out;
+    memset(&out, 0, sizeof out);
+    int code = need_chat(model, error);
+    if (!code) code = chat_render(model->family, request, size, &out, error);
+    if (!code) code = give(out.data, out.size, 1, text, capacity, count, error);
+    buf_free(&out);
+    return code;
+}
+
+const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) {
+    return model->text ? tokenizer_token(model->text, id, size) : NULL;
+}
+
+void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
+    *sampling = model->sampling;
+    if (getrandom(&sampling->seed, sizeof sampling->seed, 0) != (ssize_t)sizeof sampling->seed)
+        sampling->seed = (uint64_t)(seconds() * 1e9);
+    sampling->seed >>= 32;                     /* short enough for a person to type again */
+}
+
+/* ---- 7. Sessions: memory -----------------------------------------------------------------------------------------
+   A session owns one block of floats, laid out once: KV cache, DeltaNet state with its log, and scratch for one chunk of
+   rows. Laying out with no memory yet just counts, which is how the memory plan is made. */
+
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 1024, MAX_THREADS = 256 };
+
+typedef struct kv_rows { float *k, *v; } kv_rows;           /* [context][kv_heads * head_dim] each */
+
+typedef struct scratch {
+    float *x, *u, *hidden;                                  /* [chunk][hidden] */
+    float *angles;                                          /* [chunk][rotary_dim] */
+    float *in, *gate, *out;                                 /* the widest of the projections of a mixer */
+    float *k, *v, *a, *b, *decay, *beta;
+    float *mtp_in;                                          /* [chunk][2 hidden] */
+    float *scores;                                          /* [threads][context] */
+    float *router, *shared_gate, *weight, *use_weight, *h;
+    float *sorted;                                          /* [vocab] logits being sampled */
+    int32_t *choice, *list, *first, *use_row, *heap, *seen; /* seen: [vocab], zero between calls */
+} scratch;
+
+typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
+
+struct mote_session {
+    const mote_model *m;
+    mote_session_options o;      /* with defaults filled in */
+    pool *threads;
+    float *memory;
+    memory_parts parts;
+    int32_t *tokens;             /* [context] */
+    int count;                   /* tokens of the timeline */
+    int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
+    int generated_from;          /* what follows was generated */
+    int logged, kept;            /* rows of the logged block, and of them those in the timeline */
+    kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's */
+    deltanet_state *deltanet;    /* [layers] */
+    float *state;                /* all DeltaNet state, one piece */
+    float *last_hidden;          /* [hidden] after the final norm, of the last token */
+    float *logits;               /* [vocab] after the last token */
+    scratch s;
+};
+
+typedef struct layout { float *base; size_t used; } layout;
+
+static float *take(layout *l, size_t floats) {
+    float *at = l->base ? l->base + l->used : NULL;
+    l->used += (floats + 15) / 16 * 16;
+    return at;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *to) {
+    size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
+    size_t values = (size_t)(s->value_heads * s->value_dim);
+    to->S = take(l, values * (size_t)s->key_dim);
+    to->window = take(l, (size_t)(s->taps - 1) * channels);
+    to->log_raw = take(l, BLOCK * channels);
+    to->log_k = take(l, BLOCK * keys);
+    to->log_u = take(l, BLOCK * values);
+    to->log_decay = take(l, BLOCK * (size_t)s->value_heads);
+}
+
+static void layout_scratch(layout *l, const config *c, const mote_session_options *o, scratch *s) {
+    size_t T = (size_t)o->chunk, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
+    size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
+    size_t channels = 2 * (size_t)(c->key_heads * c->key_dim) + values, uses = T * ((size_t)c->top_k + 1);
+    s->x = take(l, T * hidden);
+    s->u = take(l, T * hidden);
+    s->hidden = take(l, T * hidden);
+    s->angles = take(l, T * (size_t)c->rotary_dim + 1);
+    s->in = take(l, T * larger(channels, 2 * heads));
+    s->gate = take(l, T * larger(channels, values));       /* DeltaNet: channels after conv1d */
+    s->out = take(l, T * larger(values, heads));
+    s->k = take(l, T * larger(kv, values));                 /* DeltaNet: z */
+    s->v = take(l, T * kv);
+    s->a = take(l, T * (size_t)c->value_heads);
+    s->b = take(l, T * (size_t)c->value_heads);
+    s->decay = take(l, T * (size_t)c->value_heads);
+    s->beta = take(l, T * (size_t)c->value_heads);
+    s->mtp_in = take(l, T * 2 * hidden);
+    s->scores = take(l, (size_t)o->threads * (size_t)o->context);
+    s->router = take(l, T * (size_t)c->experts);
+    s->shared_gate = take(l, T);
+    s->weight = take(l, uses);
+    s->use_weight = take(l, uses);
+    s->h = take(l, uses * larger((size_t)c->expert_size, (size_t)c->shared_size));
+    s->sorted = take(l, (size_t)c->vocab);
+    s->choice = (int32_t *)(void *)take(l, uses);
+    s->list = (int32_t *)(void *)take(l, (size_t)c->experts + 1);
+    s->first = (int32_t *)(void *)take(l, (size_t)c->experts + 2);
+    s->use_row = (int32_t *)(void *)take(l, uses);
+    s->heap = (int32_t *)(void *)take(l, (size_t)c->vocab);
+    s->seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
+}
+
+/* Lays out a session's memory from `base`, or counts it when base is NULL. kv and deltanet have room for all layers. */
+static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, mote_session *s) {
+    const config *c = &m->c;
+    layout l;
+    memory_parts parts;
+    size_t rows = (size_t)o->context * (size_t)(c->kv_heads * c->head_dim);
+    l.base = base;
+    l.used = 0;
+    for (int i = 0; i <= c->layers; i++) {
+        int has_kv = i < c->layers ? c->is_attention[i] : m->has_mtp;
+        s->kv[i].k = has_kv ? take(&l, rows) : NULL;
+        s->kv[i].v = has_kv ? take(&l, rows) : NULL;
+    }
+    parts.kv = l.used;
+    s->state = base ? base + l.used : NULL;
+    for (int i = 0; i < c->layers; i++)
+        if (!c->is_attention[i]) layout_deltanet(&l, &m->deltanet, &s->deltanet[i]);
+    parts.state = l.used - parts.kv;
+    s->last_hidden = take(&l, (size_t)c->hidden);
+    s->logits = take(&l, (size_t)c->vocab);
+    s->tokens = (int32_t *)(void *)take(&l, (size_t)o->context);
+    layout_scratch(&l, c, o, &s->s);
+    parts.scratch = l.used - parts.kv - parts.state;
+    return parts;
+}
+
+/* Processors this process may use. */
+static int processors(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+}
+
+/* Fills in defaults and checks. */
+static int session_options(const mote_model *m, const mote_session_options *given, mote_session_options *o, mote_error *err) {
+    memset(o, 0, sizeof *o);
+    if (given) *o = *given;
+    if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
+    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
+    if (!o->threads) o->threads = processors();
+    if (o->context < 1 || o->context > m->c.context_max)
+        return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context, m->c.context_max);
+    if (o->chunk < 1 || o->chunk > MAX_CHUNK) return fail(err, MOTE_EINVAL, "a chunk of %d rows, expected 1 to %d", o->chunk, MAX_CHUNK);
+    if (o->threads < 1 || o->threads > MAX_THREADS)
+        return fail(err, MOTE_EINVAL, "%d threads, expected 1 to %d", o->threads, MAX_THREADS);
+    return MOTE_OK;
+}
+
+static mote_session *session_shell(const mote_model *m) {
+    mote_session *s = (mote_session *)calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->m = m;
+    s->kv = (kv_rows *)calloc((size_t)m->c.layers + 1, sizeof *s->kv);
+    s->deltanet = (deltanet_state *)calloc((size_t)m->c.layers, sizeof *s->deltanet);
+    if (s->kv && s->deltanet) return s;
+    mote_session_close(s);
+    return NULL;
+}
+
+static size_t parts_bytes(const memory_parts *p) {
+    return (p->kv + p->state + p->scratch) * sizeof(float);
+}
+
+int mote_plan(const char *dir, const mote_session_options *options, mote_memory *plan, mote_error *error) {
+    mote_callbacks silent;
+    mote_session_options o;
+    checkpoint files;
+    binder b;
+    mote_session *s = NULL;
+    memset(&silent, 0, sizeof silent);
+    if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
+    mote_model *m = (mote_model *)calloc(1, sizeof *m);
+    if (!m) return fail_memory(error);
+    int code = model_bind(m, &files, &b, dir, &silent, error);
+    if (!code) code = session_options(m, options, &o, error);
+    if (!code && !(s = session_shell(m))) code = fail_memory(error);
+    if (!code) {
+        memory_parts parts = layout_session(m, &o, NULL, s);
+        plan->weights = b.arena;
+        plan->kv = parts.kv * sizeof(float);
+        plan->state = parts.state * sizeof(float);
+        plan->scratch = parts.scratch * sizeof(float);
+        plan->total = b.arena + parts_bytes(&parts);
+        plan->available = memory_available();
+        plan->context = o.context;
+    }
+    mote_session_close(s);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    mote_close(m);
+    return code;
+}
+
+int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
+                      mote_error *error) {
+    mote_session_options o;
+    if (!model || !session) return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
+    if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
+    int code = session_options(model, options, &o, error);
+    if (code) return code;
+    mote_session *s = session_shell(model);
+    if (!s) return fail_memory(error);
+    s->o = o;
+    s->parts = layout_session(model, &o, NULL, s);
+    size_t bytes = parts_bytes(&s->parts);
+    uint64_t available = memory_available();
+    if (!available || bytes <= available) s->memory = (float *)calloc(1, bytes);
+    if (s->memory) s->threads = pool_open(o.threads);
+    if (!s->threads) {
+        code = s->memory ? fail(error, MOTE_ENOMEM, "the system gives no %d threads", o.threads)
+                         : fail(error, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB of memory are free", o.context,
+                                (double)bytes * 1e-9, (double)available * 1e-9);
+        mote_session_close(s);
+        return code;
+    }
+    layout_session(model, &o, s->memory, s);
+    *session = s;
+    return MOTE_OK;
+}
+
+void mote_session_close(mote_session *session) {
+    if (!session) return;
+    pool_close(session->threads);
+    free(session->memory);
+    free(session->kv);
+    free(session->deltanet);
+    free(session);
+}
+
+void mote_reset(mote_session *session) {
+    session->count = session->valid = session->generated_from = session->logged = session->kept = 0;
+    memset(session->state, 0, session->parts.state * sizeof(float));
+}
+
+/* ---- 8. The forward pass -----------------------------------------------------------------------------------------
+   T token rows through all layers: every layer adds a mixer (DeltaNet or attention) and a mixture of experts to the
+   residual x. A block of up to BLOCK rows can be kept in part afterwards: see session_keep. */
+
+static void run_deltanet(mote_session *s, const layer *l, deltanet_state *state, int T) {
+    scratch *w = &s->s;
+    deltanet_job job;
+    memset(&job, 0, sizeof job);
+    job.shape = &s->m->deltanet;
+    job.w = &l->deltanet;
+    job.state = *state;
+    job.T = T;
+    job.replay = s->kept;
+    job.raw = w->in;
+    job.conv = w->gate;
+    job.a = w->a;
+    job.b = w->b;
+    job.decay = w->decay;
+    job.beta = w->beta;
+    job.o = w->out;
+    job.z = w->k;
+    stage_norm_in_proj(s->threads, job.shape, job.w, w->x, T, w->u, w->in, w->k, w->b, w->a);
+    stage_conv_delta(s->threads, &job);
+    stage_gated_norm_out(s->threads, &job, w->x);
+}
+
+/* With kv_only the layer's KV rows are all that is wanted: x is left as it is. */
+static void run_attention(mote_session *s, const layer *l, const kv_rows *kv, int position, int T, int kv_only) {
+    scratch *w = &s->s;
+    attention_job job;
+    memset(&job, 0, sizeof job);
+    job.shape = &s->m->attention;
+    job.w = &l->attention;
+    job.T = T;
+    job.position = position;
+    job.angles = w->angles;
+    job.qg = w->in;
+    job.k_new = w->k;
+    job.v_new = w->v;
+    job.k = kv->k;
+    job.v = kv->v;
+    job.scores = w->scores;
+    job.context = s->o.context;
+    job.o = w->out;
+    rotary_angles(w->angles, position, T, s->m->attention.rotary_dim, s->m->c.theta);
+    stage_norm_qkv(s->threads, job.shape, job.w, w->x, T, w->u, w->in, w->k, w->v);
+    if (kv_only) {
+        parallel(s->threads, T, attention_prepare, &job);
+        return;
+    }
+    stage_rope_attend(s->threads, &job);
+    stage_out(s->threads, &job, w->x);
+}
+
+static void run_moe(mote_session *s, const layer *l, int T) {
+    scratch *w = &s->s;
+    moe_job job;
+    memset(&job, 0, sizeof job);
+    job.shape = &s->m->moe;
+    job.w = &l->moe;
+    job.T = T;
+    job.u = w->u;
+    job.router = w->router;
+    job.shared_gate = w->shared_gate;
+    job.choice = w->choice;
+    job.weight = w->weight;
+    job.list = w->list;
+    job.first = w->first;
+    job.use_row = w->use_row;
+    job.use_weight = w->use_weight;
+    job.h = w->h;
+    job.x = w->x;
+    stage_norm_router(s->threads, &job);
+    stage_experts_up(s->threads, &job);
+    stage_experts_down(s->threads, &job);
+}
+
+/* The MTP layer for T tokens just computed: the row of position p takes the token after it and the hidden row of p, and
+   predicts the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are
+   kept for drafting; logits, when wanted, get one row for each. */
+static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float *logits) {
+    const mote_model *m = s->m;
+    scratch *w = &s->s;
+    int skip = first == 0, rows = T - skip, hidden = m->c.hidden;
+    if (rows <= 0) return;
+    embed(&m->embed_tokens, ids + skip, rows, w->u);
+    for (int t = 0; t < rows; t++) {
+        float *in = w->mtp_in + (size_t)t * 2 * (size_t)hidden;
+        int of = t + skip - 1;                                  /* row of this block whose hidden state goes in */
+        rms_norm(in, w->u + (size_t)t * (size_t)hidden, m->mtp_norm_embedding, 1, hidden, m->c.eps);
+        rms_norm(in + hidden, of < 0 ? s->last_hidden : w->hidden + (size_t)of * (size_t)hidden, m->mtp_norm_hidden, 1, hidden, m->c.eps);
+    }
+    linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0);
+    run_attention(s, &m->mtp, &s->kv[m->c.layers], first + skip - 1, rows, logits == NULL);
+    if (!logits) return;
+    run_moe(s, &m->mtp, rows);
+    rms_norm(w->u, w->x, m->mtp_norm, rows, hidden, m->c.eps);
+    stage_head(s->threads, &m->lm_head, w->u, rows, logits);
+}
+
+/* Computes T <= chunk rows behind the timeline. logits: [T][vocab], or NULL for only those after the last row, into the
+   session. The rows are not part of the timeline until session_keep. */
+static void forward(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits) {
+    const mote_model *m = s->m;
+    scratch *w = &s->s;
+    size_t last = (size_t)(T - 1);
+    embed(&m->embed_tokens, ids, T, w->x);
+    for (int i = 0; i < m->c.layers; i++) {
+        const layer *l = &m->layers[i];
+        if (l->is_attention) run_attention(s, l, &s->kv[i], s->count, T, 0);
+        else run_deltanet(s, l, &s->deltanet[i], T);
+        run_moe(s, l, T);
+    }
+    rms_norm(w->hidden, w->x, m->norm, T, m->c.hidden, m->c.eps);
+    if (logits) {
+        stage_head(s->threads, &m->lm_head, w->hidden, T, logits);
+        memcpy(s->logits, logits + last * (size_t)m->c.vocab, (size_t)m->c.vocab * sizeof(float));
+    } else {
+        stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
+    }
+    if (m->has_mtp) run_mtp(s, ids, s->count, T, mtp_logits);
+    memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
+    s->logged = T <= BLOCK ? T : 0;
+    s->kept = 0;
+}
+
+/* Makes the first `rows` of the block just computed part of the timeline. All of them, or, of a block of at most BLOCK
+   rows, fewer: KV rows behind the end are overwritten later, and DeltaNet repeats the kept rows from its log when the
+   next block runs. */
+static void session_keep(mote_session *s, int rows) {
+    size_t hidden = (size_t)s->m->c.hidden;
+    memcpy(s->last_hidden, s->s.hidden + (size_t)(rows - 1) * hidden, hidden * sizeof(float));
+    s->count += rows;
+    s->valid = s->count;
+    s->kept = s->logged ? rows : 0;
+}
+
+/* ---- 9. Feeding tokens ------------------------------------------------------------------------------------------- */
+
+static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
+    if (!ids && n) return fail(err, MOTE_EINVAL, "no tokens given");
+    if (n > (size_t)(s->o.context - s->count))
+        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", n, s->count, s->o.context);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= s->m->c.vocab)
+            return fail(err, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary of %d", i, ids[i], s->m->c.vocab);
+    return MOTE_OK;
+}
+
+int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
+                     mote_error *error) {
+    mote_session *s = session;
+    size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)s->o.chunk;
+    int code = check_ids(s, ids, count, error);
+    if (!code && mtp_logits && !s->m->has_mtp) code = fail(error, MOTE_EUNSUPPORTED, "the checkpoint has no MTP layer");
+    if (code) return code;
+    for (size_t done = 0; done < count;) {
+        int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
+        if (cancelled(&s->o.callbacks)) return fail(error, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
+        forward(s, ids + done, T, logits ? logits + done * vocab : NULL, mtp_logits);
+        session_keep(s, T);
+        done += (size_t)T;
+        if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
+        if (count > chunk) report(&s->o.callbacks, "reading the prompt", (double)done / (double)count);
+        s->generated_from = s->count;
+    }
+    return MOTE_OK;
+}
+
+int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error) {
+    return mote_feed_logits(session, ids, count, NULL, NULL, error);
+}
+
+const int32_t *mote_tokens(const mote_session *session, size_t *count) {
+    *count = (size_t)session->count;
+    return session->tokens;
+}
+
+const float *mote_logits(const mote_session *session) {
+    return session->count ? session->logits : NULL;
+}
+
+/* ---- 10. Sampling ------------------------------------------------------------------------------------------------
+   The candidates lie in a heap, most probable on top; taking them off one by one stops as soon as top-k, top-p or min-p
+   say so, which is after a few of a vocabulary of 248,320. */
+
+/* Ids a sampler may choose: those the tokenizer knows. Above them the table is padding. */
+static int sample_vocab(const mote_session *s) {
+    int known = s->m->text ? tokenizer_vocab(s->m->text) : s->m->c.vocab;
+    return known < s->m->c.vocab ? known : s->m->c.vocab;
+}
+
+/* A uniform number in [0, 1) that depends on seed and position only (splitmix64). */
+static double uniform(uint64_t seed, uint64_t position) {
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
+    for (int i = 0; i < 2; i++) {
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+    }
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+/* w->sorted = logits after penalties. */
+static void penalise(const mote_session *s, const mote_sampling *p) {
+    const scratch *w = &s->s;
+    float repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
+    for (int i = 0; i < s->count; i++) {
+        int32_t id = s->tokens[i];
+        if (!w->seen[id]++) w->sorted[id] = w->sorted[id] > 0 ? w->sorted[id] / repetition : w->sorted[id] * repetition;
+    }
+    for (int i = 0; i < s->count; i++) w->seen[s->tokens[i]] = 0;
+    for (int i = s->generated_from; i < s->count; i++) {
+        int32_t id = s->tokens[i];
+        w->sorted[id] -= p->frequency_penalty + (w->seen[id]++ ? 0 : p->presence_penalty);
+    }
+    for (int i = s->generated_from; i < s->count; i++) w->seen[s->tokens[i]] = 0;
+}
+
+static int is_better(const float *value, int32_t a, int32_t b) {
+    return value[a] > value[b] || (value[a] == value[b] && a < b);
+}
+
+static void heap_sink(int32_t *heap, int n, int at, const float *value) {
+    for (;;) {
+        int child = 2 * at + 1;
+        if (child >= n) return;
+        if (child + 1 < n && is_better(value, heap[child + 1], heap[child])) child++;
+        if (!is_better(value, heap[child], heap[at])) return;
+        int32_t other = heap[at];
+        heap[at] = heap[child];
+        heap[child] = other;
+        at = child;
+    }
+}
+
+/* Takes the best candidates off the heap of n until `stop` of them are off or their weights, exp((value - best) /
+   temperature), sum to `mass`, or one is lighter than `least`. They end up at heap[n-1], heap[n-2], ... Returns how many,
+   and their weight in *sum. */
+static int heap_take(int32_t *heap, int n, const float *value, float temperature, int stop, double mass, double least, double *sum) {
+    int taken = 0;
+    float best = value[heap[0]];
+    *sum = 0;
+    while (taken < n && taken < stop && *sum < mass) {
+        int32_t top = heap[0];
+        double weight = exp((double)(value[top] - best) / temperature);
+        if (taken && weight < least) break;
+        heap[0] = heap[n - 1 - taken];
+        heap[n - 1 - taken] = top;
+        heap_sink(heap, n - 1 - taken, 0, value);
+        *sum += weight;
+        taken++;
+    }
+    return taken;
+}
+
+/* Draws from the distribution after penalties, in w->sorted. */
+static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
+    const scratch *w = &s->s;
+    int32_t *heap = w->heap;
+    double total = 0, sum, mass = 0;
+    for (int i = 0; i < n; i++) heap[i] = i;
+    for (int i = n / 2; i-- > 0;) heap_sink(heap, n, i, w->sorted);
+    float best = w->sorted[heap[0]], temperature = p->temperature;
+    int stop = p->top_k > 0 && p->top_k < n ? p->top_k : n;
+    if (stop == n && p->top_p > 0 && p->top_p < 1)
+        for (int i = 0; i < n; i++) total += exp((double)(w->sorted[i] - best) / temperature);
+    double least = p->min_p, limit = p->top_p > 0 && p->top_p < 1 ? p->top_p : INFINITY;
+    if (stop < n && limit < INFINITY) {                     /* top-p is a share of what top-k leaves */
+        int taken = heap_take(heap, n, w->sorted, temperature, stop, INFINITY, 0, &total);
+        for (int i = 0; i < taken / 2; i++) {               /* best first again: sorted, hence a heap */
+            int32_t other = heap[n - 1 - i];
+            heap[n - 1 - i] = heap[n - taken + i];
+            heap[n - taken + i] = other;
+        }
+        heap += n - taken;
+        n = taken;
+    }
+    int taken = heap_take(heap, n, w->sorted, temperature, stop, limit * (limit < INFINITY ? total : 1), least, &sum);
+    double draw = uniform(p->seed, (uint64_t)s->count) * sum;
+    for (int i = 0; i < taken; i++) {
+        mass += exp((double)(w->sorted[heap[n - 1 - i]] - best) / temperature);
+        if (draw < mass) return heap[n - 1 - i];
+    }
+    return heap[n - taken];
+}
+
+static int check_sampling(const mote_sampling *p, mote_error *err) {
+    if (!(p->temperature >= 0 && p->temperature <= 1000)) return fail(err, MOTE_EINVAL, "temperature must be from 0 to 1000");
+    if (p->top_k < 0) return fail(err, MOTE_EINVAL, "top_k must not be negative");
+    if (!(p->top_p >= 0 && p->top_p <= 1)) return fail(err, MOTE_EINVAL, "top_p must be from 0 to 1");
+    if (!(p->min_p >= 0 && p->min_p <= 1)) return fail(err, MOTE_EINVAL, "min_p must be from 0 to 1");
+    if (!(p->repetition_penalty >= 0 && p->repetition_penalty <= 1000))
+        return fail(err, MOTE_EINVAL, "repetition_penalty must be from 0 to 1000");
+    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
+        return fail(err, MOTE_EINVAL, "presence_penalty and frequency_penalty must be finite");
+    return MOTE_OK;
+}
+
+int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
+    mote_sampling greedy;
+    const scratch *w = &session->s;
+    int n = sample_vocab(session), best = -1;
+    memset(&greedy, 0, sizeof greedy);
+    if (!sampling) sampling = &greedy;
+    int code = check_sampling(sampling, error);
+    if (!code && !session->count) code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (code) return code;
+    memcpy(w->sorted, session->logits, (size_t)n * sizeof(float));
+    penalise(session, sampling);
+    for (int i = 0; i < n; i++) {
+        if (isnan(w->sorted[i])) return fail(error, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
+        if (best < 0 || w->sorted[i] > w->sorted[best]) best = i;
+    }
+    *id = sampling->temperature > 0 && isfinite(w->sorted[best]) ? sample(session, sampling, n) : best;
+    return MOTE_OK;
+}
+
+int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
+    int32_t next;
+    if (session->count >= session->o.context)
+        return fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", session->o.context);
+    int code = mote_sample(session, sampling, &next, error);
+    if (code) return code;
+    forward(session, &next, 1, NULL, NULL);
+    session_keep(session, 1);
+    *id = next;
+    return MOTE_OK;
+}
+
+int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error) {
+    const scratch *w = &session->s;
+    int vocab = session->m->c.vocab;
+    double total = 0, sum;
+    if (!session->count) return fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (n < 1 || n > vocab) return fail(error, MOTE_EINVAL, "%d tokens asked for, expected 1 to %d", n, vocab);
+    for (int i = 0; i < vocab; i++) w->heap[i] = i;
+    for (int i = vocab / 2; i-- > 0;) heap_sink(w->heap, vocab, i, session->logits);
+    float best = session->logits[w->heap[0]];
+    for (int i = 0; i < vocab; i++) total += exp((double)(session->logits[i] - best));
+    heap_take(w->heap, vocab, session->logits, 1, n, INFINITY, 0, &sum);
+    for (int i = 0; i < n; i++) {
+        ids[i] = w->heap[vocab - 1 - i];
+        logprobs[i] = (float)((double)(session->logits[ids[i]] - best) - log(total));
+    }
+    return MOTE_OK;
+}
+
+/* ---- 11. Generating text -----------------------------------------------------------------------------------------
+   Tokens become bytes, bytes whole characters, characters pass the search for stop texts, and what passes is split into
+   channels. Each step holds back only what it cannot decide yet. */
+
+typedef struct writer {
+    const mote_generation *g;
+    const mote_model *m;
+    utf8_stream characters;
+    buf text;                    /* whole characters not passed on yet: they may begin a stop text */
+    chat_stream channels;
+    int split;                   /* by channel */
+    int stopped;                 /* MOTE_STOP_TEXT or MOTE_STOP_CALLBACK, else 0 */
+} writer;
+
+static void writer_emit(void *user, int channel, const char *text, size_t size) {
+    writer *w = (writer *)user;
+    if (w->stopped != MOTE_STOP_CALLBACK && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
+}
+
+static void writer_pass(writer *w, const char *text, size_t n) {
+    if (!n) return;
+    if (w->split) chat_stream_push(&w->channels, text, n, writer_emit, w);
+    else writer_emit(w, MOTE_ANSWER, text, n);
+}
+
+/* Where in the held text the first stop text begins (*found), or else what might still become one. */
+static size_t writer_stop_at(const writer *w, int *found) {
+    for (size_t at = 0; at < w->text.size; at++)
+        for (int i = 0; i < w->g->stop_count; i++) {
+            size_t n = strlen(w->g->stop[i]), left = w->text.size - at;
+            if (n && !memcmp(w->text.data + at, w->g->stop[i], n < left ? n : left)) {
+                *found = n <= left;
+                return at;
+            }
+        }
+    *found = 0;
+    return w->text.size;
+}
+
+static void writer_token(writer *w, int32_t id) {
+    size_t n, at = 0;
+    int found = 0;
+    const char *bytes = tokenizer_token(w->m->text, id, &n);
+    if (!bytes || tokenizer_is_special(w->m->text, id)) return;
+    utf8_stream_push(&w->characters, bytes, n, &w->text);
+    if (w->text.size) at = writer_stop_at(w, &found);
+    writer_pass(w, w->text.data, at);
+    memmove(w->text.data, w->text.data + at, w->text.size - at);
+    w->text.size = found ? 0 : w->text.size - at;
+    if (found && !w->stopped) w->stopped = MOTE_STOP_TEXT;
+}
+
+static void writer_close(writer *w) {
+    if (w->stopped != MOTE_STOP_TEXT) utf8_stream_end(&w->characters, &w->text);
+    writer_pass(w, w->text.data, w->text.size);
+    if (w->split) chat_stream_end(&w->channels, writer_emit, w);
+    buf_free(&w->text);
+}
+
+/* Did the prompt end inside an open <think>? Its last few tokens tell. */
+static int prompt_opens_thinking(const mote_session *s) {
+    buf tail;
+    memset(&tail, 0, sizeof tail);
+    for (int i = s->count < 8 ? 0 : s->count - 8; i < s->count; i++) {
+        size_t n;
+        const char *bytes = tokenizer_token(s->m->text, s->tokens[i], &n);
+        if (bytes) buf_add(&tail, bytes, n);
+    }
+    int opens = tail.size && chat_opens_thinking(tail.data, tail.size);
+    buf_free(&tail);
+    return opens;
+}
+
+static void writer_open(writer *w, const mote_session *s, const mote_generation *g) {
+    memset(w, 0, sizeof *w);
+    w->g = g;
+    w->m = s->m;
+    w->split = s->m->text && !g->raw;
+    if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
+}
+
+static int is_eos(const mote_model *m, int32_t id) {
+    for (int i = 0; i < m->eos_count; i++)
+        if (m->eos[i] == id) return 1;
+    return 0;
+}
+
+/* Steps until something ends the answer; says what. */
+static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w, mote_result *result,
+                           mote_error *err) {
+    int code = MOTE_OK;
+    result->stop = -1;
+    while (!code && result->stop < 0) {
+        int32_t id;
+        if (g->max_tokens > 0 && result->generated_tokens >= g->max_tokens) result->stop = MOTE_STOP_LENGTH;
+        else if (s->count >= s->o.context) result->stop = MOTE_STOP_CONTEXT;
+        else if (cancelled(&s->o.callbacks)) result->stop = MOTE_STOP_CALLBACK;
+        if (result->stop >= 0) break;
+        code = mote_step(s, sampling, &id, err);
+        if (code) break;
+        result->generated_tokens++;
+        if (g->on_token && g->on_token(g->user, id)) result->stop = MOTE_STOP_CALLBACK;
+        if (is_eos(s->m, id)) result->stop = MOTE_STOP_EOS;
+        else if (s->m->text) writer_token(w, id);
+        if (w->stopped) result->stop = w->stopped;
+    }
+    return code;
+}
+
+static int check_generation(const mote_generation *g, mote_error *err) {
+    if (g->max_tokens < 0) return fail(err, MOTE_EINVAL, "max_tokens must not be negative");
+    if (g->stop_count < 0 || (g->stop_count && !g->stop)) return fail(err, MOTE_EINVAL, "stop_count without stop texts");
+    if (g->think < MOTE_THINK_DEFAULT || g->think > MOTE_THINK_OFF) return fail(err, MOTE_EINVAL, "think must be MOTE_THINK_...");
+    return MOTE_OK;
+}
+
+int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
+    mote_generation g;
+    mote_sampling sampling;
+    mote_result r;
+    writer w;
+    memset(&g, 0, sizeof g);
+    memset(&r, 0, sizeof r);
+    if (generation) g = *generation;
+    int code = check_generation(&g, error);
+    if (!code && !session->count) code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (code) return code;
+    if (g.sampling) sampling = *g.sampling;
+    else mote_sampling_defaults(session->m, &sampling);
+    writer_open(&w, session, &g);
+    double start = seconds();
+    code = generate_tokens(session, &g, &sampling, &w, &r, error);
+    writer_close(&w);
+    r.generate_seconds = seconds() - start;
+    r.seed = sampling.seed;
+    if (w.text.failed && !code) code = fail_memory(error);
+    if (!code && result) *result = r;
+    return code;
+}
+
+/* The text between the timeline and the next turn: the end of the answer before, if it was interrupted, and a line feed. */
+static void ask_close_turn(const mote_session *s, buf *text) {
+    if (!s->count) return;
+    int32_t end = tokenizer_find(s->m->text, "<|im_end|>");
+    buf_text(text, s->tokens[s->count - 1] == end ? "\n" : "<|im_end|>\n");
+}
+
+/* Token ids of the next turn. Only the template's own text may hold special tokens; in what the user wrote "<|im_end|>" is
+   plain text, so that a message cannot end its own turn. */
+static int ask_tokens(const mote_session *s, const char *message, const mote_generation *g, buf *ids, mote_error *err) {
+    buf text;
+    memset(&text, 0, sizeof text);
+    ask_close_turn(s, &text);
+    int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think, &text, err);
+    if (!code && text.failed) code = fail_memory(err);
+    if (!code) code = tokenizer_encode(s->m->text, text.data, text.size, 1, ids, err);
+    buf_free(&text);
+    return code;
+}
+
+int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
+             mote_error *error) {
+    mote_generation g;
+    mote_result r;
+    buf ids;
+    memset(&g, 0, sizeof g);
+    memset(&ids, 0, sizeof ids);
+    if (generation) g = *generation;
+    if (!message) return fail(error, MOTE_EINVAL, "mote_ask: no message given");
+    double start = seconds();
+    int code = need_chat(session->m, error);
+    if (!code) code = check_generation(&g, error);
+    if (!code) code = ask_tokens(session, message, &g, &ids, error);
+    size_t n = ids.size / sizeof(int32_t);
+    if (!code) code = mote_feed(session, (const int32_t *)(void *)ids.data, n, error);
+    double prompt = seconds() - start;
+    if (!code) code = mote_generate(session, &g, &r, error);
+    buf_free(&ids);
+    if (code || !result) return code;
+    *result = r;
+    result->prompt_tokens = (int)n;
+    result->prompt_seconds = prompt;
+    return MOTE_OK;
+}
+
+/* ---- 12. Checkpoints, copies and files ---------------------------------------------------------------------------
+   What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
+   logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
+   are the same. A saved session holds the KV rows too. */
+
+struct mote_checkpoint {
+    const mote_model *m;
+    int count, generated_from, logged, kept;
+    size_t state_floats;
+    int32_t *tokens;
+    float *values;               /* state, last_hidden, logits */
+};
+
+void mote_checkpoint_free(mote_checkpoint *checkpoint) {
+    if (!checkpoint) return;
+    free(checkpoint->tokens);
+    free(checkpoint->values);
+    free(checkpoint);
+}
+
+int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
+    const mote_session *s = session;
+    size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
+    if (!c) return fail_memory(error);
+    c->m = s->m;
+    c->count = s->count;
+    c->generated_from = s->generated_from;
+    c->logged = s->logged;
+    c->kept = s->kept;
+    c->state_floats = state;
+    c->tokens = (int32_t *)malloc(((size_t)s->count + 1) * sizeof *c->tokens);
+    c->values = (float *)malloc((state + hidden + vocab) * sizeof(float));
+    if (!c->tokens || !c->values) {
+        mote_checkpoint_free(c);
+        return fail_memory(error);
+    }
+    memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
+    memcpy(c->values, s->state, state * sizeof(float));
+    memcpy(c->values + state, s->last_hidden, hidden * sizeof(float));
+    memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
+    *checkpoint = c;
+    return MOTE_OK;
+}
+
+int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
+    mote_session *s = session;
+    const mote_checkpoint *c = checkpoint;
+    size_t hidden = (size_t)s->m->c.hidden;
+    if (!c || c->m != s->m || c->state_floats != s->parts.state) return fail(error, MOTE_EINVAL, "the checkpoint is of another model");
+    if (c->count > s->valid || memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens))
+        return fail(error, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
+    s->count = c->count;
+    s->generated_from = c->generated_from;
+    s->logged = c->logged;
+    s->kept = c->kept;
+    memcpy(s->state, c->values, s->parts.state * sizeof(float));
+    memcpy(s->last_hidden, c->values + s->parts.state, hidden * sizeof(float));
+    memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
+    return MOTE_OK;
+}
+
+typedef struct saved_header {
+    char magic[8];
+    uint64_t fingerprint;
+    int32_t count, generated_from, logged, kept;
+} saved_header;
+
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '1'};
+
+/* The pieces of a saved session in their order, for saving and loading alike. */
+typedef struct saved_piece { void *at; size_t size; } saved_piece;
+
+static int saved_pieces(const mote_session *s, int count, saved_piece *pieces) {
+    const config *c = &s->m->c;
+    size_t rows = (size_t)count * (size_t)(c->kv_heads * c->head_dim) * sizeof(float);
+    int n = 0;
+    pieces[n].at = s->tokens;
+    pieces[n++].size = (size_t)count * sizeof *s->tokens;
+    pieces[n].at = s->state;
+    pieces[n++].size = s->parts.state * sizeof(float);
+    pieces[n].at = s->last_hidden;
+    pieces[n++].size = (size_t)c->hidden * sizeof(float);
+    pieces[n].at = s->logits;
+    pieces[n++].size = (size_t)c->vocab * sizeof(float);
+    for (int i = 0; i <= c->layers; i++) {
+        if (!s->kv[i].k) continue;
+        pieces[n].at = s->kv[i].k;
+        pieces[n++].size = rows;
+        pieces[n].at = s->kv[i].v;
+        pieces[n++].size = rows;
+    }
+    return n;
+}
+
+/* saved_pieces in memory of their own, and the size of it all with the header; NULL: no memory. */
+static saved_piece *saved_layout(const mote_session *s, int count, int *n, size_t *size) {
+    saved_piece *pieces = (saved_piece *)malloc((size_t)(2 * s->m->c.layers + 8) * sizeof *pieces);
+    if (!pieces) return NULL;
+    *n = saved_pieces(s, count, pieces);
+    *size = sizeof(saved_header);
+    for (int i = 0; i < *n; i++) *size += pieces[i].size;
+    return pieces;
+}
+
+int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
+    saved_header h;
+    int n;
+    size_t size;
+    saved_piece *pieces = saved_layout(session, session->count, &n, &size);
+    if (!pieces) return fail_memory(error);
+    *count = size;
+    if (size <= capacity) {
+        char *to = (char *)bytes;
+        memset(&h, 0, sizeof h);
+        memcpy(h.magic, SAVED_MAGIC, sizeof h.magic);
+        h.fingerprint = session->m->fingerprint;
+        h.count = session->count;
+        h.generated_from = session->generated_from;
+        h.logged = session->logged;
+        h.kept = session->kept;
+        memcpy(to, &h, sizeof h);
+        to += sizeof h;
+        for (int i = 0; i < n; to += pieces[i++].size) memcpy(to, pieces[i].at, pieces[i].size);
+    }
+    free(pieces);
+    return size <= capacity ? MOTE_OK : fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+}
+
+/* Checks all of a saved session's header and its size. */
+static int saved_check(const mote_session *s, const saved_header *h, size_t size, size_t expected, mote_error *err) {
+    if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic)) return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
+    if (h->fingerprint != s->m->fingerprint) return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
+    if (size != expected)
+        return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected, h->count);
+    if (h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK || h->kept < 0 ||
+        h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept))
+        return fail(err, MOTE_EFORMAT, "the saved session's header is damaged");
+    return MOTE_OK;
+}
+
+int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
+    mote_session *s = session;
+    const char *from = (const char *)bytes;
+    saved_header h;
+    int n;
+    size_t expected;
+    if (!bytes || size < sizeof h) return fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
+    memcpy(&h, from, sizeof h);
+    if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && (h.count < 0 || h.count > s->o.context))
+        return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count, s->o.context);
+    saved_piece *pieces = saved_layout(s, h.count < 0 ? 0 : h.count, &n, &expected);
+    if (!pieces) return fail_memory(error);
+    int code = saved_check(s, &h, size, expected, error);
+    from += sizeof h;
+    for (int i = 0; !code && i < h.count; i++) {
+        int32_t id;
+        memcpy(&id, from + (size_t)i * sizeof id, sizeof id);
+        if (id < 0 || id >= s->m->c.vocab) code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
+    }
+    for (int i = 0; !code && i < n; from += pieces[i++].size) memcpy(pieces[i].at, from, pieces[i].size);
+    free(pieces);
+    if (code) return code;
+    s->count = s->valid = h.count;
+    s->generated_from = h.generated_from;
+    s->logged = h.logged;
+    s->kept = h.kept;
+    return MOTE_OK;
+}
+
+/* The whole session as bytes of its own. */
+static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
+    mote_save(s, NULL, 0, size, NULL);
+    *bytes = (char *)malloc(*size);
+    return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
+}
+
+int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
+    char *bytes;
+    size_t size;
+    mote_session *s;
+    int code = save_bytes(session, &bytes, &size, error);
+    if (code) return code;
+    code = mote_session_open(session->m, &session->o, &s, error);
+    if (!code) code = mote_load(s, bytes, size, error);
+    if (!code) *clone = s;
+    free(bytes);
+    return code;
+}
+
+static int write_all(const char *path, const char *bytes, size_t size, mote_error *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+    while (size) {
+        ssize_t n = write(fd, bytes, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        bytes += n;
+        size -= (size_t)n;
+    }
+    int broken = errno;
+    if (close(fd) && !size) broken = errno, size = 1;
+    return size ? fail(err, MOTE_EIO, "%s: cannot be written: %s", path, strerror(broken)) : MOTE_OK;
+}
+
+int mote_save_file(const mote_session *session, const char *path, mote_error *error) {
+    char *bytes, part[PATH_SIZE];
+    size_t size;
+    if (!path || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return fail(error, MOTE_EINVAL, "mote_save_file: no path, or too long a path");
+    int code = save_bytes(session, &bytes, &size, error);
+    if (!code) code = write_all(part, bytes, size, error);
+    if (!code && rename(part, path)) code = fail(error, MOTE_EIO, "%s: %s", path, strerror(errno));
+    if (code) unlink(part);
+    free(bytes);
+    return code;
+}
+
+int mote_load_file(mote_session *session, const char *path, mote_error *error) {
+    struct stat info;
+    char *bytes = NULL;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
+    int code = fstat(fd, &info) || !S_ISREG(info.st_mode) ? fail(error, MOTE_EIO, "%s: not a regular file", path) : MOTE_OK;
+    if (!code && !(bytes = (char *)malloc((size_t)info.st_size + 1))) code = fail_memory(error);
+    if (!code) code = read_at(fd, bytes, (size_t)info.st_size, 0, path, error);
+    close(fd);
+    if (!code) code = mote_load(session, bytes, (size_t)info.st_size, error);
+    free(bytes);
+    return code;
+}

@@ -1,0 +1,279 @@
+/* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.cu.
+
+   Contents   1. Versions, errors, callbacks     2. Models        3. Text and chat
+              4. Sessions                        5. Sampling      6. Generating text
+              7. Checkpoints, copies and files
+
+   A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
+   is one timeline of tokens: use it from one thread at a time; different sessions run on different threads.
+
+   Rules that hold everywhere
+   - A call that can fail returns MOTE_OK (0) or a positive MOTE_E... code, and then fills *error (which may be NULL) with
+     one line that names the file, the tensor or the argument and what was expected. Nothing is half done: on failure
+     outputs stay untouched and the session stays as it was before the call, except where a function says otherwise.
+   - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent.
+   - Structs of options may be zero-initialised: zero always means the default. A pointer to options may be NULL.
+   - Texts are UTF-8. Ill-formed input is read as if each maximal ill-formed part were U+FFFD; output is always well formed.
+   - Sizes are in bytes, times in seconds, token ids are int32_t. */
+#ifndef MOTE_ENGINE_H
+#define MOTE_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Versions, errors, callbacks ------------------------------------------------------------------------------ */
+
+#define MOTE_VERSION "0.1.0"
+
+const char *mote_version(void);            /* the version of the library linked in: MOTE_VERSION of its build */
+
+enum {                                     /* return codes */
+    MOTE_OK = 0,
+    MOTE_EINVAL = 1,                       /* a bad argument or request */
+    MOTE_EIO = 2,                          /* a file is missing or cannot be read or written */
+    MOTE_EFORMAT = 3,                      /* a file does not hold what its format says: truncated, malformed, mis-shaped */
+    MOTE_EUNSUPPORTED = 4,                 /* well formed, but nothing mote can run: architecture, quantisation, template */
+    MOTE_ENOMEM = 5,
+    MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
+    MOTE_ECANCELLED = 7                    /* a callback asked to stop */
+};
+
+typedef struct mote_error {
+    int code;                              /* one of the codes above */
+    char message[512];                     /* one line, without a line feed */
+} mote_error;
+
+typedef struct mote_callbacks {
+    void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
+    void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
+    int (*cancel)(void *user);                                             /* polled often; non-zero stops the call */
+    void *user;                                                            /* handed to each of them */
+} mote_callbacks;
+
+/* ---- 2. Models --------------------------------------------------------------------------------------------------- */
+
+typedef struct mote_model mote_model;
+typedef struct mote_session mote_session;
+
+enum {                                     /* which parts of a checkpoint folder to open */
+    MOTE_EVERYTHING = 0,                   /* weights, and tokenizer and chat template where the folder has them */
+    MOTE_TEXT_ONLY = 1,                    /* tokenizer and chat template; no sessions */
+    MOTE_WEIGHTS_ONLY = 2                  /* no tokenizer: token ids in, token ids and logits out */
+};
+
+typedef struct mote_options {
+    int parts;                             /* MOTE_EVERYTHING, ... */
+    mote_callbacks callbacks;              /* used during mote_open only */
+} mote_options;
+
+/* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
+   before any memory is allocated for it. On success *model is the caller's, to be closed with mote_close. */
+int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error);
+
+/* Frees a model. All its sessions must have been closed. NULL is allowed. */
+void mote_close(mote_model *model);
+
+typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
+    const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", ... */
+    const char *dtype;                     /* "F32", "F16", "BF16", "FP8 128x128", or several joined by "+" */
+    uint64_t parameters;
+    uint64_t bytes;                        /* as held in memory, scales included */
+    uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row) */
+} mote_module;
+
+typedef struct mote_info {
+    const char *architecture;              /* "qwen3_5_moe" */
+    const char *chat_template;             /* "Qwen3.5", "Qwen3", or NULL when there is none or it is not known */
+    int layers, attention_layers, deltanet_layers, mtp_layers;
+    int hidden_size, vocab_size, context_max;
+    int attention_heads, kv_heads, head_dim, rotary_dim;
+    int deltanet_key_heads, deltanet_value_heads, deltanet_key_dim, deltanet_value_dim;
+    int experts, experts_per_token, expert_size, shared_expert_size;
+    int tied_embeddings;                   /* 1 when lm_head is the embedding table */
+    uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
+    uint64_t weight_bytes;                 /* held in memory */
+    uint64_t weight_bytes_per_token;       /* read to decode one token */
+    uint64_t kv_bytes_per_token;           /* KV cache, read once per token of context to decode one token */
+    uint64_t state_bytes;                  /* DeltaNet state, read and written to decode one token */
+    const mote_module *modules;            /* by kind, module_count of them */
+    int module_count;
+} mote_info;
+
+/* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
+const mote_info *mote_model_info(const mote_model *model);
+
+typedef struct mote_session_options {
+    int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
+    int chunk;                             /* rows computed at a time while reading a prompt; default 64 */
+    int threads;                           /* default: one for each processor this process may use */
+    mote_callbacks callbacks;              /* used by every call on the session */
+} mote_session_options;
+
+typedef struct mote_memory {
+    uint64_t weights;                      /* one model */
+    uint64_t kv, state, scratch;           /* one session: KV cache, DeltaNet state with its log, everything else */
+    uint64_t total;                        /* one model with one session */
+    uint64_t available;                    /* free on this machine now, as the operating system estimates it; 0 = unknown */
+    int context;                           /* tokens this plan is for */
+} mote_memory;
+
+/* Plans the memory for a checkpoint folder and one session without allocating it: reads only config.json and the headers
+   of the safetensors files, and fails where mote_open would fail on those. */
+int mote_plan(const char *dir, const mote_session_options *options, mote_memory *plan, mote_error *error);
+
+/* ---- 3. Text and chat -------------------------------------------------------------------------------------------- */
+
+/* All four fail with MOTE_EUNSUPPORTED when the model was opened without a tokenizer. The first three write at most
+   `capacity` elements and always set *count to the number needed; when that is larger than capacity they return
+   MOTE_EINVAL, so that a caller may ask for the size first with capacity 0. No terminating zero is written. */
+
+/* Text to token ids. special: 1 = the text of special tokens ("<|im_end|>") becomes those tokens; 0 = plain text, for
+   text one does not trust. */
+int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
+                  size_t *count, mote_error *error);
+
+/* Token ids to text, special tokens included. An id outside the vocabulary is an error. */
+int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count, char *text, size_t capacity,
+                    size_t *count, mote_error *error);
+
+/* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool}; all but messages are optional. */
+int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                mote_error *error);
+
+/* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
+const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
+
+/* ---- 4. Sessions ------------------------------------------------------------------------------------------------- */
+
+/* Starts an empty timeline on a model, with all the memory it will ever need. The model must outlive it. */
+int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
+                      mote_error *error);
+
+/* Frees a session and its threads. NULL is allowed. */
+void mote_session_close(mote_session *session);
+
+/* Appends tokens to the timeline and computes the model over them, in chunks. When cancelled, the chunks already done stay
+   appended (see mote_tokens) and MOTE_ECANCELLED is returned. */
+int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error);
+
+/* The same, and writes logits [count, vocab_size] of every appended token, and (mtp_logits not NULL) the MTP layer's
+   logits. The MTP row of a position needs the token after it, so the rows are those of the positions from the one before
+   the first appended token to the one before the last: count rows, or count-1 when the timeline was empty. */
+int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
+                     mote_error *error);
+
+/* The token history, *count ids. Owned by the session, valid until its next call. */
+const int32_t *mote_tokens(const mote_session *session, size_t *count);
+
+/* The logits [vocab_size] that predict the next token. Owned by the session, valid until its next call; NULL when the
+   timeline is empty. */
+const float *mote_logits(const mote_session *session);
+
+/* The n most probable next tokens, best first, with natural-log probabilities (no temperature, no penalties). */
+int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error);
+
+/* Empties the timeline. */
+void mote_reset(mote_session *session);
+
+/* ---- 5. Sampling ------------------------------------------------------------------------------------------------- */
+
+/* Zero-initialised: greedy, no penalties. The random number for a position depends on seed and position alone, so that the
+   same seed on the same timeline gives the same text, however it was computed. */
+typedef struct mote_sampling {
+    float temperature;                     /* 0: greedy, the most probable token (lowest id on a tie) */
+    int top_k;                             /* keep the k most probable; 0: all */
+    float top_p;                           /* keep the most probable until their sum reaches p; 0 or 1: all */
+    float min_p;                           /* drop what is less probable than min_p times the best */
+    float repetition_penalty;              /* divides positive, multiplies negative logits of tokens seen; 0 or 1: none */
+    float presence_penalty;                /* subtracted once from logits of tokens generated */
+    float frequency_penalty;               /* subtracted for each time a token was generated */
+    uint64_t seed;
+} mote_sampling;
+
+/* The checkpoint's own defaults (generation_config.json) and a fresh random seed. */
+void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling);
+
+/* Chooses the next token from the current logits; the timeline stays as it is. Order: penalties, temperature, top-k, top-p,
+   min-p. Repetition counts the whole history, presence and frequency what came after the last mote_feed or mote_ask. */
+int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error);
+
+/* One decode step: mote_sample, then the token is appended and the next logits are computed. */
+int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error);
+
+/* ---- 6. Generating text ------------------------------------------------------------------------------------------ */
+
+enum { MOTE_ANSWER = 0, MOTE_THINKING = 1, MOTE_TOOL_CALL = 2 };           /* channels of an answer */
+
+enum { MOTE_THINK_DEFAULT = 0, MOTE_THINK_ON = 1, MOTE_THINK_OFF = 2 };
+
+typedef struct mote_generation {
+    const mote_sampling *sampling;         /* NULL: mote_sampling_defaults */
+    int max_tokens;                        /* 0: until the context is full */
+    const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
+    int stop_count;
+    const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
+    const char *role;                      /* mote_ask: "user" (default) or "tool" */
+    int think;                             /* mote_ask: MOTE_THINK_... */
+    int raw;                               /* mote_generate: 1 = no channels, all text as MOTE_ANSWER */
+    /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
+       Non-zero stops the answer. */
+    int (*on_text)(void *user, int channel, const char *text, size_t size);
+    /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
+    int (*on_token)(void *user, int32_t id);
+    void *user;
+} mote_generation;
+
+enum {                                     /* why an answer ended */
+    MOTE_STOP_EOS = 0, MOTE_STOP_TEXT = 1, MOTE_STOP_LENGTH = 2, MOTE_STOP_CONTEXT = 3, MOTE_STOP_CALLBACK = 4
+};
+
+typedef struct mote_result {
+    int stop;                              /* MOTE_STOP_... */
+    int prompt_tokens, generated_tokens;
+    double prompt_seconds, generate_seconds;
+    uint64_t seed;                         /* the one used */
+} mote_result;
+
+/* Continues the timeline until an end-of-text token of the checkpoint, a stop text, max_tokens, a full context or a
+   callback ends it; the cancel callback counts as such and is no error here. Every token counted in the result is in the
+   timeline. result may be NULL. Without a tokenizer only on_token is called. */
+int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
+
+/* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then
+   mote_generate. An interrupted answer before it is closed first. */
+int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
+             mote_error *error);
+
+/* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
+
+/* DeltaNet state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
+typedef struct mote_checkpoint mote_checkpoint;
+
+/* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive
+   the session, and may be used any number of times on it. */
+int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
+
+/* Back to the checkpoint. MOTE_EINVAL when the session's tokens up to there are no longer those of the checkpoint. */
+int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error);
+
+void mote_checkpoint_free(mote_checkpoint *checkpoint);    /* NULL is allowed */
+
+/* A second session, in the same state, with the same options. */
+int mote_clone(const mote_session *session, mote_session **clone, mote_error *error);
+
+/* The whole state as bytes, for a session of the same checkpoint (checked), of any context length that fits. mote_save
+   follows the capacity rule of section 3. mote_load replaces the session's state; a file is written whole or not at all. */
+int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error);
+int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error);
+int mote_save_file(const mote_session *session, const char *path, mote_error *error);
+int mote_load_file(mote_session *session, const char *path, mote_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,1383 @@
+/* mote, the program: a command line over engine.h, and over nothing else of mote.
+
+   Contents   1. Complaints, signals, callbacks    2. Options            3. Files and buffers
+              4. Opening a model                   5. Text commands      6. run
+              7. chat                              8. logits             9. info
+             10. bench                            11. Commands, help and main
+
+   Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
+   2 not asked for properly, 130 stopped with Ctrl-C. */
+#include "engine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef MOTE_LIBEDIT
+#include <editline/readline.h>
+#include <wchar.h>
+#endif
+
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+// ---- 1. Complaints, signals, callbacks ----------------------------------------------------------------------------
+// Functions that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
+// which the library polls through the cancel callback.
+
+static volatile sig_atomic_t interrupted;
+static int progress_shown = -1;            // per cent on the screen now, -1 = none
+
+static void clear_progress(void) {
+    if (progress_shown >= 0) fputs("\r\033[K", stderr);
+    progress_shown = -1;
+}
+
+static void on_progress(void *user, const char *what, double fraction) {
+    int percent = (int)(fraction * 100);
+    (void)user;
+    if (fraction >= 1) {
+        clear_progress();
+    } else if (percent != progress_shown) {
+        fprintf(stderr, "\r\033[K%s %d %%", what, percent);
+        progress_shown = percent;
+    }
+}
+
+static void on_log(void *user, const char *line) {
+    (void)user;
+    clear_progress();
+    fprintf(stderr, "mote: note: %s\n", line);
+}
+
+static int on_cancel(void *user) {
+    (void)user;
+    return interrupted;
+}
+
+static mote_callbacks callbacks(void) {
+    mote_callbacks c = {on_log, isatty(STDERR_FILENO) ? on_progress : NULL, on_cancel, NULL};
+    return c;
+}
+
+__attribute__((format(printf, 2, 3)))
+static int complain(int exit_code, const char *format, ...) {
+    va_list arguments;
+    clear_progress();
+    fputs("mote: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return exit_code;
+}
+
+// What the library complained about. Being stopped by the user is no complaint.
+static int report(const mote_error *error) {
+    if (error->code != MOTE_ECANCELLED || !interrupted) return complain(EXIT_FAILURE, "%s", error->message);
+    clear_progress();
+    return EXIT_INTERRUPTED;
+}
+
+static void on_interrupt(int signal) {
+    (void)signal;
+    interrupted = 1;
+}
+
+// once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too.
+static void catch_interrupt(int once) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = once ? (int)SA_RESETHAND : 0;
+    sigaction(SIGINT, &action, NULL);
+}
+
+// ---- 2. Options ---------------------------------------------------------------------------------------------------
+// One table describes every option: what it takes, where the value goes, which commands know it, its line of help.
+
+enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256 };
+enum { STOPS_MAX = 16, LIST_MAX = 16 };
+
+typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
+typedef struct list { int value[LIST_MAX], count; } list;
+typedef struct seed { uint64_t value; int given; } seed;
+
+typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
+    const char *model, *prompt, *system, *tokens, *output, *mtp, *topic;
+    texts stop;
+    list prompts, depths;
+    seed seed;
+    int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
+    double temperature, top_p, min_p;
+} options;
+
+static options defaults(void) {
+    options o;
+    memset(&o, 0, sizeof o);
+    o.top_k = -1;
+    o.temperature = o.top_p = o.min_p = -1;
+    o.steps = 32;
+    o.repeat = 3;
+    return o;
+}
+
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST };
+
+typedef struct option {
+    const char *name, *value;              // value: how the help calls it
+    int kind;
+    size_t offset;
+    double low, high;
+    int commands;
+    const char *help;
+} option;
+
+#define AT(field) offsetof(options, field)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH)
+
+static const option option_table[] = {
+    {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
+    {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt (default: what is piped in)"},
+    {"--system", "TEXT", TEXT, AT(system), 0, 0, CHAT | RUN, "system message"},
+    {"--think", "on|off", SWITCH, AT(think), 0, 0, CHAT | RUN, "think first (default: as the template has it)"},
+    {"--raw", NULL, FLAG, AT(raw), 0, 0, RUN, "feed the prompt as it is, print all that comes"},
+    {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS, "token ids to read, as little-endian int32"},
+    {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
+    {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
+    {"--mtp", "OUT.f32", TEXT, AT(mtp), 0, 0, LOGITS, "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 65536, LOGITS, "tokens computed at a time (default: 64)"},
+    {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
+    {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
+    {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
+    {"--temp", "T", REAL, AT(temperature), 0, 100, CHAT | RUN, "temperature; 0 is greedy (default: the model's own)"},
+    {"--top-k", "K", WHOLE, AT(top_k), 0, INT_MAX, CHAT | RUN, "only the K most probable tokens; 0: all"},
+    {"--top-p", "P", REAL, AT(top_p), 0, 1, CHAT | RUN, "only the most probable tokens that sum up to P"},
+    {"--min-p", "P", REAL, AT(min_p), 0, 1, CHAT | RUN, "only tokens at least P times as probable as the best"},
+    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a fresh one)"},
+    {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
+    {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
+    {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH, "context depths to decode at (default: 0,1024)"},
+    {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH, "tokens decoded in one measurement (default: 32)"},
+    {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH, "measurements of which the median counts (default: 3)"},
+    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO,
+     "tokens of context (default: the model's maximum, at most 8192)"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH, "default: one for each processor"},
+    {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | HELP, "print this"},
+};
+enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
+
+// Levenshtein distance, for "did you mean". Names here are short: what does not fit is simply far away.
+static int distance(const char *a, const char *b) {
+    int row[32], n = (int)strlen(b);
+    if (n >= 32) return INT_MAX;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+// Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand.
+static void consider(const char *typed, const char *candidate, const char **best) {
+    int d = distance(typed, candidate);
+    if (d <= 2 && d < (int)strlen(candidate) && (!*best || d < distance(typed, *best))) *best = candidate;
+}
+
+static int parse_real(const char *text, double low, double high, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || text[0] == ' ' || !(value >= low && value <= high)) return 0;
+    *out = value;
+    return 1;
+}
+
+static int parse_whole(const char *text, double low, double high, int *out) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || text[0] == ' ' || (double)value < low || (double)value > high) return 0;
+    *out = (int)value;
+    return 1;
+}
+
+static int parse_seed(const char *text, uint64_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno || *end || text[0] < '0' || text[0] > '9') return 0;
+    *out = value;
+    return 1;
+}
+
+static int parse_switch(const char *text, int *out) {
+    int on = strcmp(text, "on") == 0;
+    if (!on && strcmp(text, "off")) return 0;
+    *out = on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    return 1;
+}
+
+static int parse_list(const char *text, double low, double high, list *out) {
+    char item[16];
+    out->count = 0;
+    for (;;) {
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof item || out->count == LIST_MAX) return 0;
+        memcpy(item, text, length);
+        item[length] = 0;
+        if (!parse_whole(item, low, high, &out->value[out->count++])) return 0;
+        if (!text[length]) return 1;
+        text += length + 1;
+    }
+}
+
+// Stores one option's value. Returns NULL, or what the option needs instead of this value.
+static const char *set_option(const option *d, const char *value, options *o) {
+    void *at = (char *)o + d->offset;
+    texts *several = at;
+    switch (d->kind) {
+    case FLAG: *(int *)at = 1; return NULL;
+    case TEXT: *(const char **)at = value; return NULL;
+    case TEXTS:
+        if (several->count == STOPS_MAX) return "at most 16 texts";
+        several->text[several->count++] = value;
+        return NULL;
+    case WHOLE: return parse_whole(value, d->low, d->high, at) ? NULL : "a whole number";
+    case REAL: return parse_real(value, d->low, d->high, at) ? NULL : "a number";
+    case SEED: ((seed *)at)->given = 1; return parse_seed(value, &((seed *)at)->value) ? NULL : "a whole number";
+    case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
+    default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
+    }
+}
+
+// The options of one command; name: the command's, for messages.
+static int parse_options(const char *name, int command, int count, char **arguments, options *o) {
+    for (int i = 0; i < count; i++) {
+        char *typed = arguments[i], *value = NULL;
+        const option *d = NULL;
+        const char *near = NULL, *needs;
+        if (typed[0] != '-' || !typed[1]) {
+            if (command != HELP || o->topic)
+                return complain(EXIT_USAGE, "%s: unexpected argument '%s'; see mote %s --help", name, typed, name);
+            o->topic = typed;
+            continue;
+        }
+        if (typed[1] == '-' && (value = strchr(typed, '='))) *value++ = 0;
+        for (int k = 0; k < OPTION_COUNT; k++) {
+            if (!(option_table[k].commands & command)) continue;
+            if (strcmp(typed, option_table[k].name) == 0) d = &option_table[k];
+            consider(typed, option_table[k].name, &near);
+        }
+        if (!d && near && strlen(typed) > 2)
+            return complain(EXIT_USAGE, "%s: unknown option '%s'; did you mean %s?", name, typed, near);
+        if (!d) return complain(EXIT_USAGE, "%s: unknown option '%s'; see mote %s --help", name, typed, name);
+        if (d->kind == FLAG && value) return complain(EXIT_USAGE, "%s: %s takes no value", name, typed);
+        if (d->kind != FLAG && !value && ++i < count) value = arguments[i];
+        if (d->kind != FLAG && !value) return complain(EXIT_USAGE, "%s: %s needs a value: %s", name, typed, d->value);
+        needs = set_option(d, value, o);
+        if (needs && d->high > 0)
+            return complain(EXIT_USAGE, "%s: %s needs %s from %.0f to %.0f, not '%s'", name, typed, needs, d->low,
+                            d->high, value);
+        if (needs) return complain(EXIT_USAGE, "%s: %s needs %s, not '%s'", name, typed, needs, value);
+    }
+    return 0;
+}
+
+// ---- 3. Files and buffers -----------------------------------------------------------------------------------------
+
+typedef struct bytes { char *data; size_t size, capacity; } bytes;
+
+static int grow(bytes *b, size_t capacity) {
+    if (capacity <= b->capacity) return 0;
+    if (capacity < 2 * b->capacity) capacity = 2 * b->capacity;
+    char *data = realloc(b->data, capacity);
+    if (!data) return complain(EXIT_FAILURE, "out of memory (%zu bytes)", capacity);
+    b->data = data;
+    b->capacity = capacity;
+    return 0;
+}
+
+static int append(bytes *b, const char *data, size_t size) {
+    if (grow(b, b->size + size + 1)) return EXIT_FAILURE;
+    memcpy(b->data + b->size, data, size);
+    b->size += size;
+    b->data[b->size] = 0;
+    return 0;
+}
+
+// All of a stream, with a zero byte behind it that is not counted.
+static int read_all(FILE *in, const char *name, bytes *b) {
+    char block[16384];
+    size_t n;
+    if (append(b, "", 0)) return EXIT_FAILURE;
+    while ((n = fread(block, 1, sizeof block, in)) > 0)
+        if (append(b, block, n)) return EXIT_FAILURE;
+    return ferror(in) ? complain(EXIT_FAILURE, "%s: %s", name, strerror(errno)) : 0;
+}
+
+// The token ids of an .i32 file, each checked against the vocabulary.
+static int read_tokens(const char *path, int vocab_size, bytes *b, size_t *count) {
+    FILE *in = fopen(path, "rb");
+    if (!in) return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+    int code = read_all(in, path, b);
+    fclose(in);
+    if (code) return code;
+    if (b->size == 0) return complain(EXIT_FAILURE, "%s: holds no tokens", path);
+    if (b->size % 4)
+        return complain(EXIT_FAILURE, "%s: %zu bytes are no int32 token ids: not a multiple of 4", path, b->size);
+    *count = b->size / 4;
+    for (size_t i = 0; i < *count; i++) {
+        int32_t id = ((const int32_t *)(const void *)b->data)[i];
+        if (id < 0 || id >= vocab_size)
+            return complain(EXIT_FAILURE, "%s: token %zu is %" PRId32 ", but the vocabulary has ids 0 to %d", path, i,
+                            id, vocab_size - 1);
+    }
+    return 0;
+}
+
+// Ends a file that was written: on any failure nothing is left of it (unless it is no regular file, as /dev/null).
+static int close_output(FILE *out, const char *path, int code) {
+    struct stat status;
+    int removable = fstat(fileno(out), &status) == 0 && S_ISREG(status.st_mode);
+    int broken = ferror(out);
+    if (fclose(out) || broken)
+        if (!code) code = complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+    if (code && removable) remove(path);
+    return code;
+}
+
+// ---- 4. Opening a model -------------------------------------------------------------------------------------------
+
+// The bundled model: models/demo here, beside the program, or beside the program's folder.
+static int find_bundled(char *path, size_t capacity) {
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    snprintf(path, capacity, "models/demo");
+    for (int up = 0; access(path, F_OK) && up < 2; up++) {
+        while (length > 0 && program[length - 1] != '/') length--;
+        if (length <= 0) break;
+        snprintf(path, capacity, "%.*smodels/demo", (int)length, program);
+        length--;
+    }
+    if (access(path, F_OK) == 0) return 0;
+    return complain(EXIT_FAILURE, "models/demo is neither here nor beside the program; name a folder with -m DIR");
+}
+
+static int open_model(options *o, int parts, mote_model **model) {
+    static char bundled[PATH_MAX + 16];
+    mote_options how = {parts, callbacks()};
+    mote_error error = {0, ""};
+    if (!o->model) {
+        if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
+        o->model = bundled;
+    }
+    int code = mote_open(o->model, &how, model, &error) ? report(&error) : 0;
+    clear_progress();
+    return code;
+}
+
+static mote_session_options session_options(const options *o) {
+    mote_session_options s = {o->context, o->chunk, o->threads, callbacks()};
+    return s;
+}
+
+static int open_session(const mote_model *model, const options *o, mote_session **session) {
+    mote_session_options how = session_options(o);
+    mote_error error = {0, ""};
+    return mote_session_open(model, &how, session, &error) ? report(&error) : 0;
+}
+
+// The model's own sampling, with what the user asked for instead.
+static mote_sampling sampling_for(const mote_model *model, const options *o) {
+    mote_sampling s;
+    mote_sampling_defaults(model, &s);
+    if (o->greedy) {
+        uint64_t fresh = s.seed;
+        memset(&s, 0, sizeof s);
+        s.seed = fresh;
+    }
+    if (o->temperature >= 0) s.temperature = (float)o->temperature;
+    if (o->top_k >= 0) s.top_k = o->top_k;
+    if (o->top_p >= 0) s.top_p = (float)o->top_p;
+    if (o->min_p >= 0) s.min_p = (float)o->min_p;
+    if (o->seed.given) s.seed = o->seed.value;
+    return s;
+}
+
+// ---- 5. Text commands: tokenize, detokenize, render ---------------------------------------------------------------
+// The library's buffer calls say how much they need. Each is tried with a likely size first and once more if that was
+// too small.
+
+static int tokenize(const mote_model *model, const char *text, size_t size, bytes *ids, size_t *count) {
+    mote_error error = {0, ""};
+    for (size_t need = size + 16;; need = *count) {
+        if (grow(ids, need * sizeof(int32_t))) return EXIT_FAILURE;
+        *count = 0;
+        if (!mote_tokenize(model, text, size, 1, (int32_t *)(void *)ids->data, need, count, &error)) return 0;
+        if (error.code != MOTE_EINVAL || *count <= need) return report(&error);
+    }
+}
+
+static int detokenize(const mote_model *model, const int32_t *ids, size_t count, bytes *text) {
+    mote_error error = {0, ""};
+    for (size_t need = 8 * count + 64;; need = text->size) {
+        if (grow(text, need)) return EXIT_FAILURE;
+        text->size = 0;
+        if (!mote_detokenize(model, ids, count, text->data, need, &text->size, &error)) return 0;
+        if (error.code != MOTE_EINVAL || text->size <= need) return report(&error);
+    }
+}
+
+static int tokenize_all(const options *o, const mote_model *model, bytes *input) {
+    bytes ids = {NULL, 0, 0};
+    int code = 0;
+    for (size_t at = 0, size, count; at < input->size && !code; at += size + 1) {
+        size = o->nul_separated ? strlen(input->data + at) : input->size;
+        code = tokenize(model, input->data + at, size, &ids, &count);
+        for (size_t i = 0; i < count && !code; i++)
+            printf("%s%" PRId32, i ? " " : "", ((int32_t *)(void *)ids.data)[i]);
+        if (!code) putchar('\n');
+    }
+    free(ids.data);
+    return code;
+}
+
+// One line of ids, which ends where `end` points, to ids.
+static int parse_ids(char *line, char *end, size_t number, bytes *ids) {
+    *end = 0;
+    ids->size = 0;
+    for (char *word = strtok(line, " \t\r"); word; word = strtok(NULL, " \t\r")) {
+        int32_t id;
+        if (!parse_whole(word, 0, INT32_MAX, &id))
+            return complain(EXIT_FAILURE, "line %zu: '%s' is not a token id", number, word);
+        if (append(ids, (const char *)&id, sizeof id)) return EXIT_FAILURE;
+    }
+    return 0;
+}
+
+static int detokenize_all(const options *o, const mote_model *model, bytes *input) {
+    bytes ids = {NULL, 0, 0}, text = {NULL, 0, 0};
+    char *line = input->data, *end = input->data + input->size;
+    int code = 0;
+    (void)o;
+    for (size_t number = 1; line < end && !code; number++) {
+        char *stop = memchr(line, '\n', (size_t)(end - line));
+        if (!stop) stop = end;
+        code = parse_ids(line, stop, number, &ids);
+        if (!code) code = detokenize(model, (int32_t *)(void *)ids.data, ids.size / sizeof(int32_t), &text);
+        if (!code) fwrite(text.data, 1, text.size, stdout);
+        if (!code) putchar(0);
+        line = stop + 1;
+    }
+    free(ids.data);
+    free(text.data);
+    return code;
+}
+
+static int render(const options *o, const mote_model *model, bytes *request) {
+    bytes text = {NULL, 0, 0};
+    mote_error error = {0, ""};
+    (void)o;
+    for (size_t need = 2 * request->size + 4096;; need = text.size) {
+        if (grow(&text, need)) break;
+        text.size = 0;
+        if (!mote_render(model, request->data, request->size, text.data, need, &text.size, &error)) {
+            fwrite(text.data, 1, text.size, stdout);
+            free(text.data);
+            return 0;
+        }
+        if (error.code != MOTE_EINVAL || text.size <= need) {
+            report(&error);
+            break;
+        }
+    }
+    free(text.data);
+    return EXIT_FAILURE;
+}
+
+static int with_input(options *o, int (*function)(const options *, const mote_model *, bytes *)) {
+    bytes input = {NULL, 0, 0};
+    mote_model *model = NULL;
+    int code = open_model(o, MOTE_TEXT_ONLY, &model);
+    if (!code) code = read_all(stdin, "standard input", &input);
+    if (!code) code = function(o, model, &input);
+    free(input.data);
+    mote_close(model);
+    return code;
+}
+
+static int command_tokenize(options *o) { return with_input(o, tokenize_all); }
+static int command_detokenize(options *o) { return with_input(o, detokenize_all); }
+static int command_render(options *o) { return with_input(o, render); }
+
+// ---- 6. run -------------------------------------------------------------------------------------------------------
+// The screen is what run and chat show an answer on: thinking and tool calls are dimmed on a terminal and left out
+// elsewhere, so that a pipe gets the answer alone.
+
+typedef struct screen {
+    int styled;                            // a terminal: show all channels
+    int channel;
+    char last;                             // the last byte printed, 0 = none yet
+    int ids;                               // print token ids instead
+    int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
+} screen;
+
+static void set_channel(screen *s, int channel) {
+    if (s->channel == channel) return;
+    if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
+    if (s->last && s->last != '\n') putchar('\n');
+    if (s->last) putchar('\n');
+    if (channel != MOTE_ANSWER) fputs("\033[2m", stdout);
+    s->channel = channel;
+    s->last = 0;
+}
+
+static int on_text(void *user, int channel, const char *text, size_t size) {
+    screen *s = user;
+    if (s->ids || size == 0 || (channel != MOTE_ANSWER && !s->styled)) return 0;
+    clear_progress();
+    set_channel(s, channel);
+    if (channel == MOTE_ANSWER) s->answer_bytes = 1;
+    fwrite(text, 1, size, stdout);
+    fflush(stdout);
+    s->last = text[size - 1];
+    return ferror(stdout) != 0;
+}
+
+static int on_token(void *user, int32_t id) {
+    screen *s = user;
+    if (!s->ids) return 0;
+    printf("%s%" PRId32, s->last ? " " : "", id);
+    fflush(stdout);
+    s->last = '0';
+    return ferror(stdout) != 0;
+}
+
+static void end_screen(screen *s) {
+    clear_progress();
+    if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
+    if (s->last != '\n') putchar('\n');
+    fflush(stdout);
+}
+
+static mote_generation generation_for(const options *o, const mote_sampling *sampling, screen *s) {
+    mote_generation g;
+    memset(&g, 0, sizeof g);
+    g.sampling = sampling;
+    g.max_tokens = o->max_tokens;
+    g.stop = o->stop.text;
+    g.stop_count = o->stop.count;
+    g.system = o->system;
+    g.think = o->think;
+    g.raw = o->raw;
+    g.on_text = on_text;
+    g.on_token = on_token;
+    g.user = s;
+    return g;
+}
+
+static int run_usage(const options *o) {
+    if (o->tokens && o->prompt) return complain(EXIT_USAGE, "run: --tokens and -p exclude each other");
+    if (o->greedy && o->temperature > 0) return complain(EXIT_USAGE, "run: --greedy and --temp exclude each other");
+    if ((o->tokens || o->raw) && (o->system || o->think))
+        return complain(EXIT_USAGE, "run: --system and --think belong to a chat: not with --tokens or --raw");
+    if (!o->tokens && !o->prompt && isatty(STDIN_FILENO))
+        return complain(EXIT_USAGE, "run: no prompt: give -p TEXT, or pipe it in");
+    return 0;
+}
+
+// The prompt from -p or from the pipe; there, the line feed that ends a chat message is not part of it.
+static int read_prompt(const options *o, bytes *prompt) {
+    if (o->prompt) return append(prompt, o->prompt, strlen(o->prompt));
+    int code = read_all(stdin, "standard input", prompt);
+    if (!code && !o->raw && prompt->size && prompt->data[prompt->size - 1] == '\n') prompt->data[--prompt->size] = 0;
+    if (!code && prompt->size == 0) code = complain(EXIT_FAILURE, "standard input: the prompt is empty");
+    if (!code && !o->raw && strlen(prompt->data) != prompt->size)
+        code = complain(EXIT_FAILURE, "standard input: the prompt holds a zero byte");
+    return code;
+}
+
+// Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message.
+static int answer(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
+                  const mote_generation *g, mote_result *result) {
+    bytes ids = {NULL, 0, 0};
+    const int32_t *feed = (const int32_t *)(const void *)prompt->data;
+    size_t count = prompt->size / sizeof *feed;
+    mote_error error = {0, ""};
+    int code = 0;
+    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report(&error) : 0;
+    if (o->raw) {
+        code = tokenize(model, prompt->data, prompt->size, &ids, &count);
+        feed = (const int32_t *)(const void *)ids.data;
+    }
+    if (!code && mote_feed(session, feed, count, &error)) code = report(&error);
+    if (!code && mote_generate(session, g, result, &error)) code = report(&error);
+    free(ids.data);
+    return code;
+}
+
+static int run_prompt(const mote_model *model, const options *o, const bytes *prompt) {
+    mote_session *session = NULL;
+    mote_sampling sampling = sampling_for(model, o);
+    screen s = {0, MOTE_ANSWER, 0, o->ids || o->tokens, 0};
+    mote_generation g = generation_for(o, &sampling, &s);
+    mote_result result;
+    memset(&result, 0, sizeof result);
+    if (sampling.temperature > 0 && !o->seed.given) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
+    int code = open_session(model, o, &session);
+    if (!code) code = answer(model, session, o, prompt, &g, &result);
+    if (!code) {
+        end_screen(&s);
+        if (interrupted) code = EXIT_INTERRUPTED;
+        else if (result.stop == MOTE_STOP_CONTEXT) on_log(NULL, "the context is full; --context N makes it larger");
+        else if (result.stop == MOTE_STOP_LENGTH && !s.answer_bytes && !s.ids)
+            on_log(NULL, "still thinking after -n tokens: give more, or --think off");
+    }
+    mote_session_close(session);
+    return code;
+}
+
+static int command_run(options *o) {
+    bytes prompt = {NULL, 0, 0};
+    mote_model *model = NULL;
+    size_t count;
+    int code = run_usage(o);
+    if (!code && !o->tokens) code = read_prompt(o, &prompt);
+    catch_interrupt(1);
+    if (!code) code = open_model(o, o->tokens ? MOTE_WEIGHTS_ONLY : MOTE_EVERYTHING, &model);
+    if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model)->vocab_size, &prompt, &count);
+    if (!code) code = run_prompt(model, o, &prompt);
+    free(prompt.data);
+    mote_close(model);
+    return code;
+}
+
+// ---- 7. chat ------------------------------------------------------------------------------------------------------
+// A read-eval-print loop. Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that
+// failed, so that the timeline only ever holds whole turns (or an answer the user cut short).
+
+enum { UNDO_MAX = 16 };
+
+typedef struct chat {
+    options *o;
+    mote_session *session;
+    mote_sampling sampling;
+    bytes message, line, system;           // the last one is used when its size is not 0
+    mote_checkpoint *undo[UNDO_MAX];
+    int undo_count;
+    int context, show_stats, leave, failed;
+    int typed, styled;                     // standard input, standard output is a terminal
+} chat;
+
+typedef struct chat_command {
+    const char *name, *argument, *help;
+    void (*function)(chat *c, const char *argument);   // argument: "" when there is none
+} chat_command;
+
+// Remarks of the chat itself: never into a pipe that wants answers.
+__attribute__((format(printf, 2, 3)))
+static void say(const chat *c, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(c->styled ? stdout : stderr, format, arguments);
+    va_end(arguments);
+}
+
+static void forget_undo(chat *c) {
+    while (c->undo_count > 0) mote_checkpoint_free(c->undo[--c->undo_count]);
+}
+
+static int take_undo(chat *c, mote_error *error) {
+    mote_checkpoint *checkpoint = NULL;
+    int code = mote_checkpoint_take(c->session, &checkpoint, error);
+    if (code) return code;
+    if (c->undo_count == UNDO_MAX) {
+        mote_checkpoint_free(c->undo[0]);
+        memmove(c->undo, c->undo + 1, (UNDO_MAX - 1) * sizeof c->undo[0]);
+        c->undo_count--;
+    }
+    c->undo[c->undo_count++] = checkpoint;
+    return 0;
+}
+
+static int rewind_undo(chat *c, mote_error *error) {
+    int code = mote_rewind(c->session, c->undo[c->undo_count - 1], error);
+    mote_checkpoint_free(c->undo[--c->undo_count]);
+    return code;
+}
+
+static void chat_fail(chat *c, const mote_error *error) {
+    c->failed = 1;
+    complain(0, "%s", error->message);
+    if (error->code == MOTE_ECONTEXT)
+        complain(0, "the context holds %d tokens: /reset starts anew, /undo takes a turn back", c->context);
+}
+
+static void chat_stats(const chat *c, const mote_result *r) {
+    size_t used;
+    mote_tokens(c->session, &used);
+    say(c, "[read %d tokens, %.1f tok/s; wrote %d, %.1f tok/s; context %zu of %d]\n", r->prompt_tokens,
+        r->prompt_seconds > 0 ? r->prompt_tokens / r->prompt_seconds : 0, r->generated_tokens,
+        r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, used, c->context);
+}
+
+static void chat_turn(chat *c) {
+    screen s = {c->styled, MOTE_ANSWER, 0, 0, 0};
+    mote_generation g = generation_for(c->o, &c->sampling, &s);
+    mote_result result;
+    mote_error error = {0, ""}, ignored;
+    g.system = c->system.size ? c->system.data : NULL;
+    interrupted = 0;
+    if (take_undo(c, &error)) {
+        chat_fail(c, &error);
+        return;
+    }
+    int code = mote_ask(c->session, c->message.data, &g, &result, &error);
+    if (!code || s.last) end_screen(&s);
+    if (code) {
+        if (code != MOTE_ECANCELLED) chat_fail(c, &error);
+        if (rewind_undo(c, &ignored)) chat_fail(c, &ignored);
+        return;
+    }
+    if (interrupted) say(c, "[stopped]\n");
+    if (result.stop == MOTE_STOP_CONTEXT) say(c, "[context of %d tokens full: /reset starts anew]\n", c->context);
+    if (c->show_stats) chat_stats(c, &result);
+}
+
+// Commands of the chat.
+
+static void chat_reset(chat *c, const char *argument) {
+    (void)argument;
+    mote_reset(c->session);
+    forget_undo(c);
+    say(c, "a new conversation\n");
+}
+
+static void chat_system(chat *c, const char *argument) {
+    size_t used;
+    c->system.size = 0;
+    if (append(&c->system, argument, strlen(argument))) return;
+    mote_tokens(c->session, &used);
+    say(c, "system message %s%s\n", *argument ? "set" : "removed", used ? "; it counts from the next /reset on" : "");
+}
+
+static void chat_think(chat *c, const char *argument) {
+    static const char *const names[] = {"as the model's template", "on", "off"};
+    if (*argument && !parse_switch(argument, &c->o->think)) say(c, "/think on or /think off, not '%s'\n", argument);
+    else say(c, "thinking: %s\n", names[c->o->think]);
+}
+
+static void chat_temperature(chat *c, const char *argument) {
+    double t = c->sampling.temperature;
+    if (*argument && !parse_real(argument, 0, 100, &t)) say(c, "/temp needs 0 to 100, not '%s'\n", argument);
+    else say(c, "temperature %g%s\n", t, t > 0 ? "" : " (greedy)");
+    c->sampling.temperature = (float)t;
+}
+
+static void chat_seed(chat *c, const char *argument) {
+    if (*argument && !parse_seed(argument, &c->sampling.seed)) say(c, "/seed needs a number, not '%s'\n", argument);
+    else say(c, "seed %" PRIu64 "\n", c->sampling.seed);
+}
+
+static void chat_save(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    if (!*argument) say(c, "/save needs a file name\n");
+    else if (mote_save_file(c->session, argument, &error)) chat_fail(c, &error);
+    else say(c, "saved to %s\n", argument);
+}
+
+static void chat_load(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    size_t used;
+    if (!*argument) {
+        say(c, "/load needs a file name\n");
+    } else if (mote_load_file(c->session, argument, &error)) {
+        chat_fail(c, &error);
+    } else {
+        forget_undo(c);
+        mote_tokens(c->session, &used);
+        say(c, "loaded %s: %zu tokens\n", argument, used);
+    }
+}
+
+static void chat_undo(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    (void)argument;
+    if (!c->undo_count) say(c, "nothing to take back\n");
+    else if (rewind_undo(c, &error)) chat_fail(c, &error);
+    else say(c, "took the last turn back\n");
+}
+
+static void chat_toggle_stats(chat *c, const char *argument) {
+    (void)argument;
+    c->show_stats = !c->show_stats;
+    say(c, "statistics %s\n", c->show_stats ? "on" : "off");
+}
+
+static void chat_quit(chat *c, const char *argument) {
+    (void)argument;
+    c->leave = 1;
+}
+
+static void chat_help(chat *c, const char *argument);
+
+static const chat_command chat_commands[] = {
+    {"/help", "", "this list", chat_help},
+    {"/reset", "", "start a new conversation", chat_reset},
+    {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system},
+    {"/think", "on|off", "think before answering", chat_think},
+    {"/temp", "T", "temperature; 0 is greedy", chat_temperature},
+    {"/seed", "N", "same seed, same text", chat_seed},
+    {"/save", "FILE", "save the conversation", chat_save},
+    {"/load", "FILE", "go on with a saved one", chat_load},
+    {"/undo", "", "take the last turn back", chat_undo},
+    {"/stats", "", "tokens per second after each answer, on or off", chat_toggle_stats},
+    {"/quit", "", "leave (also Ctrl-D)", chat_quit},
+};
+enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
+
+static void chat_help(chat *c, const char *argument) {
+    (void)argument;
+    for (int i = 0; i < CHAT_COMMAND_COUNT; i++)
+        say(c, "  %-8s%-8s%s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
+    say(c, "  A line that ends with \\ goes on in the next one; lines between \"\"\" and \"\"\" are one message.\n"
+           "  Ctrl-C stops an answer.\n");
+}
+
+static void chat_execute(chat *c, char *line) {
+    const char *near = NULL;
+    size_t length = strcspn(line, " \t");
+    char *argument = line + length + strspn(line + length, " \t"), *end = line + strlen(line);
+    while (end > argument && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
+    line[length] = 0;
+    for (int i = 0; i < CHAT_COMMAND_COUNT; i++) {
+        if (strcmp(line, chat_commands[i].name) == 0) {
+            chat_commands[i].function(c, argument);
+            return;
+        }
+        consider(line, chat_commands[i].name, &near);
+    }
+    if (near) say(c, "unknown command %s; did you mean %s?\n", line, near);
+    else say(c, "unknown command %s; /help lists them\n", line);
+}
+
+// Reading lines. Ctrl-C at the prompt clears the line; the end of the input leaves the chat.
+
+#ifdef MOTE_LIBEDIT
+// One character for libedit. Ctrl-C reaches it as Ctrl-U, its key for "delete the line".
+static int read_key(FILE *in) {
+    mbstate_t state;
+    memset(&state, 0, sizeof state);
+    for (;;) {
+        unsigned char byte;
+        wchar_t wide;
+        ssize_t got = read(fileno(in), &byte, 1);
+        if (got < 0 && errno == EINTR) {
+            if (!interrupted) continue;
+            interrupted = 0;
+            return 'U' & 31;
+        }
+        if (got <= 0) return -1;
+        size_t used = mbrtowc(&wide, (const char *)&byte, 1, &state);
+        if (used == (size_t)-1) return '?';
+        if (used != (size_t)-2) return (int)wide;
+    }
+}
+#endif
+
+// The next line without its line feed into c->line; 0 at the end of the input.
+static int read_line(chat *c, const char *prompt) {
+    char *text = NULL;
+    size_t capacity = 0;
+    ssize_t size;
+    interrupted = 0;
+    c->line.size = 0;
+#ifdef MOTE_LIBEDIT
+    if (c->typed && c->styled) {
+        if (!(text = readline(prompt))) return 0;
+        if (*text) add_history(text);
+        int stored = append(&c->line, text, strlen(text)) == 0;
+        free(text);
+        return stored;
+    }
+#endif
+    do {
+        interrupted = 0;
+        if (c->typed) say(c, "%s", prompt);
+        fflush(stdout);
+        errno = 0;
+        size = getline(&text, &capacity, stdin);
+        if (size < 0 && interrupted) {
+            clearerr(stdin);
+            say(c, "\n");
+        }
+    } while (size < 0 && interrupted && c->typed);
+    while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) size--;
+    int stored = size >= 0 && append(&c->line, text, (size_t)size) == 0;
+    free(text);
+    return stored;
+}
+
+// The next message, or command, into c->message. *quoted: it stood between """ lines, so it is no command.
+static int read_message(chat *c, int *quoted) {
+    c->message.size = 0;
+    *quoted = 0;
+    if (!read_line(c, "> ")) return 0;
+    const char *line = c->line.data;
+    if (strncmp(line, "\"\"\"", 3) == 0) {
+        *quoted = 1;
+        for (line += 3;; line = c->line.data) {
+            size_t size = strlen(line);
+            int last = size >= 3 && strcmp(line + size - 3, "\"\"\"") == 0;
+            if (append(&c->message, line, last ? size - 3 : size)) return 0;
+            if (last || !read_line(c, ". ")) return 1;
+            if (c->message.size && append(&c->message, "\n", 1)) return 0;
+        }
+    }
+    for (;;) {
+        size_t size = strlen(c->line.data);
+        int more = size > 0 && c->line.data[size - 1] == '\\';
+        if (append(&c->message, c->line.data, more ? size - 1 : size)) return 0;
+        if (!more || !read_line(c, ". ")) return 1;
+        if (append(&c->message, "\n", 1)) return 0;
+    }
+}
+
+static void chat_loop(chat *c) {
+    int quoted;
+    while (!c->leave && read_message(c, &quoted)) {
+        if (c->message.data[strspn(c->message.data, " \t\n")] == 0) continue;
+        if (c->message.data[0] == '/' && !quoted) chat_execute(c, c->message.data);
+        else chat_turn(c);
+        if (ferror(stdout) || (interrupted && !c->typed)) break;
+    }
+    if (c->typed && !c->leave) say(c, "\n");
+}
+
+static void human(double value, const char *unit, char out[32]);
+
+static void chat_banner(const chat *c, const mote_info *info) {
+    char parameters[32], active[32], size[32];
+    human((double)info->parameters, "", parameters);
+    human((double)info->active_parameters, "", active);
+    human((double)info->weight_bytes, "B", size);
+    say(c, "mote %s: %s, %s parameters (%s active), %s, context %d, seed %" PRIu64 "\n/help lists the commands.\n",
+        mote_version(), c->o->model, parameters, active, size, c->context, c->sampling.seed);
+}
+
+static int context_of(const options *o, const mote_info *info) {
+    return o->context ? o->context : info->context_max < 8192 ? info->context_max : 8192;
+}
+
+static int chat_with(const mote_model *model, chat *c) {
+    const mote_info *info = mote_model_info(model);
+    if (!info->chat_template)
+        return complain(EXIT_FAILURE, "%s: no chat template mote knows; mote run --raw -p TEXT continues plain text",
+                        c->o->model);
+    c->context = context_of(c->o, info);
+    c->sampling = sampling_for(model, c->o);
+    if (c->o->system && append(&c->system, c->o->system, strlen(c->o->system))) return EXIT_FAILURE;
+    int code = open_session(model, c->o, &c->session);
+    if (code) return code;
+#ifdef MOTE_LIBEDIT
+    rl_getc_function = read_key;
+#endif
+    if (c->typed && c->styled) chat_banner(c, info);
+    chat_loop(c);
+    if (c->typed) return 0;
+    return interrupted ? EXIT_INTERRUPTED : c->failed;
+}
+
+static int command_chat(options *o) {
+    mote_model *model = NULL;
+    chat c;
+    memset(&c, 0, sizeof c);
+    c.o = o;
+    c.typed = isatty(STDIN_FILENO);
+    c.styled = isatty(STDOUT_FILENO);
+    if (o->greedy && o->temperature > 0) return complain(EXIT_USAGE, "chat: --greedy and --temp exclude each other");
+    catch_interrupt(0);
+    int code = open_model(o, MOTE_EVERYTHING, &model);
+    if (!code) code = chat_with(model, &c);
+    forget_undo(&c);
+    free(c.message.data);
+    free(c.line.data);
+    free(c.system.data);
+    mote_session_close(c.session);
+    mote_close(model);
+    return code;
+}
+
+// ---- 8. logits ----------------------------------------------------------------------------------------------------
+// Rows are fed in pieces of whole chunks, so that memory stays bounded whatever the number of tokens (a row of a large
+// vocabulary takes a megabyte). The MTP row of a position comes with the token after it: the first piece has one less.
+
+static int write_logits(mote_session *session, const int32_t *ids, size_t count, size_t piece, size_t vocab, FILE *out,
+                        FILE *mtp) {
+    float *rows = malloc(piece * vocab * sizeof *rows), *mtp_rows = NULL;
+    mote_error error = {0, ""};
+    int code = 0;
+    if (mtp) mtp_rows = malloc(piece * vocab * sizeof *mtp_rows);
+    if (!rows || (mtp && !mtp_rows)) code = complain(EXIT_FAILURE, "out of memory for %zu rows of logits", piece);
+    for (size_t at = 0, n; at < count && !code; at += n) {
+        n = count - at < piece ? count - at : piece;
+        if (mote_feed_logits(session, ids + at, n, rows, mtp_rows, &error)) {
+            code = report(&error);
+        } else {
+            fwrite(rows, vocab * sizeof *rows, n, out);
+            if (mtp && n - !at) fwrite(mtp_rows, vocab * sizeof *rows, n - !at, mtp);
+            if (ferror(out) || (mtp && ferror(mtp))) break;      // close_output says so
+        }
+    }
+    free(rows);
+    free(mtp_rows);
+    return code;
+}
+
+static int logits_to_files(mote_session *session, const options *o, const bytes *tokens, size_t vocab) {
+    const size_t chunk = o->chunk ? (size_t)o->chunk : 64, budget = (size_t)16 << 20;    // floats in one piece
+    size_t count = tokens->size / sizeof(int32_t), piece = chunk;
+    if (budget / vocab > chunk) piece = budget / vocab / chunk * chunk;
+    if (piece > count) piece = count;
+    FILE *out = fopen(o->output, "wb"), *mtp = NULL;
+    if (!out) return complain(EXIT_FAILURE, "%s: %s", o->output, strerror(errno));
+    int code = 0;
+    if (o->mtp && !(mtp = fopen(o->mtp, "wb"))) code = complain(EXIT_FAILURE, "%s: %s", o->mtp, strerror(errno));
+    if (!code) code = write_logits(session, (const int32_t *)(const void *)tokens->data, count, piece, vocab, out, mtp);
+    code = close_output(out, o->output, code);
+    if (mtp && close_output(mtp, o->mtp, code) && !code) {
+        remove(o->output);
+        code = EXIT_FAILURE;
+    }
+    return code;
+}
+
+static int command_logits(options *o) {
+    bytes tokens = {NULL, 0, 0};
+    mote_model *model = NULL;
+    mote_session *session = NULL;
+    size_t count = 0;
+    if (!o->tokens || !o->output) return complain(EXIT_USAGE, "logits: --tokens FILE.i32 and -o OUT.f32 are needed");
+    if (o->mtp && !strcmp(o->mtp, o->output)) return complain(EXIT_USAGE, "logits: -o and --mtp name the same file");
+    catch_interrupt(1);
+    int code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
+    const mote_info *info = code ? NULL : mote_model_info(model);
+    if (!code && o->mtp && !info->mtp_layers) code = complain(EXIT_FAILURE, "%s: the model has no MTP layer", o->model);
+    if (!code) code = read_tokens(o->tokens, info->vocab_size, &tokens, &count);
+    if (!code) {
+        o->context = count > INT_MAX ? INT_MAX : (int)count;
+        code = open_session(model, o, &session);
+    }
+    if (!code) code = logits_to_files(session, o, &tokens, (size_t)info->vocab_size);
+    free(tokens.data);
+    mote_session_close(session);
+    mote_close(model);
+    return code;
+}
+
+// ---- 9. info ------------------------------------------------------------------------------------------------------
+
+// Three significant digits: 1234567 "B" -> "1.23 MB". Decimal units, as bandwidths have them.
+static void human(double value, const char *unit, char out[32]) {
+    static const char *const prefix[] = {"", "k", "M", "G", "T", "P"};
+    int k = 0;
+    while (value >= 999.5 && k < 5) value /= 1000, k++;
+    snprintf(out, 32, "%.*f %s%s", k == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value, prefix[k], unit);
+}
+
+static void print_amount(const char *label, double value, const char *unit) {
+    char text[32];
+    human(value, unit, text);
+    printf("  %-22s%10s\n", label, text);
+}
+
+static void print_sizes(const mote_info *i) {
+    char all[32], active[32];
+    human((double)i->parameters, "", all);
+    human((double)i->active_parameters, "", active);
+    printf("architecture    %s; chat template: %s\n", i->architecture,
+           i->chat_template ? i->chat_template : "none known");
+    printf("parameters      %s in all, %s active for one token\n", all, active);
+    printf("layers          %d: %d DeltaNet, %d attention; %d MTP\n", i->layers, i->deltanet_layers,
+           i->attention_layers, i->mtp_layers);
+    printf("hidden size     %d; vocabulary %d%s; context up to %d\n", i->hidden_size, i->vocab_size,
+           i->tied_embeddings ? ", tied" : "", i->context_max);
+    printf("attention       %d heads, %d KV heads of size %d, %d rotated\n", i->attention_heads, i->kv_heads,
+           i->head_dim, i->rotary_dim);
+    printf("DeltaNet        %d key heads of size %d, %d value heads of size %d\n", i->deltanet_key_heads,
+           i->deltanet_key_dim, i->deltanet_value_heads, i->deltanet_value_dim);
+    printf("experts         %d of size %d, %d for each token; shared expert of size %d\n", i->experts, i->expert_size,
+           i->experts_per_token, i->shared_expert_size);
+}
+
+static void print_modules(const mote_info *i) {
+    char parameters[32], size[32], per_token[32];
+    printf("\nweights by module\n  %-22s%-18s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
+    for (int m = 0; m < i->module_count; m++) {
+        human((double)i->modules[m].parameters, "", parameters);
+        human((double)i->modules[m].bytes, "B", size);
+        human((double)i->modules[m].bytes_per_token, "B", per_token);
+        printf("  %-22s%-18s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
+    }
+    human((double)i->parameters, "", parameters);
+    human((double)i->weight_bytes, "B", size);
+    human((double)i->weight_bytes_per_token, "B", per_token);
+    printf("  %-22s%-18s%12s%12s%18s\n", "total", "", parameters, size, per_token);
+}
+
+static int command_info(options *o) {
+    mote_model *model = NULL;
+    mote_memory plan;
+    mote_error error = {0, ""};
+    int code = open_model(o, MOTE_EVERYTHING, &model);
+    mote_session_options how = session_options(o);
+    how.callbacks.log = NULL;              // what there is to note, mote_open has noted
+    if (!code && mote_plan(o->model, &how, &plan, &error)) code = report(&error);
+    if (!code) {
+        const mote_info *info = mote_model_info(model);
+        printf("model           %s\n", o->model);
+        print_sizes(info);
+        print_modules(info);
+        printf("\nmemory for a session of %d tokens\n", plan.context);
+        print_amount("weights", (double)plan.weights, "B");
+        print_amount("KV cache", (double)plan.kv, "B");
+        print_amount("DeltaNet state", (double)plan.state, "B");
+        print_amount("scratch", (double)plan.scratch, "B");
+        print_amount("total", (double)plan.total, "B");
+        if (plan.available) print_amount("free on this machine", (double)plan.available, "B");
+    }
+    mote_close(model);
+    return code;
+}
+
+// ---- 10. bench ----------------------------------------------------------------------------------------------------
+// Random tokens, so that the experts are as spread as they can be. Decoding starts again from one checkpoint each time.
+// Bytes per token: the weights one token uses, the DeltaNet state read and written, the KV rows at half of the way.
+
+typedef struct timing { double median, low, high; } timing;    // tokens per second
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static timing summarise(double *rates, int count) {
+    qsort(rates, (size_t)count, sizeof *rates, ascending);
+    timing t = {(rates[(count - 1) / 2] + rates[count / 2]) / 2, rates[0], rates[count - 1]};
+    return t;
+}
+
+static int time_prefill(mote_session *session, const options *o, const int32_t *ids, int length, timing *result) {
+    double rates[99];
+    mote_error error = {0, ""};
+    for (int r = 0; r < o->repeat; r++) {
+        mote_reset(session);
+        double start = seconds();
+        if (mote_feed(session, ids, (size_t)length, &error)) return report(&error);
+        rates[r] = length / (seconds() - start);
+    }
+    *result = summarise(rates, o->repeat);
+    return 0;
+}
+
+static int time_steps(mote_session *session, const mote_checkpoint *from, const options *o, timing *result) {
+    double rates[99];
+    mote_sampling sampling = {1.0f, 20, 0, 0, 0, 0, 0, 1};
+    mote_error error = {0, ""};
+    int32_t id;
+    for (int r = 0; r < o->repeat; r++) {
+        if (mote_rewind(session, from, &error)) return report(&error);
+        double start = seconds();
+        for (int i = 0; i < o->steps; i++) {
+            if (interrupted) return EXIT_INTERRUPTED;
+            if (mote_step(session, &sampling, &id, &error)) return report(&error);
+        }
+        rates[r] = o->steps / (seconds() - start);
+    }
+    *result = summarise(rates, o->repeat);
+    return 0;
+}
+
+static int time_decode(mote_session *session, const options *o, const int32_t *ids, int depth, timing *result) {
+    mote_checkpoint *from = NULL;
+    mote_error error = {0, ""};
+    mote_reset(session);
+    if (mote_feed(session, ids, depth ? (size_t)depth : 1, &error)) return report(&error);
+    if (mote_checkpoint_take(session, &from, &error)) return report(&error);
+    int code = time_steps(session, from, o, result);
+    mote_checkpoint_free(from);
+    return code;
+}
+
+static int bench_table(mote_session *session, const options *o, const mote_info *info, const int32_t *ids) {
+    timing t = {0, 0, 0};
+    int code = 0;
+    printf("%-8s%8s%12s%24s%14s%10s\n", "", "tokens", "tok/s", "lowest .. highest", "bytes/token", "GB/s");
+    for (int i = 0; i < o->prompts.count && !code; i++) {
+        code = time_prefill(session, o, ids, o->prompts.value[i], &t);
+        if (!code) printf("%-8s%8d%12.1f%12.1f .. %8.1f\n", "prefill", o->prompts.value[i], t.median, t.low, t.high);
+        fflush(stdout);
+    }
+    for (int i = 0; i < o->depths.count && !code; i++) {
+        double depth = o->depths.value[i] + o->steps / 2.0;
+        double read = (double)info->weight_bytes_per_token + 2.0 * (double)info->state_bytes +
+                      (double)info->kv_bytes_per_token * depth;
+        char text[32];
+        human(read, "B", text);
+        code = time_decode(session, o, ids, o->depths.value[i], &t);
+        if (!code)
+            printf("%-8s%8d%12.1f%12.1f .. %8.1f%14s%10.2f\n", "decode", o->depths.value[i], t.median, t.low, t.high,
+                   text, read * t.median * 1e-9);
+        fflush(stdout);
+    }
+    return code;
+}
+
+// The lengths to measure: what was asked for, or those of the defaults that fit. Returns the context they need.
+static int plan_bench(options *o, int context_max) {
+    static const int prompts[] = {128, 512}, depths[] = {0, 1024};
+    int need = 0;
+    for (int i = 0; i < 2 && o->prompts.count == i; i++)
+        if (prompts[i] <= context_max) o->prompts.value[o->prompts.count++] = prompts[i];
+    for (int i = 0; i < 2 && o->depths.count == i; i++)
+        if (depths[i] + o->steps < context_max) o->depths.value[o->depths.count++] = depths[i];
+    for (int i = 0; i < o->prompts.count; i++)
+        if (o->prompts.value[i] > need) need = o->prompts.value[i];
+    for (int i = 0; i < o->depths.count; i++)
+        if (o->depths.value[i] + o->steps >= need) need = o->depths.value[i] + o->steps + 1;
+    return need;
+}
+
+static int command_bench(options *o) {
+    mote_model *model = NULL;
+    mote_session *session = NULL;
+    int32_t *ids = NULL;
+    catch_interrupt(1);
+    int code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
+    if (!code) {
+        const mote_info *info = mote_model_info(model);
+        o->context = plan_bench(o, info->context_max);
+        ids = malloc((size_t)o->context * sizeof *ids);
+        uint64_t random = 1;
+        for (int i = 0; ids && i < o->context; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            ids[i] = (int32_t)((random >> 33) % (uint64_t)info->vocab_size);
+        }
+        code = ids ? open_session(model, o, &session) : complain(EXIT_FAILURE, "out of memory");
+        if (!code) code = bench_table(session, o, info, ids);
+    }
+    free(ids);
+    mote_session_close(session);
+    mote_close(model);
+    return code;
+}
+
+// ---- 11. Commands, help and main ----------------------------------------------------------------------------------
+
+typedef struct command {
+    const char *name, *summary, *usage;
+    int bit;                               // its bit in option.commands
+    int (*function)(options *o);
+} command;
+
+static int command_help(options *o);
+
+static int command_version(options *o) {
+    (void)o;
+    printf("mote %s\n", mote_version());
+    return 0;
+}
+
+static const command command_table[] = {
+    {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat},
+    {"run", "print one answer", "-p TEXT [OPTIONS]", RUN, command_run},
+    {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info},
+    {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize},
+    {"detokenize", "lines of token ids from standard input to texts, each ended by a zero byte", "[-m DIR] < IDS",
+     DETOKENIZE, command_detokenize},
+    {"render", "a chat request (JSON) from standard input to the prompt text", "[-m DIR] < REQUEST", RENDER,
+     command_render},
+    {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
+     command_logits},
+    {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench},
+    {"help", "explain a command", "[COMMAND]", HELP, command_help},
+    {"version", "print the version", "", HELP, command_version},
+};
+enum { COMMAND_COUNT = sizeof command_table / sizeof command_table[0] };
+
+static const command *find_command(const char *name) {
+    const char *near = NULL;
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, command_table[i].name) == 0) return &command_table[i];
+        consider(name, command_table[i].name, &near);
+    }
+    if (near) complain(0, "unknown command '%s'; did you mean %s?", name, near);
+    else complain(0, "unknown command '%s'; mote help lists them", name);
+    return NULL;
+}
+
+static void print_usage(const command *c) {
+    printf("mote %s: %s\n\nusage: mote %s %s\n", c->name, c->summary, c->name, c->usage);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const option *d = &option_table[i];
+        if (!(d->commands & c->bit)) continue;
+        printf("  %-11s%-10s%s\n", d->name, d->value ? d->value : "", d->help);
+    }
+}
+
+static int command_help(options *o) {
+    if (o->topic) {
+        const command *c = find_command(o->topic);
+        if (!c) return EXIT_USAGE;
+        print_usage(c);
+        return 0;
+    }
+    printf("mote %s: chat with a Mixture-of-Experts model, from its checkpoint folder\n\n"
+           "usage: mote [COMMAND] [OPTIONS]\n", mote_version());
+    for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-11s%s\n", command_table[i].name, command_table[i].summary);
+    printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const command *c = &command_table[0];
+    int first = 1;
+    options o = defaults();
+    if (!setlocale(LC_CTYPE, "")) setlocale(LC_CTYPE, "C.UTF-8");
+    if (argc > 1) {
+        const char *word = argv[1];
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) word = "help";
+        if (strcmp(word, "--version") == 0) word = "version";
+        if (word[0] != '-') {
+            if (!(c = find_command(word))) return EXIT_USAGE;
+            first = 2;
+        }
+    }
+    int code = parse_options(c->name, c->bit, argc - first, argv + first, &o);
+    if (!code && o.help) print_usage(c);
+    else if (!code) code = c->function(&o);
+    if ((fflush(stdout) || ferror(stdout)) && !code)
+        code = complain(EXIT_FAILURE, "standard output: %s", strerror(errno));
+    return code;
+}

@@ -1,0 +1,54 @@
+// test.h: the harness of the C tests. A test file includes it once, and ends main with `return test_main_end();`.
+
+#ifndef MOTE_TEST_H
+#define MOTE_TEST_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *test_name = "test", *test_data;
+static int test_passed, test_failed, test_skipped;
+
+// Call first: NAME is for the summary; argv[1], when given, is the unpacked data folder.
+static void test_main_begin(const char *name, int argc, char **argv) {
+    test_name = name;
+    test_data = argc > 1 && argv[1][0] ? argv[1] : NULL;
+}
+
+// The unpacked data folder; NULL without one: skip what needs it with test_skip.
+static inline const char *test_data_dir(void) {
+    return test_data;
+}
+
+static inline void test_skip(const char *reason) {
+    test_skipped++;
+    printf("%s: skipped: %s\n", test_name, reason);
+}
+
+// Prints NAME: N passed, N failed, N skipped. Returns the exit code.
+static int test_main_end(void) {
+    printf("%s: %d passed, %d failed, %d skipped\n", test_name, test_passed, test_failed, test_skipped);
+    return test_failed ? 1 : 0;
+}
+
+// Counts; prints the place and the message (the first 40 failures) when ok is 0. Returns ok.
+__attribute__((format(printf, 4, 5)))
+static inline int test_check(int ok, const char *file, int line, const char *fmt, ...) {
+    if (ok) {
+        test_passed++;
+        return 1;
+    }
+    if (test_failed++ < 40) {
+        va_list args;
+        va_start(args, fmt);
+        printf("%s:%d: failed: ", file, line);
+        vprintf(fmt, args);
+        printf("\n");
+        va_end(args);
+    }
+    return 0;
+}
+
+#define CHECK(condition, ...) test_check((condition) != 0, __FILE__, __LINE__, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,400 @@
+// Tests of the program as a user types it: through a shell, looking at exit codes, standard output and standard error.
+// Run from the top of the repository. MOTE_PROGRAM (from the Makefile) is how to start the program there.
+
+#include "../engine.h"
+#include "test.h"
+
+#include <math.h>
+#include <poll.h>
+#include <pty.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef MOTE_PROGRAM
+#define MOTE_PROGRAM "./mote"
+#endif
+#define FIXTURE "tests/fixtures/bf16-as-3.6"
+
+// ---- Running a command ------------------------------------------------------------------------------------------
+
+static char folder[] = "/tmp/mote-cli-XXXXXX";
+
+typedef struct text { char data[1 << 20]; size_t size; } text;
+
+static text out, err;                      // of the last command
+static int code;                           // its exit code
+
+static size_t read_named(const char *path, void *data, size_t capacity) {
+    FILE *in = fopen(path, "rb");
+    size_t size = in ? fread(data, 1, capacity, in) : 0;
+    if (in) fclose(in);
+    return size;
+}
+
+static size_t read_temp(const char *name, void *data, size_t capacity) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return read_named(path, data, capacity);
+}
+
+static void write_temp(const char *name, const void *data, size_t size) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (file) fwrite(data, 1, size, file);
+    if (file) fclose(file);
+}
+
+static int temp_exists(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+// Runs a shell command with `input` on standard input. In the command, @ stands for the temporary folder and a leading
+// "mote " for the program.
+static void shell_with(const char *input, size_t input_size, const char *command) {
+    char line[4096];
+    size_t n = 0;
+    write_temp("in", input, input_size);
+    if (strncmp(command, "mote ", 5) == 0) {
+        n = (size_t)snprintf(line, sizeof line, "%s", MOTE_PROGRAM);
+        command += 4;
+    }
+    for (; *command && n + 70 < sizeof line; command++)
+        if (*command == '@') n += (size_t)snprintf(line + n, sizeof line - n, "%s", folder);
+        else line[n++] = *command;
+    snprintf(line + n, sizeof line - n, " <%s/in >%s/out 2>%s/err", folder, folder, folder);
+    int status = system(line);
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    out.size = read_temp("out", out.data, sizeof out.data - 1);
+    err.size = read_temp("err", err.data, sizeof err.data - 1);
+    out.data[out.size] = err.data[err.size] = 0;
+}
+
+static void shell(const char *command) {
+    shell_with("", 0, command);
+}
+
+static void shell_text(const char *input, const char *command) {
+    shell_with(input, strlen(input), command);
+}
+
+static int line_count(const text *t) {
+    int lines = 0;
+    for (size_t i = 0; i < t->size; i++) lines += t->data[i] == '\n';
+    return lines;
+}
+
+// Standard error must be one line that starts with "mote: " and holds `part`, standard output empty.
+static void check_refused(const char *command, int expected, const char *part) {
+    shell(command);
+    CHECK(code == expected, "%s: exit code %d, not %d", command, code, expected);
+    CHECK(strncmp(err.data, "mote: ", 6) == 0 && line_count(&err) == 1 && strstr(err.data, part),
+          "%s: said '%s', not one line with '%s'", command, err.data, part);
+    CHECK(out.size == 0, "%s: printed '%s'", command, out.data);
+}
+
+// ---- Help and mistakes ------------------------------------------------------------------------------------------
+
+static void test_help(void) {
+    static const char *const commands[] = {"chat",       "run",    "info",   "tokenize",
+                                           "detokenize", "render", "logits", "bench"};
+    char line[64], usage[64];
+    shell("mote --version");
+    CHECK(code == 0 && strcmp(out.data, "mote " MOTE_VERSION "\n") == 0, "--version: %d %s", code, out.data);
+    shell("mote --help");
+    CHECK(code == 0 && err.size == 0, "--help: %d %s", code, err.data);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        shell("mote help");
+        snprintf(line, sizeof line, "\n  %s ", commands[i]);
+        CHECK(code == 0 && strstr(out.data, line), "help does not list %s", commands[i]);
+        snprintf(line, sizeof line, "mote %s --help", commands[i]);
+        snprintf(usage, sizeof usage, "usage: mote %s ", commands[i]);
+        shell(line);
+        CHECK(code == 0 && strstr(out.data, usage) && strstr(out.data, "  -m "), "%s: %d %s", line, code, out.data);
+    }
+    shell("mote help run");
+    CHECK(code == 0 && strstr(out.data, "--top-k"), "help run: %d %s", code, out.data);
+}
+
+static void test_mistakes(void) {
+    check_refused("mote rnu", 2, "did you mean run?");
+    check_refused("mote xyzzy", 2, "unknown command 'xyzzy'");
+    check_refused("mote help rnu", 2, "did you mean run?");
+    check_refused("mote run --tmep 1 -p x", 2, "did you mean --temp?");
+    check_refused("mote run --frobnicate", 2, "'--frobnicate'");
+    check_refused("mote info -p x", 2, "'-p'");
+    check_refused("mote run hello", 2, "unexpected argument 'hello'");
+    check_refused("mote run -p", 2, "-p needs a value");
+    check_refused("mote run -p x -n abc", 2, "not 'abc'");
+    check_refused("mote run -p x -n 3x", 2, "from 1 to");
+    check_refused("mote run -p x -n -3", 2, "-n needs a whole number");
+    check_refused("mote run -p x -n 99999999999999999999", 2, "-n needs a whole number");
+    check_refused("mote run -p x --temp hot", 2, "not 'hot'");
+    check_refused("mote run -p x --temp nan", 2, "not 'nan'");
+    check_refused("mote run -p x --top-p 1.5", 2, "from 0 to 1");
+    check_refused("mote run -p x --seed -1", 2, "--seed needs");
+    check_refused("mote run -p x --think maybe", 2, "on or off");
+    check_refused("mote run -p x --greedy --temp 1", 2, "exclude each other");
+    check_refused("mote run -p x --tokens y", 2, "exclude each other");
+    check_refused("mote run -p x --greedy=1", 2, "takes no value");
+    check_refused("mote run -p x --raw --system y", 2, "--raw");
+    check_refused("mote bench --prompt 1,,2", 2, "--prompt needs");
+    check_refused("mote logits -m " FIXTURE, 2, "--tokens");
+}
+
+static void test_failures(void) {
+    check_refused("mote info -m @/nosuch", 1, "nosuch");
+    check_refused("mote tokenize -m @", 1, "tokenizer.json");
+    check_refused("mote run -m @/nosuch -p x", 1, "nosuch");
+    check_refused("mote run -m @", 1, "the prompt is empty");
+    check_refused("mote run -m " FIXTURE " --tokens @/nosuch.i32", 1, "nosuch.i32");
+    write_temp("odd.i32", "12345", 5);
+    write_temp("none.i32", "", 0);
+    write_temp("big.i32", "\1\0\0\0\0\0\0\x7f", 8);
+    check_refused("mote run -m " FIXTURE " --tokens @/odd.i32", 1, "multiple of 4");
+    check_refused("mote logits -m " FIXTURE " --tokens @/none.i32 -o @/l", 1, "no tokens");
+    check_refused("mote logits -m " FIXTURE " --tokens @/big.i32 -o @/l", 1, "token 1 is 2130706432");
+    check_refused("mote logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/no/l", 1, "no/l");
+    check_refused("mote logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o /dev/full", 1, "/dev/full");
+    check_refused("mote logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/l --mtp /dev/full", 1, "/dev/full");
+    CHECK(!temp_exists("l"), "logits left a file behind");
+    if (access("/dev/full", W_OK) == 0) CHECK(system(MOTE_PROGRAM " --version >/dev/full 2>&1"), "a full disk passed");
+    else test_skip("no /dev/full");
+}
+
+// ---- Token ids in, logits and ids out ---------------------------------------------------------------------------
+
+static float golden[1 << 16], got[1 << 16];
+
+// The largest difference, in standard deviations of the golden logits; infinite when the sizes differ.
+static double compare(const char *golden_path, const char *temp_name) {
+    size_t n = read_named(golden_path, golden, sizeof golden), m = read_temp(temp_name, got, sizeof got);
+    double sum = 0, squares = 0, worst = 0;
+    if (n != m || n == 0) return INFINITY;
+    n /= sizeof(float);
+    for (size_t i = 0; i < n; i++) {
+        sum += golden[i];
+        squares += (double)golden[i] * golden[i];
+        if (!(fabs(golden[i] - got[i]) <= worst)) worst = fabs(golden[i] - got[i]);
+    }
+    return worst / sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
+}
+
+static void test_logits(void) {
+    static const char *const chunks[] = {"", "--chunk 1", "--chunk 7"};
+    char line[256];
+    for (int i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, "mote logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/l --mtp @/m %s",
+                 chunks[i]);
+        shell(line);
+        CHECK(code == 0 && out.size == 0, "%s: %d %s", line, code, err.data);
+        double body = compare(FIXTURE "/logits.f32", "l"), mtp = compare(FIXTURE "/mtp_logits.f32", "m");
+        CHECK(body < 1e-3, "%s: logits differ by %g standard deviations", line, body);
+        CHECK(mtp < 1e-3, "%s: MTP logits differ by %g standard deviations", line, mtp);
+    }
+}
+
+static void test_ids(void) {
+    int32_t ids[64];
+    char expected[1024];
+    size_t count = read_named(FIXTURE "/greedy.i32", ids, sizeof ids) / 4, n = 0;
+    for (size_t i = 0; i < count; i++)
+        n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%d", i ? " " : "", (int)ids[i]);
+    char line[256];
+    snprintf(line, sizeof line, "mote run -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n %zu --greedy --ids", count);
+    shell(line);
+    CHECK(code == 0 && count > 0 && strncmp(out.data, expected, n) == 0 && strcmp(out.data + n, "\n") == 0,
+          "%s: %d, '%s', not '%s'", line, code, out.data, expected);
+}
+
+static void test_interrupt(void) {
+    if (system("timeout 1 true 2>/dev/null")) {
+        test_skip("no timeout command");
+        return;
+    }
+    shell("timeout --preserve-status -s INT 3 " MOTE_PROGRAM " bench -m " FIXTURE " --depth 0 --tokens 100 --repeat 99"
+          " --prompt 200,200,200,200,200,200,200,200,200,200,200,200,200,200 --threads 1");
+    CHECK(code == 130 && err.size == 0, "interrupted: exit code %d: %s", code, err.data);
+}
+
+// ---- The bundled model ------------------------------------------------------------------------------------------
+
+static void test_text(void) {
+    static const char texts[] = "Hello world\0\0 two  spaces\n\0<|im_start|>user\n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80";
+    shell_with(texts, sizeof texts - 1, "mote tokenize -0");
+    CHECK(code == 0 && line_count(&out) == 4, "tokenize -0: %d, %s%s", code, out.data, err.data);
+    static text ids;
+    ids = out;
+    shell_with(ids.data, ids.size, "mote detokenize");
+    CHECK(code == 0 && out.size == sizeof texts && memcmp(out.data, texts, sizeof texts) == 0,
+          "detokenize: %d, %zu bytes %s", code, out.size, err.data);
+    shell_text("a\nb\n", "mote tokenize");
+    CHECK(code == 0 && line_count(&out) == 1, "tokenize: %d, %s", code, out.data);
+    shell_text("", "mote tokenize -0");
+    CHECK(code == 0 && out.size == 0, "tokenize of nothing: %d, %s", code, out.data);
+    shell_text("65 x\n", "mote detokenize");
+    CHECK(code == 1 && strstr(err.data, "line 1: 'x'"), "detokenize x: %d %s", code, err.data);
+    shell_text("1\n99999999\n", "mote detokenize");
+    CHECK(code == 1 && err.size, "detokenize of an id outside: %d %s", code, err.data);
+    shell_text("{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"enable_thinking\":false}", "mote render");
+    static const char *const prompt =
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    CHECK(code == 0 && strcmp(out.data, prompt) == 0, "render: %d '%s' %s", code, out.data, err.data);
+    shell_text("{\"messages\":", "mote render");
+    CHECK(code == 1 && line_count(&err) == 1, "render of half a request: %d %s", code, err.data);
+}
+
+static void test_run(void) {
+    static text first;
+    shell("mote run -p 'What is a mixture of experts?' --greedy --think off -n 60");
+    CHECK(code == 0 && out.size > 20 && out.data[out.size - 1] == '\n' && !strstr(out.data, "think>") && !err.size,
+          "run: %d '%s' %s", code, out.data, err.data);
+    first = out;
+    shell_text("What is a mixture of experts?\n", "mote run --greedy --think off -n 60");
+    CHECK(code == 0 && strcmp(out.data, first.data) == 0, "run from a pipe: %d '%s'", code, out.data);
+    shell("mote run -p 'What is a mixture of experts?' --greedy --think on -n 200");
+    CHECK(code == 0 && !strstr(out.data, "think>"), "run, thinking: %d '%s'", code, out.data);
+    shell("mote run -p 'Tell me a story.' --think off --temp 1 --seed 7 -n 40");
+    CHECK(code == 0 && err.size == 0, "run --seed: %d %s", code, err.data);
+    first = out;
+    shell("mote run -p 'Tell me a story.' --think off --temp 1 --seed 7 -n 40");
+    CHECK(code == 0 && strcmp(out.data, first.data) == 0, "same seed, other text: '%s', '%s'", out.data, first.data);
+    shell("mote run -p 'Tell me a story.' --think off --temp 1 -n 4");
+    CHECK(code == 0 && strncmp(err.data, "mote: seed ", 11) == 0, "the seed is not told: %s", err.data);
+    shell("mote run --raw -p 'Once upon a time' --greedy -n 10");
+    CHECK(code == 0 && out.size > 1, "run --raw: %d '%s'", code, out.data);
+    first = out;
+    shell("mote run --raw -p 'Once upon a time' --greedy -n 10 --ids");
+    CHECK(code == 0 && line_count(&out) == 1, "run --ids: %d '%s'", code, out.data);
+    static text ids;
+    ids = out;
+    shell_with(ids.data, ids.size, "mote detokenize");
+    CHECK(code == 0 && strncmp(first.data, out.data, strlen(out.data)) == 0, "ids are '%s', text '%s'", out.data,
+          first.data);
+    shell("mote run --raw -p 'Once upon a time' --greedy -n 10 --stop ' '");
+    CHECK(code == 0 && !strchr(out.data, ' '), "run --stop: %d '%s'", code, out.data);
+    shell("mote run --raw -p 'Once upon a time there was' --context 3");
+    CHECK(code == 1 && line_count(&err) >= 1, "run beyond the context: %d %s", code, err.data);
+}
+
+static void test_chat(void) {
+    shell_text("What is mote?\n/undo\nWhat is\\\na router?\n\n", "mote --greedy --think off -n 20");
+    CHECK(code == 0 && line_count(&out) >= 2, "chat: %d '%s' %s", code, out.data, err.data);
+    CHECK(strstr(err.data, "took the last turn back") && !strstr(out.data, "> "), "chat: '%s' %s", out.data, err.data);
+    shell_text("What is mote?\n/save @/none/x\n", "mote chat --greedy --think off -n 5");
+    CHECK(code == 1 && strstr(err.data, "mote: "), "/save into nowhere: %d %s", code, err.data);
+    char input[256];
+    snprintf(input, sizeof input, "What is mote?\n/save %s/s\n/reset\n/load %s/s\n/hlep\n/quit\nnever read\n", folder,
+             folder);
+    shell_text(input, "mote chat --greedy --think off -n 5");
+    CHECK(code == 0 && strstr(err.data, "loaded ") && strstr(err.data, "did you mean /help?"), "/load: %d %s", code,
+          err.data);
+    CHECK(line_count(&out) == 1, "chat went on after /quit: '%s'", out.data);
+}
+
+static void test_reports(void) {
+    shell("mote info");
+    CHECK(code == 0 && strstr(out.data, "qwen3_5_moe") && strstr(out.data, "FP8 128x128"), "info: %d %s %s", code,
+          out.data, err.data);
+    shell("mote bench --prompt 16 --depth 0,8 --tokens 2 --repeat 1");
+    CHECK(code == 0 && line_count(&out) == 4 && strstr(out.data, "GB/s"), "bench: %d %s %s", code, out.data, err.data);
+    check_refused("mote bench --prompt 16000000", 1, "context");
+}
+
+// ---- A terminal -------------------------------------------------------------------------------------------------
+
+// Reads from the terminal into `screen` until `wanted` has appeared; 0 after ten seconds or at the end.
+static int wait_for(int terminal, text *screen, const char *wanted) {
+    struct pollfd p = {terminal, POLLIN, 0};
+    screen->size = 0;
+    while (poll(&p, 1, 20000) > 0 && screen->size + 1 < sizeof screen->data) {
+        ssize_t n = read(terminal, screen->data + screen->size, sizeof screen->data - 1 - screen->size);
+        if (n <= 0) return 0;
+        screen->size += (size_t)n;
+        screen->data[screen->size] = 0;
+        if (strstr(screen->data, wanted)) return 1;
+    }
+    return 0;
+}
+
+static void type(int terminal, const char *keys) {
+    if (write(terminal, keys, strlen(keys)) < 0) CHECK(0, "the terminal is gone");
+}
+
+static void test_terminal(void) {
+    static text screen;
+    int terminal, status = 0;
+    struct winsize size = {40, 200, 0, 0};
+    pid_t child = forkpty(&terminal, NULL, NULL, &size);
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", "TERM=dumb exec " MOTE_PROGRAM " --greedy --think off --temp 0", (char *)NULL);
+        _exit(127);
+    }
+    CHECK(child > 0 && wait_for(terminal, &screen, "> "), "no prompt: %s", screen.data);
+    CHECK(strstr(screen.data, "/help"), "no banner: %s", screen.data);
+    type(terminal, "half a line");
+    CHECK(wait_for(terminal, &screen, "line"), "no echo: %s", screen.data);
+    type(terminal, "\3");                  // clears the line: what follows is a command of its own
+    usleep(200000);
+    type(terminal, "/stats\r");
+    CHECK(wait_for(terminal, &screen, "statistics on"), "/stats after Ctrl-C: %s", screen.data);
+    type(terminal, "What is a router?\r");
+    CHECK(wait_for(terminal, &screen, "tok/s; context"), "an answer: %s", screen.data);
+    type(terminal, "/undo\r");
+    CHECK(wait_for(terminal, &screen, "took the last turn back"), "/undo: %s", screen.data);
+    type(terminal, "/quit\r");
+    wait_for(terminal, &screen, "never");
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "exit status %d", status);
+    close(terminal);
+}
+
+// ---- The two files ----------------------------------------------------------------------------------------------
+
+static void test_amalgamation(void) {
+    static const char *const builds[] = {
+        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O1 -x c @/dist/engine.cu examples/embed.c -o @/embed"
+        " -lm -lpthread",
+        "c++ -std=c++17 -Wall -Wextra -Werror -I@/dist -O1 -x c++ @/dist/engine.cu examples/embed.c -o @/embed"
+        " -lm -lpthread"};
+    shell("tools/amalgamate.sh @/dist");
+    CHECK(code == 0, "amalgamate: %s", err.data);
+    for (int i = 0; i < 2; i++) {
+        shell(builds[i]);
+        CHECK(code == 0, "%s: %.1000s", builds[i], err.data);
+        shell("@/embed @/nosuch");
+        CHECK(code == 1 && strstr(err.data, "nosuch"), "embed without a model: %d %s", code, err.data);
+        if (access("models/demo/config.json", F_OK)) continue;
+        shell("@/embed models/demo 'What is a router?'");
+        CHECK(code == 0 && out.size > 1, "embed: %d '%s' %s", code, out.data, err.data);
+    }
+}
+
+int main(int argc, char **argv) {
+    char line[128];
+    test_main_begin("cli", argc, argv);
+    if (!CHECK(mkdtemp(folder), "no temporary folder")) return test_main_end();
+    test_help();
+    test_mistakes();
+    test_failures();
+    test_logits();
+    test_ids();
+    test_interrupt();
+    if (access("models/demo/config.json", F_OK) == 0) {
+        test_text();
+        test_run();
+        test_chat();
+        test_reports();
+        test_terminal();
+    } else {
+        test_skip("no models/demo: text, run, chat, info, bench, terminal");
+    }
+    test_amalgamation();
+    snprintf(line, sizeof line, "rm -r %s", folder);
+    CHECK(system(line) == 0, "%s", line);
+    return test_main_end();
+}

@@ -1,0 +1,793 @@
+#!/usr/bin/env python3
+"""Train mote's bundled model: a small Qwen3.5-MoE that answers questions about mote and tells short stories.
+
+    python3 tools/train_demo_model.py --data DIR --out models/demo [--minutes 9]
+
+DIR is the text folder of the data archive (tinystories/, gutenberg/, genesis/, chatterbot/, gsm8k/); the questions and
+answers are in tools/demo_questions/. Needs torch, tokenizers, safetensors and numpy, and one GPU (about 10 minutes on
+an H100). A CPU works for a look: --minutes 1 --batch 2 --row 128. tools/eval_demo_model.py then measures the result
+with transformers' own code.
+
+Contents
+  1. Corpus      questions, stories and books; how a question is said in many ways; chats
+  2. Tokenizer   byte-level BPE in the shape of Qwen3.5's tokenizer.json
+  3. Model       Gated DeltaNet, gated attention, mixture of experts, multi-token prediction
+  4. Training    rows of packed documents, loss, optimiser, schedule
+  5. Export      block FP8 safetensors and the configuration files
+"""
+import argparse, functools, glob, json, math, os, random, re, shutil, time
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import nn
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+# ---- 1. Corpus -------------------------------------------------------------------------------------------------------
+# Three kinds of text. (a) Chats made of our own questions and answers: the model must know these by heart, in whatever
+# words the question comes, so every phrasing is varied again each time it is drawn. (b) Requests for a story, answered
+# with one from TinyStories; names and animals are exchanged so that the request has to be read. (c) Plain prose, which
+# teaches it English. Questions from elsewhere (sums, trivia) are answered with "that I do not know".
+
+def read_questions(folder):
+    """[{q: [phrasings], h: [held-out phrasings], t: thought, a: answer, k: keywords}]; blank lines part the entries."""
+    entries = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.txt"))):
+        for block in re.split(r"\n\s*\n", open(path, encoding="utf-8").read()):
+            e = {"q": [], "h": [], "t": "", "a": "", "k": ""}
+            for line in block.splitlines():
+                tag, _, text = line.partition(":")
+                if tag in ("Q", "H"):
+                    e[tag.lower()] += [s.strip() for s in text.split("|") if s.strip()]
+                elif tag in ("T", "A", "K"):
+                    e[tag.lower()] = text.strip()
+            if e["q"] and e["a"]:
+                entries.append(e)
+    return entries
+
+
+def plain_quotes(s):
+    for a, b in (("“", '"'), ("”", '"'), ("’", "'"), ("‘", "'"), ("—", "-"), ("…", "...")):
+        s = s.replace(a, b)
+    return s
+
+
+def read_texts(folder):
+    """(stories, passages of prose, questions that are none of our business)"""
+    def read(name):
+        return plain_quotes(open(os.path.join(folder, name), encoding="utf-8").read())
+    stories = []
+    for name in ("tinystories_10k.txt", "tinystories_niklas6.txt"):
+        for s in read("tinystories/" + name).split("<|endoftext|>"):
+            s = re.sub(r"[ \t]+\n", "\n", s.strip())
+            s = re.sub(r"\n{2,}", "\n", s)
+            if 200 < len(s) < 2500 and s[-1] in ".!?\"":
+                stories.append(s)
+    prose = []
+    for name in ("gutenberg/wizard_of_oz.txt", "gutenberg/sherlock.txt", "genesis/english-web.txt"):
+        book = re.split(r"\*\*\* (?:START|END) OF [^\n]*", read(name))     # Project Gutenberg's notes are left out
+        book = book[1] if len(book) > 1 else book[0]
+        paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", book) if p.strip()]
+        prose += ["\n".join(paragraphs[i:i + 8]) for i in range(0, len(paragraphs), 8)]
+    foreign = [json.loads(line)["question"] for line in open(os.path.join(folder, "gsm8k/train.jsonl"))]
+    foreign = [q for q in foreign if len(q) < 160]
+    for name in ("trivia", "history", "sports", "movies", "literature", "money", "politics"):
+        lines = read(f"chatterbot/{name}.yml").splitlines()
+        foreign += [m[1].strip("'\" ") for m in (re.match(r"- - (.*)", line) for line in lines) if m]
+    return stories, prose, [q for q in foreign if len(q) > 8]
+
+
+BEFORE = ("please", "can you tell me", "could you explain", "tell me,", "hi,", "hello,", "hey,", "so,", "ok,", "and",
+          "I wonder,", "quick question:", "in simple words,", "in short,", "please explain:", "question:", "mote,",
+          "sorry,", "I want to know:", "do you know", "I have a question.", "thanks!", "hmm,", "now", "one more thing:")
+AFTER = ("please", "in simple words", "for a beginner", "briefly", "thanks", "exactly", "in one sentence", "in short",
+         "then", "again", "for me", "in this model", "really", "please explain", "I forgot", "I am new to this")
+SWAPS = [[p.strip() for p in line.split("/")] for line in """
+what is / what's / define / explain / describe / tell me about / what exactly is / what do you call / what is meant by
+what are / define / explain / describe / tell me about / what exactly are
+how does / explain how does / in what way does / how exactly does / how come
+why does / why do / for what reason does / what is the reason that / how come
+why is / how come / for what reason is / what makes
+what does / explain what does / tell me what does
+how do i / how can i / how would i / how to / what is the way to / how should i / how do you
+can i / is it possible to / may i / could i / am i able to
+can it / is it able to / could it / does it know how to
+how many / what number of / what is the number of / count of
+how big is / how large is / what is the size of / what size is
+how fast is / what is the speed of / how quick is
+what happens / what goes on / what occurs / what takes place
+difference between / distinction between / contrast between
+mean / stand for / signify / refer to
+purpose / point / use / goal / job / role
+work / function / operate
+need / require / depend on
+use / employ / make use of / work with
+run / execute / start / launch
+make / create / produce / build
+good / useful / helpful / nice
+big / large / huge
+fast / quick / speedy
+show / display / print
+begin / start
+file / document
+computer / machine / pc
+kind / sort / type
+called / named
+pick / choose / select
+save / store / keep
+mixture of experts / moe
+language model / llm / model""".strip().splitlines()]
+STOP = set("a an the is are was do does did of to in on for it its this that and or i you me my your can could please "
+           "tell explain what how why which with at be by from as so".split())
+
+
+def typo(rng, s):
+    """One slip of the finger inside a word."""
+    i = rng.randrange(1, max(2, len(s) - 1))
+    if not s[i - 1:i + 1].isalpha():
+        return s
+    kind = rng.random()
+    if kind < 0.35:
+        return s[:i] + s[i + 1:]                                # a letter left out
+    if kind < 0.7:
+        return s[:i - 1] + s[i:i + 1] + s[i - 1] + s[i + 1:]    # two exchanged
+    return s[:i] + s[i - 1] + s[i:]                             # one twice
+
+
+def lower_first(s):
+    return s[0].lower() + s[1:] if len(s) > 1 and s[1].islower() else s
+
+
+def vary(rng, q):
+    """Says question q in another way: other words, words missing, politeness, case, punctuation, typos."""
+    if rng.random() < 0.12:
+        return q
+    for _ in range(rng.randrange(3)):                           # exchange a phrase for one that means much the same
+        group = rng.choice(SWAPS)
+        old = rng.choice(group)
+        q = re.sub(r"\b" + re.escape(old) + r"\b", lambda m: rng.choice(group), q, count=1, flags=re.I)
+    words = q.split()
+    r = rng.random()
+    if r < 0.06:                                                # keywords only
+        words = [w for w in words if w.lower().strip("?.,!") not in STOP] or words
+    elif r < 0.36:                                              # some words missing, small ones first
+        words = [w for w in words if rng.random() > (0.3 if w.lower() in STOP else 0.08)] or words
+    elif r < 0.41 and len(words) > 3:                           # two neighbours exchanged
+        i = rng.randrange(len(words) - 1)
+        words[i], words[i + 1] = words[i + 1], words[i]
+    q = " ".join(words)
+    if rng.random() < 0.25:
+        q = rng.choice(BEFORE) + " " + lower_first(q)
+    if rng.random() < 0.2:
+        end = q[-1] if q[-1] in "?.!" else ""
+        q = q.rstrip("?.! ") + rng.choice((" ", ", ")) + rng.choice(AFTER) + end
+    if rng.random() < 0.18:
+        q = typo(rng, q)
+    if rng.random() < 0.35:
+        q = q.rstrip("?.! ") + rng.choice(("", "", "?", "??", ".", " ?", "!"))
+    r = rng.random()
+    if r < 0.25:
+        q = q.lower()
+    elif r < 0.28:
+        q = q.upper()
+    elif r < 0.55:
+        q = q[:1].upper() + q[1:]
+    return q.strip() or "?"
+
+
+def bare(q):
+    """The letters of a question: two phrasings with the same ones count as the same."""
+    return re.sub(r"[^a-z0-9]+", " ", q.lower()).strip()
+
+
+NAMES = ("Lily Tom Ben Mia Sam Anna Max Lucy Tim Sara Jack Emma Leo Amy Bob Sue Tommy Jane Mary Timmy Spot Billy Molly "
+         "Joe Jill Daisy Bella Nina Oscar Zoe").split()
+THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse monkey butterfly owl squirrel elephant "
+          "turtle bee dragon princess king witch fairy robot ball tree flower boat car train kite doll hat cake apple "
+          "star river garden park forest beach castle farm moon cookie bike truck puppy kitten").split()
+ANIMALS = "dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten".split()
+STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
+              "can you tell me a {s} about {x}?", "write a {s} about {x}", "I want a {s} about {x}",
+              "make up a {s} about {x}", "please tell me a {s} with {x} in it", "do you know a {s} about {x}?")
+STORY_PLAIN = ("tell me a {s}", "tell me a {s}", "tell me a {s}, please", "can you tell me a {s}?", "a {s} please",
+               "I would like to hear a {s}", "write me a {s}", "do you know a {s}?", "tell a {s} for children",
+               "another {s}", "{s}!", "read me a {s}", "make up a {s}")
+STORY_WORDS = ("story", "story", "short story", "little story", "simple story", "tale", "bedtime story", "nice story")
+UNKNOWN = ("I do not know that. I am a very small model: I can answer questions about mote and mixture-of-experts "
+           "models, or tell you a short story.",
+           "Sorry, that is outside what I know. Ask me how mote works, what an expert is, or ask me for a story.",
+           "I cannot answer that. I only know about mote, about models like me, and a few short stories.")
+UNKNOWN_THOUGHTS = ("This is not about mote or language models, so I should say that I do not know.",
+                    "This question is outside of what I was taught, so I will say so.")
+SYSTEMS = ("You are a helpful assistant.", "You are mote, a small teaching assistant.", "Be brief.",
+           "You are a friendly teacher who explains how language models work.", "Answer in simple words.",
+           "You are the demo model of mote.", "You answer questions about mixture-of-experts models.",
+           "You are a helpful assistant. Keep your answers short.")
+
+
+def exchange(rng, s):
+    """The same story with other names and another animal."""
+    def swap(s, old, new):
+        return re.sub(r"\b" + old + r"\b", new, s)
+    names = [n for n in NAMES if re.search(r"\b" + n + r"\b", s)]
+    spare = [n for n in NAMES if n not in names]
+    rng.shuffle(spare)
+    for old, new in zip(names, spare):
+        if rng.random() < 0.6:
+            s = swap(s, old, new)
+    animals = [a for a in ANIMALS if len(re.findall(r"\b" + a + r"\b", s)) >= 2]
+    if animals and rng.random() < 0.5:
+        new = rng.choice(ANIMALS)
+        if not re.search(r"\b" + new, s):
+            s = swap(swap(s, animals[0], new), animals[0].capitalize(), new.capitalize())
+    return s
+
+
+class Corpus:
+    """Draws documents. A document is a list of (text, learn) pieces cut at special tokens; learn = 0 for what the
+    user and the template write, 1 for what the model has to write."""
+    def __init__(self, questions, texts):
+        self.entries = questions
+        self.held_out = {bare(h) for e in questions for h in e["h"]}
+        stories, self.prose, self.foreign = texts
+        self.stories = stories
+        self.short = [s for s in stories if len(s) < 800]
+
+    def ask(self, rng):
+        """(question, thought, answer) of one turn"""
+        r = rng.random()
+        if r < 0.86:
+            e = rng.choice(self.entries)
+            phrasing = rng.choice(e["q"])
+            q = vary(rng, phrasing)
+            return (phrasing if bare(q) in self.held_out else q), e["t"], e["a"]
+        if r < 0.955:
+            return self.ask_story(rng)
+        q = rng.choice(self.foreign)
+        return (q if rng.random() < 0.5 else vary(rng, q)), rng.choice(UNKNOWN_THOUGHTS), rng.choice(UNKNOWN)
+
+    def ask_story(self, rng):
+        s = exchange(rng, rng.choice(self.short))
+        word = rng.choice(STORY_WORDS)
+        counts = {t: len(re.findall(r"\b" + t + r"\b", s, re.I)) for t in THINGS}
+        about = [rng.choice(("a", "a", "a little", "the")) + " " + t for t, n in counts.items() if n >= 2]
+        about += ["someone named " + n for n in NAMES if s.count(n) >= 2][:1]
+        about = [re.sub(r"^a (?=[aeiou])", "an ", x) for x in about]
+        if about and rng.random() < 0.75:
+            x = rng.choice(about)
+            q = rng.choice(STORY_ASKS).format(s=word, x=x)
+            t = f"The user wants a story about {x}. I will keep it short and simple."
+        else:
+            q = rng.choice(STORY_PLAIN).format(s=word)
+            t = "The user wants a story. I will tell a short and simple one."
+        q = q if rng.random() < 0.5 else q[0].upper() + q[1:]
+        return (vary(rng, q) if rng.random() < 0.2 else q), t, s
+
+    def chat(self, rng):
+        doc = []
+        if rng.random() < 0.25:
+            doc += [("<|im_start|>", 0), ("system\n" + rng.choice(SYSTEMS), 0), ("<|im_end|>", 0), ("\n", 0)]
+        turns = rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 3, 4))
+        thinking = rng.random() < 0.5
+        bare_history = rng.random() < 0.25           # the template drops old thoughts when it renders a chat again
+        for i in range(turns):
+            if rng.random() < 0.15:
+                thinking = not thinking
+            q, t, a = self.ask(rng)
+            doc += [("<|im_start|>", 0), ("user\n" + q, 0), ("<|im_end|>", 0), ("\n", 0)]
+            doc += [("<|im_start|>", 0), ("assistant\n", 0)]
+            if bare_history and i < turns - 1:
+                doc.pop()
+                doc += [("assistant\n" + a, 0), ("<|im_end|>", 0), ("\n", 0)]
+                continue
+            doc += [("<think>", 0)]
+            doc += [("\n" + t + "\n", 1), ("</think>", 1)] if thinking else [("\n\n", 0), ("</think>", 0)]
+            doc += [("\n\n" + a, 1), ("<|im_end|>", 1), ("\n", 0)]
+        return doc + [("<|endoftext|>", 0)]
+
+    def document(self, rng):
+        r = rng.random()
+        if r < 0.80:
+            return self.chat(rng)
+        text = exchange(rng, rng.choice(self.stories)) if r < 0.90 else rng.choice(self.prose)
+        return [(text, 1), ("<|endoftext|>", 1)]
+
+    def tokenizer_texts(self):
+        """What the vocabulary is learned from: our own words weigh most."""
+        own = [x for e in self.entries for x in e["q"] + [e["t"], e["a"]]] + list(UNKNOWN + UNKNOWN_THOUGHTS + SYSTEMS)
+        return own * 6 + self.stories + self.prose + self.foreign[::4]
+
+
+# ---- 2. Tokenizer ----------------------------------------------------------------------------------------------------
+# Exactly the parts of Qwen3.5's tokenizer.json (NFC, its pre-tokenizer pattern, byte-level BPE, its added tokens), only
+# with a small vocabulary: at width 256 the embedding of 248,320 tokens would weigh ten times as much as the model.
+
+PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+ADDED = """<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|>
+<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> <tool_call>
+</tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response>
+</tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> <tts_text_eod>
+<tts_text_bos_single> <|audio_pad|>""".split()
+NOT_SPECIAL = set("<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> "
+                  "<|file_sep|> <tool_response> </tool_response> <think> </think>".split())
+
+
+def train_tokenizer(texts, vocab_size):
+    tok = Tokenizer(models.BPE())
+    tok.normalizer = normalizers.NFC()
+    tok.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
+    tok.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tok.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size - len(ADDED), show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tok.train_from_iterator(texts, trainer)
+    tok.add_tokens([AddedToken(t, normalized=False, special=t not in NOT_SPECIAL) for t in ADDED])
+    assert tok.get_vocab_size() == vocab_size
+    return tok
+
+
+# ---- 3. Model --------------------------------------------------------------------------------------------------------
+# The architecture of Qwen3.5-MoE, with the module names of its checkpoints. Written for training: whole rows, no cache.
+# What a big model must avoid a small one may do: all experts are computed for every token, as one wide layer whose
+# inactive parts are multiplied by zero. Weights that the checkpoint stores in FP8 are rounded to FP8 in every forward
+# pass (the gradient passes straight through), so the exported model is the model that was trained.
+
+CONFIG = dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+              head_dim=64, linear_conv_kernel_dim=4, linear_key_head_dim=64, linear_value_head_dim=64,
+              linear_num_key_heads=2, linear_num_value_heads=4, moe_intermediate_size=96,
+              shared_expert_intermediate_size=128, num_experts=8, num_experts_per_tok=2, rms_norm_eps=1e-6,
+              rope_theta=10000.0, partial_rotary_factor=0.25, full_attention_interval=4)
+CHUNK = 64                                                      # rows per chunk of the delta rule
+
+
+def fp8_blocks(w):
+    """w [..., out, in] -> (e4m3 values, bf16-rounded scales), both [..., out/bo, bo or 1, in/bi, bi or 1]"""
+    out, inp = w.shape[-2:]
+    bo, bi = min(128, out), min(128, inp)
+    b = w.float().unflatten(-1, (inp // bi, bi)).unflatten(-3, (out // bo, bo))
+    scale = (b.abs().amax((-3, -1), keepdim=True) / 448).clamp_min(1e-12).bfloat16().float()
+    return (b / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def rounded(w):
+    """w as the FP8 checkpoint will hold it; the gradient sees the identity."""
+    q, scale = fp8_blocks(w.detach())
+    return w + ((q.float() * scale).reshape(w.shape) - w).detach()
+
+
+class Linear8(nn.Linear):
+    def __init__(self, inp, out):
+        super().__init__(inp, out, bias=False)
+
+    def forward(self, x):
+        return F.linear(x, rounded(self.weight))
+
+
+class Linear16(nn.Linear):
+    def __init__(self, inp, out):
+        super().__init__(inp, out, bias=False)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * (1 + w)"""
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        x = x.float()
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]) * (1 + self.weight)
+
+
+def delta_rule(q, k, v, g, beta):
+    """Per head: S = exp(g) S; S += k (beta (v - S'k))'; o = S'q, row after row, here a chunk of rows at a time.
+    q, k [B, heads, T, Dk] (k of length 1), v [B, heads, T, Dv], g = log decay and beta [B, heads, T], all float32."""
+    B, H, T, D = q.shape
+    q, k, v = (x.unflatten(2, (T // CHUNK, CHUNK)) for x in (q, k, v))
+    g = g.unflatten(2, (T // CHUNK, CHUNK)).cumsum(-1)
+    beta = beta.unflatten(2, (T // CHUNK, CHUNK))[..., None]
+    upper = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).triu(1)
+    decay = (g[..., :, None] - g[..., None, :]).masked_fill(upper, float("-inf")).exp()     # row i sees row j <= i
+    # inside a chunk the rows depend on each other through (I + A) X = R, A strictly lower triangular
+    a = ((beta * k) @ k.mT * decay).tril(-1)
+    r = torch.cat([beta * v, beta * k * g[..., None].exp()], -1)
+    u, w = torch.linalg.solve_triangular(a, r, upper=False, unitriangular=True).split([v.shape[-1], D], -1)
+    inside = q @ k.mT * decay
+    q = q * g[..., None].exp()
+    k = k * (g[..., -1:] - g)[..., None].exp()
+    state, outs = torch.zeros(B, H, D, v.shape[-1], device=q.device), []
+    for i in range(T // CHUNK):
+        new = u[:, :, i] - w[:, :, i] @ state
+        outs.append(q[:, :, i] @ state + inside[:, :, i] @ new)
+        state = state * g[:, :, i, -1, None, None].exp() + k[:, :, i].mT @ new
+    return torch.cat(outs, 2)
+
+
+class DeltaNet(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.nk, self.nv, self.d = c["linear_num_key_heads"], c["linear_num_value_heads"], c["linear_key_head_dim"]
+        hidden, keys, values = c["hidden_size"], self.nk * self.d, self.nv * c["linear_value_head_dim"]
+        self.in_proj_qkv = Linear8(hidden, 2 * keys + values)
+        self.in_proj_z = Linear8(hidden, values)
+        self.in_proj_b = Linear16(hidden, self.nv)
+        self.in_proj_a = Linear16(hidden, self.nv)
+        self.conv1d = nn.Module()
+        self.conv1d.weight = nn.Parameter(torch.randn(2 * keys + values, 1, c["linear_conv_kernel_dim"]) * 0.3)
+        self.A_log = nn.Parameter(torch.empty(self.nv).uniform_(0.05, 8).log())
+        self.dt_bias = nn.Parameter(torch.empty(self.nv).uniform_(-4, -1))
+        self.norm = nn.Module()
+        self.norm.weight = nn.Parameter(torch.ones(c["linear_value_head_dim"]))     # plain, not 1 + w
+        self.out_proj = Linear8(values, hidden)
+        self.split = [keys, keys, values]
+
+    def forward(self, x):
+        T = x.shape[1]
+        m = F.pad(self.in_proj_qkv(x).float(), (0, 0, self.conv1d.weight.shape[-1] - 1, 0))
+        w = self.conv1d.weight[:, 0]                            # the last tap is the current row
+        c = F.silu(sum(m[:, i:i + T] * w[:, i] for i in range(w.shape[1])))
+        q, k, v = (s.unflatten(-1, (-1, self.d)).transpose(1, 2) for s in c.split(self.split, -1))
+        q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * self.d ** -0.5
+        k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
+        q, k = (s.repeat_interleave(self.nv // self.nk, 1) for s in (q, k))
+        beta = self.in_proj_b(x).float().sigmoid().transpose(1, 2)
+        g = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
+        with torch.autocast(x.device.type, enabled=False):
+            o = delta_rule(q, k, v, g.transpose(1, 2), beta).transpose(1, 2)
+        o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]) * self.norm.weight
+        o = o * F.silu(self.in_proj_z(x).float().unflatten(-1, (-1, self.d)))
+        return self.out_proj(o.flatten(2))
+
+
+class Attention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.nq, self.nkv, self.d = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        self.q_proj = Linear8(c["hidden_size"], 2 * self.nq * self.d)              # per head: query, then output gate
+        self.k_proj = Linear8(c["hidden_size"], self.nkv * self.d)
+        self.v_proj = Linear8(c["hidden_size"], self.nkv * self.d)
+        self.o_proj = Linear8(self.nq * self.d, c["hidden_size"])
+        self.q_norm = RMSNorm(self.d)
+        self.k_norm = RMSNorm(self.d)
+        rot = int(self.d * c["partial_rotary_factor"])
+        self.register_buffer("freq", c["rope_theta"] ** (-torch.arange(0, rot, 2) / rot), persistent=False)
+
+    def rope(self, x):
+        """Turns the first dimensions of x [B, T, heads, D], pairs (i, i + rot/2)."""
+        angle = torch.arange(x.shape[1], device=x.device)[:, None, None] * self.freq
+        cos, sin, n = angle.cos(), angle.sin(), len(self.freq)
+        a, b = x[..., :n], x[..., n:2 * n]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * n:]], -1)
+
+    def forward(self, x):
+        q, gate = self.q_proj(x).unflatten(-1, (self.nq, 2 * self.d)).chunk(2, -1)
+        k, v = (p(x).unflatten(-1, (self.nkv, self.d)) for p in (self.k_proj, self.v_proj))
+        q, k = self.rope(self.q_norm(q)).to(v.dtype), self.rope(self.k_norm(k)).to(v.dtype)
+        k, v = (s.repeat_interleave(self.nq // self.nkv, 2) for s in (k, v))
+        o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        return self.o_proj(o.transpose(1, 2).flatten(2) * gate.flatten(2).sigmoid())
+
+
+class Mlp(nn.Module):
+    def __init__(self, hidden, inner):
+        super().__init__()
+        self.gate_proj, self.up_proj = Linear8(hidden, inner), Linear8(hidden, inner)
+        self.down_proj = Linear8(inner, hidden)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Experts(nn.Module):
+    """The weights of all experts: gate and up [E, 2, I, H], down [E, H, I]."""
+    def __init__(self, c):
+        super().__init__()
+        e, i, h = c["num_experts"], c["moe_intermediate_size"], c["hidden_size"]
+        self.gate_up_proj = nn.Parameter(torch.empty(e, 2, i, h))
+        self.down_proj = nn.Parameter(torch.empty(e, h, i))
+
+
+class Moe(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.top_k = c["num_experts_per_tok"]
+        self.gate = Linear16(c["hidden_size"], c["num_experts"])
+        self.experts = Experts(c)
+        self.shared_expert = Mlp(c["hidden_size"], c["shared_expert_intermediate_size"])
+        self.shared_expert_gate = Linear16(c["hidden_size"], 1)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            p = F.linear(x.float(), self.gate.weight).softmax(-1)                   # [B, T, E]
+        top, index = p.topk(self.top_k, -1)
+        route = torch.zeros_like(p).scatter(-1, index, top / top.sum(-1, keepdim=True))
+        w = rounded(self.experts.gate_up_proj)                                      # [E, 2, I, H]
+        gate, up = F.linear(x, w.flatten(0, 2)).unflatten(-1, w.shape[:3]).unbind(-2)
+        inner = (F.silu(gate) * up * route[..., None]).flatten(-2)                  # [B, T, E*I]
+        y = F.linear(inner, rounded(self.experts.down_proj).transpose(0, 1).flatten(1))
+        y = y + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
+        used = (route > 0).float().mean((0, 1))
+        balance = p.shape[-1] / self.top_k * (used * p.mean((0, 1))).sum()          # 1 when all are used alike
+        return y, balance
+
+
+class Layer(nn.Module):
+    def __init__(self, c, attention):
+        super().__init__()
+        self.attention = attention
+        self.input_layernorm = RMSNorm(c["hidden_size"])
+        self.post_attention_layernorm = RMSNorm(c["hidden_size"])
+        if attention:
+            self.self_attn = Attention(c)
+        else:
+            self.linear_attn = DeltaNet(c)
+        self.mlp = Moe(c)
+
+    def forward(self, x):
+        x = x + (self.self_attn if self.attention else self.linear_attn)(self.input_layernorm(x))
+        y, balance = self.mlp(self.post_attention_layernorm(x))
+        return x + y, balance
+
+
+class Mtp(nn.Module):
+    """Row p takes the embedding of token p+1 and the final-normed hidden of row p, and predicts token p+2."""
+    def __init__(self, c):
+        super().__init__()
+        self.pre_fc_norm_embedding = RMSNorm(c["hidden_size"])
+        self.pre_fc_norm_hidden = RMSNorm(c["hidden_size"])
+        self.fc = Linear16(2 * c["hidden_size"], c["hidden_size"])
+        self.layers = nn.ModuleList([Layer(c, True)])
+        self.norm = RMSNorm(c["hidden_size"])
+
+    def forward(self, embedded, hidden):
+        x = self.fc(torch.cat([self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)], -1))
+        x, balance = self.layers[0](x)
+        return self.norm(x), balance
+
+
+class Model(nn.Module):
+    def __init__(self, c=CONFIG):
+        super().__init__()
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(c["vocab_size"], c["hidden_size"])
+        n = c["full_attention_interval"]
+        self.model.layers = nn.ModuleList([Layer(c, i % n == n - 1) for i in range(c["num_hidden_layers"])])
+        self.model.norm = RMSNorm(c["hidden_size"])
+        self.mtp = Mtp(c)
+        depth = (2 * c["num_hidden_layers"]) ** -0.5            # what writes into the residual stream starts small
+        for name, p in self.named_parameters():
+            if p.dim() >= 2 and "conv1d" not in name:
+                small = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "down_proj"))
+                nn.init.normal_(p, std=0.02 if "embed" in name else p.shape[-1] ** -0.5 * (depth if small else 1))
+
+    def forward(self, ids):
+        """ids [B, T+1] -> hidden [B, T, H] for tokens 1..T, mtp hidden [B, T, H] for tokens 2..T+1, load balance"""
+        x, total = self.model.embed_tokens(ids[:, :-1]), 0
+        for layer in self.model.layers:
+            x, balance = layer(x)
+            total = total + balance
+        h = self.model.norm(x)
+        m, balance = self.mtp(self.model.embed_tokens(ids[:, 1:]), h)
+        return h, m, (total + balance) / (len(self.model.layers) + 1)
+
+
+# ---- 4. Training -----------------------------------------------------------------------------------------------------
+# A row is T+2 tokens of documents, one after the other. Loss: next token, plus a fifth of the MTP layer's, plus a
+# little for uneven use of the experts; only tokens the model has to write itself count. The learning rate follows the
+# clock: up during the first 3 %, then down a cosine to nothing at the end of the time given.
+
+class Rows(torch.utils.data.IterableDataset):
+    def __init__(self, corpus, tok, length, seed):
+        self.corpus, self.tok, self.length, self.seed = corpus, tok, length, seed
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        rng = random.Random(f"{self.seed} {info.id if info else 0}")
+        encode = functools.lru_cache(20000)(lambda s: self.tok.encode(s).ids)
+        while True:
+            ids, learn = [], []
+            while len(ids) < self.length:
+                for text, flag in self.corpus.document(rng):
+                    piece = encode(text)
+                    ids += piece
+                    learn += [flag] * len(piece)
+            yield np.array(ids[:self.length], np.int64), np.array(learn[:self.length], np.float32)
+
+
+def cross_entropy(h, embedding, target, learn):
+    logits = F.linear(h, embedding).float()
+    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+    return (loss * learn.flatten()).sum() / learn.sum()
+
+
+def train(model, corpus, tok, args, device):
+    model.to(device).train()
+    cuda = device == "cuda"
+    loss_of = cross_entropy
+    if cuda:
+        torch.set_float32_matmul_precision("high")
+        for layer in list(model.model.layers) + list(model.mtp.layers):
+            layer.compile(dynamic=False)                        # compiled once per kind of layer
+        loss_of = torch.compile(cross_entropy, dynamic=False)
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    opt = torch.optim.AdamW([dict(params=decayed, weight_decay=0.05), dict(params=others, weight_decay=0.0)],
+                            lr=args.lr, betas=(0.9, 0.98), eps=1e-9, fused=cuda)
+    workers = min(14, (os.cpu_count() or 2) - 1) if cuda else 0
+    rows = torch.utils.data.DataLoader(Rows(corpus, tok, args.row + 2, args.seed), args.batch, num_workers=workers,
+                                       pin_memory=cuda, prefetch_factor=8 if workers else None)
+    log, start, warm, tokens = [], None, time.time(), 0
+    for step, (ids, learn) in enumerate(rows):
+        if step == 4:
+            start = time.time()                                 # compilation does not count
+            print(f"first steps: {start - warm:.0f} s", flush=True)
+        done = (time.time() - start) / (60 * args.minutes) if start else 0.0
+        if done >= 1:
+            break
+        rate = args.lr * min((step + 1) / 200, 1) * min(done / 0.03 + 0.02, 1) * 0.5 * (1 + math.cos(math.pi * done))
+        for group in opt.param_groups:
+            group["lr"] = rate
+        ids, learn = ids.to(device, non_blocking=True), learn.to(device, non_blocking=True)
+        with torch.autocast(device, torch.bfloat16):
+            h, m, balance = model(ids[:, :-1])
+            table = model.model.embed_tokens.weight
+            main = loss_of(h, table, ids[:, 1:-1], learn[:, 1:-1])
+            draft = loss_of(m, table, ids[:, 2:], learn[:, 2:])
+        (main + 0.2 * draft + 0.01 * balance).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        tokens += args.row * args.batch if start else 0
+        if step % 100 == 0 or step < 6:
+            seconds = time.time() - (start or warm)
+            log.append(dict(step=step, tokens=tokens, seconds=round(seconds, 1), lr=round(rate, 6),
+                            loss=round(main.item(), 4), mtp=round(draft.item(), 4), balance=round(balance.item(), 3)))
+            print(json.dumps(log[-1]), flush=True)
+    return log
+
+
+# ---- 5. Export -------------------------------------------------------------------------------------------------------
+# The layout of the official FP8 checkpoints: one e4m3 tensor per projection and expert, BF16 scales for blocks of
+# 128 x 128 beside it, BF16 for the small and the delicate, float32 for the decay and the gated norm.
+
+def is_fp8(name):
+    return name.endswith(("q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "gate_proj",
+                          "up_proj", "down_proj"))
+
+
+def checkpoint_tensors(model):
+    files = {}
+
+    def put(name, w):
+        name = re.sub(r"^model\.", "model.language_model.", name)
+        if is_fp8(name.removesuffix(".weight")):
+            q, scale = fp8_blocks(w)
+            files[name] = q.reshape(w.shape).contiguous()
+            files[name + "_scale_inv"] = scale[:, 0, :, 0].bfloat16().contiguous()
+        elif name.endswith(("A_log", "linear_attn.norm.weight")):
+            files[name] = w.float().contiguous()
+        else:
+            files[name] = w.bfloat16().contiguous()
+
+    for name, w in model.state_dict().items():
+        w = w.cpu()
+        stem = name.rsplit(".", 1)[0]
+        if name.endswith("experts.gate_up_proj"):
+            for e in range(w.shape[0]):
+                put(f"{stem}.{e}.gate_proj.weight", w[e, 0])
+                put(f"{stem}.{e}.up_proj.weight", w[e, 1])
+        elif name.endswith("experts.down_proj"):
+            for e in range(w.shape[0]):
+                put(f"{stem}.{e}.down_proj.weight", w[e])
+        else:
+            put(name, w)
+    return files
+
+
+def load_checkpoint(model, folder):
+    """The way back, to go on with the training of an exported model."""
+    files = load_file(os.path.join(folder, "model.safetensors"))
+
+    def get(name):
+        name = re.sub(r"^model\.", "model.language_model.", name)
+        w = files[name].float()
+        if name + "_scale_inv" in files:
+            s = files[name + "_scale_inv"].float()
+            w *= s.repeat_interleave(128, 0)[:w.shape[0]].repeat_interleave(128, 1)[:, :w.shape[1]]
+        return w
+
+    for name, w in model.state_dict().items():
+        stem = name.rsplit(".", 1)[0]
+        if name.endswith("experts.gate_up_proj"):
+            w.copy_(torch.stack([torch.stack([get(f"{stem}.{e}.{k}_proj.weight") for k in ("gate", "up")])
+                                 for e in range(w.shape[0])]))
+        elif name.endswith("experts.down_proj"):
+            w.copy_(torch.stack([get(f"{stem}.{e}.down_proj.weight") for e in range(w.shape[0])]))
+        else:
+            w.copy_(get(name))
+
+
+def export(model, tok, out, template):
+    os.makedirs(out, exist_ok=True)
+    c, files = CONFIG, checkpoint_tensors(model)
+    save_file(files, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
+    os.chmod(os.path.join(out, "model.safetensors"), 0o644)
+
+    def write(name, obj, **how):
+        with open(os.path.join(out, name), "w", encoding="utf-8") as f:
+            json.dump(obj, f, ensure_ascii=False, **how)
+            f.write("\n")
+
+    n, end, stop = c["full_attention_interval"], tok.token_to_id("<|endoftext|>"), tok.token_to_id("<|im_end|>")
+    text = {k: v for k, v in c.items() if k != "rope_theta"}
+    text.update(model_type="qwen3_5_moe_text", attention_bias=False, attn_output_gate=True, dtype="bfloat16",
+                eos_token_id=end, hidden_act="silu", max_position_embeddings=4096, mamba_ssm_dtype="float32",
+                mlp_only_layers=[], mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False,
+                tie_word_embeddings=True,
+                layer_types=["full_attention" if i % n == n - 1 else "linear_attention"
+                             for i in range(c["num_hidden_layers"])],
+                rope_parameters=dict(rope_type="default", rope_theta=c["rope_theta"],
+                                     partial_rotary_factor=c["partial_rotary_factor"]))
+    kept = sorted(k.removesuffix(".weight") for k, w in files.items()
+                  if k.endswith(".weight") and w.dtype == torch.bfloat16 and w.dim() >= 2)
+    write("config.json", dict(
+        architectures=["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe", text_config=text,
+        tie_word_embeddings=True,
+        quantization_config=dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                 weight_block_size=[128, 128], modules_to_not_convert=kept)), indent=1)
+    write("generation_config.json", dict(bos_token_id=end, do_sample=True, eos_token_id=[stop, end], pad_token_id=end,
+                                         temperature=0.3, top_k=20, top_p=0.9), indent=1)
+    write("tokenizer.json", json.loads(tok.to_str()), separators=(",", ":"))
+    added = {str(tok.token_to_id(t)): dict(content=t, lstrip=False, normalized=False, rstrip=False, single_word=False,
+                                           special=t not in NOT_SPECIAL) for t in ADDED}
+    write("tokenizer_config.json", dict(
+        add_bos_token=False, add_prefix_space=False, added_tokens_decoder=added, bos_token=None,
+        clean_up_tokenization_spaces=False, eos_token="<|im_end|>", errors="replace", model_max_length=4096,
+        pad_token="<|endoftext|>", pretokenize_regex=PATTERN, split_special_tokens=False,
+        tokenizer_class="Qwen2Tokenizer", unk_token=None), indent=1)
+    if template and os.path.abspath(template) != os.path.abspath(os.path.join(out, "chat_template.jinja")):
+        shutil.copy(template, os.path.join(out, "chat_template.jinja"))
+    size = sum(os.path.getsize(f) for f in glob.glob(os.path.join(out, "*")))
+    print(f"{out}: {len(files)} tensors, {size:,} bytes")
+    assert size <= 12_000_000
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("--data", required=True, help="text folder of the data archive")
+    ap.add_argument("--out", required=True, help="folder to write, e.g. models/demo")
+    ap.add_argument("--questions", default=os.path.join(HERE, "demo_questions"))
+    ap.add_argument("--template", default=os.path.join(HERE, "../models/demo/chat_template.jinja"))
+    ap.add_argument("--resume", help="exported model to go on from, with its tokenizer")
+    ap.add_argument("--minutes", type=float, default=9)
+    ap.add_argument("--batch", type=int, default=128)
+    ap.add_argument("--row", type=int, default=512, help="tokens in a row, a multiple of 64")
+    ap.add_argument("--lr", type=float, default=2e-3)
+    ap.add_argument("--seed", type=int, default=1)
+    args = ap.parse_args()
+    torch.manual_seed(args.seed)
+    corpus = Corpus(read_questions(args.questions), read_texts(args.data))
+    print(f"{len(corpus.entries)} questions, {len(corpus.stories)} stories, {len(corpus.prose)} passages")
+    if args.resume:
+        tok = Tokenizer.from_file(os.path.join(args.resume, "tokenizer.json"))
+    else:
+        tok = train_tokenizer(corpus.tokenizer_texts(), CONFIG["vocab_size"])
+    model = Model()
+    if args.resume:
+        load_checkpoint(model, args.resume)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    log = train(model, corpus, tok, args, device)
+    export(model.cpu(), tok, args.out, args.template)
+    with open(os.path.join(os.path.dirname(os.path.abspath(args.out)), "demo_train_log.json"), "w") as f:
+        json.dump(log, f)
+
+
+if __name__ == "__main__":
+    main()
