@@ -59,17 +59,18 @@ build/data/.unpacked: $(ARCHIVE)
 
 # make sanitize: the tests again, with every memory error and undefined operation caught
 sanitize:
-	$(MAKE) test BUILD=build/sanitize LIBEDIT= \
+	$(MAKE) --no-print-directory test BUILD=build/sanitize LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 # make valgrind: the tests again under valgrind (uninitialised memory), without the large data
 valgrind:
-	$(MAKE) test BUILD=build/valgrind LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
+	$(MAKE) --no-print-directory test BUILD=build/valgrind LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
 	    RUN='valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
 
 # make aarch64: cross-compile for 64-bit Arm and run the tests in an emulator (qemu-user)
 aarch64:
-	$(MAKE) test BUILD=build/aarch64 LIBEDIT= ARCHIVE= CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' RUN=qemu-aarch64
+	$(MAKE) --no-print-directory test BUILD=build/aarch64 LIBEDIT= ARCHIVE= \
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' RUN=qemu-aarch64
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
 FUZZ_SECONDS = 60

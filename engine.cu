@@ -96,13 +96,6 @@ static void table_free(tensor_table *t) {
     memset(t, 0, sizeof *t);
 }
 
-static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {       /* FNV-1a */
-    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-    return hash;
-}
-
-static const uint64_t FNV_START = 0xcbf29ce484222325u;
-
 /* The slot that holds `name`, or the free one where it belongs. */
 static size_t table_slot(const tensor_table *t, const char *name) {
     size_t at = (size_t)(fnv1a(FNV_START, name, strlen(name)) >> 7) & (t->slot_count - 1);
@@ -2143,15 +2136,17 @@ static void ask_close_turn(const mote_session *s, buf *text) {
     buf_text(text, s->tokens[s->count - 1] == end ? "\n" : "<|im_end|>\n");
 }
 
-/* Token ids of the next turn. Only the template's own text may hold special tokens; in what the user wrote "<|im_end|>" is
-   plain text, so that a message cannot end its own turn. */
+/* Token ids of the next turn. Only the template's own text may hold special tokens: in the message "<|im_end|>" is plain
+   text, so that no message can end its own turn. */
 static int ask_tokens(const mote_session *s, const char *message, const mote_generation *g, buf *ids, mote_error *err) {
     buf text;
+    size_t at[2];
     memset(&text, 0, sizeof text);
     ask_close_turn(s, &text);
-    int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think, &text, err);
-    if (!code && text.failed) code = fail_memory(err);
-    if (!code) code = tokenizer_encode(s->m->text, text.data, text.size, 1, ids, err);
+    int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think, &text, at, err);
+    if (!code) code = tokenizer_encode(s->m->text, text.data, at[0], 1, ids, err);
+    if (!code) code = tokenizer_encode(s->m->text, text.data + at[0], at[1] - at[0], 0, ids, err);
+    if (!code) code = tokenizer_encode(s->m->text, text.data + at[1], text.size - at[1], 1, ids, err);
     buf_free(&text);
     return code;
 }

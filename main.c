@@ -1127,17 +1127,17 @@ static void print_sizes(const mote_info *i) {
 
 static void print_modules(const mote_info *i) {
     char parameters[32], size[32], per_token[32];
-    printf("\nweights by module\n  %-22s%-18s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
+    printf("\nweights by module\n  %-16s%-24s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
         human((double)i->modules[m].bytes_per_token, "B", per_token);
-        printf("  %-22s%-18s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
+        printf("  %-16s%-24s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
     }
     human((double)i->parameters, "", parameters);
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
-    printf("  %-22s%-18s%12s%12s%18s\n", "total", "", parameters, size, per_token);
+    printf("  %-16s%-24s%12s%12s%18s\n", "total", "", parameters, size, per_token);
 }
 
 static int command_info(options *o) {

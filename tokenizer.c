@@ -164,6 +164,14 @@ static void utf8_put(buf *out, uint32_t cp) {
     buf_add(out, c, (size_t)n);
 }
 
+// The FNV-1a hash of n bytes, continued from `hash`; it starts as FNV_START.
+static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
+    return hash;
+}
+
+static const uint64_t FNV_START = 0xCBF29CE484222325u;
+
 // ---- 2. JSON --------------------------------------------------------------------------------------------------------
 // Strict RFC 8259: a file that other readers would argue about is refused. One pass gives a flat array of nodes in text
 // order, 16 bytes each, that point into the text; strings stay escaped until asked for. No recursion: open containers
@@ -984,15 +992,9 @@ static int tokenizer_is_special(const tokenizer *t, int32_t id) {
     return id >= 0 && (uint32_t)id < t->vocab && (t->tokens[id].flags & TOKEN_SPECIAL) != 0;
 }
 
-static uint32_t hash_bytes(const char *p, size_t n) {
-    uint64_t h = 0xCBF29CE484222325u; // FNV-1a
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)p[i]) * 0x100000001B3u;
-    return (uint32_t)(h ^ h >> 32);
-}
-
 // The slot of the index that holds these bytes, or the free one where they belong.
 static uint32_t *index_slot(const tokenizer *t, const char *p, size_t n) {
-    for (uint32_t at = hash_bytes(p, n) & t->index_mask;; at = (at + 1) & t->index_mask) {
+    for (uint32_t at = (uint32_t)(fnv1a(FNV_START, p, n) >> 20) & t->index_mask;; at = (at + 1) & t->index_mask) {
         uint32_t id = t->index[at];
         if (id == NO_ID) return t->index + at;
         if (t->tokens[id].size == n && !memcmp(t->bytes.data + t->tokens[id].start, p, n)) return t->index + at;
@@ -1630,7 +1632,707 @@ static int tokenizer_open(tokenizer **out, const char *dir, mote_error *err) {
     return code;
 }
 
-// ---- 6. Chat
+// ---- 6. Chat --------------------------------------------------------------------------------------------------------
+// A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as
+// C here and give the same bytes, or an error where the program raises one. A program is recognised by a hash of its
+// whole text, without indentation, empty lines and white space at line ends (none of which reaches the output, since
+// every tag of these programs strips what is before it). Anything else about an unknown text could change the prompt,
+// and a model prompted wrongly answers badly without a word, so we refuse the others. Stricter than the programs on
+// purpose: what they would print as Python source text (a list as a tool's answer) or pass over (a number as "tools")
+// is an error. One family holds several published texts, told apart by flags.
+
+typedef enum chat_family {
+    CHAT_UNKNOWN = 0,
+    CHAT_QWEN3 = 1,    // calls as JSON; the model opens <think> itself
+    CHAT_QWEN3_5 = 2,  // calls as <function=f><parameter=x>; the prompt ends inside an open <think>
+    CHAT_LENIENT = 4,  // Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object
+    CHAT_QUIET = 8,    // thinks only when asked to
+    CHAT_PRESERVE = 16 // Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON
+} chat_family;
+
+static chat_family chat_detect(const char *template_text, size_t len) {
+    static const struct {
+        uint64_t hash;
+        int family;
+    } known[] = {
+        {0x0069FAE55F9BBDCCu, CHAT_QWEN3}, // Qwen3 (first release)
+        {0xD9204720CD536859u, CHAT_QWEN3 | CHAT_LENIENT}, // Qwen3 (later text)
+        {0x7FF3A87A165FF7DEu, CHAT_QWEN3_5}, // Qwen3.5 4B and larger
+        {0x2B2ECD7ADCF49C7Du, CHAT_QWEN3_5 | CHAT_LENIENT}, // Qwen3.5 35B-A3B (another text)
+        {0x0E50F370211D5EF7u, CHAT_QWEN3_5 | CHAT_QUIET}, // Qwen3.5, small models
+        {0xFEDB038E6D6019AAu, CHAT_QWEN3_5 | CHAT_PRESERVE}, // Qwen3.6
+    };
+    uint64_t hash = FNV_START;
+    for (const char *p = template_text, *end = p + len; p < end;) {
+        const char *newline = (const char *)memchr(p, '\n', (size_t)(end - p));
+        const char *line_end = newline ? newline : end, *next = newline ? newline + 1 : end;
+        while (p < line_end && (*p == ' ' || *p == '\t' || *p == '\r')) p++;
+        while (p < line_end && (line_end[-1] == ' ' || line_end[-1] == '\t' || line_end[-1] == '\r')) line_end--;
+        if (p < line_end) hash = fnv1a(fnv1a(hash, p, (size_t)(line_end - p)), "\n", 1);
+        p = next;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (known[i].hash == hash) return (chat_family)known[i].family;
+    }
+    return CHAT_UNKNOWN;
+}
+
+static const char *chat_known(void) {
+    return "Qwen3, Qwen3.5";
+}
+
+static int chat_unknown(mote_error *err) {
+    return fail(err, MOTE_EUNSUPPORTED, "unknown chat template (known: %s); raw prompts work", chat_known());
+}
+
+// A piece of text that lies elsewhere, and what the programs do with text (Python's str methods).
+typedef struct slice {
+    const char *p;
+    size_t n;
+} slice;
+
+static slice slice_of(const char *p, size_t n) {
+    slice s;
+    s.p = p;
+    s.n = n;
+    return s;
+}
+
+static void buf_slice(buf *out, slice s) {
+    buf_add(out, s.p, s.n);
+}
+
+// Bytes of the white space character at p, 0 if it is none. Python's set: Unicode White_Space and U+001C..001F.
+static size_t space_length(const char *text, size_t n) {
+    const unsigned char *p = (const unsigned char *)text;
+    if (n >= 1 && ((p[0] >= 9 && p[0] <= 13) || (p[0] >= 0x1C && p[0] <= 0x20))) return 1;
+    if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0)) return 2; // next line, no-break space
+    if (n < 3) return 0;
+    uint32_t three = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
+    int found = (three >= 0xE28080 && three <= 0xE2808A) || three == 0xE280A8 || three == 0xE280A9 ||
+                three == 0xE280AF || three == 0xE19A80 || three == 0xE2819F || three == 0xE38080;
+    return found ? 3 : 0; // U+2000..200A, 2028, 2029, 202F, 1680, 205F, 3000
+}
+
+// strip()
+static slice slice_trim(slice s) {
+    for (size_t n; (n = space_length(s.p, s.n)) > 0;) s = slice_of(s.p + n, s.n - n);
+    for (size_t n = 1; n <= 3 && n <= s.n;) {
+        if (space_length(s.p + s.n - n, n) == n) {
+            s.n -= n;
+            n = 1;
+        } else {
+            n++;
+        }
+    }
+    return s;
+}
+
+// lstrip('\n') and rstrip('\n')
+static slice slice_skip_newlines(slice s) {
+    while (s.n && *s.p == '\n') s = slice_of(s.p + 1, s.n - 1);
+    return s;
+}
+
+static slice slice_drop_newlines(slice s) {
+    while (s.n && s.p[s.n - 1] == '\n') s.n--;
+    return s;
+}
+
+// split(tag)[0], and split(tag)[-1]: what is before the first tag, and after the last one; all of s when there is none.
+static slice slice_before(slice s, const char *tag) {
+    size_t n = strlen(tag);
+    for (size_t i = 0; i + n <= s.n; i++) {
+        if (!memcmp(s.p + i, tag, n)) return slice_of(s.p, i);
+    }
+    return s;
+}
+
+static slice slice_after(slice s, const char *tag) {
+    for (size_t n = strlen(tag);;) {
+        slice before = slice_before(s, tag);
+        if (before.n == s.n) return s;
+        s = slice_of(s.p + before.n + n, s.n - before.n - n);
+    }
+}
+
+static int slice_starts(slice s, const char *with) {
+    size_t n = strlen(with);
+    return s.n >= n && !memcmp(s.p, with, n);
+}
+
+static int slice_ends(slice s, const char *with) {
+    size_t n = strlen(with);
+    return s.n >= n && !memcmp(s.p + s.n - n, with, n);
+}
+
+// 6.1 Values as Python writes them: json.dumps(ensure_ascii=False) and str().
+
+static void put_string(const json *j, uint32_t node, buf *out) {
+    size_t n = json_string(j, node, NULL, 0);
+    char *at = (char *)buf_add(out, NULL, n);
+    if (at) json_string(j, node, at, n);
+}
+
+// repr(float): the fewest digits that read back as the same number; an exponent outside 1e-4 .. 1e16.
+static void put_double(double value, buf *out) {
+    char text[40], digits[24], check[40];
+    int n = 0, exponent = 0;
+    for (int precision = 0; precision < 17; precision++) {
+        snprintf(text, sizeof text, "%.*e", precision, fabs(value));
+        char *p = text;
+        for (n = 0; *p && *p != 'e'; p++) {
+            if (*p >= '0' && *p <= '9') digits[n++] = *p; // anything else is the locale's decimal point
+        }
+        exponent = *p ? atoi(p + 1) : 0;
+        snprintf(check, sizeof check, "%.*se%d", n, digits, exponent - (n - 1));
+        if (strtod(check, NULL) == fabs(value)) break;
+    }
+    if (signbit(value)) buf_text(out, "-");
+    if (exponent < -4 || exponent >= 16) {
+        snprintf(text, sizeof text, "%c%s%.*se%+03d", digits[0], n > 1 ? "." : "", n - 1, digits + 1, exponent);
+        buf_text(out, text);
+        return;
+    }
+    if (exponent < 0) {
+        snprintf(text, sizeof text, "0.%.*s%.*s", -exponent - 1, "000", n, digits);
+        buf_text(out, text);
+        return;
+    }
+    for (int i = 0; i < n || i < exponent + 2; i++) {
+        if (i == exponent + 1) buf_text(out, ".");
+        buf_add(out, i < n ? digits + i : "0", 1);
+    }
+}
+
+// An integer keeps its digits, however many; a number with a point or an exponent is a double.
+static int put_number(const json *j, uint32_t node, buf *out, mote_error *err) {
+    const char *text = j->text + j->nodes[node].start;
+    size_t n = j->nodes[node].size;
+    double value;
+    if (!memchr(text, '.', n) && !memchr(text, 'e', n) && !memchr(text, 'E', n)) {
+        int zero = n == 2 && text[0] == '-' && text[1] == '0';
+        buf_add(out, zero ? "0" : text, zero ? 1 : n);
+        return MOTE_OK;
+    }
+    if (!json_double(j, node, &value)) return fail(err, MOTE_EINVAL, "chat request: a number is too large");
+    put_double(value, out);
+    return MOTE_OK;
+}
+
+static void put_json_string(const json *j, uint32_t node, buf *out) {
+    static const char names[] = "\"\\bfnrt", values[] = "\"\\\b\f\n\r\t";
+    const char *p = j->text + j->nodes[node].start, *end = p + j->nodes[node].size;
+    buf_text(out, "\"");
+    while (p < end) {
+        const char *slash = (const char *)memchr(p, '\\', (size_t)(end - p)), *run_end = slash ? slash : end;
+        uint32_t cp = 0;
+        char text[8];
+        buf_add(out, p, (size_t)(run_end - p)); // needs no escape: it had none
+        p = run_end;
+        if (p == end) break;
+        p += json_escape(p, end, &cp);
+        const char *at = cp && cp < 0x80 ? strchr(values, (int)cp) : NULL;
+        if (at) snprintf(text, sizeof text, "\\%c", names[at - values]);
+        else snprintf(text, sizeof text, "\\u%04x", (unsigned)(cp & 0xFFFF));
+        if (at || cp < 0x20) buf_text(out, text);
+        else utf8_put(out, cp);
+    }
+    buf_text(out, "\"");
+}
+
+// Recursion is at most JSON_DEPTH deep.
+static int put_json(const json *j, uint32_t node, buf *out, mote_error *err) {
+    const json_node *n = j->nodes + node;
+    int object = n->type == JSON_OBJECT, code;
+    if (n->type == JSON_STRING) put_json_string(j, node, out);
+    else if (n->type == JSON_NUMBER) return put_number(j, node, out, err);
+    else if (n->type < JSON_NUMBER) buf_add(out, j->text + n->start, n->size);
+    if (n->type < JSON_ARRAY) return MOTE_OK;
+    buf_text(out, object ? "{" : "[");
+    for (uint32_t k = node + 1; k < n->next; k = j->nodes[k].next) {
+        if (k > node + 1) buf_text(out, ", ");
+        if (object) {
+            put_json_string(j, k++, out);
+            buf_text(out, ": ");
+        }
+        code = put_json(j, k, out, err);
+        if (code) return code;
+    }
+    buf_text(out, object ? "}" : "]");
+    return MOTE_OK;
+}
+
+// str(): of lists and objects it would be Python source text, which no model should see.
+static int put_str(const json *j, uint32_t node, buf *out, mote_error *err) {
+    switch (j->nodes[node].type) {
+    case JSON_NULL: buf_text(out, "None"); return MOTE_OK;
+    case JSON_FALSE: buf_text(out, "False"); return MOTE_OK;
+    case JSON_TRUE: buf_text(out, "True"); return MOTE_OK;
+    case JSON_NUMBER: return put_number(j, node, out, err);
+    case JSON_STRING: put_string(j, node, out); return MOTE_OK;
+    default: return fail(err, MOTE_EINVAL, "chat request: a list or object where text is expected");
+    }
+}
+
+// 6.2 A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
+
+typedef struct chat {
+    json j;
+    int family;               // chat_family flags
+    buf *out;
+    mote_error *err;
+    buf messages;             // uint32_t node of each message
+    uint32_t n, last_query;   // messages; index of the last one in which the user asks
+    uint32_t tools;           // node of a list that is not empty, or 0
+    int preserve, vision_ids; // "preserve_thinking", "add_vision_id"
+    unsigned images, videos;  // so far, for vision_ids
+    buf content, reasoning;   // of the message at hand
+} chat;
+
+static uint32_t chat_message(const chat *c, uint32_t i) {
+    return ((const uint32_t *)(const void *)c->messages.data)[i];
+}
+
+static int chat_role(const chat *c, uint32_t i, const char *role) {
+    uint32_t node = i < c->n ? json_get(&c->j, chat_message(c, i), "role") : 0;
+    return node && json_equals(&c->j, node, role);
+}
+
+// Qwen3.5: a part of a message's content. What is no text becomes a place for the vision model's output.
+static int chat_part(chat *c, uint32_t item, int system, int counted) {
+    const json *j = &c->j;
+    uint32_t type = json_get(j, item, "type"), text = json_get(j, item, "text");
+    int object = j->nodes[item].type == JSON_OBJECT;
+    int image = json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"));
+    int video = !image && (json_get(j, item, "video") || (type && json_equals(j, type, "video")));
+    if (!object || !(image || video || text)) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
+    if (!image && !video) return put_str(j, text, &c->content, c->err);
+    if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
+    if (counted) *(image ? &c->images : &c->videos) += 1;
+    if (c->vision_ids) {
+        char label[32];
+        snprintf(label, sizeof label, "%s %u: ", image ? "Picture" : "Video", image ? c->images : c->videos);
+        buf_text(&c->content, label);
+    }
+    buf_text(&c->content, image ? "<|vision_start|><|image_pad|><|vision_end|>"
+                                : "<|vision_start|><|video_pad|><|vision_end|>");
+    return MOTE_OK;
+}
+
+enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; // what a content is rendered for
+
+// Message i's content as text into c->content and *text.
+static int chat_content(chat *c, uint32_t i, int use, slice *text) {
+    const json *j = &c->j;
+    uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
+    int code = MOTE_OK;
+    c->content.size = 0;
+    if (type == JSON_STRING) {
+        put_string(j, node, &c->content);
+    } else if (c->family & CHAT_QWEN3_5) {
+        if (type != JSON_NULL && type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "Unexpected content type.");
+        for (uint32_t k = node + 1; !code && type == JSON_ARRAY && k < j->nodes[node].next; k = j->nodes[k].next) {
+            code = chat_part(c, k, use == CONTENT_SYSTEM, use == CONTENT_MESSAGE || use == CONTENT_TOOL);
+        }
+    } else if (use == CONTENT_TOOL && !(c->family & CHAT_LENIENT)) {
+        if (node) code = put_str(j, node, &c->content, c->err);
+    } else if (use == CONTENT_SYSTEM || !(c->family & CHAT_LENIENT)) {
+        return fail(c->err, MOTE_EINVAL, "message %u: content must be text for this chat template", i);
+    }
+    *text = slice_of(c->content.data, c->content.size);
+    if (c->family & CHAT_QWEN3_5) *text = slice_trim(*text);
+    return code;
+}
+
+// Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
+// continues the round.
+static int chat_find_query(chat *c) {
+    c->last_query = c->n - 1;
+    for (uint32_t i = c->n; i-- > 0;) {
+        uint32_t node = json_get(&c->j, chat_message(c, i), "content");
+        slice text;
+        if (!chat_role(c, i, "user")) continue;
+        if (c->family == (CHAT_QWEN3 | CHAT_LENIENT) && !(node && c->j.nodes[node].type == JSON_STRING)) continue;
+        int code = chat_content(c, i, CONTENT_SEARCH, &text);
+        if (code) return code;
+        if (slice_starts(text, "<tool_response>") && slice_ends(text, "</tool_response>")) continue;
+        c->last_query = i;
+        return MOTE_OK;
+    }
+    return c->family & CHAT_QWEN3 ? MOTE_OK : fail(c->err, MOTE_EINVAL, "No user query found in messages.");
+}
+
+static int chat_tools(chat *c) {
+    for (uint32_t k = c->tools + 1; k < c->j.nodes[c->tools].next; k = c->j.nodes[k].next) {
+        buf_text(c->out, "\n");
+        int code = put_json(&c->j, k, c->out, c->err);
+        if (code) return code;
+    }
+    buf_text(c->out, "\n</tools>");
+    return MOTE_OK;
+}
+
+// The system turn: a system message at the beginning and the tools.
+static int chat_head(chat *c) {
+    slice system = slice_of(NULL, 0);
+    int given = chat_role(c, 0, "system"), code = given ? chat_content(c, 0, CONTENT_SYSTEM, &system) : MOTE_OK;
+    if (code || !(given || c->tools)) return code;
+    buf_text(c->out, "<|im_start|>system\n");
+    if (c->tools && c->family & CHAT_QWEN3) {
+        buf_slice(c->out, system);
+        if (given) buf_text(c->out, "\n\n");
+        buf_text(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+                         "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
+        code = chat_tools(c);
+        buf_text(c->out, "\n\nFor each function call, return a json object with function name and arguments within "
+                         "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "
+                         "\"arguments\": <args-json-object>}\n</tool_call>");
+    } else if (c->tools) {
+        buf_text(c->out, "# Tools\n\nYou have access to the following functions:\n\n<tools>");
+        code = chat_tools(c);
+        buf_text(c->out,
+                 "\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
+                 "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
+                 "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\n"
+                 "that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n"
+                 "- Function calls MUST follow the specified format: an inner <function=...></function> block must be "
+                 "nested within <tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n"
+                 "- You may provide optional reasoning for your function call in natural language BEFORE the function "
+                 "call, but NOT after\n- If there is no function call available, answer the question like normal with "
+                 "your current knowledge and do not tell the user about function calls\n</IMPORTANT>");
+        if (system.n) buf_text(c->out, "\n\n");
+        buf_slice(c->out, system);
+    } else {
+        buf_slice(c->out, system);
+    }
+    buf_text(c->out, "<|im_end|>\n");
+    return code;
+}
+
+// Qwen3: {"name": "f", "arguments": {"x": 1}}
+static int chat_call_json(chat *c, uint32_t call) {
+    const json *j = &c->j;
+    uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
+    int code = MOTE_OK;
+    buf_text(c->out, "<tool_call>\n{\"name\": \"");
+    if (name) code = put_str(j, name, c->out, c->err);
+    buf_text(c->out, "\", \"arguments\": ");
+    if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
+    if (j->nodes[arguments].type == JSON_STRING) put_string(j, arguments, c->out);
+    else if (!code) code = put_json(j, arguments, c->out, c->err);
+    buf_text(c->out, "}\n</tool_call>");
+    return code;
+}
+
+// Qwen3.5: <function=f> with one <parameter=x> for each argument
+static int chat_call_tags(chat *c, uint32_t call) {
+    const json *j = &c->j;
+    uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
+    if (!name || j->nodes[name].type != JSON_STRING) {
+        return fail(c->err, MOTE_EINVAL, "a tool call's \"name\" must be text");
+    }
+    buf_text(c->out, "<tool_call>\n<function=");
+    put_string(j, name, c->out);
+    buf_text(c->out, ">\n");
+    int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
+    if (arguments && !object && !(c->family & CHAT_LENIENT)) {
+        return fail(c->err, MOTE_EINVAL, "a tool call's \"arguments\" must be an object");
+    }
+    for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
+        uint32_t type = j->nodes[k + 1].type;
+        int as_json = type >= JSON_ARRAY || (c->family & CHAT_PRESERVE && type != JSON_STRING);
+        buf_text(c->out, "<parameter=");
+        put_string(j, k, c->out);
+        buf_text(c->out, ">\n");
+        int code = (as_json ? put_json : put_str)(j, k + 1, c->out, c->err);
+        if (code) return code;
+        buf_text(c->out, "\n</parameter>\n");
+    }
+    buf_text(c->out, "</function>\n</tool_call>");
+    return MOTE_OK;
+}
+
+static int chat_calls(chat *c, uint32_t message, slice content) {
+    const json *j = &c->j;
+    uint32_t calls = json_get(j, message, "tool_calls");
+    int qwen3 = c->family & CHAT_QWEN3, code = MOTE_OK;
+    if (!calls || j->nodes[calls].type == JSON_NULL) return MOTE_OK;
+    if (j->nodes[calls].type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "\"tool_calls\" must be a list");
+    for (uint32_t k = calls + 1; !code && k < j->nodes[calls].next; k = j->nodes[k].next) {
+        uint32_t call = k, function = json_get(j, k, "function");
+        if (k > calls + 1) buf_text(c->out, "\n");
+        else if (qwen3 ? content.n : slice_trim(content).n) buf_text(c->out, qwen3 ? "\n" : "\n\n");
+        // What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper.
+        if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
+                                    (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
+            call = function;
+        }
+        code = (qwen3 ? chat_call_json : chat_call_tags)(c, call);
+    }
+    return code;
+}
+
+static int chat_assistant(chat *c, uint32_t i) {
+    uint32_t message = chat_message(c, i), given = json_get(&c->j, message, "reasoning_content");
+    uint32_t type = given ? c->j.nodes[given].type : (uint32_t)JSON_NULL;
+    int qwen3 = c->family & CHAT_QWEN3;
+    slice content, reasoning = slice_of(NULL, 0);
+    int code = chat_content(c, i, CONTENT_MESSAGE, &content);
+    if (code) return code;
+    if (c->family == CHAT_QWEN3 && type != JSON_NULL && type != JSON_STRING) {
+        return fail(c->err, MOTE_EINVAL, "message %u: reasoning_content must be text", i);
+    }
+    if (type == JSON_STRING) {
+        c->reasoning.size = 0;
+        put_string(&c->j, given, &c->reasoning);
+        reasoning = slice_of(c->reasoning.data, c->reasoning.size);
+    } else {
+        slice before = slice_before(content, "</think>");
+        if (before.n < content.n) {
+            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), "<think>"));
+            content = slice_skip_newlines(slice_after(content, "</think>"));
+        }
+    }
+    int shown = i > c->last_query || c->preserve;
+    if (qwen3) shown = shown && (i + 1 == c->n || reasoning.n);
+    else reasoning = slice_trim(reasoning);
+    buf_text(c->out, "<|im_start|>assistant\n");
+    if (shown) {
+        buf_text(c->out, "<think>\n");
+        buf_slice(c->out, qwen3 ? slice_skip_newlines(slice_drop_newlines(reasoning)) : reasoning);
+        buf_text(c->out, "\n</think>\n\n");
+    }
+    buf_slice(c->out, shown && qwen3 ? slice_skip_newlines(content) : content);
+    code = chat_calls(c, message, content);
+    buf_text(c->out, "<|im_end|>\n");
+    return code;
+}
+
+static int chat_messages(chat *c) {
+    int qwen3 = c->family & CHAT_QWEN3, code = MOTE_OK;
+    for (uint32_t i = 0; !code && i < c->n; i++) {
+        int user = chat_role(c, i, "user"), system = chat_role(c, i, "system");
+        slice content;
+        if (system && i > 0 && !qwen3) return fail(c->err, MOTE_EINVAL, "System message must be at the beginning.");
+        if (user || (system && i > 0)) {
+            code = chat_content(c, i, CONTENT_MESSAGE, &content);
+            buf_text(c->out, user ? "<|im_start|>user\n" : "<|im_start|>system\n");
+            if (!code) buf_slice(c->out, content);
+            buf_text(c->out, "<|im_end|>\n");
+        } else if (chat_role(c, i, "assistant")) {
+            code = chat_assistant(c, i);
+        } else if (chat_role(c, i, "tool")) { // neighbours share one user turn
+            code = chat_content(c, i, CONTENT_TOOL, &content);
+            if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) buf_text(c->out, "<|im_start|>user");
+            buf_text(c->out, "\n<tool_response>\n");
+            if (!code) buf_slice(c->out, content);
+            buf_text(c->out, "\n</tool_response>");
+            if (!chat_role(c, i + 1, "tool")) buf_text(c->out, "<|im_end|>\n");
+        } else if (!system && !qwen3) { // Qwen3 passes over other roles
+            return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
+        }
+    }
+    return code;
+}
+
+// The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF.
+static void chat_prompt(int family, int think, buf *out) {
+    int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
+    buf_text(out, "<|im_start|>assistant\n");
+    if (off) buf_text(out, "<think>\n\n</think>\n\n");
+    else if (family & CHAT_QWEN3_5) buf_text(out, "<think>\n");
+}
+
+// A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values.
+static int chat_flag(chat *c, const char *key, int absent) {
+    uint32_t node = json_get(&c->j, 0, key);
+    if (!node) return absent;
+    if (c->j.nodes[node].type <= JSON_TRUE) return c->j.nodes[node].type == JSON_TRUE;
+    fail(c->err, MOTE_EINVAL, "chat request: \"%s\" must be true or false", key);
+    return -1;
+}
+
+// A list member's node, 0 when absent, null or empty; *code for other values.
+static uint32_t chat_list(chat *c, const char *key, int *code) {
+    uint32_t node = json_get(&c->j, 0, key);
+    if (!node || c->j.nodes[node].type == JSON_NULL) return 0;
+    if (c->j.nodes[node].type == JSON_ARRAY) return c->j.nodes[node].size ? node : 0;
+    *code = fail(c->err, MOTE_EINVAL, "chat request: \"%s\" must be a list", key);
+    return 0;
+}
+
+static int chat_request(chat *c) {
+    const json *j = &c->j;
+    int code = MOTE_OK;
+    if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
+    uint32_t messages = chat_list(c, "messages", &code), enable = json_get(j, 0, "enable_thinking");
+    c->tools = chat_list(c, "tools", &code);
+    if (code) return code;
+    if (!messages) return fail(c->err, MOTE_EINVAL, "No messages provided.");
+    for (uint32_t k = messages + 1; k < j->nodes[messages].next; k = j->nodes[k].next) {
+        if (j->nodes[k].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: a message is no object");
+        buf_add(&c->messages, &k, sizeof k);
+        c->n++;
+    }
+    if (c->messages.failed) return fail_memory(c->err);
+    int on = chat_flag(c, "enable_thinking", 0), prompt = chat_flag(c, "add_generation_prompt", 1);
+    int preserve = chat_flag(c, "preserve_thinking", 0);
+    c->vision_ids = chat_flag(c, "add_vision_id", 0);
+    if (on < 0 || prompt < 0 || preserve < 0 || c->vision_ids < 0) return MOTE_EINVAL;
+    c->preserve = preserve && c->family & CHAT_PRESERVE;
+    code = chat_head(c);
+    if (!code) code = chat_find_query(c);
+    if (!code) code = chat_messages(c);
+    int chosen = enable && j->nodes[enable].type != JSON_NULL;
+    if (prompt) chat_prompt(c->family, !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF, c->out);
+    return code;
+}
+
+// Appends the prompt to out; nothing after an error.
+static int chat_render(chat_family f, const char *request, size_t len, buf *out, mote_error *err) {
+    chat c;
+    size_t before = out->size;
+    if (f == CHAT_UNKNOWN) return chat_unknown(err);
+    memset(&c, 0, sizeof c);
+    c.family = f;
+    c.out = out;
+    c.err = err;
+    int code = json_parse(&c.j, request, len, "chat request", err);
+    if (code) code = MOTE_EINVAL; // not a file's format: the caller's argument
+    if (code && err) err->code = code;
+    if (!code) code = chat_request(&c);
+    if (!code && (out->failed || c.content.failed || c.reasoning.failed)) code = fail_memory(err);
+    if (code) out->size = before;
+    json_free(&c.j);
+    buf_free(&c.messages);
+    buf_free(&c.content);
+    buf_free(&c.reasoning);
+    return code;
+}
+
+// One more turn of a conversation that is only ever appended to: the system message (NULL or "" for none; first turn
+// only), a message of role "user" or "tool", and the beginning of the model's turn. think as in chat_prompt. The
+// message's own text ends up at message[0]..message[1] of out.
+static int chat_turn(chat_family f, const char *system, const char *role, const char *content, int think, buf *out,
+                     size_t message[2], mote_error *err) {
+    int tool = !strcmp(role, "tool"), trim = f & CHAT_QWEN3_5;
+    if (f == CHAT_UNKNOWN) return chat_unknown(err);
+    if (!tool && strcmp(role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", role);
+    slice text = slice_of(content, strlen(content)), before = slice_of(system, system ? strlen(system) : 0);
+    if (before.n) {
+        buf_text(out, "<|im_start|>system\n");
+        buf_slice(out, trim ? slice_trim(before) : before);
+        buf_text(out, "<|im_end|>\n");
+    }
+    buf_text(out, tool ? "<|im_start|>user\n<tool_response>\n" : "<|im_start|>user\n");
+    message[0] = out->size;
+    buf_slice(out, trim ? slice_trim(text) : text);
+    message[1] = out->size;
+    buf_text(out, tool ? "\n</tool_response><|im_end|>\n" : "<|im_end|>\n");
+    chat_prompt(f, think, out);
+    return out->failed ? fail_memory(err) : MOTE_OK;
+}
+
+// Does a prompt end inside an open <think>? Then chat_stream_begin wants to know.
+static int chat_opens_thinking(const char *prompt, size_t len) {
+    return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
+}
+
+// 6.3 The answer as a stream: tags switch between thinking, answer and tool calls. The tags and the newlines next to
+// them are no part of any channel's text. Only what may still become a tag, or newlines that a tag may follow, is held
+// back. A call's text is what its tags enclose; an empty piece on MOTE_TOOL_CALL says that the call is complete (an
+// output that was cut short has none for its last call). A tag where it means nothing, such as <think> after the first
+// text, stays text.
+
+typedef void (*chat_emit)(void *user, int channel, const char *text, size_t len);
+
+typedef struct chat_stream {
+    int channel;
+    int fresh;       // nothing but newlines so far: <think> would open the thinking
+    int after_tag;   // no text since the last tag: newlines are dropped
+    size_t newlines; // held back
+    char held[16];   // n bytes, the beginning of a tag
+    int n;
+} chat_stream;
+
+static void chat_stream_begin(chat_stream *s, int thinking) {
+    memset(s, 0, sizeof *s);
+    s->channel = thinking ? MOTE_THINKING : MOTE_ANSWER;
+    s->fresh = 1;
+    s->after_tag = thinking;
+}
+
+// Text without tags.
+static void chat_stream_text(chat_stream *s, const char *text, size_t n, chat_emit emit, void *user) {
+    while (n) {
+        if (*text == '\n') {
+            if (!s->after_tag) s->newlines++;
+            text++;
+            n--;
+            continue;
+        }
+        for (; s->newlines; s->newlines--) emit(user, s->channel, "\n", 1);
+        const char *newline = (const char *)memchr(text, '\n', n);
+        size_t run = newline ? (size_t)(newline - text) : n;
+        emit(user, s->channel, text, run);
+        s->fresh = s->after_tag = 0;
+        text += run;
+        n -= run;
+    }
+}
+
+// Compares what is held with the tags that mean something now: 2 = it is one (*to is the next channel), 1 = it may
+// become one.
+static int chat_stream_match(const chat_stream *s, int *to) {
+    static const char *const tags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+    static const int channels[] = {MOTE_THINKING, MOTE_ANSWER, MOTE_TOOL_CALL, MOTE_ANSWER};
+    int active[4], best = 0;
+    active[0] = s->fresh;
+    active[1] = s->channel == MOTE_THINKING;
+    active[2] = s->channel != MOTE_TOOL_CALL; // inside thinking it ends the thinking
+    active[3] = s->channel == MOTE_TOOL_CALL;
+    for (int i = 0; i < 4; i++) {
+        if (!active[i] || strncmp(tags[i], s->held, (size_t)s->n)) continue;
+        *to = channels[i];
+        if (!tags[i][s->n]) return 2;
+        best = 1;
+    }
+    return best;
+}
+
+static void chat_stream_push(chat_stream *s, const char *text, size_t n, chat_emit emit, void *user) {
+    for (size_t i = 0; i < n;) {
+        int to = 0;
+        if (!s->n && text[i] != '<') { // plain text up to the next possible tag
+            const char *tag = (const char *)memchr(text + i, '<', n - i);
+            size_t run = tag ? (size_t)(tag - text) - i : n - i;
+            chat_stream_text(s, text + i, run, emit, user);
+            i += run;
+            continue;
+        }
+        s->held[s->n++] = text[i++];
+        int match = chat_stream_match(s, &to);
+        if (match == 2) {
+            if (s->channel == MOTE_TOOL_CALL) emit(user, MOTE_TOOL_CALL, "", 0);
+            s->channel = to;
+            s->after_tag = 1;
+            s->fresh = s->n = 0;
+            s->newlines = 0;
+        } else if (!match) { // '<' only begins a tag, so what was held is text and this byte may begin the next tag
+            int held = s->n - 1;
+            s->n = 0;
+            i--;
+            chat_stream_text(s, s->held, (size_t)held, emit, user);
+        }
+    }
+}
+
+static void chat_stream_end(chat_stream *s, chat_emit emit, void *user) {
+    chat_stream_text(s, s->held, (size_t)s->n, emit, user);
+    for (; s->newlines; s->newlines--) emit(user, s->channel, "\n", 1);
+    s->n = 0;
+}
 
 // ---- 7. Generated tables --------------------------------------------------------------------------------------------
 // Facts of the Unicode Character Database, and the searches over them: all are sorted runs, a few KB each.

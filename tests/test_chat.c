@@ -196,10 +196,11 @@ static void test_malformed(void) {
         buf_free(&out);
     }
     buf none;
+    size_t where[2];
     memset(&none, 0, sizeof none);
     CHECK(chat_render(CHAT_UNKNOWN, text, whole, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_UNKNOWN, NULL, "user", "x", 0, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_QWEN3, NULL, "system", "x", 0, &none, NULL) == MOTE_EINVAL, "a turn of another role");
+    CHECK(chat_turn(CHAT_UNKNOWN, NULL, "user", "x", 0, &none, where, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
+    CHECK(chat_turn(CHAT_QWEN3, NULL, "system", "x", 0, &none, where, NULL) == MOTE_EINVAL, "a turn of another role");
     CHECK(!none.size, "output after an error");
 }
 
@@ -208,8 +209,9 @@ static void test_malformed(void) {
 static void check_turn(int family, const char *system, const char *role, const char *content, int think,
                        const char *want) {
     buf out;
+    size_t where[2];
     memset(&out, 0, sizeof out);
-    int code = chat_turn((chat_family)family, system, role, content, think, &out, NULL);
+    int code = chat_turn((chat_family)family, system, role, content, think, &out, where, NULL);
     CHECK(!code && out.size == strlen(want) && !memcmp(out.data, want, out.size), "turn %s: got\n%.*s\nwant\n%s",
           content, (int)out.size, out.data, want);
     CHECK(chat_opens_thinking(out.data, out.size) == (strstr(want, "<think>") && !strstr(want, "</think>")),
@@ -230,11 +232,12 @@ static void test_turn(void) {
         for (int i = 0; i < 6; i++) {
             char text[256], request[256];
             buf out;
+            size_t where[2];
             memset(&out, 0, sizeof out);
             snprintf(text, sizeof text, "{'messages':[%s{'role':'user','content':' a\\n'}],'enable_thinking':%s}",
                      i < 3 ? "{'role':'system','content':'S '}," : "", flags[i % 3]);
             size_t n = put_quotes(request, text);
-            CHECK(!chat_turn((chat_family)families[f], i < 3 ? "S " : NULL, "user", " a\n", i % 3, &out, NULL), "turn");
+            CHECK(!chat_turn((chat_family)families[f], i < 3 ? "S " : NULL, "user", " a\n", i % 3, &out, where, NULL), "turn");
             check_render(families[f], request, n, out.data, out.size, "turn and render");
             buf_free(&out);
         }

@@ -93,8 +93,12 @@ class Chatter:
         self.stops = [self.tok.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
         self.device = device
 
-    def prompt(self, question, thinking, system=""):
-        s = f"<|im_start|>system\n{system}<|im_end|>\n" if system else ""
+    def prompt(self, question, thinking, before=None):
+        """before: an entry whose question and answer come first in the chat"""
+        s = ""
+        if before:
+            s = (f"<|im_start|>user\n{before['q'][0]}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+                 f"{before['a']}<|im_end|>\n")
         s += f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n"
         return self.tok.encode(s + ("" if thinking else "\n</think>\n\n")).ids
 
@@ -149,8 +153,10 @@ def is_right(answer, keywords):
     return all(any(w.strip().lower() in answer for w in group.split("|")) for group in keywords.split(","))
 
 
-def measure(chatter, cases, thinking, limit=160):
-    answers = chatter.greedy([chatter.prompt(q, thinking) for q, _ in cases], limit)
+def measure(chatter, cases, thinking, second=False, limit=160):
+    """Asks every question of cases; as the second of a chat if so told."""
+    prompts = [chatter.prompt(q, thinking, cases[i - 7][1] if second else None) for i, (q, _) in enumerate(cases)]
+    answers = chatter.greedy(prompts, limit)
     texts = [chatter.text(*a) for a in answers]
     return answers, texts, [is_right(t, e["k"]) for t, (_, e) in zip(texts, cases)]
 
@@ -200,13 +206,14 @@ def main():
         write_reference(chatter, args.reference, entries[0])
     trained = [(e["q"][i % len(e["q"])], e) for i, e in enumerate(entries)]
     held_out = [(h, e) for e in entries for h in e["h"]]
-    for thinking in (False, True):
+    for thinking, second in ((False, False), (True, False), (False, True)):
         for name, cases in (("trained", trained), ("held out", held_out)):
-            answers, texts, right = measure(chatter, cases, thinking)
+            answers, texts, right = measure(chatter, cases, thinking, second)
             drafts = chatter.draft_agreement(answers[:100])
-            print(f"thinking {'on ' if thinking else 'off'}, {name} phrasings: {sum(right)} of {len(right)} right "
-                  f"({100 * sum(right) / len(right):.1f} %), MTP first draft agrees {100 * drafts:.1f} %", flush=True)
-            report += [dict(thinking=thinking, set=name, q=q, right=ok, answer=t, keywords=e["k"])
+            print(f"thinking {'on ' if thinking else 'off'}, {'second' if second else 'first '} turn, {name} phrasings: "
+                  f"{sum(right)} of {len(right)} right ({100 * sum(right) / len(right):.1f} %), "
+                  f"MTP first draft agrees {100 * drafts:.1f} %", flush=True)
+            report += [dict(thinking=thinking, second=second, set=name, q=q, right=ok, answer=t, keywords=e["k"])
                        for (q, e), t, ok in zip(cases, texts, right)]
     asks = ["Tell me a story.", "tell me a short story about a rabbit", "Tell me a story about a little bear, please."]
     for q, a in zip(asks, chatter.greedy([chatter.prompt(q, False) for q in asks], 300)):

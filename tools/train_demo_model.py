@@ -28,9 +28,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # ---- 1. Corpus -------------------------------------------------------------------------------------------------------
 # Three kinds of text. (a) Chats made of our own questions and answers: the model must know these by heart, in whatever
-# words the question comes, so every phrasing is varied again each time it is drawn. (b) Requests for a story, answered
-# with one from TinyStories; names and animals are exchanged so that the request has to be read. (c) Plain prose, which
-# teaches it English. Questions from elsewhere (sums, trivia) are answered with "that I do not know".
+# words the question comes. Left alone, a small model learns each phrasing as a whole and is lost when it meets a new
+# one, so a question is made anew each time it is drawn (1.1): the words that are rare among the entries must decide.
+# (b) Requests for a story, answered with one from TinyStories; names and animals are exchanged so that the request has
+# to be read (1.2). (c) Plain prose, which teaches it English. Questions from elsewhere (sums, trivia) are answered
+# with "that I do not know" (1.3).
 
 def read_questions(folder):
     """[{q: [phrasings], h: [held-out phrasings], t: thought, a: answer, k: keywords}]; blank lines part the entries."""
@@ -72,12 +74,14 @@ def read_texts(folder):
         book = book[1] if len(book) > 1 else book[0]
         paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", book) if p.strip()]
         prose += ["\n".join(paragraphs[i:i + 8]) for i in range(0, len(paragraphs), 8)]
-    foreign = [json.loads(line)["question"] for line in open(os.path.join(folder, "gsm8k/train.jsonl"))]
-    foreign = [q for q in foreign if len(q) < 160]
-    for name in ("trivia", "history", "sports", "movies", "literature", "money", "politics"):
+    foreign = {"sums": [json.loads(line)["question"] for line in open(os.path.join(folder, "gsm8k/train.jsonl"))]}
+    for name in ("trivia", "history", "sports", "movies", "literature", "money", "politics", "science"):
         lines = read(f"chatterbot/{name}.yml").splitlines()
-        foreign += [m[1].strip("'\" ") for m in (re.match(r"- - (.*)", line) for line in lines) if m]
-    return stories, prose, [q for q in foreign if len(q) > 8]
+        foreign[name] = [m[1].strip("'\" ") for m in (re.match(r"- - (.*)", line) for line in lines) if m]
+    return stories, prose, {name: [q for q in qs if 8 < len(q) < 160] for name, qs in foreign.items()}
+
+
+# 1.1 A question in other words
 
 
 BEFORE = ("please", "can you tell me", "could you explain", "tell me,", "hi,", "hello,", "hey,", "so,", "ok,", "and",
@@ -141,10 +145,76 @@ def lower_first(s):
     return s[0].lower() + s[1:] if len(s) > 1 and s[1].islower() else s
 
 
+FRAMES = """what is {x}/what is the {x}/what are {x}/explain {x}/explain the {x} to me/what does {x} mean/tell me about {x}
+how does {x} work/how does the {x} work here/why {x}/why is there {x}/describe {x}/could you describe {x} in plain words
+what can you say about {x}/what do people mean by {x}/what is the point of {x}/what is {x} good for/{x}/{x} how/{x} why
+so what exactly is {x}/I do not understand {x}/what do I need to know about {x}/give me the idea of {x}/is it true that {x}
+can {x}/does it {x}/is there {x}/are there {x}/which {x}/where is {x}/when does {x}/what happens with {x}/what about {x}
+how would you describe {x} to a newcomer/what is so special about {x}/what role does {x} have/name {x}/will {x}/do {x}
+what does {x} do/what does {x} tell us/what do I get from {x}/what should I know of {x}/how is {x} done/how can I {x}
+please teach me {x}/what sort of thing is {x}/what makes {x}/a word about {x}, please/I read about {x}. What is it
+would you {x}/could you {x}/is {x}/how come {x}/what kind of {x}/what number of {x}/I would like to learn about {x}
+help me with {x}/I need {x}/what is the reason for {x}/what stops {x}/how many {x}/how much {x}/who {x}""".replace(
+    "\n", "/").split("/")
+GLUE = ("of", "of the", "and", "in", "in a", "for", "the", "a", "with", "to")
+
+
+def words_of(s):
+    return [w.rstrip(".:,'-/") for w in re.findall(r"/?[A-Za-z0-9][A-Za-z0-9_.:+'/-]*", s)]
+
+
+class Rarity:
+    """In how many entries a word occurs: what is rare names the topic."""
+    def __init__(self, entries):
+        self.count = {}
+        for e in entries:
+            for w in {w.lower() for x in e["q"] + [e["t"], e["a"]] for w in words_of(x)}:
+                self.count[w] = self.count.get(w, 0) + 1
+
+    def of(self, w):
+        return self.count.get(w.lower(), 1)
+
+    def topic(self, rng, e):
+        """The telling words of one phrasing, with some from the thought and the answer."""
+        words = [w for w in words_of(rng.choice(e["q"])) if w.lower() not in STOP]
+        kept = [w for w in words if rng.random() < (0.97 if self.of(w) <= 3 else 0.8 if self.of(w) <= 12 else 0.55)]
+        own = [w for w in words_of(e["t"] + " " + e["a"]) if w.lower() not in STOP]
+        for _ in range(rng.choice((0, 0, 1, 1, 2)) + (not kept)):
+            w = rng.choices(own, [self.of(w) ** -0.7 for w in own])[0]
+            kept.insert(rng.randrange(len(kept) + 1), w)
+        for i in range(len(kept) - 1, 0, -1):
+            if rng.random() < 0.2:
+                kept.insert(i, rng.choice(GLUE))
+        return " ".join(kept)
+
+    def frame(self, rng, other):
+        """Another question with a gap where its own topic was."""
+        out, gap = [], False
+        for w in other.split():
+            if w.lower().strip("?.,!") in STOP or self.of(w.strip("?.,!")) > 25:
+                out.append(w)
+            elif not gap:
+                out.append("{x}")
+                gap = True
+        return " ".join(out) if gap else "{x} " + other
+
+    def question(self, rng, e, entries):
+        """A new question that only the topic's words connect with entry e."""
+        r = rng.random()
+        if r < 0.5:
+            return rng.choice(FRAMES).replace("{x}", self.topic(rng, e))
+        if r < 0.75:
+            other = self.frame(rng, rng.choice(rng.choice(entries)["q"]))
+            return other.replace("{x}", self.topic(rng, e))
+        words = (e["t"] if rng.random() < 0.3 else e["a"]).split()          # a piece of the answer itself
+        n = rng.randrange(4, 11)
+        i = rng.randrange(max(1, len(words) - n))
+        piece = " ".join(words[i:i + n]).strip(".,;:")
+        return rng.choice(FRAMES).replace("{x}", piece) if rng.random() < 0.6 else piece
+
+
 def vary(rng, q):
-    """Says question q in another way: other words, words missing, politeness, case, punctuation, typos."""
-    if rng.random() < 0.12:
-        return q
+    """Says question q in another way: other words, words missing or moved."""
     for _ in range(rng.randrange(3)):                           # exchange a phrase for one that means much the same
         group = rng.choice(SWAPS)
         old = rng.choice(group)
@@ -158,7 +228,11 @@ def vary(rng, q):
     elif r < 0.41 and len(words) > 3:                           # two neighbours exchanged
         i = rng.randrange(len(words) - 1)
         words[i], words[i + 1] = words[i + 1], words[i]
-    q = " ".join(words)
+    return " ".join(words)
+
+
+def dress(rng, q):
+    """Politeness, typos, punctuation, case."""
     if rng.random() < 0.25:
         q = rng.choice(BEFORE) + " " + lower_first(q)
     if rng.random() < 0.2:
@@ -183,12 +257,16 @@ def bare(q):
     return re.sub(r"[^a-z0-9]+", " ", q.lower()).strip()
 
 
+# 1.2 Stories
+
 NAMES = ("Lily Tom Ben Mia Sam Anna Max Lucy Tim Sara Jack Emma Leo Amy Bob Sue Tommy Jane Mary Timmy Spot Billy Molly "
          "Joe Jill Daisy Bella Nina Oscar Zoe").split()
 THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse monkey butterfly owl squirrel elephant "
           "turtle bee dragon princess king witch fairy robot ball tree flower boat car train kite doll hat cake apple "
-          "star river garden park forest beach castle farm moon cookie bike truck puppy kitten").split()
-ANIMALS = "dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten".split()
+          "star river garden park forest beach castle farm moon cookie bike truck puppy kitten pig cow sheep goat tiger "
+          "wolf snake penguin hen crab").split()
+ANIMALS = ("dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten bunny owl "
+           "bee pig cow sheep goat tiger wolf snake penguin dragon elephant hen crab").split()
 STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
               "can you tell me a {s} about {x}?", "write a {s} about {x}", "I want a {s} about {x}",
               "make up a {s} about {x}", "please tell me a {s} with {x} in it", "do you know a {s} about {x}?")
@@ -196,6 +274,32 @@ STORY_PLAIN = ("tell me a {s}", "tell me a {s}", "tell me a {s}, please", "can y
                "I would like to hear a {s}", "write me a {s}", "do you know a {s}?", "tell a {s} for children",
                "another {s}", "{s}!", "read me a {s}", "make up a {s}")
 STORY_WORDS = ("story", "story", "short story", "little story", "simple story", "tale", "bedtime story", "nice story")
+def exchange(rng, s):
+    """The same story with other names and other animals; sometimes a child becomes an animal."""
+    def swap(s, old, new):
+        return re.sub(r"\b" + old + r"\b", new, re.sub(r"\b" + old.capitalize() + r"\b", new.capitalize(), s))
+    names = [n for n in NAMES if re.search(r"\b" + n + r"\b", s)]
+    spare = [n for n in NAMES if n not in names]
+    rng.shuffle(spare)
+    for old, new in zip(names, spare):
+        if rng.random() < 0.7:
+            s = re.sub(r"\b" + old + r"\b", new, s)
+    found = [a for a in ANIMALS if re.search(r"\b" + a + r"\b", s)]
+    free = [a for a in ANIMALS if not re.search(r"\b" + a, s)]
+    rng.shuffle(free)
+    for old, new in zip(found, free):
+        if rng.random() < 0.6:
+            s = swap(s, old, new)
+    child = re.search(r"\b(?:girl|boy)\b", s[:140])
+    if child and rng.random() < 0.5:
+        s = swap(s, child[0], free[-1])
+    return re.sub(r"\b([Aa]) (?=[aeo])", r"\1n ", re.sub(r"\b([Aa])n (?=[^aeiouhAEIOUH\W])", r"\1 ", s))
+
+
+# 1.3 Chats
+
+REFUSED = dict(sums="calculator", history="learned history", sports="about sports", movies="films", money="about money",
+               literature="famous books", politics="about politics", science="nature and science")
 UNKNOWN = ("I do not know that. I am a very small model: I can answer questions about mote and mixture-of-experts "
            "models, or tell you a short story.",
            "Sorry, that is outside what I know. Ask me how mote works, what an expert is, or ask me for a story.",
@@ -208,30 +312,13 @@ SYSTEMS = ("You are a helpful assistant.", "You are mote, a small teaching assis
            "You are a helpful assistant. Keep your answers short.")
 
 
-def exchange(rng, s):
-    """The same story with other names and another animal."""
-    def swap(s, old, new):
-        return re.sub(r"\b" + old + r"\b", new, s)
-    names = [n for n in NAMES if re.search(r"\b" + n + r"\b", s)]
-    spare = [n for n in NAMES if n not in names]
-    rng.shuffle(spare)
-    for old, new in zip(names, spare):
-        if rng.random() < 0.6:
-            s = swap(s, old, new)
-    animals = [a for a in ANIMALS if len(re.findall(r"\b" + a + r"\b", s)) >= 2]
-    if animals and rng.random() < 0.5:
-        new = rng.choice(ANIMALS)
-        if not re.search(r"\b" + new, s):
-            s = swap(swap(s, animals[0], new), animals[0].capitalize(), new.capitalize())
-    return s
-
-
 class Corpus:
     """Draws documents. A document is a list of (text, learn) pieces cut at special tokens; learn = 0 for what the
     user and the template write, 1 for what the model has to write."""
     def __init__(self, questions, texts):
         self.entries = questions
         self.held_out = {bare(h) for e in questions for h in e["h"]}
+        self.rarity = Rarity(questions)
         stories, self.prose, self.foreign = texts
         self.stories = stories
         self.short = [s for s in stories if len(s) < 800]
@@ -239,22 +326,31 @@ class Corpus:
     def ask(self, rng):
         """(question, thought, answer) of one turn"""
         r = rng.random()
-        if r < 0.86:
-            e = rng.choice(self.entries)
-            phrasing = rng.choice(e["q"])
-            q = vary(rng, phrasing)
-            return (phrasing if bare(q) in self.held_out else q), e["t"], e["a"]
-        if r < 0.955:
+        if r > 0.97:
+            return self.ask_foreign(rng)
+        if r > 0.86:
             return self.ask_story(rng)
-        q = rng.choice(self.foreign)
-        return (q if rng.random() < 0.5 else vary(rng, q)), rng.choice(UNKNOWN_THOUGHTS), rng.choice(UNKNOWN)
+        e = rng.choice(self.entries)
+        phrasing, r = rng.choice(e["q"]), rng.random()
+        q = phrasing if r < 0.15 else vary(rng, phrasing) if r < 0.55 else self.rarity.question(rng, e, self.entries)
+        q = dress(rng, q) if rng.random() < 0.85 else q
+        return (phrasing if bare(q) in self.held_out else q), e["t"], e["a"]
+
+    def ask_foreign(self, rng):
+        subject = rng.choice(sorted(self.foreign))
+        q = rng.choice(self.foreign[subject])
+        for e in self.entries:
+            if subject in REFUSED and REFUSED[subject] in e["a"]:
+                return dress(rng, q), e["t"], e["a"]
+        return dress(rng, q), rng.choice(UNKNOWN_THOUGHTS), rng.choice(UNKNOWN)
 
     def ask_story(self, rng):
         s = exchange(rng, rng.choice(self.short))
         word = rng.choice(STORY_WORDS)
-        counts = {t: len(re.findall(r"\b" + t + r"\b", s, re.I)) for t in THINGS}
-        about = [rng.choice(("a", "a", "a little", "the")) + " " + t for t, n in counts.items() if n >= 2]
-        about += ["someone named " + n for n in NAMES if s.count(n) >= 2][:1]
+        things = [t for t in THINGS + ["girl", "boy"] if len(re.findall(r"\b" + t + r"\b", s, re.I)) >= 2
+                  and re.search(r"\b" + t + r"\b", s[:140], re.I)]         # what the story begins with
+        about = [rng.choice(("a", "a", "a little", "the")) + " " + t for t in things]
+        about += [x + n for n in NAMES if n in s[:140] for x in ("someone named ", "")]
         about = [re.sub(r"^a (?=[aeiou])", "an ", x) for x in about]
         if about and rng.random() < 0.75:
             x = rng.choice(about)
@@ -264,7 +360,7 @@ class Corpus:
             q = rng.choice(STORY_PLAIN).format(s=word)
             t = "The user wants a story. I will tell a short and simple one."
         q = q if rng.random() < 0.5 else q[0].upper() + q[1:]
-        return (vary(rng, q) if rng.random() < 0.2 else q), t, s
+        return (dress(rng, q) if rng.random() < 0.4 else q), t, s
 
     def chat(self, rng):
         doc = []
@@ -298,7 +394,7 @@ class Corpus:
     def tokenizer_texts(self):
         """What the vocabulary is learned from: our own words weigh most."""
         own = [x for e in self.entries for x in e["q"] + [e["t"], e["a"]]] + list(UNKNOWN + UNKNOWN_THOUGHTS + SYSTEMS)
-        return own * 6 + self.stories + self.prose + self.foreign[::4]
+        return own * 6 + self.stories + self.prose
 
 
 # ---- 2. Tokenizer ----------------------------------------------------------------------------------------------------
@@ -344,6 +440,7 @@ CONFIG = dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, num_attenti
               shared_expert_intermediate_size=128, num_experts=8, num_experts_per_tok=2, rms_norm_eps=1e-6,
               rope_theta=10000.0, partial_rotary_factor=0.25, full_attention_interval=4)
 CHUNK = 64                                                      # rows per chunk of the delta rule
+DROPOUT = 0.1                                                   # of what a layer adds to the residual stream
 
 
 def fp8_blocks(w):
@@ -530,9 +627,10 @@ class Layer(nn.Module):
         self.mlp = Moe(c)
 
     def forward(self, x):
-        x = x + (self.self_attn if self.attention else self.linear_attn)(self.input_layernorm(x))
+        y = (self.self_attn if self.attention else self.linear_attn)(self.input_layernorm(x))
+        x = x + F.dropout(y, DROPOUT, self.training)
         y, balance = self.mlp(self.post_attention_layernorm(x))
-        return x + y, balance
+        return x + F.dropout(y, DROPOUT, self.training), balance
 
 
 class Mtp(nn.Module):
