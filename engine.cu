@@ -703,7 +703,7 @@ typedef struct load_item {
     uint64_t offset, size;                     /* bytes inside the tensor */
     size_t at;                                 /* where in the arena */
     int to_float;                              /* convert to float; else copied as it is */
-    int is_scale;                              /* must be finite */
+    int is_scale;                              /* of FP8 blocks: must be below 128, see FP8_UNIT */
     const void **target;                       /* the pointer to set */
 } load_item;
 
@@ -1036,9 +1036,9 @@ static int load_floats(mote_model *m, const checkpoint *files, const load_item *
     if (!code) widen(item->from->type, stored, to, n);
     free(stored);
     for (size_t i = 0; !code && item->is_scale && i < n; i++)
-        if (!isfinite(to[i]))
-            code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is not finite, expected finite numbers", s->path,
-                        table_name(&files->table, item->from), i);
+        if (!(fabsf(to[i]) < 128))
+            code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is %g, expected finite numbers below 128", s->path,
+                        table_name(&files->table, item->from), i, (double)to[i]);
     if (!code && !item->is_scale) m->fingerprint = fnv1a(m->fingerprint, to, n * sizeof *to);
     return code;
 }
@@ -1246,14 +1246,13 @@ static void generation_number(const json *j, const char *key, double low, double
     if (json_double(j, json_get(j, 0, key), &value) && value >= low && value <= high) *out = (float)value;
 }
 
-/* generation_config.json: sampling defaults and end-of-text tokens. */
+/* generation_config.json: sampling defaults and end-of-text tokens. Without it, or without do_sample, greedy. */
 static int generation_read(mote_model *m, const char *dir, mote_error *err) {
     buf text;
     json j;
     uint64_t id;
     float top_k = 0;
     memset(&text, 0, sizeof text);
-    m->sampling.temperature = 1;
     if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
     int code = read_json(dir, "generation_config.json", &text, &j, err);
     if (code) return code;
@@ -1262,6 +1261,7 @@ static int generation_read(mote_model *m, const char *dir, mote_error *err) {
     if (eos && j.nodes[eos].type == JSON_ARRAY)
         for (uint32_t i = 0, node = eos + 1; i < j.nodes[eos].size; i++, node = j.nodes[node].next)
             if (json_u64(&j, node, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
+    m->sampling.temperature = 1;
     generation_number(&j, "temperature", 0, 100, &m->sampling.temperature);
     generation_number(&j, "top_k", 0, 1 << 24, &top_k);
     generation_number(&j, "top_p", 0, 1, &m->sampling.top_p);
@@ -1276,24 +1276,27 @@ static int generation_read(mote_model *m, const char *dir, mote_error *err) {
     return MOTE_OK;
 }
 
-/* Tokenizer, chat template and what ends a text. With no generation_config.json the end is config.json's, and the chat
-   families' <|im_end|>. */
-static int model_open_text(mote_model *m, const char *dir, mote_error *err) {
+/* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
+static int model_open_text(mote_model *m, const char *dir, int need_one, mote_error *err) {
     buf template_text;
     memset(&template_text, 0, sizeof template_text);
-    int code = tokenizer_open(&m->text, dir, err);
-    if (!code) code = template_read(dir, &template_text, err);
+    int code = template_read(dir, &template_text, err);
+    if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size))) code = tokenizer_open(&m->text, dir, err);
     if (!code && template_text.size) {
         m->has_template = 1;
         m->family = chat_detect(template_text.data, template_text.size);
         m->info.chat_template = m->family == CHAT_QWEN3_5 ? "Qwen3.5" : m->family == CHAT_QWEN3 ? "Qwen3" : NULL;
     }
     buf_free(&template_text);
-    if (!code && !m->eos_count) {
-        if (m->c.layers) add_eos(m, m->c.eos);
-        if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
-    }
     return code;
+}
+
+/* What ends a text when generation_config.json does not say: config.json's token, and the chat families' <|im_end|>.
+   Without a tokenizer there is no text to end. */
+static void model_default_eos(mote_model *m) {
+    if (m->eos_count || !m->text) return;
+    if (m->c.layers) add_eos(m, m->c.eos);
+    if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
 }
 
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
@@ -1305,9 +1308,9 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_model *m = (mote_model *)calloc(1, sizeof *m);
     if (!m) return fail_memory(error);
     int code = generation_read(m, dir, error);
-    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, error);
+    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts == MOTE_EVERYTHING ? model_open_text(m, dir, error) : MOTE_OK;
+        code = o.parts == MOTE_EVERYTHING ? model_open_text(m, dir, 0, error) : MOTE_OK;
         if (!code) code = model_open_weights(m, dir, &o.callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
@@ -1317,6 +1320,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
         mote_close(m);
         return code;
     }
+    model_default_eos(m);
     if (m->has_template && m->family == CHAT_UNKNOWN)
         notice(&o.callbacks, "%s: the chat template is none mote knows (%s); raw prompts work", dir, chat_known());
     *model = m;
@@ -1346,11 +1350,10 @@ static int give(const void *data, size_t count, size_t size, void *to, size_t ca
 }
 
 static int need_text(const mote_model *m, mote_error *err) {
-    return m->text ? MOTE_OK : fail(err, MOTE_EUNSUPPORTED, "the model was opened without a tokenizer");
+    return m->text ? MOTE_OK : fail(err, MOTE_EUNSUPPORTED, "the model has no tokenizer: no tokenizer.json, or opened for weights only");
 }
 
 static int need_chat(const mote_model *m, mote_error *err) {
-    if (need_text(m, err)) return MOTE_EUNSUPPORTED;
     if (m->family != CHAT_UNKNOWN) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "%s (known: %s); raw prompts work",
                 m->has_template ? "the checkpoint's chat template is not one mote knows" : "the checkpoint has no chat template", chat_known());
@@ -2140,7 +2143,7 @@ static void ask_close_turn(const mote_session *s, buf *text) {
    text, so that no message can end its own turn. */
 static int ask_tokens(const mote_session *s, const char *message, const mote_generation *g, buf *ids, mote_error *err) {
     buf text;
-    size_t at[2];
+    size_t at[2] = {0, 0};
     memset(&text, 0, sizeof text);
     ask_close_turn(s, &text);
     int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think, &text, at, err);
@@ -2161,7 +2164,8 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
     if (generation) g = *generation;
     if (!message) return fail(error, MOTE_EINVAL, "mote_ask: no message given");
     double start = seconds();
-    int code = need_chat(session->m, error);
+    int code = need_text(session->m, error);
+    if (!code) code = need_chat(session->m, error);
     if (!code) code = check_generation(&g, error);
     if (!code) code = ask_tokens(session, message, &g, &ids, error);
     size_t n = ids.size / sizeof(int32_t);

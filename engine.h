@@ -108,7 +108,7 @@ const mote_info *mote_model_info(const mote_model *model);
 
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt; default 64 */
+    int chunk;                             /* rows computed at a time while reading a prompt; default 32 */
     int threads;                           /* default: one for each processor this process may use */
     mote_callbacks callbacks;              /* used by every call on the session */
 } mote_session_options;

@@ -22,8 +22,8 @@
 
 /* ---- 1. Numbers --------------------------------------------------------------------------------------------------
    Each conversion is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
-   its bits, moved to the top of a float's exponent field, are the value times 2^-120, subnormals included. The two NaN
-   codes 0x7f and 0xff would come out as 480: a checkpoint holding them is refused when it is loaded. */
+   its bits, moved to their places in a float, are the value times 2^-120, subnormals included. The two NaN codes 0x7f and
+   0xff would come out as 480: a checkpoint holding them is refused when it is loaded. */
 
 typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 } dtype;
 
@@ -47,8 +47,10 @@ static inline float float_of_f16(uint16_t h) {
     return float_of_bits(bits | (uint32_t)(h & 0x8000) << 16);
 }
 
-static inline float float_of_fp8(uint8_t b) {
-    return float_of_bits((uint32_t)(b & 0x7f) << 20 | (uint32_t)(b & 0x80) << 24) * 0x1p120f;
+#define FP8_UNIT 0x1p120f        /* fp8_bits(code) * FP8_UNIT is the value; a block's scale is multiplied into it first */
+
+static inline float fp8_bits(uint8_t code) {
+    return float_of_bits((uint32_t)(int32_t)(int8_t)code << 20 & 0x87f00000u);
 }
 
 /* Functions marked SIMD are compiled once for each level of x86-64 and chosen when the program starts, so that one build
@@ -192,7 +194,7 @@ typedef struct matrix {
     dtype type;
     int rows, cols;
     const void *data;            /* [rows][cols] */
-    const float *scale;          /* FP8: [ceil(rows/block_rows)][ceil(cols/block_cols)], weight = code * scale */
+    const float *scale;          /* FP8: [ceil(rows/block_rows)][ceil(cols/block_cols)], weight = code * scale, scale < 128 */
     int block_rows, block_cols;
 } matrix;
 
@@ -216,8 +218,9 @@ INLINE void matrix_row(const matrix *w, int row, int col, int n, float *__restri
     for (int i = 0; i < n;) {
         int block = (col + i) / w->block_cols;
         int end = (block + 1) * w->block_cols - col;
+        float unit = scale[block] * FP8_UNIT;
         if (end > n) end = n;
-        for (; i < end; i++) out[i] = float_of_fp8(d[i]) * scale[block];
+        for (; i < end; i++) out[i] = fp8_bits(d[i]) * unit;
     }
 }
 
