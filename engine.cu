@@ -98,7 +98,7 @@ static void table_free(tensor_table *t) {
 
 /* The slot that holds `name`, or the free one where it belongs. */
 static size_t table_slot(const tensor_table *t, const char *name) {
-    size_t at = (size_t)(fnv1a(FNV_START, name, strlen(name)) >> 7) & (t->slot_count - 1);
+    size_t at = fold(fnv1a(FNV_START, name, strlen(name))) & (t->slot_count - 1);
     while (t->slots[at] && strcmp(table_name(t, table_at(t, t->slots[at] - 1)), name)) at = (at + 1) & (t->slot_count - 1);
     return at;
 }
@@ -1321,8 +1321,6 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
         return code;
     }
     model_default_eos(m);
-    if (m->has_template && m->family == CHAT_UNKNOWN)
-        notice(&o.callbacks, "%s: the chat template is none mote knows (%s); raw prompts work", dir, chat_known());
     *model = m;
     return MOTE_OK;
 }

@@ -172,6 +172,11 @@ static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {
 
 static const uint64_t FNV_START = 0xCBF29CE484222325u;
 
+// Its well-mixed bits: those in the middle hardly depend on the last byte.
+static uint32_t fold(uint64_t hash) {
+    return (uint32_t)(hash ^ hash >> 32);
+}
+
 // ---- 2. JSON --------------------------------------------------------------------------------------------------------
 // Strict RFC 8259: a file that other readers would argue about is refused. One pass gives a flat array of nodes in text
 // order, 16 bytes each, that point into the text; strings stay escaped until asked for. No recursion: open containers
@@ -994,7 +999,7 @@ static int tokenizer_is_special(const tokenizer *t, int32_t id) {
 
 // The slot of the index that holds these bytes, or the free one where they belong.
 static uint32_t *index_slot(const tokenizer *t, const char *p, size_t n) {
-    for (uint32_t at = (uint32_t)(fnv1a(FNV_START, p, n) >> 20) & t->index_mask;; at = (at + 1) & t->index_mask) {
+    for (uint32_t at = fold(fnv1a(FNV_START, p, n)) & t->index_mask;; at = (at + 1) & t->index_mask) {
         uint32_t id = t->index[at];
         if (id == NO_ID) return t->index + at;
         if (t->tokens[id].size == n && !memcmp(t->bytes.data + t->tokens[id].start, p, n)) return t->index + at;
