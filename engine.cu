@@ -10,6 +10,10 @@
    How a stage is computed is in kernels.cu, text in tokenizer.c; both are part of this one translation unit. It compiles
    as C11 and as C++17 (and CUDA). Compile it with optimisation (-O3): the loops of kernels.cu count on it. */
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE                            /* pread, sched_getaffinity, CLOCK_MONOTONIC under -std=c11 */
+#endif
+
 #include "engine.h"
 #include "tokenizer.c"
 #include "kernels.cu"
@@ -1198,11 +1202,11 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     return MOTE_OK;
 }
 
-static int model_open_weights(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks, mote_error *err) {
     checkpoint files;
     binder b;
     int code = model_bind(m, &files, &b, dir, callbacks, err);
-    if (!code) code = load_weights(&b, callbacks, err);
+    if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
     return code;
@@ -1303,15 +1307,15 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_options o;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_WEIGHTS_ONLY)
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION)
         return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
     mote_model *m = (mote_model *)calloc(1, sizeof *m);
     if (!m) return fail_memory(error);
     int code = generation_read(m, dir, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts == MOTE_EVERYTHING ? model_open_text(m, dir, 0, error) : MOTE_OK;
-        if (!code) code = model_open_weights(m, dir, &o.callbacks, error);
+        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, error) : MOTE_OK;
+        if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d", dir,
@@ -1818,6 +1822,10 @@ int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_erro
 const int32_t *mote_tokens(const mote_session *session, size_t *count) {
     *count = (size_t)session->count;
     return session->tokens;
+}
+
+int mote_context(const mote_session *session) {
+    return session->o.context;
 }
 
 const float *mote_logits(const mote_session *session) {
@@ -2398,6 +2406,7 @@ int mote_save_file(const mote_session *session, const char *path, mote_error *er
 
 int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     struct stat info;
+    mote_error why;
     char *bytes = NULL;
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
@@ -2405,7 +2414,10 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     if (!code && !(bytes = (char *)malloc((size_t)info.st_size + 1))) code = fail_memory(error);
     if (!code) code = read_at(fd, bytes, (size_t)info.st_size, 0, path, error);
     close(fd);
-    if (!code) code = mote_load(session, bytes, (size_t)info.st_size, error);
+    if (!code) {
+        code = mote_load(session, bytes, (size_t)info.st_size, &why);
+        if (code) fail(error, code, "%s: %s", path, why.message);
+    }
     free(bytes);
     return code;
 }

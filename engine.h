@@ -62,7 +62,8 @@ typedef struct mote_session mote_session;
 enum {                                     /* which parts of a checkpoint folder to open */
     MOTE_EVERYTHING = 0,                   /* weights, and tokenizer and chat template where the folder has them */
     MOTE_TEXT_ONLY = 1,                    /* tokenizer and chat template; no sessions */
-    MOTE_WEIGHTS_ONLY = 2                  /* no tokenizer: token ids in, token ids and logits out */
+    MOTE_WEIGHTS_ONLY = 2,                 /* no tokenizer: token ids in, token ids and logits out */
+    MOTE_DESCRIPTION = 3                   /* everything but the values of the weights: for mote_model_info; no sessions */
 };
 
 typedef struct mote_options {
@@ -169,6 +170,9 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
 
 /* The token history, *count ids. Owned by the session, valid until its next call. */
 const int32_t *mote_tokens(const mote_session *session, size_t *count);
+
+/* Tokens the session has room for. */
+int mote_context(const mote_session *session);
 
 /* The logits [vocab_size] that predict the next token. Owned by the session, valid until its next call; NULL when the
    timeline is empty. */

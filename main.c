@@ -980,20 +980,16 @@ static void chat_banner(const chat *c, const mote_info *info) {
         mote_version(), c->o->model, parameters, active, size, c->context, c->sampling.seed);
 }
 
-static int context_of(const options *o, const mote_info *info) {
-    return o->context ? o->context : info->context_max < 8192 ? info->context_max : 8192;
-}
-
 static int chat_with(const mote_model *model, chat *c) {
     const mote_info *info = mote_model_info(model);
     if (!info->chat_template)
         return complain(EXIT_FAILURE, "%s: no chat template mote knows; mote run --raw -p TEXT continues plain text",
                         c->o->model);
-    c->context = context_of(c->o, info);
     c->sampling = sampling_for(model, c->o);
     if (c->o->system && append(&c->system, c->o->system, strlen(c->o->system))) return EXIT_FAILURE;
     int code = open_session(model, c->o, &c->session);
     if (code) return code;
+    c->context = mote_context(c->session);
 #ifdef MOTE_LIBEDIT
     rl_getc_function = read_key;
 #endif
@@ -1144,7 +1140,7 @@ static int command_info(options *o) {
     mote_model *model = NULL;
     mote_memory plan;
     mote_error error = {0, ""};
-    int code = open_model(o, MOTE_EVERYTHING, &model);
+    int code = open_model(o, MOTE_DESCRIPTION, &model);
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
     if (!code && mote_plan(o->model, &how, &plan, &error)) code = report(&error);

@@ -1,6 +1,6 @@
 /* The smallest program with mote inside: it opens a model, asks one question and prints the answer as it comes.
 
-   Build   cc -std=c11 -D_GNU_SOURCE -O3 -x c engine.cu embed.c -o embed -lm -lpthread
+   Build   cc -O3 -x c engine.cu embed.c -o embed -lm -lpthread
    Run     ./embed [MODEL_FOLDER [QUESTION]] */
 #include "engine.h"
 

@@ -1,0 +1,1125 @@
+// Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones, real configs.
+// Usage: test_checkpoint [DATA], from the top of the repository; DATA is the unpacked data folder.
+//
+//   1. Files and folders for the tests    2. The container: 134 safetensors files
+//   3. Checkpoint folders made wrong      4. Tokenizer, template and generation_config.json made wrong
+//   5. Large checkpoints                  6. Configurations of published models
+
+#include "../engine.cu"
+#include "test.h"
+
+#include <dirent.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+// ---- 1. Files and folders for the tests -----------------------------------------------------------------------------
+// One temporary folder, emptied before each use. A checkpoint in it is changed by reading a shard's tensors with the
+// engine's own reader, changing the list, and writing it again.
+
+static char temp_dir[256], temp_name[512];
+
+static const char *in_temp(const char *name) {
+    snprintf(temp_name, sizeof temp_name, "%s/%s", temp_dir, name);
+    return temp_name;
+}
+
+static void temp_empty(void) {
+    DIR *d = opendir(temp_dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlink(in_temp(e->d_name))) rmdir(in_temp(e->d_name));
+    if (d) closedir(d);
+}
+
+static int temp_write(const char *name, const void *bytes, size_t size) {
+    FILE *f = fopen(in_temp(name), "wb");
+    int ok = f && fwrite(bytes, 1, size, f) == size;
+    if (f && fclose(f)) ok = 0;
+    return CHECK(ok, "%s cannot be written", temp_name);
+}
+
+static int temp_text(const char *name, const char *text) {
+    return temp_write(name, text, strlen(text));
+}
+
+static int temp_copy(const char *dir, const char *name) {
+    buf text = {0};
+    mote_error err = {0};
+    int ok = CHECK(!read_file(dir, name, &text, &err), "%s", err.message) && temp_write(name, text.data, text.size);
+    buf_free(&text);
+    return ok;
+}
+
+// A copy of tests/fixtures/NAME without its reference results.
+static int temp_fixture(const char *name) {
+    char dir[256];
+    int ok = 1;
+    snprintf(dir, sizeof dir, "tests/fixtures/%s", name);
+    temp_empty();
+    DIR *d = opendir(dir);
+    if (!CHECK(d, "%s: run this from the top of the repository", dir)) return 0;
+    for (struct dirent *e; ok && (e = readdir(d));)
+        if (strstr(e->d_name, ".safetensors") || !strcmp(e->d_name, "config.json")) ok = temp_copy(dir, e->d_name);
+    closedir(d);
+    return ok;
+}
+
+// Replaces the first `find` in a file of the temporary folder. 0 when it is not there.
+static int temp_replace(const char *name, const char *find, const char *replace) {
+    buf text = {0}, out = {0};
+    mote_error err;
+    const char *at = read_file(temp_dir, name, &text, &err) ? NULL : strstr(text.data, find);
+    if (at) {
+        buf_add(&out, text.data, (size_t)(at - text.data));
+        buf_text(&out, replace);
+        buf_text(&out, at + strlen(find));
+        temp_write(name, out.data, out.size);
+    }
+    buf_free(&text);
+    buf_free(&out);
+    return at != NULL;
+}
+
+typedef struct part {
+    char name[160], type[16];
+    int dims;
+    uint64_t shape[8];
+    size_t size;
+    char *data;
+} part;
+
+typedef struct parts {
+    int n;
+    part list[200];
+} parts;
+
+static void parts_free(parts *p) {
+    for (int i = 0; i < p->n; i++) free(p->list[i].data);
+    free(p);
+}
+
+static parts *parts_read(const char *file) {
+    parts *p = (parts *)calloc(1, sizeof *p);
+    tensor_table table = {0};
+    struct stat info;
+    mote_error err = {0};
+    int fd = open(in_temp(file), O_RDONLY);
+    int code = fd < 0 || fstat(fd, &info) || safetensors_read(&table, fd, (uint64_t)info.st_size, 0, file, &err);
+    CHECK(!code && table_count(&table) < COUNT(p->list), "%s: %s", file, err.message);
+    for (size_t i = 0; !code && i < table_count(&table) && i + 1 < COUNT(p->list); i++) {
+        const tensor *t = table_at(&table, i);
+        part *to = &p->list[p->n++];
+        snprintf(to->name, sizeof to->name, "%s", table_name(&table, t));
+        snprintf(to->type, sizeof to->type, "%s", container_types[t->type].name);
+        to->dims = t->dims;
+        memcpy(to->shape, t->shape, sizeof t->shape);
+        to->size = (size_t)t->size;
+        to->data = (char *)calloc(1, to->size + 1);
+        code = read_at(fd, to->data, to->size, t->begin, file, &err);
+    }
+    table_free(&table);
+    if (fd >= 0) close(fd);
+    return p;
+}
+
+static void parts_write(const parts *p, const char *file) {
+    buf header = {0}, out = {0};
+    size_t at = 0;
+    char text[512];
+    for (int i = 0; i < p->n; i++) {
+        const part *t = &p->list[i];
+        snprintf(text, sizeof text, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[", i ? ',' : '{', t->name, t->type);
+        buf_text(&header, text);
+        for (int d = 0; d < t->dims; d++) {
+            snprintf(text, sizeof text, "%s%llu", d ? "," : "", (unsigned long long)t->shape[d]);
+            buf_text(&header, text);
+        }
+        snprintf(text, sizeof text, "],\"data_offsets\":[%zu,%zu]}", at, at + t->size);
+        buf_text(&header, text);
+        at += t->size;
+    }
+    buf_text(&header, p->n ? "}" : "{}");
+    for (int i = 0; i < 8; i++) text[i] = (char)(header.size >> 8 * i & 0xFF);
+    buf_add(&out, text, 8);
+    buf_add(&out, header.data, header.size);
+    for (int i = 0; i < p->n; i++) buf_add(&out, p->list[i].data, p->list[i].size);
+    temp_write(file, out.data, out.size);
+    buf_free(&header);
+    buf_free(&out);
+}
+
+// Gives a tensor a dtype, a shape ("3,28") and zeros of that size.
+static void part_set(part *t, const char *type, const char *shape) {
+    uint64_t bits = 0;
+    snprintf(t->type, sizeof t->type, "%s", type);
+    for (int i = 0; i < TYPE_COUNT; i++)
+        if (!strcmp(container_types[i].name, type)) bits = (uint64_t)container_types[i].bits;
+    for (t->dims = 0; *shape; shape += *shape == ',') {
+        char *end;
+        t->shape[t->dims] = strtoull(shape, &end, 10);
+        bits *= t->shape[t->dims++];
+        shape = end;
+    }
+    free(t->data);
+    t->size = (size_t)(bits / 8);
+    t->data = (char *)calloc(1, t->size + 1);
+}
+
+// ---- 2. The container: 134 safetensors files ------------------------------------------------------------------------
+// Headers with ' for ", ` for ', and $T $I $[ $] $0 for a tensor, the beginning of an info, 200 brackets, and a NUL.
+// What is expected is what the reference reader says, but REJECT where mote is stricter on purpose: infos that are no
+// objects, names that are empty, hold a NUL or come twice (v13, v15, v16, e20, e76, e77, e78).
+
+enum { REJECT = -1 };
+
+static const struct {
+    const char *name, *header;
+    int data;           // bytes of zeros behind the header
+    uint64_t n;         // the length in the file's first 8 bytes; 0: that of the header
+    int tensors;        // expected, or REJECT
+} container_cases[] = {
+    {"v00_minimal_empty", "{}", 0, 0, 0},
+    {"v01_basic", "{$T}", 16, 0, 1},
+    {"v02_trailing_ws", "{$T} \t\r\n", 16, 0, 1},
+    {"v03_leading_ws", "\n\t {$T}", 16, 0, 1},
+    {"v04_scalar", "{'t':$I[],'data_offsets':[0,4]}}", 4, 0, 1},
+    {"v05_zero_dim", "{'t':$I[2,0],'data_offsets':[0,0]}}", 0, 0, 1},
+    {"v06_meta", "{'__metadata__':{'format':'pt'},$T}", 16, 0, 1},
+    {"v07_meta_null", "{'__metadata__':null,$T}", 16, 0, 1},
+    {"v08_meta_empty", "{'__metadata__':{},$T}", 16, 0, 1},
+    {"v09_unsorted_offsets", "{'b':$I[1],'data_offsets':[16,20]},'a':$I[2,2],'data_offsets':[0,16]}}", 20, 0, 2},
+    {"v10_unaligned_header", "{$T} ", 16, 0, 1},
+    {"v11_unaligned_tensor",
+     "{'a':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},"
+     "'b':{'dtype':'F32','shape':[1],'data_offsets':[1,5]}}", 5, 0, 2},
+    {"v12_extra_field_in_info", "{'t':$I[2,2],'data_offsets':[0,16],'foo':1}}", 16, 0, 1},
+    {"v13_info_as_array", "{'t':['I32',[2,2],[0,16]]}", 16, 0, REJECT},
+    {"v14_escaped_name", "{'\\u0074\\u00e9':$I[2,2],'data_offsets':[0,16]}}", 16, 0, 1},
+    {"v15_empty_name", "{'':$I[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"v16_nul_in_name", "{'a\\u0000b':$I[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"v17_zero_elem_huge_dim", "{'t':$I[0,18446744073709551615],'data_offsets':[0,0]}}", 0, 0, 1},
+    {"v18_huge_then_zero", "{'t':$I[18446744073709551615,0],'data_offsets':[0,0]}}", 0, 0, 1},
+    {"v19_overflow_then_zero", "{'t':$I[18446744073709551615,2,0],'data_offsets':[0,0]}}", 0, 0, REJECT},
+    {"v20_two_zero_sized_same_offset",
+     "{'a':$I[0],'data_offsets':[0,0]},'b':$I[0],'data_offsets':[0,0]},$T}", 16, 0, 3},
+    {"v21_F4", "{'t':{'dtype':'F4','shape':[1,2],'data_offsets':[0,1]}}", 1, 0, 1},
+    {"v22_F6", "{'t':{'dtype':'F6_E2M3','shape':[4],'data_offsets':[0,3]}}", 3, 0, 1},
+    {"e03_n0", "", 0, 0, REJECT},
+    {"e04_n_too_big_for_file", "{$T}", 16, 1000u, REJECT},
+    {"e05_n_eq_100000001", "{$T}", 16, 100000001u, REJECT},
+    {"e05b_n_eq_100000000_trunc", "{$T}", 16, 100000000u, REJECT},
+    {"e06_n_u64max", "{$T}", 16, 18446744073709551615u, REJECT},
+    {"e07_n_big_endian", "{$T}", 16, 4323455642275676160u, REJECT},
+    {"e08_n_one_short", "{$T}", 16, 56u, REJECT},
+    {"e09_n_one_long", "{$T}", 16, 58u, REJECT},
+    {"e10_bad_utf8", "\xff""", 0, 0, REJECT},
+    {"e11_not_json", "{", 0, 0, REJECT},
+    {"e12_root_array", "[]", 0, 0, REJECT},
+    {"e13_root_string", "'x'", 0, 0, REJECT},
+    {"e14_utf8_bom", "\xef""\xbb""\xbf""{}", 0, 0, REJECT},
+    {"e15_nul_padding", "{$T}$0$0", 16, 0, REJECT},
+    {"e16_trailing_garbage_json", "{$T}x", 16, 0, REJECT},
+    {"e17_trailing_comma", "{$T,}", 16, 0, REJECT},
+    {"e18_single_quotes", "{`t`:{`dtype`:`I32`,`shape`:[2,2],`data_offsets`:[0,16]}}", 16, 0, REJECT},
+    {"e19_comment", "{/*x*/$T}", 16, 0, REJECT},
+    {"e20_dup_name_same_offsets", "{$T,$T}", 16, 0, REJECT},
+    {"e21_dup_name_diff_offsets", "{$T,'t':$I[2,2],'data_offsets':[16,32]}}", 32, 0, REJECT},
+    {"e22_dup_field_in_info", "{'t':{'dtype':'I32','dtype':'F32','shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e23_dup_metadata", "{'__metadata__':{'a':'b'},'__metadata__':{'a':'c'},$T}", 16, 0, REJECT},
+    {"e24_dup_key_inside_metadata", "{'__metadata__':{'a':'b','a':'c'},$T}", 16, 0, 1},
+    {"e25_meta_nonstring", "{'__metadata__':{'a':1},$T}", 16, 0, REJECT},
+    {"e26_meta_nested", "{'__metadata__':{'a':{'b':'c'}},$T}", 16, 0, REJECT},
+    {"e27_meta_is_string", "{'__metadata__':'x',$T}", 16, 0, REJECT},
+    {"e28_meta_value_null", "{'__metadata__':{'a':null},$T}", 16, 0, REJECT},
+    {"e29_missing_dtype", "{'t':{'shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e30_missing_shape", "{'t':{'dtype':'I32','data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e31_missing_offsets", "{'t':$I[2,2]}}", 16, 0, REJECT},
+    {"e32_unknown_dtype", "{'t':{'dtype':'Q4','shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e33_lowercase_dtype", "{'t':{'dtype':'i32','shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e34_dtype_number", "{'t':{'dtype':3,'shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e35_negative_dim", "{'t':$I[-2,-2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e36_float_dim", "{'t':$I[2.0,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e37_exp_dim", "{'t':$I[2e0,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e38_string_dim", "{'t':$I['2',2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e39_dim_gt_u64", "{'t':$I[18446744073709551616],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e40_leading_zero_dim", "{'t':$I[02,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e41_shape_null", "{'t':$Inull,'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e42_offsets_one", "{'t':$I[2,2],'data_offsets':[16]}}", 16, 0, REJECT},
+    {"e43_offsets_three", "{'t':$I[2,2],'data_offsets':[0,16,16]}}", 16, 0, REJECT},
+    {"e44_offsets_negative", "{'t':$I[2,2],'data_offsets':[-16,0]}}", 16, 0, REJECT},
+    {"e45_offsets_reversed", "{'t':$I[2,2],'data_offsets':[16,0]}}", 16, 0, REJECT},
+    {"e46_first_offset_nonzero", "{'t':$I[2,2],'data_offsets':[4,20]}}", 20, 0, REJECT},
+    {"e47_hole", "{'a':$I[1],'data_offsets':[0,4]},'b':$I[1],'data_offsets':[8,12]}}", 12, 0, REJECT},
+    {"e48_overlap_partial", "{'a':$I[2],'data_offsets':[0,8]},'b':$I[2],'data_offsets':[4,12]}}", 12, 0, REJECT},
+    {"e49_overlap_full", "{'a':$I[2],'data_offsets':[0,8]},'b':$I[2],'data_offsets':[0,8]}}", 8, 0, REJECT},
+    {"e50_size_mismatch_small", "{'t':$I[2,2],'data_offsets':[0,4]}}", 4, 0, REJECT},
+    {"e51_size_mismatch_big", "{'t':$I[2,2],'data_offsets':[0,20]}}", 20, 0, REJECT},
+    {"e52_data_truncated", "{$T}", 14, 0, REJECT},
+    {"e53_data_extra", "{$T}", 17, 0, REJECT},
+    {"e54_no_tensors_but_data", "{}", 1, 0, REJECT},
+    {"e55_overflow_shape", "{'t':$I[2,18446744073709551614],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e56_overflow_bits", "{'t':$I[2,9223372036854775807],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e57_overflow_bits_not_bytes",
+     "{'t':{'dtype':'U8','shape':[4611686018427387904],'data_offsets':[0,4611686018427387904]}}", 0, 0, REJECT},
+    {"e58_bits_wrap_to_16bytes",
+     "{'t':{'dtype':'U8','shape':[2305843009213693954],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e59_offset_end_u64max",
+     "{'t':{'dtype':'U8','shape':[18446744073709551615],'data_offsets':[0,18446744073709551615]}}", 0, 0, REJECT},
+    {"e60_end_near_max_U8_2e60",
+     "{'t':{'dtype':'U8','shape':[2305843009213693951],'data_offsets':[0,2305843009213693951]}}", 0, 0, REJECT},
+    {"e61_F4_odd", "{'t':{'dtype':'F4','shape':[1,3],'data_offsets':[0,2]}}", 2, 0, REJECT},
+    {"e62_F4_scalar", "{'t':{'dtype':'F4','shape':[],'data_offsets':[0,1]}}", 1, 0, REJECT},
+    {"e63_F6_not_mult", "{'t':{'dtype':'F6_E2M3','shape':[5],'data_offsets':[0,4]}}", 4, 0, REJECT},
+    {"e64_info_is_string", "{'t':'x'}", 0, 0, REJECT},
+    {"e65_info_null", "{'t':null}", 0, 0, REJECT},
+    {"e66_info_number", "{'t':1}", 0, 0, REJECT},
+    {"e67_lone_surrogate", "{'\\ud800':$I[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e68_raw_control_char", "{'a\nb':$I[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e69_deep_nesting_unknown_field", "{'t':$I[2,2],'data_offsets':[0,16],'x':$[$]}}", 16, 0, REJECT},
+    {"e70_nan_literal", "{'t':$I[NaN],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e71_plus_sign", "{'t':$I[+2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e72_hex", "{'t':$I[0x2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e73_neg_zero_offset", "{'t':$I[2,2],'data_offsets':[-0,16]}}", 16, 0, REJECT},
+    {"e74_zero_size_mid_inside", "{'a':$I[2],'data_offsets':[0,8]},'z':$I[0],'data_offsets':[4,4]}}", 8, 0, REJECT},
+    {"e75_zero_size_at_end", "{'a':$I[2],'data_offsets':[0,8]},'z':$I[0],'data_offsets':[8,8]}}", 8, 0, 2},
+    {"e76_escaped_dup_name", "{$T,'\\u0074':$I[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e77_dtype_object_enum", "{'t':{'dtype':{'I32':null},'shape':[2,2],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e78_dup_name_first_zero_sized", "{'t':$I[0],'data_offsets':[0,0]},$T}", 16, 0, REJECT},
+    {"e79_offsets_object", "{'t':$I[2,2],'data_offsets':{'0':0,'1':16}}}", 16, 0, REJECT},
+    {"e80_f6_bits_ok_3bytes_for_4", "{'t':{'dtype':'F6_E3M2','shape':[2,2],'data_offsets':[0,3]}}", 3, 0, 1},
+    {"e81_dup_meta_escaped", "{'\\u005f_metadata__':{'a':'b'},$T}", 16, 0, 1},
+    {"e82_big_meta_only", "{'__metadata__':{'a':'b'}}", 0, 0, 0},
+    {"e83_whitespace_only", "    ", 0, 0, REJECT},
+    {"e84_surrogate_pair_ok", "{'\\ud83d\\ude00':$I[2,2],'data_offsets':[0,16]}}", 16, 0, 1},
+    {"e85_two_objects", "{}{}", 0, 0, REJECT},
+    {"e87_U8_bits_wrap_to_128bits",
+     "{'t':{'dtype':'U8','shape':[2305843009213693968],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e88_I32_bytes_wrap_to_16", "{'t':$I[4611686018427387908],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e89_shape_product_wraps_to_16",
+     "{'t':{'dtype':'U8','shape':[16,1152921504606846977],'data_offsets':[0,16]}}", 16, 0, REJECT},
+    {"e90_begin_plus_size_wraps",
+     "{'t':{'dtype':'U8','shape':[16],'data_offsets':[18446744073709551608,8]}}", 16, 0, REJECT},
+};
+
+static void expand_header(const char *from, buf *out) {
+    for (const char *p = from; *p; p++) {
+        if (*p != '$') {
+            buf_add(out, *p == '\'' ? "\"" : *p == '`' ? "'" : p, 1);
+            continue;
+        }
+        p++;
+        if (*p == 'T') buf_text(out, "\"t\":{\"dtype\":\"I32\",\"shape\":[2,2],\"data_offsets\":[0,16]}");
+        else if (*p == 'I') buf_text(out, "{\"dtype\":\"I32\",\"shape\":");
+        else if (*p == '0') buf_add(out, "", 1);
+        else memset(buf_add(out, NULL, 200), *p, 200);
+    }
+}
+
+// Reads the file and checks the verdict.
+static void check_container(const char *name, int fd, int tensors) {
+    tensor_table table = {0};
+    struct stat info;
+    mote_error err = {0};
+    int code = fstat(fd, &info) ? -1 : safetensors_read(&table, fd, (uint64_t)info.st_size, 0, "x.safetensors", &err);
+    if (tensors == REJECT) {
+        CHECK(code == MOTE_EFORMAT, "%s: code %d, should be refused", name, code);
+        CHECK(err.code == code && !strncmp(err.message, "x.safetensors: ", 15) && err.message[15] &&
+              !strchr(err.message, '\n'), "%s: message <%s>", name, err.message);
+    } else {
+        CHECK(!code && table_count(&table) == (size_t)tensors, "%s: code %d, %zu tensors, not %d: %s", name, code,
+              table_count(&table), tensors, err.message);
+    }
+    table_free(&table);
+}
+
+static void check_container_bytes(const char *name, uint64_t n, const buf *header, int data, int tensors) {
+    FILE *f = tmpfile();
+    unsigned char start[8];
+    for (int i = 0; i < 8; i++) start[i] = (unsigned char)(n >> 8 * i);
+    if (!CHECK(f && fwrite(start, 8, 1, f) == 1 && fwrite(header->data, 1, header->size, f) == header->size &&
+               !fflush(f) && !ftruncate(fileno(f), 8 + (off_t)header->size + data), "%s: tmpfile", name)) return;
+    check_container(name, fileno(f), tensors);
+    fclose(f);
+}
+
+static void test_container(void) {
+    int cases = 0;
+    buf header = {0};
+    for (size_t i = 0; i < COUNT(container_cases); i++, cases++) {
+        header.size = 0;
+        expand_header(container_cases[i].header, &header);
+        uint64_t n = container_cases[i].n ? container_cases[i].n : header.size;
+        check_container_bytes(container_cases[i].name, n, &header, container_cases[i].data, container_cases[i].tensors);
+    }
+    for (int i = 0; i < TYPE_COUNT; i++) {
+        char text[128];
+        int bits = container_types[i].bits;
+        if (bits < 8) continue;                                                 // v21, v22
+        header.size = 0;
+        snprintf(text, sizeof text, "{\"t\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}",
+                 container_types[i].name, 3 * bits / 8);
+        buf_text(&header, text);
+        check_container_bytes(text, header.size, &header, 3 * bits / 8, 1);
+        cases++;
+    }
+    for (int size = 0; size <= 7; size += 7, cases++) {                         // e01, e02
+        FILE *f = tmpfile();
+        if (CHECK(f && fwrite("\2\0\0\0\0\0\0", 1, (size_t)size, f) == (size_t)size && !fflush(f), "tmpfile"))
+            check_container("too short", fileno(f), REJECT);
+        if (f) fclose(f);
+    }
+    header.size = 0;                                                            // v30, e86
+    memset(buf_add(&header, NULL, MAX_HEADER + 1), ' ', MAX_HEADER + 1);
+    memcpy(header.data, "{}", 2);
+    header.size = MAX_HEADER;
+    check_container_bytes("v30_n_exactly_100000000", MAX_HEADER, &header, 0, 0);
+    header.size = MAX_HEADER + 1;
+    check_container_bytes("e86_n_100000001_real", MAX_HEADER + 1, &header, 0, REJECT);
+    cases += 2;
+    CHECK(cases == 134, "%d cases, not 134", cases);
+    buf_free(&header);
+}
+
+// The same cases as the generator that came with the test data writes them, with the reference reader's own verdicts.
+static void test_container_generator(void) {
+    static const char *const stricter[] = {"v13_", "v15_", "v16_", "e20_", "e76_", "e77_", "e78_"};
+    const char *tools = "../shared/tools/formats";
+    buf verdicts = {0};
+    char command[1024];
+    mote_error err;
+    int files = 0;
+    snprintf(command, sizeof command, "python3 %s/st_gen_cases.py %s >/dev/null 2>&1", tools, temp_dir);
+    temp_empty();
+    if (access("../shared/tools/formats/st_gen_cases.py", R_OK) || system(command)) {
+        test_skip("the generator of safetensors cases needs the shared tools and python3");
+        return;
+    }
+    CHECK(!read_file(tools, "st_reference_results.tsv", &verdicts, &err), "st_reference_results.tsv");
+    for (char *line = verdicts.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        char *tab = strchr(line, '\t');
+        if (!tab) continue;
+        *tab = 0;
+        int tensors = REJECT, fd = open(in_temp(line), O_RDONLY);
+        if (sscanf(tab + 1, "OK n=%d", &tensors) != 1) tensors = REJECT;
+        for (size_t i = 0; i < COUNT(stricter); i++)
+            if (has_prefix(line, stricter[i])) tensors = REJECT;
+        if (CHECK(fd >= 0, "%s is not there", temp_name)) {
+            check_container(line, fd, tensors);
+            close(fd);
+            files++;
+        }
+    }
+    CHECK(files == 134, "%d files, not 134", files);
+    buf_free(&verdicts);
+    temp_empty();
+}
+
+// ---- 3. Checkpoint folders made wrong -------------------------------------------------------------------------------
+// Each case is one change to a copy of a fixture, the code it must give and what the message (or, where the folder is
+// accepted, a notice) must say. mote_plan must agree with mote_open on all that can be seen without the weights.
+
+static void keep_notices(void *user, const char *line) {
+    CHECK(!strchr(line, '\n'), "a notice has a line feed: %s", line);
+    buf_text((buf *)user, line);
+    buf_text((buf *)user, "\n");
+}
+
+static int says(const char *text, const char *const *needles) {
+    for (int i = 0; i < 3 && needles[i]; i++)
+        if (!strstr(text, needles[i])) return 0;
+    return 1;
+}
+
+static void check_open(const char *title, int parts_to_open, int code, const char *const *needles) {
+    static char untouched;
+    mote_model *before = (mote_model *)(void *)&untouched, *m = before;
+    mote_options o = {0};
+    mote_error err = {-1, "nothing"};
+    buf notices = {0};
+    o.parts = parts_to_open;
+    o.callbacks.log = keep_notices;
+    o.callbacks.user = &notices;
+    int got = mote_open(temp_dir, &o, &m, &err);
+    buf_add(&notices, "", 1);
+    CHECK(got == code, "%s: code %d, not %d: %s", title, got, code, got ? err.message : "(accepted)");
+    if (got) CHECK(m == before && err.code == got && !strchr(err.message, '\n') && strstr(err.message, temp_dir),
+                   "%s: model touched, or code %d, or message <%s>", title, err.code, err.message);
+    const char *said = got ? err.message : notices.failed ? "" : notices.data;
+    CHECK(says(said, needles), "%s: message <%s> lacks %s, %s or %s", title, said, needles[0], needles[1], needles[2]);
+    if (!got) mote_close(m);
+    buf_free(&notices);
+}
+
+static void check_plan(const char *title, int code, const char *const *needles) {
+    mote_memory plan = {0};
+    mote_error err = {-1, "nothing"};
+    int got = mote_plan(temp_dir, NULL, &plan, &err);
+    CHECK(got == code, "%s: plan: code %d, not %d: %s", title, got, code, got ? err.message : "(accepted)");
+    if (got) CHECK(err.code == got && says(err.message, needles), "%s: plan: message <%s>", title, err.message);
+    else CHECK(plan.weights && plan.total >= plan.weights + plan.kv + plan.state, "%s: plan", title);
+}
+
+enum edit {
+    DROP,       // tensor a
+    ADD,        // tensor a of dtype b and shape c, zeros, to the file
+    RETYPE,     // tensor a to dtype b and shape c, zeros
+    RENAME,     // tensor a to b
+    POKE,       // the first bytes of tensor a become b
+    REPLACE,    // in the file, a by b
+    TEXT,       // the file becomes a
+    CUT,        // the file's last bytes: a of them
+    REMOVE      // the file
+};
+
+static const char *const F = "model.safetensors", *const CONFIG = "config.json",
+                  *const INDEX = "model.safetensors.index.json";
+
+typedef struct wrong_folder {
+    const char *title, *fixture;
+    enum edit edit;
+    const char *file, *a, *b, *c;
+    int code, plan;             // of mote_open; of mote_plan, SAME as that or OK
+    const char *needles[3];
+} wrong_folder;
+
+enum { SAME = 0, FINE = 1 };
+
+static void edit_tensors(const wrong_folder *w) {
+    parts *p = parts_read(w->file);
+    int i = 0;
+    while (i < p->n && strcmp(p->list[i].name, w->a)) i++;
+    if (w->edit == ADD) {
+        snprintf(p->list[p->n].name, sizeof p->list[p->n].name, "%s", w->a);
+        part_set(&p->list[p->n++], w->b, w->c);
+    } else if (CHECK(i < p->n, "%s: no tensor %s", w->title, w->a)) {
+        part *t = &p->list[i];
+        if (w->edit == RETYPE) part_set(t, w->b, w->c);
+        if (w->edit == RENAME) snprintf(t->name, sizeof t->name, "%s", w->b);
+        if (w->edit == POKE) memcpy(t->data, w->b, (size_t)atoi(w->c));
+        if (w->edit == DROP) {
+            free(t->data);
+            memmove(t, t + 1, (size_t)(--p->n - i) * sizeof *t);
+        }
+    }
+    parts_write(p, w->file);
+    parts_free(p);
+}
+
+enum { QUOTED = 1024 };
+
+// JSON as it is written in the tables below, with ' for ".
+static const char *quoted(const char *text, char *to) {
+    size_t i = 0;
+    for (; text[i] && i < QUOTED - 1; i++) to[i] = text[i] == '\'' ? '"' : text[i];
+    to[i] = 0;
+    return to;
+}
+
+static void apply_edit(const wrong_folder *w) {
+    struct stat info;
+    char a[QUOTED], b[QUOTED];
+    if (w->edit <= POKE) edit_tensors(w);
+    if (w->edit == REPLACE)
+        CHECK(temp_replace(w->file, quoted(w->a, a), quoted(w->b, b)), "%s: no %s in %s", w->title, a, w->file);
+    if (w->edit == TEXT) temp_text(w->file, quoted(w->a, a));
+    if (w->edit == REMOVE) CHECK(!unlink(in_temp(w->file)), "%s: unlink", w->title);
+    if (w->edit == CUT)
+        CHECK(!stat(in_temp(w->file), &info) && !truncate(temp_name, info.st_size - atoi(w->a)), "%s: cut", w->title);
+}
+
+#define OK MOTE_OK
+#define BAD MOTE_EFORMAT
+#define NOT MOTE_EUNSUPPORTED
+#define GATE "model.layers.0.mlp.gate.weight"
+#define O_PROJ "model.layers.0.self_attn.o_proj."
+#define TIED "f32-tied"
+#define FP8 "fp8-f32-scales"
+#define EXPERT "model.layers.1.mlp.experts.0.gate_proj.weight"
+#define SHARDS "fp8-ragged"
+#define HEAD_FROM "'lm_head.weight': 'outside.safetensors'"
+
+static void test_tensors(void) {
+    const wrong_folder cases[] = {
+        {"missing", TIED, DROP, F, "model.layers.1.linear_attn.norm.weight", "", "", BAD, SAME,
+         {"model.layers.1.linear_attn.norm.weight", "missing", "[20]"}},
+        {"extra", TIED, ADD, F, "model.layers.0.extra.weight", "F32", "2,2", BAD, SAME,
+         {"model.layers.0.extra.weight", F}},
+        {"a layer too many", TIED, ADD, F, "model.layers.2.mlp.gate.weight", "F32", "3,28", BAD, SAME,
+         {"layers.2.mlp.gate", F}},
+        {"line feed in a name", TIED, ADD, F, "a\\u000ab", "F32", "2", BAD, SAME, {"a b", F}},
+        {"long name", TIED, ADD, F,
+         "\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9", "F32", "2", BAD,
+         SAME, {F}},
+        {"rows", TIED, RETYPE, F, GATE, "F32", "4,28", BAD, SAME, {F, GATE, "[4, 28]"}},
+        {"rows expected", TIED, RETYPE, F, GATE, "F32", "4,28", BAD, SAME, {"[3, 28]"}},
+        {"transposed", TIED, RETYPE, F, GATE, "F32", "28,3", BAD, SAME, {F, GATE, "[28, 3]"}},
+        {"flat", TIED, RETYPE, F, GATE, "F32", "84", BAD, SAME, {F, GATE, "[84]"}},
+        {"scalar", TIED, RETYPE, F, GATE, "F32", "", BAD, SAME, {F, GATE, "[]"}},
+        {"three dimensions", TIED, RETYPE, F, GATE, "F32", "3,28,1", BAD, SAME, {F, GATE, "[3, 28, 1]"}},
+        {"seven dimensions", TIED, RETYPE, F, GATE, "F32", "3,28,1,1,1,1,1", BAD, SAME, {F, GATE,
+         "[3, 28, 1, 1, ...]"}},
+        {"empty", TIED, RETYPE, F, GATE, "F32", "0,28", BAD, SAME, {F, GATE, "[0, 28]"}},
+        {"vector too short", TIED, RETYPE, F, "model.norm.weight", "F32", "27", BAD, SAME, {F, "model.norm.weight",
+         "[28]"}},
+        {"conv1d in two dimensions", TIED, RETYPE, F, "model.layers.1.linear_attn.conv1d.weight", "F32", "88,4", BAD,
+         SAME, {F, "conv1d", "[88, 1, 4]"}},
+        {"I32", TIED, RETYPE, F, GATE, "I32", "3,28", BAD, SAME, {F, GATE, "I32"}},
+        {"F64", TIED, RETYPE, F, GATE, "F64", "3,28", BAD, SAME, {F, GATE, "F64"}},
+        {"U8", TIED, RETYPE, F, GATE, "U8", "3,28", NOT, SAME, {F, GATE, "U8"}},
+        {"F8_E5M2", TIED, RETYPE, F, GATE, "F8_E5M2", "3,28", NOT, SAME, {F, GATE, "F8_E5M2"}},
+        {"FP8 vector", TIED, RETYPE, F, "model.norm.weight", "F8_E4M3", "28", NOT, SAME, {F, "model.norm.weight",
+         "F8_E4M3"}},
+        {"FP8 without a scale", TIED, RETYPE, F, GATE, "F8_E4M3", "3,28", BAD, SAME, {GATE "_scale_inv", "missing",
+         "[1, 1]"}},
+        {"another float type", TIED, RETYPE, F, GATE, "BF16", "3,28", OK, SAME, {NULL}},
+        {"qweight", TIED, RENAME, F, O_PROJ "weight", O_PROJ "qweight", "", NOT, SAME, {O_PROJ "qweight",
+         "quantisation"}},
+        {"weight_packed", TIED, RENAME, F, O_PROJ "weight", O_PROJ "weight_packed", "", NOT, SAME,
+         {O_PROJ "weight_packed"}},
+        {"a scale behind BF16", TIED, ADD, F, GATE "_scale_inv", "F32", "1,1", BAD, SAME, {F, GATE "_scale_inv"}},
+        {"tied with lm_head", TIED, ADD, F, "lm_head.weight", "F32", "64,28", OK, SAME, {NULL}},
+        {"vision", TIED, ADD, F, "model.visual.blocks.0.attn.qkv.weight", "F32", "2,2", OK, SAME, {"vision",
+         "ignored"}},
+        {"no mtp.fc", TIED, DROP, F, "mtp.fc.weight", "", "", OK, SAME, {"MTP", "ignored"}},
+        {"MTP in part", TIED, DROP, F, "mtp.norm.weight", "", "", BAD, SAME, {"mtp.norm.weight", "missing"}},
+        {"scale missing", FP8, DROP, F, EXPERT "_scale_inv", "", "", BAD, SAME, {EXPERT "_scale_inv", "missing"}},
+        {"scale of other blocks", FP8, RETYPE, F, EXPERT "_scale_inv", "F32", "4,4", BAD, SAME, {F,
+         EXPERT "_scale_inv", "[4, 4]"}},
+        {"scale for each row", FP8, RETYPE, F, EXPERT "_scale_inv", "F32", "1", BAD, SAME, {F, EXPERT "_scale_inv",
+         "[1]"}},
+        {"scale in U8", FP8, RETYPE, F, EXPERT "_scale_inv", "U8", "2,1", NOT, SAME, {F, EXPERT "_scale_inv", "U8"}},
+        {"NaN scale", FP8, POKE, F, EXPERT "_scale_inv", "\0\0\xC0\x7F", "4", BAD, FINE, {F, EXPERT "_scale_inv",
+         "finite"}},
+        {"Inf scale", FP8, POKE, F, EXPERT "_scale_inv", "\0\0\x80\x7F", "4", BAD, FINE, {F, EXPERT "_scale_inv",
+         "finite"}},
+        {"-Inf scale", FP8, POKE, F, EXPERT "_scale_inv", "\0\0\x80\xFF", "4", BAD, FINE, {F, EXPERT "_scale_inv",
+         "finite"}},
+        {"NaN code 7F", FP8, POKE, F, EXPERT, "\0\x7F", "2", BAD, FINE, {F, EXPERT, "NaN"}},
+        {"NaN code FF", FP8, POKE, F, EXPERT, "\xFF", "1", BAD, FINE, {F, EXPERT, "NaN"}},
+        {"largest codes", FP8, POKE, F, EXPERT, "\x7E\xFE", "2", OK, SAME, {NULL}},
+        {"NaN BF16 scale", SHARDS, POKE, "mtp.safetensors", "mtp.layers.0.self_attn.k_proj.weight_scale_inv",
+         "\xC0\x7F", "2", BAD, FINE, {"mtp.safetensors", "k_proj.weight_scale_inv", "finite"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->plan == FINE ? OK : w->code, w->needles);
+    }
+}
+
+static void test_shards(void) {
+    static const char shard[] = "layers-0.safetensors", outside[] = "outside.safetensors";
+    const wrong_folder cases[] = {
+        {"cut by a byte", SHARDS, CUT, outside, "1", "", "", BAD, SAME, {outside, "truncated"}},
+        {"cut in the header", SHARDS, CUT, outside, "45200", "", "", BAD, SAME, {outside, "truncated"}},
+        {"cut in the length", SHARDS, CUT, outside, "45436", "", "", BAD, SAME, {outside}},
+        {"empty shard", SHARDS, TEXT, outside, "", "", "", BAD, SAME, {outside}},
+        {"shard missing", SHARDS, REMOVE, outside, "", "", "", MOTE_EIO, SAME, {outside}},
+        {"no shard is there", TIED, REMOVE, F, "", "", "", MOTE_EIO, SAME, {F}},
+        {"a parent folder", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': '../outside.safetensors'", "", BAD,
+         SAME, {INDEX, "../outside.safetensors"}},
+        {"an absolute name", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': '/etc/passwd'", "", BAD, SAME,
+         {INDEX, "/etc/passwd"}},
+        {"an empty name", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': ''", "", BAD, SAME, {INDEX}},
+        {"NUL in a file name", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': 'a\\u0000b'", "", BAD, SAME,
+         {INDEX}},
+        {"NUL in a tensor's name", SHARDS, REPLACE, INDEX, HEAD_FROM, "'a\\u0000b': 'outside.safetensors'", "", BAD,
+         SAME, {INDEX}},
+        {"a number for a file", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': 1", "", BAD, SAME, {INDEX}},
+        {"mapped to the wrong file", SHARDS, REPLACE, INDEX, HEAD_FROM, "'lm_head.weight': 'layers-0.safetensors'",
+         "", BAD, SAME, {shard, "lm_head.weight", "missing"}},
+        {"mapped and nowhere", SHARDS, REPLACE, INDEX, HEAD_FROM, HEAD_FROM ", 'ghost': 'mtp.safetensors'", "", BAD,
+         SAME, {"mtp.safetensors", "ghost", "missing"}},
+        {"not mapped", SHARDS, REPLACE, INDEX, HEAD_FROM ",", "", "", OK, SAME, {NULL}},
+        {"in two files", SHARDS, ADD, shard, "lm_head.weight", "BF16", "1,1", OK, SAME, {NULL}},
+        {"a file nobody lists", SHARDS, TEXT, "extra.safetensors", "garbage", "", "", OK, SAME, {NULL}},
+        {"index cut", SHARDS, CUT, INDEX, "20", "", "", BAD, SAME, {INDEX, "JSON"}},
+        {"index empty", SHARDS, TEXT, INDEX, "", "", "", BAD, SAME, {INDEX}},
+        {"index a list", SHARDS, TEXT, INDEX, "[]", "", "", BAD, SAME, {INDEX}},
+        {"no weight_map", SHARDS, TEXT, INDEX, "{}", "", "", BAD, SAME, {INDEX, "weight_map"}},
+        {"weight_map a list", SHARDS, TEXT, INDEX, "{'weight_map':[]}", "", "", BAD, SAME, {INDEX, "weight_map"}},
+        {"weight_map empty", SHARDS, TEXT, INDEX, "{'weight_map':{}}", "", "", BAD, SAME, {"missing"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->code, w->needles);
+    }
+    const char *wrong_copy[3] = {shard, "lm_head.weight", "[1, 1]"};
+    const char *vision[3] = {"vision tensors ignored"}, *none[3] = {NULL};
+    temp_fixture(SHARDS);                                     // of two copies, the index decides: now for the bad one
+    apply_edit(&cases[15]);
+    temp_replace(INDEX, "lm_head.weight\": \"outside", "lm_head.weight\": \"layers-0");
+    check_open("the map decides", MOTE_WEIGHTS_ONLY, BAD, wrong_copy);
+    temp_fixture("bf16-as-3.5");
+    check_open("vision tensors", MOTE_WEIGHTS_ONLY, OK, vision);
+    temp_empty();
+    check_open("an empty folder", MOTE_WEIGHTS_ONLY, MOTE_EIO, none);
+    temp_fixture(TIED);
+    unlink(in_temp(F));
+    mkdir(in_temp(F), 0700);
+    check_open("a folder for a shard", MOTE_WEIGHTS_ONLY, MOTE_EIO, none);
+}
+
+// Sets "field": value in config.json, whatever the value was.
+static int config_set(const char *field, const char *value) {
+    char key[80], old[4096];
+    buf text = {0};
+    mote_error err;
+    snprintf(key, sizeof key, "\"%s\": ", field);
+    const char *at = read_file(temp_dir, CONFIG, &text, &err) ? NULL : strstr(text.data, key);
+    if (at) snprintf(old, sizeof old, "%s%.*s", key, (int)strcspn(at + strlen(key), ",\n"), at + strlen(key));
+    buf_free(&text);
+    strncat(key, value, sizeof key - strlen(key) - 1);
+    return CHECK(at && temp_replace(CONFIG, old, key), "config.json has no %s", field);
+}
+
+static void test_config_sizes(void) {
+    static const char *const fields[] = {
+        "num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "num_experts",
+        "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"};
+    static const char *const values[] = {"-1", "0", "2.5", "4.0", "1e1", "\"4\"", "null", "true", "[4]", "4294967297",
+                                         "99999999999999999999999", "18446744073709551615", "2147483648"};
+    for (size_t i = 0; i < COUNT(fields); i++) {
+        const char *needles[3] = {CONFIG, fields[i]}, *missing[3] = {CONFIG, fields[i], "missing"};
+        char key[80], title[128];
+        for (size_t v = 0; v < COUNT(values); v++) {
+            snprintf(title, sizeof title, "%s = %s", fields[i], values[v]);
+            if (!temp_fixture(TIED) || !config_set(fields[i], values[v])) return;
+            check_open(title, MOTE_WEIGHTS_ONLY, BAD, needles);
+            check_plan(title, BAD, needles);
+        }
+        snprintf(key, sizeof key, "\"%s\":", fields[i]);
+        temp_fixture(TIED);
+        temp_replace(CONFIG, key, "\"other\":");
+        check_open(key, MOTE_WEIGHTS_ONLY, BAD, missing);
+        check_plan(key, BAD, missing);
+        temp_fixture(TIED);                                   // a size that is fine, but not that of the tensors
+        config_set(fields[i], strcmp(fields[i], "num_experts_per_tok") ? "6" : "4");
+        const char *none[3] = {NULL};
+        if (strcmp(fields[i], "linear_num_key_heads")) check_open(fields[i], MOTE_WEIGHTS_ONLY, BAD, none);
+    }
+}
+
+static void test_config(void) {
+    static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
+                      last[] = "'dtype': 'float32'";
+    const wrong_folder cases[] = {
+        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'llama'", "", NOT, SAME, {"model_type", "llama"}},
+        {"a number for a model", TIED, REPLACE, CONFIG, type, "'model_type': 35", "", NOT, SAME, {"model_type"}},
+        {"a list of models", TIED, REPLACE, CONFIG, type, "'model_type': [1,2,3]", "", NOT, SAME, {"model_type"}},
+        {"no model_type", TIED, REPLACE, CONFIG, type, "'type': 1", "", BAD, SAME, {"model_type", "missing"}},
+        {"text_config a string", TIED, REPLACE, CONFIG, last, "'text_config': 'x'", "", BAD, SAME, {"text_config"}},
+        {"text_config empty", TIED, REPLACE, CONFIG, last, "'text_config': {}", "", BAD, SAME, {"missing"}},
+        {"config a list", TIED, TEXT, CONFIG, "[]", "", "", BAD, SAME, {CONFIG}},
+        {"config empty", TIED, TEXT, CONFIG, "", "", "", BAD, SAME, {CONFIG}},
+        {"config cut", TIED, CUT, CONFIG, "4", "", "", BAD, SAME, {CONFIG, "JSON"}},
+        {"config not there", TIED, REMOVE, CONFIG, "", "", "", MOTE_EIO, SAME, {CONFIG}},
+        {"layer_types short", TIED, REPLACE, CONFIG, "'full_attention',", "", "", BAD, SAME, {"layer_types", "2"}},
+        {"layer_types long", TIED, REPLACE, CONFIG, "'full_attention',", "'full_attention','full_attention',", "",
+         BAD, SAME, {"layer_types", "2"}},
+        {"layer_types a string", TIED, REPLACE, CONFIG, "'layer_types': [", "'layer_types': 'x', 'y': [", "", BAD,
+         SAME, {"layer_types"}},
+        {"sliding attention", TIED, REPLACE, CONFIG, "'full_attention'", "'sliding_attention'", "", NOT, SAME,
+         {"layer_types[0]"}},
+        {"a number in layer_types", TIED, REPLACE, CONFIG, "'full_attention'", "0", "", NOT, SAME, {"layer_types[0]"}},
+        {"other layers", TIED, REPLACE, CONFIG, "'full_attention'", "'linear_attention'", "", BAD, SAME,
+         {"model.layers.0.linear_attn", "missing"}},
+        {"YaRN", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", NOT, SAME, {"rope_type",
+         "yarn"}},
+        {"YaRN the old way", TIED, REPLACE, CONFIG, last, "'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}", "",
+         NOT, SAME, {"rope_scaling"}},
+        {"no rope_scaling", TIED, REPLACE, CONFIG, last, "'rope_scaling': null", "", OK, SAME, {NULL}},
+        {"rope_theta 0", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 0", "", BAD, SAME,
+         {"rope_theta"}},
+        {"rope_theta 1e999", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 1e999", "", BAD, SAME,
+         {"rope_theta"}},
+        {"partial_rotary_factor 2", TIED, REPLACE, CONFIG, "'partial_rotary_factor': 1.0",
+         "'partial_rotary_factor': 2", "", BAD, SAME, {"partial_rotary_factor"}},
+        {"odd rotary size", TIED, REPLACE, CONFIG, "'partial_rotary_factor': 1.0", "'partial_rotary_factor': 0.4375",
+         "", NOT, SAME, {"partial_rotary_factor", "7"}},
+        {"eps a string", TIED, REPLACE, CONFIG, "'rms_norm_eps': 0.01", "'rms_norm_eps': '0.01'", "", BAD, SAME,
+         {"rms_norm_eps"}},
+        {"eps negative", TIED, REPLACE, CONFIG, "'rms_norm_eps': 0.01", "'rms_norm_eps': -1e-6", "", BAD, SAME,
+         {"rms_norm_eps"}},
+        {"gelu", TIED, REPLACE, CONFIG, "'silu'", "'gelu'", "", NOT, SAME, {"hidden_act", "gelu", "silu"}},
+        {"attention_bias", TIED, REPLACE, CONFIG, "'attention_bias': false", "'attention_bias': true", "", NOT, SAME,
+         {"attention_bias"}},
+        {"no output gate", TIED, REPLACE, CONFIG, "'attn_output_gate': true", "'attn_output_gate': false", "", NOT,
+         SAME, {"attn_output_gate"}},
+        {"dense layers", TIED, REPLACE, CONFIG, last, "'mlp_only_layers': [0]", "", NOT, SAME, {"mlp_only_layers"}},
+        {"sparse step", TIED, REPLACE, CONFIG, last, "'decoder_sparse_step': 2", "", NOT, SAME,
+         {"decoder_sparse_step"}},
+        {"raw top-k weights", TIED, REPLACE, CONFIG, last, "'norm_topk_prob': false", "", NOT, SAME,
+         {"norm_topk_prob"}},
+        {"AWQ", TIED, REPLACE, CONFIG, last, "'quantization_config': {'quant_method': 'awq'}", "", NOT, SAME,
+         {"quant_method", "awq"}},
+        {"NVFP4", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'modelopt', 'quant_algo': 'NVFP4'}", "", NOT, SAME, {"quant_method",
+         "modelopt"}},
+        {"E5M2", TIED, REPLACE, CONFIG, last, "'quantization_config': {'quant_method': 'fp8', 'fmt': 'e5m2'}", "",
+         NOT, SAME, {"fmt", "e5m2"}},
+        {"blocks of nothing", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [0, 128]}", "", NOT, SAME,
+         {"weight_block_size"}},
+        {"one block size", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}", "", NOT, SAME,
+         {"weight_block_size"}},
+        {"other blocks than the scales'", FP8, REPLACE, CONFIG, "128", "64", "", BAD, SAME, {F, "_scale_inv", "shape"}},
+        {"more experts chosen than there are", TIED, REPLACE, CONFIG, "'num_experts_per_tok': 1",
+         "'num_experts_per_tok': 4", "", BAD, SAME, {"num_experts_per_tok", "4", "3"}},
+        {"query heads", TIED, REPLACE, CONFIG, "'num_attention_heads': 2", "'num_attention_heads': 3", "", BAD, SAME,
+         {"num_attention_heads", "num_key_value_heads"}},
+        {"value heads", TIED, REPLACE, CONFIG, "'linear_num_value_heads': 2", "'linear_num_value_heads': 3", "", BAD,
+         SAME, {"linear_num_value_heads", "linear_num_key_heads"}},
+        {"a head that is not there", TIED, REPLACE, CONFIG, "'tie_word_embeddings': true",
+         "'tie_word_embeddings': false", "", BAD, SAME, {"lm_head.weight", "missing", "[64, 28]"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->code, w->needles);
+    }
+}
+
+static int cancel_at_once(void *user) {
+    (void)user;
+    return 1;
+}
+
+static void test_cancel(void) {
+    mote_options o = {0};
+    mote_model *m = NULL;
+    mote_error err = {0};
+    o.parts = MOTE_WEIGHTS_ONLY;
+    o.callbacks.cancel = cancel_at_once;
+    temp_fixture(TIED);
+    int code = mote_open(temp_dir, &o, &m, &err);
+    CHECK(code == MOTE_ECANCELLED && !m && err.code == code, "cancel: code %d: %s", code, err.message);
+    CHECK(mote_open(temp_dir, &o, &m, NULL) == MOTE_ECANCELLED && !m, "cancel without an error to fill");
+}
+
+// ---- 4. Tokenizer, template and generation_config.json made wrong ---------------------------------------------------
+
+static const char DEMO[] = "models/demo", TOKENIZER[] = "tokenizer.json", GENERATION[] = "generation_config.json",
+                  TEMPLATE[] = "chat_template.jinja", TOKENIZER_CONFIG[] = "tokenizer_config.json";
+
+static int temp_tokenizer(void) {
+    temp_empty();
+    return temp_copy(DEMO, TOKENIZER);
+}
+
+static void check_render(const char *title, int code, const char *needle) {
+    static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    mote_options o = {0};
+    mote_model *m;
+    mote_error err = {0};
+    char text[256];
+    size_t n;
+    o.parts = MOTE_TEXT_ONLY;
+    if (!CHECK(!mote_open(temp_dir, &o, &m, &err), "%s: %s", title, err.message)) return;
+    int got = mote_render(m, request, sizeof request - 1, text, sizeof text, &n, &err);
+    CHECK(got == code && (!code || strstr(err.message, needle)), "%s: render: code %d, %s", title, got, err.message);
+    mote_close(m);
+}
+
+static void test_text(void) {
+    static const wrong_folder cases[] = {
+        {"no tokenizer", "", REMOVE, TOKENIZER, "", "", "", MOTE_EIO, SAME, {TOKENIZER}},
+        {"tokenizer cut", "", CUT, TOKENIZER, "4", "", "", BAD, SAME, {TOKENIZER, "JSON"}},
+        {"tokenizer empty", "", TEXT, TOKENIZER, "", "", "", BAD, SAME, {TOKENIZER}},
+        {"tokenizer a list", "", TEXT, TOKENIZER, "[]", "", "", BAD, SAME, {TOKENIZER}},
+        {"generation cut", "", TEXT, GENERATION, "{'eos_token_id': ", "", "", BAD, SAME, {GENERATION, "JSON"}},
+        {"generation a list", "", TEXT, GENERATION, "[]", "", "", BAD, SAME, {GENERATION}},
+        {"generation of other types", "", TEXT, GENERATION,
+         "{'eos_token_id':['x',{},-1,1e99,4294967297],'temperature':'hot','top_k':-5,'top_p':1e999,'do_sample':[]}",
+         "", "", OK, SAME, {NULL}},
+        {"template unknown", "", TEXT, TEMPLATE, "{{ messages }}", "", "", OK, SAME, {"template", "Qwen3", "raw"}},
+        {"tokenizer_config cut", "", TEXT, TOKENIZER_CONFIG, "{", "", "", BAD, SAME, {TOKENIZER_CONFIG, "JSON"}},
+        {"template of other types", "", TEXT, TOKENIZER_CONFIG, "{'chat_template':[1,{},{'name':'default'},[]]}", "",
+         "", OK, SAME, {NULL}},
+        {"template a number", "", TEXT, TOKENIZER_CONFIG, "{'chat_template':1}", "", "", OK, SAME, {NULL}},
+    };
+    if (access("models/demo/tokenizer.json", R_OK)) {
+        test_skip("models/demo is not there");
+        return;
+    }
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (!temp_tokenizer()) return;
+        apply_edit(&cases[i]);
+        check_open(cases[i].title, MOTE_TEXT_ONLY, cases[i].code, cases[i].needles);
+    }
+    temp_tokenizer();
+    check_render("no template", NOT, "template");
+    temp_text(TEMPLATE, "{{ messages }}");
+    check_render("template unknown", NOT, "raw");
+    temp_copy(DEMO, TEMPLATE);
+    check_render("template known", OK, "");
+    const char *ids[3] = {TOKENIZER, "vocab_size", "64"}, *none[3] = {NULL}, *generation[3] = {GENERATION};
+    temp_fixture(TIED);
+    check_open("weights alone", MOTE_EVERYTHING, OK, none);
+    temp_copy(DEMO, TOKENIZER);
+    check_open("ids beyond vocab_size", MOTE_EVERYTHING, BAD, ids);
+    check_open("ids beyond vocab_size, weights only", MOTE_WEIGHTS_ONLY, OK, none);
+    temp_text(GENERATION, "{");
+    check_open("generation cut, weights only", MOTE_WEIGHTS_ONLY, BAD, generation);
+}
+
+// ---- 5. Large checkpoints -------------------------------------------------------------------------------------------
+// A model with as many tensors as Qwen3.5-35B-A3B-FP8 but hardly any weights: 40 layers and MTP of 256 experts, each
+// with three matrices and three scales. And a tokenizer.json of 20 MB. They should open in well under a second each.
+
+static void add_info(buf *header, const char *name, const char *type, const char *shape, size_t *at, size_t size) {
+    char text[256];
+    int n = snprintf(text, sizeof text, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                     header->size ? ',' : '{', name, type, shape, *at, *at + size);
+    buf_add(header, text, (size_t)n);
+    *at += size;
+}
+
+static void write_large_shard(const char *file, const char *prefix, int layer, int attention, buf *index) {
+    static const struct { const char *name, *shape; int size; } small[] = {
+        {"input_layernorm.weight", "2", 2}, {"post_attention_layernorm.weight", "2", 2},
+        {"mlp.gate.weight", "256,2", 512},
+        {"mlp.shared_expert_gate.weight", "1,2", 2}, {"mlp.shared_expert.gate_proj.weight", "1,2", 2},
+        {"mlp.shared_expert.up_proj.weight", "1,2", 2}, {"mlp.shared_expert.down_proj.weight", "2,1", 2},
+        {"self_attn.q_proj.weight", "4,2", 8}, {"self_attn.k_proj.weight", "2,2", 4},
+        {"self_attn.v_proj.weight", "2,2", 4},
+        {"self_attn.q_norm.weight", "2", 2}, {"self_attn.k_norm.weight", "2", 2},
+        {"self_attn.o_proj.weight", "2,2", 4},
+        {"linear_attn.in_proj_qkv.weight", "3,2", 6}, {"linear_attn.in_proj_z.weight", "1,2", 2},
+        {"linear_attn.in_proj_b.weight", "1,2", 2}, {"linear_attn.in_proj_a.weight", "1,2", 2},
+        {"linear_attn.out_proj.weight", "2,1", 2}, {"linear_attn.conv1d.weight", "3,1,4", 12},
+        {"linear_attn.A_log", "1", 1},
+        {"linear_attn.dt_bias", "1", 1}, {"linear_attn.norm.weight", "1", 1}};
+    static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
+    static const struct { const char *name, *shape; int size; } outside[] = {
+        {"model.embed_tokens.weight", "8,2", 16}, {"model.norm.weight", "2", 2}, {"mtp.fc.weight", "2,4", 8},
+        {"mtp.norm.weight", "2", 2}, {"mtp.pre_fc_norm_embedding.weight", "2", 2},
+        {"mtp.pre_fc_norm_hidden.weight", "2", 2}};
+    buf header = {0};
+    size_t at = 0;
+    char name[128];
+    for (size_t i = 0; i < COUNT(small); i++) {
+        if (strncmp(small[i].name, attention ? "linear" : "self", 4) == 0) continue;
+        snprintf(name, sizeof name, "%slayers.%d.%s", prefix, layer, small[i].name);
+        add_info(&header, name, "BF16", small[i].shape, &at, 2 * (size_t)small[i].size);
+    }
+    for (size_t i = 0; i < COUNT(outside) && prefix[1] == 't'; i++)
+        add_info(&header, outside[i].name, "BF16", outside[i].shape, &at, 2 * (size_t)outside[i].size);
+    for (int e = 0; e < 256; e++) {
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%d.%s.weight", prefix, layer, e, matrices[i]);
+            add_info(&header, name, "F8_E4M3", i == 2 ? "2,1" : "1,2", &at, 2);
+            strcat(name, "_scale_inv");
+            add_info(&header, name, "BF16", "1,1", &at, 2);
+        }
+    }
+    json j;
+    buf_text(&header, "}");
+    CHECK(!json_parse(&j, header.data, header.size, file, NULL), "%s", file);
+    for (uint32_t key = 1; key < j.count; key = j.nodes[key + 1].next) {
+        buf_text(index, index->size ? ",\n    \"" : "{\n  \"metadata\": {},\n  \"weight_map\": {\n    \"");
+        buf_add(index, j.text + j.nodes[key].start, j.nodes[key].size);
+        buf_text(index, "\": \"");
+        buf_text(index, file);
+        buf_text(index, "\"");
+    }
+    json_free(&j);
+    buf out = {0};
+    for (int i = 0; i < 8; i++) name[i] = (char)(header.size >> 8 * i & 0xFF);
+    buf_add(&out, name, 8);
+    buf_add(&out, header.data, header.size);
+    memset(buf_add(&out, NULL, at), 0, at);
+    temp_write(file, out.data, out.size);
+    buf_free(&out);
+    buf_free(&header);
+}
+
+static void test_large_index(void) {
+    buf index = {0};
+    char file[64], json[QUOTED];
+    mote_options o = {0};
+    mote_model *m;
+    mote_memory plan;
+    mote_error err = {0};
+    o.parts = MOTE_WEIGHTS_ONLY;
+    temp_empty();
+    for (int i = 0; i < 40; i++) {
+        snprintf(file, sizeof file, "layers-%d.safetensors", i);
+        write_large_shard(file, "model.", i, i % 4 == 3, &index);
+    }
+    write_large_shard("mtp.safetensors", "mtp.", 0, 1, &index);
+    buf_text(&index, "\n  }\n}\n");
+    temp_write(INDEX, index.data, index.size);
+    temp_text(CONFIG, quoted("{'model_type':'qwen3_5_moe_text','num_hidden_layers':40,'hidden_size':2,'vocab_size':8,"
+              "'num_attention_heads':1,'num_key_value_heads':1,'head_dim':2,'linear_num_key_heads':1,"
+              "'linear_num_value_heads':1,'linear_key_head_dim':1,'linear_value_head_dim':1,'num_experts':256,"
+              "'num_experts_per_tok':8,'moe_intermediate_size':1,'shared_expert_intermediate_size':1,"
+              "'rope_parameters':{'partial_rotary_factor':1.0},'mtp_num_hidden_layers':1,"
+              "'tie_word_embeddings':true}", json));
+    int tensors = 0;
+    for (size_t i = 0; i < index.size; i++) tensors += index.data[i] == '\n';
+    double start = seconds();
+    CHECK(!mote_plan(temp_dir, NULL, &plan, &err), "%s", err.message);
+    double planned = seconds() - start;
+    start = seconds();
+    if (CHECK(!mote_open(temp_dir, &o, &m, &err), "%s", err.message)) mote_close(m);
+    double opened = seconds() - start;
+    printf("test_checkpoint: %d tensors in 41 files, index of %.1f MB: plan %.3f s, open %.3f s\n", tensors - 5,
+           (double)index.size * 1e-6, planned, opened);
+    CHECK(planned < 10 && opened < 10, "too slow");
+    buf_free(&index);
+}
+
+// The printable character that stands for a byte in byte-level BPE, as JSON text.
+static void byte_character(unsigned byte, buf *out) {
+    unsigned shift = 0;
+    for (unsigned b = 0; b < byte; b++) shift += b < 33 || (b > 126 && b < 161) || b == 173;
+    int moved = byte < 33 || (byte > 126 && byte < 161) || byte == 173;
+    if (byte == '"' || byte == '\\') buf_text(out, "\\");
+    utf8_put(out, moved ? 256 + shift : byte);
+}
+
+// Tokens of n letters: those of half the length, joined two by two, in the layout that published files have.
+static void add_words(int n, int count, buf *vocab, buf *merges, int *id) {
+    char text[256], word[8];
+    for (int i = 0; i < count; i++) {
+        for (int k = 0, x = i; k < n; k++, x /= 26) word[k] = (char)('a' + x % 26);
+        int size = snprintf(text, sizeof text, ",\n      \"%.*s\": %d", n, word, (*id)++);
+        buf_add(vocab, text, (size_t)size);
+        size = snprintf(text, sizeof text, "%s      [\n        \"%.*s\",\n        \"%.*s\"\n      ]",
+                        merges->size ? ",\n" : "", n / 2, word, n / 2, word + n / 2);
+        buf_add(merges, text, (size_t)size);
+    }
+}
+
+static void test_large_tokenizer(void) {
+    buf text = {0}, merges = {0};
+    char one[32], json[QUOTED];
+    int id = 0;
+    mote_options o = {0};
+    mote_model *m;
+    mote_error err = {0};
+    o.parts = MOTE_TEXT_ONLY;
+    buf_text(&text, quoted("{\n  'version': '1.0',\n  'normalizer': null,\n  'pre_tokenizer': {'type': 'ByteLevel', "
+             "'add_prefix_space': false, 'trim_offsets': true, 'use_regex': true},\n  'model': {\n    'type': 'BPE',\n"
+             "    'vocab': {", json));
+    for (; id < 256; id++) {
+        buf_text(&text, id ? ",\n      \"" : "\n      \"");
+        byte_character((unsigned)id, &text);
+        snprintf(one, sizeof one, "\": %d", id);
+        buf_text(&text, one);
+    }
+    add_words(2, 26 * 26, &text, &merges, &id);
+    add_words(4, 310000, &text, &merges, &id);
+    buf_text(&text, "\n    },\n    \"merges\": [\n");
+    buf_add(&text, merges.data, merges.size);
+    buf_text(&text, "\n    ]\n  }\n}\n");
+    temp_empty();
+    temp_write(TOKENIZER, text.data, text.size);
+    double start = seconds();
+    if (CHECK(!mote_open(temp_dir, &o, &m, &err), "%s", err.message)) {
+        double opened = seconds() - start;
+        int32_t ids[8];
+        size_t n = 0;
+        int code = mote_tokenize(m, "aaaabbbb ", 9, 0, ids, 8, &n, &err);
+        CHECK(!code && n == 3 && ids[0] == 256 + 26 * 26 && ids[1] > ids[0], "%zu ids: %s", n, err.message);
+        printf("test_checkpoint: tokenizer.json of %.1f MB with %d tokens: open %.3f s\n", (double)text.size * 1e-6, id,
+               opened);
+        CHECK(opened < 10 && text.size > 20e6, "%.1f MB in %.3f s", (double)text.size * 1e-6, opened);
+        mote_close(m);
+    }
+    buf_free(&text);
+    buf_free(&merges);
+}
+
+// ---- 6. Configurations of published models --------------------------------------------------------------------------
+
+static int read_config(const char *dir, const char *name, config *c, mote_error *err) {
+    temp_empty();
+    buf text = {0};
+    int code = read_file(dir, name, &text, err);
+    if (!code) temp_write(CONFIG, text.data, text.size);
+    buf_free(&text);
+    return code ? code : config_read(c, temp_dir, err);
+}
+
+static void test_published_configs(void) {
+    static const struct {
+        const char *name;
+        int layers, hidden, heads, value_heads, experts, top_k, expert_size;
+    } known[] = {
+        {"Qwen--Qwen3.5-35B-A3B_config.json", 40, 2048, 16, 32, 256, 8, 512},
+        {"Qwen--Qwen3.5-122B-A10B_config.json", 48, 3072, 32, 64, 256, 8, 1024},
+        {"Qwen--Qwen3.5-397B-A17B_config.json", 60, 4096, 32, 64, 512, 10, 1024},
+        {"InferSim--qwen3.5-35B-A3B_config.json", 40, 2048, 16, 32, 256, 8, 512},
+        {"InferSim--qwen3.5-122B-A10B_config.json", 48, 3072, 32, 64, 256, 8, 1024},
+        {"bryce-hoehn--Qwen3.5-25B-REAP-A3B_config.json", 40, 2048, 16, 32, 180, 8, 512}};
+    char dir[512];
+    int refused = 0;
+    if (!test_data_dir()) {
+        test_skip("published configurations need the data folder");
+        return;
+    }
+    snprintf(dir, sizeof dir, "%s/configs", test_data_dir());
+    for (size_t i = 0; i < COUNT(known); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && c.heads == known[i].heads &&
+              c.kv_heads == 2 &&
+              c.value_heads == known[i].value_heads && c.key_heads == 16 && c.key_dim == 128 && c.value_dim == 128 &&
+              c.experts == known[i].experts && c.top_k == known[i].top_k && c.expert_size == known[i].expert_size &&
+              c.shared_size == known[i].expert_size && c.vocab == 248320 && c.head_dim == 256 && c.rotary_dim == 64 &&
+              c.mtp_layers == 1 && c.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.eos == 248044 && !c.tied,
+              "%s: sizes", known[i].name);
+        for (int l = 0; l < c.layers; l++) CHECK(c.is_attention[l] == (l % 4 == 3), "%s: layer %d", known[i].name, l);
+        free(c.is_attention);
+    }
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        config c;
+        mote_error err = {0};
+        size_t i = 0;
+        while (i < COUNT(known) && strcmp(known[i].name, e->d_name)) i++;
+        if (i < COUNT(known) || !strstr(e->d_name, "_config.json") || strstr(e->d_name, "generation")) continue;
+        int code = read_config(dir, e->d_name, &c, &err);
+        CHECK(code == (strstr(err.message, "model_type is missing") ? MOTE_EFORMAT : MOTE_EUNSUPPORTED) &&
+              (strstr(err.message, "model_type") || strstr(err.message, "quant_method")) && strstr(err.message, CONFIG),
+              "%s: code %d: %s", e->d_name, code, err.message);
+        refused++;
+    }
+    if (d) closedir(d);
+    CHECK(refused > 30, "%d other configurations", refused);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const char *tmp = getenv("TMPDIR");
+    test_main_begin("test_checkpoint", argc, argv);
+    snprintf(temp_dir, sizeof temp_dir, "%s/mote-test-XXXXXX", tmp ? tmp : "/tmp");
+    if (!CHECK(mkdtemp(temp_dir), "%s: %s", temp_dir, strerror(errno))) return test_main_end();
+    test_container();
+    test_container_generator();
+    test_tensors();
+    test_shards();
+    test_config_sizes();
+    test_config();
+    test_cancel();
+    test_text();
+    test_large_index();
+    test_large_tokenizer();
+    test_published_configs();
+    temp_empty();
+    rmdir(temp_dir);
+    return test_main_end();
+}
