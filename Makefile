@@ -50,7 +50,7 @@ test: $(MOTE) $(SUITE) $(DATA)
 
 # A test includes the parts of the library it looks into.
 $(BUILD)/test_%: tests/test_%.c tests/test.h $(LIBRARY) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) -ffp-contract=fast -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
 
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build

@@ -2091,7 +2091,7 @@ static int generate_tokens(mote_session *s, const mote_generation *g, const mote
     int code = MOTE_OK;
     result->stop = -1;
     while (!code && result->stop < 0) {
-        int32_t id;
+        int32_t id = -1;
         if (g->max_tokens > 0 && result->generated_tokens >= g->max_tokens) result->stop = MOTE_STOP_LENGTH;
         else if (s->count >= s->o.context) result->stop = MOTE_STOP_CONTEXT;
         else if (cancelled(&s->o.callbacks)) result->stop = MOTE_STOP_CALLBACK;
@@ -2110,8 +2110,10 @@ static int generate_tokens(mote_session *s, const mote_generation *g, const mote
 static int check_generation(const mote_generation *g, mote_error *err) {
     if (g->max_tokens < 0) return fail(err, MOTE_EINVAL, "max_tokens must not be negative");
     if (g->stop_count < 0 || (g->stop_count && !g->stop)) return fail(err, MOTE_EINVAL, "stop_count without stop texts");
+    for (int i = 0; i < g->stop_count; i++)
+        if (!g->stop[i]) return fail(err, MOTE_EINVAL, "stop text %d is NULL", i);
     if (g->think < MOTE_THINK_DEFAULT || g->think > MOTE_THINK_OFF) return fail(err, MOTE_EINVAL, "think must be MOTE_THINK_...");
-    return MOTE_OK;
+    return g->sampling ? check_sampling(g->sampling, err) : MOTE_OK;
 }
 
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
@@ -2251,10 +2253,15 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
 typedef struct saved_header {
     char magic[8];
     uint64_t fingerprint;
+    uint64_t checksum;           /* of all that follows it */
     int32_t count, generated_from, logged, kept;
 } saved_header;
 
 static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '1'};
+
+static uint64_t saved_checksum(const char *bytes, size_t size) {
+    return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
+}
 
 /* The pieces of a saved session in their order, for saving and loading alike. */
 typedef struct saved_piece { void *at; size_t size; } saved_piece;
@@ -2307,23 +2314,26 @@ int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t 
         h.generated_from = session->generated_from;
         h.logged = session->logged;
         h.kept = session->kept;
-        memcpy(to, &h, sizeof h);
         to += sizeof h;
         for (int i = 0; i < n; to += pieces[i++].size) memcpy(to, pieces[i].at, pieces[i].size);
+        memcpy(bytes, &h, sizeof h);
+        h.checksum = saved_checksum((const char *)bytes, size);
+        memcpy(bytes, &h, sizeof h);
     }
     free(pieces);
     return size <= capacity ? MOTE_OK : fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
 }
 
-/* Checks all of a saved session's header and its size. */
-static int saved_check(const mote_session *s, const saved_header *h, size_t size, size_t expected, mote_error *err) {
+/* Checks all of a saved session before any of it is used. */
+static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, size_t expected, mote_error *err) {
     if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic)) return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (h->fingerprint != s->m->fingerprint) return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (size != expected)
         return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected, h->count);
-    if (h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK || h->kept < 0 ||
-        h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept))
-        return fail(err, MOTE_EFORMAT, "the saved session's header is damaged");
+    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK || h->kept < 0 ||
+        h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) ||
+        h->checksum != saved_checksum(bytes, size))
+        return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     return MOTE_OK;
 }
 
@@ -2335,11 +2345,11 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     size_t expected;
     if (!bytes || size < sizeof h) return fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
     memcpy(&h, from, sizeof h);
-    if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && (h.count < 0 || h.count > s->o.context))
+    if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && h.count > s->o.context)
         return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count, s->o.context);
     saved_piece *pieces = saved_layout(s, h.count < 0 ? 0 : h.count, &n, &expected);
     if (!pieces) return fail_memory(error);
-    int code = saved_check(s, &h, size, expected, error);
+    int code = saved_check(s, &h, from, size, expected, error);
     from += sizeof h;
     for (int i = 0; !code && i < h.count; i++) {
         int32_t id;
@@ -2356,22 +2366,23 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     return MOTE_OK;
 }
 
-/* The whole session as bytes of its own. */
+/* The whole session as bytes of its own; *bytes is the caller's to free in any case. */
 static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
+    *size = 0;
     mote_save(s, NULL, 0, size, NULL);
-    *bytes = (char *)malloc(*size);
+    *bytes = *size ? (char *)malloc(*size) : NULL;
     return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
 }
 
 int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
     char *bytes;
     size_t size;
-    mote_session *s;
+    mote_session *s = NULL;
     int code = save_bytes(session, &bytes, &size, error);
-    if (code) return code;
-    code = mote_session_open(session->m, &session->o, &s, error);
+    if (!code) code = mote_session_open(session->m, &session->o, &s, error);
     if (!code) code = mote_load(s, bytes, size, error);
-    if (!code) *clone = s;
+    if (code) mote_session_close(s);
+    else *clone = s;
     free(bytes);
     return code;
 }

@@ -187,8 +187,8 @@ static void parallel(pool *p, int count, loop_body body, void *context) {
 
 /* ---- 3. Matrices -------------------------------------------------------------------------------------------------
    All linear layers are y = W x for a few token rows x. One token reads each weight once, so what counts is how fast the
-   weight streams through: a row of W is turned into floats in the first-level cache once, and then used for all T rows
-   of x. The sum of a row is kept in 32 partial sums, in the same order for any T. */
+   weights stream through: a piece of a weight row is turned into floats in the first-level cache once and used there for
+   all token rows. Each sum is kept as 32 partial sums, in the same order for any T. */
 
 typedef struct matrix {
     dtype type;
@@ -198,74 +198,98 @@ typedef struct matrix {
     int block_rows, block_cols;
 } matrix;
 
-enum { TILE = 2048 };            /* columns turned into floats at a time: 8 KiB */
+enum {
+    TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
+    GROUP = 64                   /* token rows in one call */
+};
 
-/* out[n] = W[row][col..col+n) as floats. */
-INLINE void matrix_row(const matrix *w, int row, int col, int n, float *__restrict out) {
-    size_t at = (size_t)row * (size_t)w->cols + (size_t)col;
-    if (w->type == DTYPE_F32) memcpy(out, (const float *)w->data + at, (size_t)n * 4);
-    if (w->type == DTYPE_BF16) {
-        const uint16_t *__restrict d = (const uint16_t *)w->data + at;
-        for (int i = 0; i < n; i++) out[i] = float_of_bf16(d[i]);
-    }
-    if (w->type == DTYPE_F16) {
-        const uint16_t *__restrict d = (const uint16_t *)w->data + at;
-        for (int i = 0; i < n; i++) out[i] = float_of_f16(d[i]);
-    }
-    if (w->type != DTYPE_FP8) return;
-    const uint8_t *__restrict d = (const uint8_t *)w->data + at;
-    const float *scale = w->scale + (size_t)(row / w->block_rows) * (size_t)((w->cols - 1) / w->block_cols + 1);
-    for (int i = 0; i < n;) {
-        int block = (col + i) / w->block_cols;
-        int end = (block + 1) * w->block_cols - col;
-        float unit = scale[block] * FP8_UNIT;
-        if (end > n) end = n;
-        for (; i < end; i++) out[i] = fp8_bits(d[i]) * unit;
+/* out[n] = columns col.. of the weight row at `data`, as floats; scale: of the row's FP8 blocks. */
+INLINE void decode(const matrix *w, const void *data, const float *scale, int col, int n, float *__restrict out, const dtype type) {
+    const uint16_t *__restrict half = (const uint16_t *)data + col;
+    const uint8_t *__restrict code = (const uint8_t *)data + col;
+    if (type == DTYPE_F32) memcpy(out, (const float *)data + col, (size_t)n * sizeof *out);
+    if (type == DTYPE_F16)
+        for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
+    if (type == DTYPE_BF16)
+        for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
+    if (type != DTYPE_FP8) return;
+    if (w->block_cols == TILE && col % TILE == 0 && n <= TILE) {
+        float unit = scale[col / TILE] * FP8_UNIT;
+        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
+    } else {
+        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (scale[(col + i) / w->block_cols] * FP8_UNIT);
     }
 }
 
-/* sum[j] += w . x[j] for `count` (a constant) rows of x. Partial sum l takes the elements l, l+32, l+64, ... */
-INLINE void dots(float *sum, const float *w, const float *const *x, int n, const int count) {
-    lanes a[4], b[4], zero = {0};
-    for (int j = 0; j < count; j++) a[j] = b[j] = zero;
-    int i = 0;
-    for (; i + 32 <= n; i += 32) {
-        lanes w0 = *(const lanes *)(w + i), w1 = *(const lanes *)(w + i + 16);
+INLINE const float *scale_row(const matrix *w, int row) {
+    return w->type == DTYPE_FP8 ? w->scale + (size_t)(row / w->block_rows) * (size_t)((w->cols - 1) / w->block_cols + 1) : NULL;
+}
+
+INLINE const void *data_row(const matrix *w, int row) {
+    size_t size = w->type == DTYPE_F32 ? 4 : w->type == DTYPE_FP8 ? 1 : 2;
+    return (const char *)w->data + (size_t)row * (size_t)w->cols * size;
+}
+
+/* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
+typedef struct partial { lanes low, high; } partial;
+
+/* sum[j] += w . x[j][col..col+n) without the last n % 32 products, for `count` <= 4 rows of x, a constant. */
+INLINE void add_products(partial *sum, const float *w, const float *const *x, int col, int n, const int count) {
+    lanes low[4], high[4];
+    for (int j = 0; j < count; j++) low[j] = sum[j].low, high[j] = sum[j].high;
+    for (int i = 0; i + 32 <= n; i += 32) {
+        lanes first = *(const lanes *)(w + i), second = *(const lanes *)(w + i + 16);
         for (int j = 0; j < count; j++) {
-            a[j] += w0 * *(const lanes *)(x[j] + i);
-            b[j] += w1 * *(const lanes *)(x[j] + i + 16);
+            low[j] += first * *(const lanes *)(x[j] + col + i);
+            high[j] += second * *(const lanes *)(x[j] + col + i + 16);
         }
     }
-    for (int j = 0; j < count; j++) {
-        float total = 0;
-        a[j] += b[j];
-        for (int l = 0; l < 16; l++) total += a[j][l];
-        for (int k = i; k < n; k++) total += w[k] * x[j][k];
-        sum[j] += total;
-    }
+    for (int j = 0; j < count; j++) sum[j].low = low[j], sum[j].high = high[j];
+}
+
+/* The sum of the lanes, and the last n % 32 products. */
+INLINE float finish_dot(const partial *sum, const float *w, const float *x, int n) {
+    lanes both = sum->low + sum->high;
+    float total = 0;
+    for (int l = 0; l < 16; l++) total += both[l];
+    for (int i = n / 32 * 32; i < n; i++) total += w[i] * x[i];
+    return total;
 }
 
 INLINE float dot(const float *a, const float *b, int n) {
-    float sum = 0;
-    dots(&sum, a, &b, n, 1);
-    return sum;
+    partial sum;
+    memset(&sum, 0, sizeof sum);
+    add_products(&sum, a, &b, 0, n, 1);
+    return finish_dot(&sum, a, b, n);
 }
 
-enum { GROUP = 64 };             /* token rows per pass over a weight row */
-
-/* y[t] = W[row] . x[t] for the `count` <= GROUP rows x[t]. */
-INLINE void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
+/* y[t] = W[row] . x[t] for the `count` <= GROUP rows x[t]; type is a constant. */
+INLINE void type_dots(const matrix *w, int row, const float *const *x, int count, float *y, const dtype type) {
     float tile[TILE] __attribute__((aligned(64)));
-    for (int t = 0; t < count; t++) y[t] = 0;
-    for (int col = 0; col < w->cols; col += TILE) {
-        int n = w->cols - col < TILE ? w->cols - col : TILE;
-        const float *part[GROUP];
-        matrix_row(w, row, col, n, tile);
-        for (int t = 0; t < count; t++) part[t] = x[t] + col;
+    partial sum[GROUP] __attribute__((aligned(64)));
+    const void *data = data_row(w, row);
+    const float *scale = scale_row(w, row);
+    int col = 0, rest = w->cols % TILE;
+    for (int t = 0; t < count; t++) memset(&sum[t], 0, sizeof *sum);
+    for (; col < w->cols - rest; col += TILE) {
         int t = 0;
-        for (; t + 4 <= count; t += 4) dots(y + t, tile, part + t, n, 4);
-        for (; t < count; t++) dots(y + t, tile, part + t, n, 1);
+        decode(w, data, scale, col, TILE, tile, type);
+        for (; t + 4 <= count; t += 4) add_products(sum + t, tile, x + t, col, TILE, 4);
+        for (; t < count; t++) add_products(sum + t, tile, x + t, col, TILE, 1);
     }
+    decode(w, data, scale, col, rest, tile, type);
+    for (int t = 0; t < count; t++) {
+        add_products(sum + t, tile, x + t, col, rest, 1);
+        y[t] = finish_dot(sum + t, tile, x[t] + col, rest);
+    }
+}
+
+/* The same for a matrix of any type. */
+INLINE void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
+    if (w->type == DTYPE_FP8) type_dots(w, row, x, count, y, DTYPE_FP8);
+    else if (w->type == DTYPE_BF16) type_dots(w, row, x, count, y, DTYPE_BF16);
+    else if (w->type == DTYPE_F16) type_dots(w, row, x, count, y, DTYPE_F16);
+    else type_dots(w, row, x, count, y, DTYPE_F32);
 }
 
 enum { PROJECTIONS = 4 };
@@ -377,7 +401,8 @@ static void rotate(float *x, const float *angles, int dim) {
 
 static void embed(const matrix *embed_tokens, const int32_t *ids, int T, float *x) {
     for (int t = 0; t < T; t++)
-        matrix_row(embed_tokens, ids[t], 0, embed_tokens->cols, x + (size_t)t * (size_t)embed_tokens->cols);
+        decode(embed_tokens, data_row(embed_tokens, ids[t]), scale_row(embed_tokens, ids[t]), 0, embed_tokens->cols,
+               x + (size_t)t * (size_t)embed_tokens->cols, embed_tokens->type);
 }
 
 /* ---- 6. Stages of a DeltaNet layer -------------------------------------------------------------------------------

@@ -210,9 +210,10 @@ def main():
         for name, cases in (("trained", trained), ("held out", held_out)):
             answers, texts, right = measure(chatter, cases, thinking, second)
             drafts = chatter.draft_agreement(answers[:100])
-            print(f"thinking {'on ' if thinking else 'off'}, {'second' if second else 'first '} turn, {name} phrasings: "
-                  f"{sum(right)} of {len(right)} right ({100 * sum(right) / len(right):.1f} %), "
-                  f"MTP first draft agrees {100 * drafts:.1f} %", flush=True)
+            turn = "second" if second else "first"
+            print(f"thinking {'on ' if thinking else 'off'}, {turn:6} turn, {name} phrasings: {sum(right)} of "
+                  f"{len(right)} right ({100 * sum(right) / len(right):.1f} %), MTP first draft agrees "
+                  f"{100 * drafts:.1f} %", flush=True)
             report += [dict(thinking=thinking, second=second, set=name, q=q, right=ok, answer=t, keywords=e["k"])
                        for (q, e), t, ok in zip(cases, texts, right)]
     asks = ["Tell me a story.", "tell me a short story about a rabbit", "Tell me a story about a little bear, please."]

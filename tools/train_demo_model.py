@@ -130,6 +130,8 @@ STOP = set("a an the is are was do does did of to in on for it its this that and
 
 def typo(rng, s):
     """One slip of the finger inside a word."""
+    if len(s) < 3:
+        return s
     i = rng.randrange(1, max(2, len(s) - 1))
     if not s[i - 1:i + 1].isalpha():
         return s
@@ -145,22 +147,50 @@ def lower_first(s):
     return s[0].lower() + s[1:] if len(s) > 1 and s[1].islower() else s
 
 
-FRAMES = """what is {x}/what is the {x}/what are {x}/explain {x}/explain the {x} to me/what does {x} mean/tell me about {x}
-how does {x} work/how does the {x} work here/why {x}/why is there {x}/describe {x}/could you describe {x} in plain words
-what can you say about {x}/what do people mean by {x}/what is the point of {x}/what is {x} good for/{x}/{x} how/{x} why
-so what exactly is {x}/I do not understand {x}/what do I need to know about {x}/give me the idea of {x}/is it true that {x}
-can {x}/does it {x}/is there {x}/are there {x}/which {x}/where is {x}/when does {x}/what happens with {x}/what about {x}
-how would you describe {x} to a newcomer/what is so special about {x}/what role does {x} have/name {x}/will {x}/do {x}
-what does {x} do/what does {x} tell us/what do I get from {x}/what should I know of {x}/how is {x} done/how can I {x}
-please teach me {x}/what sort of thing is {x}/what makes {x}/a word about {x}, please/I read about {x}. What is it
-would you {x}/could you {x}/is {x}/how come {x}/what kind of {x}/what number of {x}/I would like to learn about {x}
-help me with {x}/I need {x}/what is the reason for {x}/what stops {x}/how many {x}/how much {x}/who {x}""".replace(
-    "\n", "/").split("/")
+FRAMES = """{x}/{x} how/{x} why/what is {x}/what is the {x}/what are {x}/explain {x}/explain the {x} to me/describe {x}
+what does {x} mean/tell me about {x}/how does {x} work/why {x}/why is there {x}/what can you say about {x}/can {x}
+what is the point of {x}/what is {x} good for/give me the idea of {x}/is it true that {x}/does it {x}/is there {x}
+are there {x}/which {x}/where is {x}/when does {x}/what about {x}/will {x}/do {x}/is {x}/could {x}/would {x}
+how many {x}/how much {x}/a word about {x}/I read about {x}/how can I {x}/please teach me {x}/help me with {x}
+I need {x}/I do not understand {x}/{wh} {aux} {x} {verb}/{wh} {aux} {who} {verb} {x}/{wh} {noun} {aux} {x} {verb}
+{wh} {aux} the {noun} of {x}/{wh} {noun} {aux} {who} {verb} {prep} {x}/{verb} {x} {prep} {who}
+{verb} the {noun} {prep} {x}/{aux} {x} {verb} {prep} {noun}/{aux} {who} {verb} {x} {prep} the {noun}
+{wh} is {adj} {prep} {x}/{wh} {aux} {x} {verb} {prep}/{wh} {aux} {x} so {adj}
+if {who} {verb} {x}, {wh} {aux} {who} {verb}/{aux} {x} {adj}/{wh} {adj} {noun} {aux} {x} {verb}/{wh} {aux} {adj} {x}
+{who} {verb} {x}/{wh} {noun} is {x}/is there {adj} {noun} {prep} {x}/{x}, {wh} {aux} {who} {verb}
+{wh} {aux} {who} {verb} about {x}/{x} {verb} {noun}/{aux} every {x} {verb}/{wh} {verb} {x}/{x} or {noun}
+{wh} {aux} {who} {verb} when {x} {verb}""".replace("\n", "/").split("/")
+FILL = dict(
+    wh="what what what how how why which when where who whose in~which for~what".split(),
+    aux="is are does do did can could would will should may must has have was might".split(),
+    who="I you we it they one people someone a~user a~program a~beginner my~friend anybody the~reader".split(),
+    prep="in on for with about of from by at to into without during after before inside between under over".split(),
+    adj="good bad big small simple hard easy new old clear main common real true special important useful different "
+        "usual possible certain short long best first last next right wrong such another any".split(),
+    noun="reason way thing part place word example idea effect problem step name sense rule detail result cause "
+         "task kind case change answer fact role job side form point meaning trick term need matter "
+         "difference danger success moment chance end start work life world day person".split(),
+    verb="find open stop give tell see happen get make take know think look come want keep let begin seem help "
+         "talk turn start show hear play move live believe hold bring write sit stand lose pay meet include "
+         "continue set learn change lead understand watch follow create speak allow add spend grow offer "
+         "remember love consider appear buy wait serve send expect build stay fall cut reach remain suggest "
+         "raise pass sell require report decide pull explain hope develop carry break receive agree support "
+         "hit produce eat cover catch draw choose cause point listen realise place close involve increase "
+         "describe mention compare belong matter store avoid mean use need put work call try ask feel become "
+         "leave say do go".split())
 GLUE = ("of", "of the", "and", "in", "in a", "for", "the", "a", "with", "to")
 
 
 def words_of(s):
     return [w.rstrip(".:,'-/") for w in re.findall(r"/?[A-Za-z0-9][A-Za-z0-9_.:+'/-]*", s)]
+
+
+def fill(rng, frame):
+    """A frame with everyday words in its gaps, all but {x}: words that tell nothing, to be read over."""
+    def word(m):
+        w = rng.choice(FILL[m[1]]).replace("~", " ")
+        return w + rng.choice(("", "", "", "s", "ing")) if m[1] == "verb" else w
+    return re.sub(r"\{(\w\w+)\}", word, frame)
 
 
 class Rarity:
@@ -174,10 +204,16 @@ class Rarity:
     def of(self, w):
         return self.count.get(w.lower(), 1)
 
-    def topic(self, rng, e):
-        """The telling words of one phrasing, with some from the thought and the answer."""
-        words = [w for w in words_of(rng.choice(e["q"])) if w.lower() not in STOP]
+    def tells(self, q):
+        """Has q a word that few entries have? Small talk has none: there the small words count."""
+        return any(self.of(w) <= 12 and w.lower() not in STOP for w in words_of(q))
+
+    def topic(self, rng, e, phrasing):
+        """The telling words of a phrasing, with some from the thought and the answer."""
+        words = [w for w in words_of(phrasing) if w.lower() not in STOP]
         kept = [w for w in words if rng.random() < (0.97 if self.of(w) <= 3 else 0.8 if self.of(w) <= 12 else 0.55)]
+        if not self.tells(" ".join(kept)):
+            kept = words
         own = [w for w in words_of(e["t"] + " " + e["a"]) if w.lower() not in STOP]
         for _ in range(rng.choice((0, 0, 1, 1, 2)) + (not kept)):
             w = rng.choices(own, [self.of(w) ** -0.7 for w in own])[0]
@@ -198,36 +234,40 @@ class Rarity:
                 gap = True
         return " ".join(out) if gap else "{x} " + other
 
-    def question(self, rng, e, entries):
+    def question(self, rng, e, phrasing, entries):
         """A new question that only the topic's words connect with entry e."""
         r = rng.random()
-        if r < 0.5:
-            return rng.choice(FRAMES).replace("{x}", self.topic(rng, e))
-        if r < 0.75:
+        if r < 0.55:
+            return fill(rng, rng.choice(FRAMES)).replace("{x}", self.topic(rng, e, phrasing))
+        if r < 0.8:
             other = self.frame(rng, rng.choice(rng.choice(entries)["q"]))
-            return other.replace("{x}", self.topic(rng, e))
+            return other.replace("{x}", self.topic(rng, e, phrasing))
         words = (e["t"] if rng.random() < 0.3 else e["a"]).split()          # a piece of the answer itself
         n = rng.randrange(4, 11)
         i = rng.randrange(max(1, len(words) - n))
         piece = " ".join(words[i:i + n]).strip(".,;:")
-        return rng.choice(FRAMES).replace("{x}", piece) if rng.random() < 0.6 else piece
+        return fill(rng, rng.choice(FRAMES)).replace("{x}", piece) if rng.random() < 0.6 else piece
 
 
-def vary(rng, q):
-    """Says question q in another way: other words, words missing or moved."""
+def vary(rng, q, tells=True):
+    """Says question q in another way: other words, words missing, moved or added."""
     for _ in range(rng.randrange(3)):                           # exchange a phrase for one that means much the same
         group = rng.choice(SWAPS)
         old = rng.choice(group)
         q = re.sub(r"\b" + re.escape(old) + r"\b", lambda m: rng.choice(group), q, count=1, flags=re.I)
     words = q.split()
-    r = rng.random()
+    r = rng.random() if tells else rng.uniform(0.3, 1)
     if r < 0.06:                                                # keywords only
         words = [w for w in words if w.lower().strip("?.,!") not in STOP] or words
     elif r < 0.36:                                              # some words missing, small ones first
-        words = [w for w in words if rng.random() > (0.3 if w.lower() in STOP else 0.08)] or words
+        drop = (0.3 if tells else 0.1), 0.08
+        words = [w for w in words if rng.random() > drop[w.lower() not in STOP]] or words
     elif r < 0.41 and len(words) > 3:                           # two neighbours exchanged
         i = rng.randrange(len(words) - 1)
         words[i], words[i + 1] = words[i + 1], words[i]
+    elif r < 0.7:                                               # words that tell nothing
+        for _ in range(rng.randrange(1, 4 if tells else 2)):
+            words.insert(rng.randrange(len(words) + 1), fill(rng, "{" + rng.choice(sorted(FILL)) + "}"))
     return " ".join(words)
 
 
@@ -263,8 +303,8 @@ NAMES = ("Lily Tom Ben Mia Sam Anna Max Lucy Tim Sara Jack Emma Leo Amy Bob Sue 
          "Joe Jill Daisy Bella Nina Oscar Zoe").split()
 THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse monkey butterfly owl squirrel elephant "
           "turtle bee dragon princess king witch fairy robot ball tree flower boat car train kite doll hat cake apple "
-          "star river garden park forest beach castle farm moon cookie bike truck puppy kitten pig cow sheep goat tiger "
-          "wolf snake penguin hen crab").split()
+          "star river garden park forest beach castle farm moon cookie bike truck puppy kitten pig cow sheep goat "
+          "tiger wolf snake penguin hen crab").split()
 ANIMALS = ("dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten bunny owl "
            "bee pig cow sheep goat tiger wolf snake penguin dragon elephant hen crab").split()
 STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
@@ -332,7 +372,11 @@ class Corpus:
             return self.ask_story(rng)
         e = rng.choice(self.entries)
         phrasing, r = rng.choice(e["q"]), rng.random()
-        q = phrasing if r < 0.15 else vary(rng, phrasing) if r < 0.55 else self.rarity.question(rng, e, self.entries)
+        tells = self.rarity.tells(phrasing)
+        if r > 0.55 and tells:
+            q = self.rarity.question(rng, e, phrasing, self.entries)
+        else:
+            q = phrasing if r < 0.12 else vary(rng, phrasing, tells)
         q = dress(rng, q) if rng.random() < 0.85 else q
         return (phrasing if bare(q) in self.held_out else q), e["t"], e["a"]
 
@@ -720,7 +764,7 @@ def train(model, corpus, tok, args, device):
     workers = min(14, (os.cpu_count() or 2) - 1) if cuda else 0
     rows = torch.utils.data.DataLoader(Rows(corpus, tok, args.row + 2, args.seed), args.batch, num_workers=workers,
                                        pin_memory=cuda, prefetch_factor=8 if workers else None)
-    log, start, warm, tokens = [], None, time.time(), 0
+    start, warm, tokens = None, time.time(), 0
     for step, (ids, learn) in enumerate(rows):
         if step == 4:
             start = time.time()                                 # compilation does not count
@@ -744,10 +788,8 @@ def train(model, corpus, tok, args, device):
         tokens += args.row * args.batch if start else 0
         if step % 100 == 0 or step < 6:
             seconds = time.time() - (start or warm)
-            log.append(dict(step=step, tokens=tokens, seconds=round(seconds, 1), lr=round(rate, 6),
-                            loss=round(main.item(), 4), mtp=round(draft.item(), 4), balance=round(balance.item(), 3)))
-            print(json.dumps(log[-1]), flush=True)
-    return log
+            print(f"step {step}, {tokens / 1e6:.1f} M tokens, {seconds:.0f} s: loss {main.item():.4f}, "
+                  f"mtp {draft.item():.4f}, balance {balance.item():.3f}, rate {rate:.2e}", flush=True)
 
 
 # ---- 5. Export -------------------------------------------------------------------------------------------------------
@@ -881,10 +923,8 @@ def main():
         load_checkpoint(model, args.resume)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    log = train(model, corpus, tok, args, device)
+    train(model, corpus, tok, args, device)
     export(model.cpu(), tok, args.out, args.template)
-    with open(os.path.join(os.path.dirname(os.path.abspath(args.out)), "demo_train_log.json"), "w") as f:
-        json.dump(log, f)
 
 
 if __name__ == "__main__":
