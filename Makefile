@@ -76,7 +76,7 @@ aarch64:
 FUZZ_SECONDS = 60
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
-	    ./$$f -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
+	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
 build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY)
 	@mkdir -p build/fuzz

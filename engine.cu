@@ -321,7 +321,7 @@ static int safetensors_read(tensor_table *table, int fd, uint64_t file_size, int
    Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
    from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted. */
 
-enum { PATH_SIZE = 4096 };
+enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
 
 typedef struct shard { char path[PATH_SIZE]; int fd; uint64_t size; } shard;
 
@@ -347,7 +347,7 @@ static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
     if (join_path(path, sizeof path, c->dir, name)) return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
     for (int i = c->shard_count - 1; i >= 0; i--)
         if (!strcmp(c->shards[i].path, path)) return i;
-    if (c->shard_count >= 100000) return -fail(err, MOTE_EFORMAT, "%s: more than 100,000 shards", c->dir);
+    if (c->shard_count >= MAX_SHARDS) return -fail(err, MOTE_EUNSUPPORTED, "%s: more than %d shards", c->dir, MAX_SHARDS);
     shard *grown = (shard *)realloc(c->shards, ((size_t)c->shard_count + 1) * sizeof *grown);
     if (!grown) return -fail_memory(err);
     c->shards = grown;
@@ -360,7 +360,7 @@ static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
 
 static int shard_open(shard *s, mote_error *err) {
     struct stat info;
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: a FIFO must not wait for a writer */
     if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
     if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
     s->size = (uint64_t)info.st_size;
@@ -505,7 +505,7 @@ static void config_only(config_reader *r, uint32_t object, const char *key, cons
     if (n->type != JSON_STRING && n->type < JSON_ARRAY && strlen(value) == n->size && !memcmp(text, value, n->size)) return;
     if (n->type == JSON_NULL) return;
     r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %.*s, mote supports %s only", r->dir, key,
-                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 4, n->type < JSON_ARRAY ? text : "a list", value);
+                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 6, n->type < JSON_ARRAY ? text : "a list", value);
 }
 
 static void config_layer_types(config_reader *r, config *c) {
@@ -539,6 +539,7 @@ static void config_rope(config_reader *r, config *c) {
     uint32_t rope = json_get(r->j, r->text, "rope_parameters");
     if (!rope || r->j->nodes[rope].type != JSON_OBJECT) rope = r->text;
     config_only(r, rope, "rope_type", "default");
+    config_only(r, r->text, "rope_scaling", "null");
     config_float(r, r->text, "partial_rotary_factor", 0, 1, factor, &factor);
     config_float(r, rope, "partial_rotary_factor", 0, 1, factor, &factor);
     config_float(r, r->text, "rope_theta", 1, 1e12, 1e7f, &c->theta);
@@ -648,7 +649,10 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     config_rope(&r, c);
     config_quantization(&r, c);
     config_layer_types(&r, c);
-    if (r.code) free(c->is_attention);
+    if (r.code) {
+        free(c->is_attention);
+        c->is_attention = NULL;
+    }
     json_free(&j);
     buf_free(&text);
     return r.code;
@@ -699,7 +703,7 @@ struct mote_model {
     layer mtp;
     matrix mtp_fc;
     const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
-    uint64_t fingerprint;                      /* of all tensors' names, types and shapes and the vectors' values */
+    uint64_t fingerprint;                      /* of the sizes in config.json and the values of all vectors */
 };
 
 typedef struct load_item {
@@ -745,6 +749,12 @@ static int bind_missing(binder *b, const uint64_t *shape, int dims) {
     static const char *const foreign[] = {"_packed", "_scale", "_scale_2", "_zero_point"};
     char text[96], other[320];
     const char *end = strrchr(b->name, '.');
+    if (end && !strcmp(end, ".weight_scale_inv")) {
+        snprintf(other, sizeof other, "%.*s.weight_scale", (int)(end - b->name), b->name);
+        if (table_find(&b->files->table, other))
+            return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: FP8 with one scale a tensor or a row is not supported (blocks with "
+                        "weight_scale_inv are)", b->files->dir, other);
+    }
     for (size_t i = 0; i < 4 && end && !strcmp(end, ".weight"); i++) {
         snprintf(other, sizeof other, "%s%s", b->name, foreign[i]);
         if (table_find(&b->files->table, other))
@@ -1289,7 +1299,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
     if (!code && template_text.size) {
         m->has_template = 1;
         m->family = chat_detect(template_text.data, template_text.size);
-        m->info.chat_template = m->family == CHAT_QWEN3_5 ? "Qwen3.5" : m->family == CHAT_QWEN3 ? "Qwen3" : NULL;
+        m->info.chat_template = m->family & CHAT_QWEN3_5 ? "Qwen3.5" : m->family & CHAT_QWEN3 ? "Qwen3" : NULL;
     }
     buf_free(&template_text);
     return code;
@@ -2419,7 +2429,7 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     struct stat info;
     mote_error why;
     char *bytes = NULL;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
     int code = fstat(fd, &info) || !S_ISREG(info.st_mode) ? fail(error, MOTE_EIO, "%s: not a regular file", path) : MOTE_OK;
     if (!code && !(bytes = (char *)malloc((size_t)info.st_size + 1))) code = fail_memory(error);
