@@ -284,12 +284,17 @@ INLINE void type_dots(const matrix *w, int row, const float *const *x, int count
     }
 }
 
-/* The same for a matrix of any type. */
-INLINE void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
+INLINE void any_type_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
     if (w->type == DTYPE_FP8) type_dots(w, row, x, count, y, DTYPE_FP8);
     else if (w->type == DTYPE_BF16) type_dots(w, row, x, count, y, DTYPE_BF16);
     else if (w->type == DTYPE_F16) type_dots(w, row, x, count, y, DTYPE_F16);
     else type_dots(w, row, x, count, y, DTYPE_F32);
+}
+
+/* The same for a matrix of any type. A single row, decoding, is worth a copy of its own: its sums stay in registers. */
+SIMD static void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
+    if (count == 1) any_type_dots(w, row, x, 1, y);
+    else any_type_dots(w, row, x, count, y);
 }
 
 enum { PROJECTIONS = 4 };
@@ -303,7 +308,7 @@ typedef struct projection {
     int T, add;
 } projection;
 
-SIMD static void projection_rows(void *context, int begin, int end, int thread) {
+static void projection_rows(void *context, int begin, int end, int thread) {
     const projection *p = (const projection *)context;
     (void)thread;
     for (int item = begin; item < end; item++) {
@@ -855,7 +860,7 @@ static void stage_norm_router(pool *p, moe_job *job) {
 }
 
 /* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u), for items (expert of the list, r). */
-SIMD static void moe_up_rows(void *context, int begin, int end, int thread) {
+static void moe_up_rows(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     const moe_shape *s = job->shape;
     int width = moe_width(s);
@@ -876,7 +881,7 @@ SIMD static void moe_up_rows(void *context, int begin, int end, int thread) {
 }
 
 /* x[t][r] += sum over the row's uses of weight * (down_proj[r] . h[use]), for output rows r. */
-SIMD static void moe_down_rows(void *context, int begin, int end, int thread) {
+static void moe_down_rows(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     const moe_shape *s = job->shape;
     int width = moe_width(s);
