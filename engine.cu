@@ -574,7 +574,7 @@ static void config_sizes(config_reader *r, config *c) {
     config_int(r, "hidden_size", 1, 1 << 20, &c->hidden);
     config_int(r, "vocab_size", 1, 1 << 24, &c->vocab);
     config_int_or(r, "max_position_embeddings", 1, 1 << 24, 32768, &c->context_max);
-    config_int_or(r, "mtp_num_hidden_layers", 0, 1 << 12, 0, &c->mtp_layers);
+    config_int_or(r, "mtp_num_hidden_layers", 0, 1, 0, &c->mtp_layers);
     config_int(r, "num_attention_heads", 1, 1 << 12, &c->heads);
     config_int(r, "num_key_value_heads", 1, 1 << 12, &c->kv_heads);
     config_int(r, "head_dim", 1, 1 << 14, &c->head_dim);
@@ -617,6 +617,7 @@ static void config_flags(config_reader *r, config *c) {
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish");
     config_only(r, r->text, "decoder_sparse_step", "1");
+    config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
     config_only(r, r->text, "norm_topk_prob", "true");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);

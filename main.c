@@ -23,6 +23,7 @@
 #include <unistd.h>
 #ifdef MOTE_LIBEDIT
 #include <editline/readline.h>
+#include <poll.h>
 #include <wchar.h>
 #endif
 
@@ -879,6 +880,22 @@ static void chat_execute(chat *c, char *line) {
 // Reading lines. Ctrl-C at the prompt clears the line; the end of the input leaves the chat.
 
 #ifdef MOTE_LIBEDIT
+// One byte of the terminal; -1: its end, -2: Ctrl-C. SIGINT is blocked but while ppoll waits, so that none is missed
+// between looking at the flag and waiting.
+static int read_byte(int file, unsigned char *byte) {
+    struct pollfd input = {file, POLLIN, 0};
+    sigset_t interrupt, before;
+    int result;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    while (!interrupted && ppoll(&input, 1, NULL, &before) < 0 && errno == EINTR) continue;
+    result = interrupted ? -2 : read(file, byte, 1) == 1 ? 0 : -1;
+    interrupted = 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return result;
+}
+
 // One character for libedit. Ctrl-C reaches it as Ctrl-U, its key for "delete the line".
 static int read_key(FILE *in) {
     mbstate_t state;
@@ -886,13 +903,8 @@ static int read_key(FILE *in) {
     for (;;) {
         unsigned char byte;
         wchar_t wide;
-        ssize_t got = read(fileno(in), &byte, 1);
-        if (got < 0 && errno == EINTR) {
-            if (!interrupted) continue;
-            interrupted = 0;
-            return 'U' & 31;
-        }
-        if (got <= 0) return -1;
+        int end = read_byte(fileno(in), &byte);
+        if (end) return end == -2 ? 'U' & 31 : -1;
         size_t used = mbrtowc(&wide, (const char *)&byte, 1, &state);
         if (used == (size_t)-1) return '?';
         if (used != (size_t)-2) return (int)wide;

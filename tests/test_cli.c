@@ -339,8 +339,9 @@ static void test_terminal(void) {
     CHECK(strstr(screen.data, "/help"), "no banner: %s", screen.data);
     type(terminal, "half a line");
     CHECK(wait_for(terminal, &screen, "line"), "no echo: %s", screen.data);
+    usleep(200000);                        // the echo may be the terminal's: let the program wait for input
     type(terminal, "\3");                  // clears the line: what follows is a command of its own
-    usleep(200000);
+    CHECK(wait_for(terminal, &screen, "> "), "no new prompt after Ctrl-C: %s", screen.data);
     type(terminal, "/stats\r");
     CHECK(wait_for(terminal, &screen, "statistics on"), "/stats after Ctrl-C: %s", screen.data);
     type(terminal, "What is a router?\r");
