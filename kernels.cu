@@ -247,20 +247,24 @@ INLINE void add_products(partial *sum, const float *w, const float *const *x, in
     for (int j = 0; j < count; j++) sum[j].low = low[j], sum[j].high = high[j];
 }
 
-/* The sum of the lanes, and the last n % 32 products. */
-INLINE float finish_dot(const partial *sum, const float *w, const float *x, int n) {
+INLINE float sum_lanes(const partial *sum) {
     lanes both = sum->low + sum->high;
     float total = 0;
     for (int l = 0; l < 16; l++) total += both[l];
-    for (int i = n / 32 * 32; i < n; i++) total += w[i] * x[i];
     return total;
+}
+
+/* sum + the last n % 32 products, one after the other. */
+INLINE float add_tail(float sum, const float *w, const float *x, int n) {
+    for (int i = n / 32 * 32; i < n; i++) sum += w[i] * x[i];
+    return sum;
 }
 
 INLINE float dot(const float *a, const float *b, int n) {
     partial sum;
     memset(&sum, 0, sizeof sum);
     add_products(&sum, a, &b, 0, n, 1);
-    return finish_dot(&sum, a, b, n);
+    return add_tail(sum_lanes(&sum), a, b, n);
 }
 
 /* y[t] = W[row] . x[t] for the `count` <= GROUP rows x[t]; type is a constant. */
@@ -277,10 +281,15 @@ INLINE void type_dots(const matrix *w, int row, const float *const *x, int count
         for (; t + 4 <= count; t += 4) add_products(sum + t, tile, x + t, col, TILE, 4);
         for (; t < count; t++) add_products(sum + t, tile, x + t, col, TILE, 1);
     }
-    decode(w, data, scale, col, rest, tile, type);
+    if (!rest) {
+        for (int t = 0; t < count; t++) y[t] = sum_lanes(sum + t);
+        return;
+    }
+    float last[TILE];                                          /* not `tile`: what is never read again need not be stored */
+    decode(w, data, scale, col, rest, last, type);
     for (int t = 0; t < count; t++) {
-        add_products(sum + t, tile, x + t, col, rest, 1);
-        y[t] = finish_dot(sum + t, tile, x[t] + col, rest);
+        add_products(sum + t, last, x + t, col, rest, 1);
+        y[t] = add_tail(sum_lanes(sum + t), last, x[t] + col, rest);
     }
 }
 
