@@ -58,9 +58,10 @@ typedef struct container_type { const char *name; int bits; } container_type;
 enum { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_FP8 };           /* those mote computes with, first in the table */
 
 static const container_type container_types[] = {
-    {"F32", 32}, {"F16", 16}, {"BF16", 16}, {"F8_E4M3", 8}, {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
-    {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16},
-    {"I32", 32}, {"U32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64}};
+    {"F32", 32},        {"F16", 16},        {"BF16", 16}, {"F8_E4M3", 8}, {"BOOL", 8},    {"F4", 4},
+    {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"U8", 8},    {"I8", 8},      {"F8_E5M2", 8}, {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},  {"U16", 16},    {"I32", 32},    {"U32", 32},
+    {"C64", 64},        {"F64", 64},        {"I64", 64},  {"U64", 64}};
 
 enum { TYPE_COUNT = sizeof container_types / sizeof *container_types };
 
@@ -103,7 +104,8 @@ static void table_free(tensor_table *t) {
 /* The slot that holds `name`, or the free one where it belongs. */
 static size_t table_slot(const tensor_table *t, const char *name) {
     size_t at = fold(fnv1a(FNV_START, name, strlen(name))) & (t->slot_count - 1);
-    while (t->slots[at] && strcmp(table_name(t, table_at(t, t->slots[at] - 1)), name)) at = (at + 1) & (t->slot_count - 1);
+    while (t->slots[at] && strcmp(table_name(t, table_at(t, t->slots[at] - 1)), name))
+        at = (at + 1) & (t->slot_count - 1);
     return at;
 }
 
@@ -119,7 +121,8 @@ static int table_grow(tensor_table *t) {
     free(t->slots);
     t->slots = slots;
     t->slot_count = n;
-    for (size_t i = 0; i < table_count(t); i++) t->slots[table_slot(t, table_name(t, table_at(t, i)))] = (uint32_t)i + 1;
+    for (size_t i = 0; i < table_count(t); i++)
+        t->slots[table_slot(t, table_name(t, table_at(t, i)))] = (uint32_t)i + 1;
     return 1;
 }
 
@@ -167,7 +170,8 @@ static const char *info_fields(const json *j, uint32_t info, uint32_t *dtype, ui
         key = j->nodes[value].next;
     }
     if (!*dtype || !*shape || !*offsets) return "its entry lacks dtype, shape or data_offsets";
-    if (j->nodes[*dtype].type != JSON_STRING || j->nodes[*shape].type != JSON_ARRAY || j->nodes[*offsets].type != JSON_ARRAY)
+    if (j->nodes[*dtype].type != JSON_STRING || j->nodes[*shape].type != JSON_ARRAY ||
+        j->nodes[*offsets].type != JSON_ARRAY)
         return "dtype must be a string, shape and data_offsets arrays";
     return NULL;
 }
@@ -187,9 +191,11 @@ static const char *info_read(const json *j, uint32_t info, uint64_t data_start, 
         if (i < MAX_DIMS) t->shape[i] = dim;
         if (__builtin_mul_overflow(count, dim, &count)) return "the product of its shape overflows";
     }
-    if (__builtin_mul_overflow(count, (uint64_t)container_types[t->type].bits, &count)) return "the product of its shape overflows";
+    if (__builtin_mul_overflow(count, (uint64_t)container_types[t->type].bits, &count))
+        return "the product of its shape overflows";
     if (count % 8) return "its size is not a whole number of bytes";
-    if (j->nodes[offsets].size != 2 || !json_u64(j, offsets + 1, &begin) || !json_u64(j, offsets + 2, &end) || end < begin)
+    if (j->nodes[offsets].size != 2 || !json_u64(j, offsets + 1, &begin) || !json_u64(j, offsets + 2, &end) ||
+        end < begin)
         return "its data_offsets are not [begin, end]";
     if (end - begin != count / 8) return "its data_offsets do not have the size of its shape";
     if (__builtin_add_overflow(begin, data_start, &t->begin)) return "its data_offsets overflow";
@@ -222,7 +228,8 @@ static int header_add(tensor_table *table, const json *j, uint32_t key, uint64_t
     int found;
     size_t name = table->names.size;
     if (!table_push_name(table, j, key))
-        return table->names.failed ? fail_memory(err) : fail(err, MOTE_EFORMAT, "%s: a tensor's name is empty or holds a NUL", path);
+        return table->names.failed ? fail_memory(err)
+                                   : fail(err, MOTE_EFORMAT, "%s: a tensor's name is empty or holds a NUL", path);
     memset(&read, 0, sizeof read);
     const char *wrong = info_read(j, key + 1, data_start, &read);
     if (wrong) return fail(err, MOTE_EFORMAT, "%s: tensor %s: %s", path, table->names.data + name, wrong);
@@ -241,8 +248,8 @@ static int header_add(tensor_table *table, const json *j, uint32_t key, uint64_t
 }
 
 /* Checks the ranges of a file: they must tile the data section. */
-static int header_check_ranges(const tensor_table *table, byte_range *ranges, size_t n, uint64_t data_start, uint64_t file_size,
-                               const char *path, mote_error *err) {
+static int header_check_ranges(const tensor_table *table, byte_range *ranges, size_t n, uint64_t data_start,
+                               uint64_t file_size, const char *path, mote_error *err) {
     uint64_t at = data_start;
     qsort(ranges, n, sizeof *ranges, by_offset);
     for (size_t i = 0; i < n; i++) {
@@ -254,14 +261,15 @@ static int header_check_ranges(const tensor_table *table, byte_range *ranges, si
         if (at > file_size || at < ranges[i].size) break;
     }
     if (at != file_size)
-        return fail(err, MOTE_EFORMAT, "%s: its tensors end at byte %llu, the file at %llu: %s", path, (unsigned long long)at,
-                    (unsigned long long)file_size, at > file_size ? "truncated" : "something follows them");
+        return fail(err, MOTE_EFORMAT, "%s: its tensors end at byte %llu, the file at %llu: %s", path,
+                    (unsigned long long)at, (unsigned long long)file_size,
+                    at > file_size ? "truncated" : "something follows them");
     return MOTE_OK;
 }
 
 /* Adds all tensors of a parsed header. */
-static int header_read(tensor_table *table, const json *j, uint64_t data_start, uint64_t file_size, int file, const char *path,
-                       mote_error *err) {
+static int header_read(tensor_table *table, const json *j, uint64_t data_start, uint64_t file_size, int file,
+                       const char *path, mote_error *err) {
     if (j->nodes[0].type != JSON_OBJECT) return fail(err, MOTE_EFORMAT, "%s: the header is not a JSON object", path);
     byte_range *ranges = (byte_range *)malloc(((size_t)j->nodes[0].size + 1) * sizeof *ranges);
     if (!ranges) return fail_memory(err);
@@ -293,18 +301,23 @@ static int read_at(int fd, void *to, size_t n, uint64_t offset, const char *path
 }
 
 /* Adds the tensors of an open safetensors file to the table. */
-static int safetensors_read(tensor_table *table, int fd, uint64_t file_size, int file, const char *path, mote_error *err) {
+static int safetensors_read(tensor_table *table, int fd, uint64_t file_size, int file, const char *path,
+                            mote_error *err) {
     unsigned char start[8];
     uint64_t n = 0;
     json j;
-    if (file_size < 8) return fail(err, MOTE_EFORMAT, "%s: %llu bytes, too short for safetensors", path, (unsigned long long)file_size);
+    if (file_size < 8)
+        return fail(err, MOTE_EFORMAT, "%s: %llu bytes, too short for safetensors", path,
+                    (unsigned long long)file_size);
     int code = read_at(fd, start, 8, 0, path, err);
     if (code) return code;
     for (int i = 7; i >= 0; i--) n = n << 8 | start[i];
-    if (n > MAX_HEADER) return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes, more than the 100,000,000 allowed", path,
-                                    (unsigned long long)n);
-    if (n > file_size - 8) return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes in a file of %llu: truncated", path,
-                                       (unsigned long long)n, (unsigned long long)file_size);
+    if (n > MAX_HEADER)
+        return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes, more than the 100,000,000 allowed", path,
+                    (unsigned long long)n);
+    if (n > file_size - 8)
+        return fail(err, MOTE_EFORMAT, "%s: a header of %llu bytes in a file of %llu: truncated", path,
+                    (unsigned long long)n, (unsigned long long)file_size);
     char *text = (char *)malloc((size_t)n + 1);
     if (!text) return fail_memory(err);
     code = read_at(fd, text, (size_t)n, 8, path, err);
@@ -343,11 +356,14 @@ static void checkpoint_close(checkpoint *c) {
 static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
     char path[PATH_SIZE];
     if (!*name || *name == '/' || strstr(name, ".."))
-        return -fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: file name \"%s\" leaves the folder", c->dir, name);
-    if (join_path(path, sizeof path, c->dir, name)) return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
+        return -fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: file name \"%s\" leaves the folder", c->dir,
+                     name);
+    if (join_path(path, sizeof path, c->dir, name))
+        return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
     for (int i = c->shard_count - 1; i >= 0; i--)
         if (!strcmp(c->shards[i].path, path)) return i;
-    if (c->shard_count >= MAX_SHARDS) return -fail(err, MOTE_EUNSUPPORTED, "%s: more than %d shards", c->dir, MAX_SHARDS);
+    if (c->shard_count >= MAX_SHARDS)
+        return -fail(err, MOTE_EUNSUPPORTED, "%s: more than %d shards", c->dir, MAX_SHARDS);
     shard *grown = (shard *)realloc(c->shards, ((size_t)c->shard_count + 1) * sizeof *grown);
     if (!grown) return -fail_memory(err);
     c->shards = grown;
@@ -377,8 +393,10 @@ static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) 
         char name[256];
         int found;
         size_t at = c->table.names.size, n = json_string(j, key + 1, name, sizeof name - 1);
-        if (j->nodes[key + 1].type != JSON_STRING || n >= sizeof name || memchr(name, 0, n) || !table_push_name(&c->table, j, key))
-            return fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
+        if (j->nodes[key + 1].type != JSON_STRING || n >= sizeof name || memchr(name, 0, n) ||
+            !table_push_name(&c->table, j, key))
+            return fail(err, MOTE_EFORMAT,
+                        "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
                         c->dir, i + 1);
         name[n] = 0;
         int file = checkpoint_shard(c, name, err);
@@ -400,8 +418,8 @@ static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
     for (size_t i = 0; i < table_count(&c->table); i++) {
         const tensor *t = table_at(&c->table, i);
         if (t->type < 0)
-            return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here", c->shards[t->file].path,
-                        table_name(&c->table, t));
+            return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here",
+                        c->shards[t->file].path, table_name(&c->table, t));
     }
     return MOTE_OK;
 }
@@ -478,7 +496,8 @@ static void config_int(config_reader *r, const char *key, int low, int high, int
     if (r->code) return;
     if (!node) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s is missing", r->dir, key);
     else if (!json_u64(r->j, node, &value) || value < (uint64_t)low || value > (uint64_t)high)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a whole number from %d to %d", r->dir, key, low, high);
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a whole number from %d to %d", r->dir, key,
+                       low, high);
     else *out = (int)value;
 }
 
@@ -487,12 +506,14 @@ static void config_int_or(config_reader *r, const char *key, int low, int high, 
     if (json_get(r->j, r->text, key)) config_int(r, key, low, high, out);
 }
 
-static void config_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback, float *out) {
+static void config_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback,
+                         float *out) {
     double value = fallback;
     uint32_t node = json_get(r->j, object, key);
     if (r->code) return;
     if (node && (!json_double(r->j, node, &value) || !(value >= low && value <= high)))
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a number from %g to %g", r->dir, key, low, high);
+        r->code =
+            fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a number from %g to %g", r->dir, key, low, high);
     *out = (float)value;
 }
 
@@ -502,10 +523,12 @@ static void config_only(config_reader *r, uint32_t object, const char *key, cons
     if (r->code || !node || json_equals(r->j, node, value)) return;
     const json_node *n = &r->j->nodes[node];
     const char *text = r->j->text + n->start;
-    if (n->type != JSON_STRING && n->type < JSON_ARRAY && strlen(value) == n->size && !memcmp(text, value, n->size)) return;
+    if (n->type != JSON_STRING && n->type < JSON_ARRAY && strlen(value) == n->size && !memcmp(text, value, n->size))
+        return;
     if (n->type == JSON_NULL) return;
     r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %.*s, mote supports %s only", r->dir, key,
-                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 6, n->type < JSON_ARRAY ? text : "a list", value);
+                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 6,
+                   n->type < JSON_ARRAY ? text : "a list", value);
 }
 
 static void config_layer_types(config_reader *r, config *c) {
@@ -521,15 +544,16 @@ static void config_layer_types(config_reader *r, config *c) {
     for (int i = 0; i < c->layers; i++) c->is_attention[i] = (i + 1) % interval == 0;
     if (!types || r->j->nodes[types].type == JSON_NULL) return;
     if (r->j->nodes[types].type != JSON_ARRAY || r->j->nodes[types].size != (uint32_t)c->layers) {
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: layer_types must list num_hidden_layers = %d layers", r->dir, c->layers);
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: layer_types must list num_hidden_layers = %d layers",
+                       r->dir, c->layers);
         return;
     }
     uint32_t node = types + 1;
     for (int i = 0; i < c->layers; i++, node = r->j->nodes[node].next) {
         c->is_attention[i] = (unsigned char)json_equals(r->j, node, "full_attention");
         if (c->is_attention[i] || json_equals(r->j, node, "linear_attention")) continue;
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: layer_types[%d] is neither linear_attention nor full_attention",
-                       r->dir, i);
+        r->code = fail(r->err, MOTE_EUNSUPPORTED,
+                       "%s/config.json: layer_types[%d] is neither linear_attention nor full_attention", r->dir, i);
         return;
     }
 }
@@ -547,7 +571,8 @@ static void config_rope(config_reader *r, config *c) {
     if (r->code) return;
     c->rotary_dim = (int)((float)c->head_dim * factor);
     if (c->rotary_dim % 2)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd", r->dir, c->rotary_dim);
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd",
+                       r->dir, c->rotary_dim);
 }
 
 /* quantization_config: only the official block FP8; what each tensor really is, is seen when it is bound. */
@@ -559,10 +584,11 @@ static void config_quantization(config_reader *r, config *c) {
         config_only(r, q, "quant_method", "fp8");
         config_only(r, q, "fmt", "e4m3");
         size = json_get(r->j, q, "weight_block_size");
-        if (!r->code && size && (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 ||
-                                 !json_u64(r->j, size + 1, &rows) || !json_u64(r->j, size + 2, &cols) || !rows || !cols ||
-                                 rows > 1 << 20 || cols > 1 << 20))
-            r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: weight_block_size must be [rows, cols] (per-tensor FP8 is not supported)",
+        if (!r->code && size &&
+            (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 || !json_u64(r->j, size + 1, &rows) ||
+             !json_u64(r->j, size + 2, &cols) || !rows || !cols || rows > 1 << 20 || cols > 1 << 20))
+            r->code = fail(r->err, MOTE_EUNSUPPORTED,
+                           "%s/config.json: weight_block_size must be [rows, cols] (per-tensor FP8 is not supported)",
                            r->dir);
     }
     c->fp8_rows = (int)rows;
@@ -593,13 +619,16 @@ static void config_sizes(config_reader *r, config *c) {
 static void config_consistency(config_reader *r, const config *c) {
     if (r->code) return;
     if (c->heads % c->kv_heads)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_attention_heads = %d is no multiple of num_key_value_heads = %d",
-                       r->dir, c->heads, c->kv_heads);
+        r->code = fail(r->err, MOTE_EFORMAT,
+                       "%s/config.json: num_attention_heads = %d is no multiple of num_key_value_heads = %d", r->dir,
+                       c->heads, c->kv_heads);
     else if (c->value_heads % c->key_heads)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: linear_num_value_heads = %d is no multiple of linear_num_key_heads = %d",
+        r->code = fail(r->err, MOTE_EFORMAT,
+                       "%s/config.json: linear_num_value_heads = %d is no multiple of linear_num_key_heads = %d",
                        r->dir, c->value_heads, c->key_heads);
     else if (c->top_k > c->experts)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only num_experts = %d", r->dir, c->top_k, c->experts);
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only num_experts = %d",
+                       r->dir, c->top_k, c->experts);
     else if ((int64_t)c->heads * c->head_dim > 1 << 22 || (int64_t)c->value_heads * c->value_dim > 1 << 22 ||
              (int64_t)c->key_heads * c->key_dim > 1 << 22)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
@@ -620,7 +649,8 @@ static void config_flags(config_reader *r, config *c) {
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
     config_only(r, r->text, "norm_topk_prob", "true");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
+        r->code = fail(r->err, MOTE_EUNSUPPORTED,
+                       "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
 }
 
 /* Reads dir/config.json. On success c->is_attention is the caller's to free. */
@@ -640,7 +670,8 @@ static int config_read(config *c, const char *dir, mote_error *err) {
     uint32_t type = json_get(&j, 0, "model_type");
     if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
     else if (!json_equals(&j, type, "qwen3_5_moe") && !json_equals(&j, type, "qwen3_5_moe_text"))
-        r.code = fail(err, MOTE_EUNSUPPORTED, "%s/config.json: model_type \"%.*s\" is not known, mote runs qwen3_5_moe and qwen3_5_moe_text",
+        r.code = fail(err, MOTE_EUNSUPPORTED,
+                      "%s/config.json: model_type \"%.*s\" is not known, mote runs qwen3_5_moe and qwen3_5_moe_text",
                       dir, (int)(j.nodes[type].size < 60 ? j.nodes[type].size : 60), j.text + j.nodes[type].start);
     else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
         r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
@@ -753,14 +784,18 @@ static int bind_missing(binder *b, const uint64_t *shape, int dims) {
     if (end && !strcmp(end, ".weight_scale_inv")) {
         snprintf(other, sizeof other, "%.*s.weight_scale", (int)(end - b->name), b->name);
         if (table_find(&b->files->table, other))
-            return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: FP8 with one scale a tensor or a row is not supported (blocks with "
-                        "weight_scale_inv are)", b->files->dir, other);
+            return fail(b->err, MOTE_EUNSUPPORTED,
+                        "%s: %s: FP8 with one scale a tensor or a row is not supported (blocks with "
+                        "weight_scale_inv are)",
+                        b->files->dir, other);
     }
     for (size_t i = 0; i < 4 && end && !strcmp(end, ".weight"); i++) {
         snprintf(other, sizeof other, "%s%s", b->name, foreign[i]);
         if (table_find(&b->files->table, other))
-            return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: this quantisation is not supported (F32, F16, BF16 and FP8 with "
-                        "weight_scale_inv are)", b->files->dir, other);
+            return fail(b->err, MOTE_EUNSUPPORTED,
+                        "%s: %s: this quantisation is not supported (F32, F16, BF16 and FP8 with "
+                        "weight_scale_inv are)",
+                        b->files->dir, other);
         snprintf(other, sizeof other, "%.*s.qweight", (int)(end - b->name), b->name);
         if (table_find(&b->files->table, other))
             return fail(b->err, MOTE_EUNSUPPORTED, "%s: %s: this quantisation is not supported", b->files->dir, other);
@@ -792,13 +827,15 @@ static tensor *bind_find(binder *b, const uint64_t *shape, int dims, int allow_f
         b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected F32, F16%s, found %s", path, b->name,
                        allow_fp8 ? ", BF16 or F8_E4M3" : " or BF16", container_types[t->type].name);
     else
-        b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in F32, F16%s, found %s in %s", path, b->name, expected,
-                       allow_fp8 ? ", BF16 or F8_E4M3" : " or BF16", found, container_types[t->type].name);
+        b->code =
+            fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in F32, F16%s, found %s in %s", path, b->name,
+                 expected, allow_fp8 ? ", BF16 or F8_E4M3" : " or BF16", found, container_types[t->type].name);
     return NULL;
 }
 
 /* Puts `size` bytes from `offset` of a tensor on the list, to lie at the next 64-byte boundary of the arena. */
-static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size, int to_float, int is_scale, const void **target) {
+static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size, int to_float, int is_scale,
+                      const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t elements = size * 8 / (uint64_t)container_types[t->type].bits, held = to_float ? elements * 4 : size;
     if (!item) {
@@ -952,7 +989,8 @@ static void bind_layer(binder *b, int index, layer *l, matrix *experts) {
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
     l->is_attention = c->is_attention[index];
     bind_as(b, IN_NORMS, 1, 1);
-    bind_vector(b, where, "input_layernorm.weight", l->is_attention ? &l->attention.input_norm : &l->deltanet.input_norm, c->hidden);
+    bind_vector(b, where, "input_layernorm.weight",
+                l->is_attention ? &l->attention.input_norm : &l->deltanet.input_norm, c->hidden);
     bind_vector(b, where, "post_attention_layernorm.weight", &l->moe.norm, c->hidden);
     bind_as(b, IN_ATTENTION, 1, 1);
     if (l->is_attention) bind_attention(b, where, &l->attention);
@@ -1002,7 +1040,8 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     const config *c = &m->c;
     size_t per_layer = 3 * ((size_t)c->experts + 1);
     snprintf(b->prefix, sizeof b->prefix, "%s",
-             table_find(&b->files->table, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
+             table_find(&b->files->table, "model.language_model.embed_tokens.weight") ? "model.language_model."
+                                                                                      : "model.");
     m->has_mtp = table_find(&b->files->table, "mtp.fc.weight") != NULL;
     m->layers = (layer *)calloc((size_t)c->layers, sizeof *m->layers);
     m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
@@ -1047,7 +1086,8 @@ static int load_floats(mote_model *m, const checkpoint *files, const load_item *
     size_t n = (size_t)(item->size * 8) / (size_t)container_types[item->from->type].bits;
     float *to = (float *)(void *)(m->arena + item->at);
     void *stored = malloc((size_t)item->size);
-    int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err) : fail_memory(err);
+    int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
+                      : fail_memory(err);
     if (!code) widen(item->from->type, stored, to, n);
     free(stored);
     for (size_t i = 0; !code && item->is_scale && i < n; i++)
@@ -1104,7 +1144,9 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
         return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free", b->files->dir,
                     (double)b->arena * 1e-9, (double)available * 1e-9);
     m->arena = (char *)aligned_alloc(64, b->arena ? b->arena : 64);
-    if (!m->arena) return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", b->files->dir, (double)b->arena * 1e-9);
+    if (!m->arena)
+        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", b->files->dir,
+                    (double)b->arena * 1e-9);
     qsort(items, n, sizeof *items, by_place);
     for (size_t i = 0; i < n; i++) {
         if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
@@ -1150,8 +1192,10 @@ static void model_module_dtypes(mote_model *m, const unsigned *types) {
         size_t n = 0;
         for (int type = 0; type <= TYPE_FP8; type++) {
             if (!(types[k] >> type & 1)) continue;
-            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "", type == TYPE_FP8 ? "FP8" : container_types[type].name);
-            if (type == TYPE_FP8) n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
+            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "",
+                                  type == TYPE_FP8 ? "FP8" : container_types[type].name);
+            if (type == TYPE_FP8)
+                n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
         }
         m->modules[k].name = module_names[k];
         m->modules[k].dtype = to;
@@ -1191,11 +1235,13 @@ static void model_info(mote_model *m) {
         m->modules[o->module_count++] = m->modules[k];
     }
     o->kv_bytes_per_token = 2u * (uint64_t)o->attention_layers * (uint64_t)(c->kv_heads * c->head_dim) * sizeof(float);
-    o->state_bytes = (uint64_t)o->deltanet_layers * (uint64_t)c->value_heads * (uint64_t)(c->key_dim * c->value_dim) * sizeof(float);
+    o->state_bytes =
+        (uint64_t)o->deltanet_layers * (uint64_t)c->value_heads * (uint64_t)(c->key_dim * c->value_dim) * sizeof(float);
 }
 
 /* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
-static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks,
+                      mote_error *err) {
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
     int code = config_read(&m->c, dir, err);
@@ -1213,7 +1259,8 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     return MOTE_OK;
 }
 
-static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks, mote_error *err) {
+static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks,
+                              mote_error *err) {
     checkpoint files;
     binder b;
     int code = model_bind(m, &files, &b, dir, callbacks, err);
@@ -1296,7 +1343,8 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
     buf template_text;
     memset(&template_text, 0, sizeof template_text);
     int code = template_read(dir, &template_text, err);
-    if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size))) code = tokenizer_open(&m->text, dir, err);
+    if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
+        code = tokenizer_open(&m->text, dir, err);
     if (!code && template_text.size) {
         m->has_template = 1;
         m->family = chat_detect(template_text.data, template_text.size);
@@ -1319,7 +1367,8 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION)
-        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
+        return fail(error, MOTE_EINVAL,
+                    "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
     mote_model *m = (mote_model *)calloc(1, sizeof *m);
     if (!m) return fail_memory(error);
     int code = generation_read(m, dir, error);
@@ -1329,8 +1378,8 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
         if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
-        code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d", dir,
-                    tokenizer_vocab(m->text) - 1, m->c.vocab);
+        code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
+                    dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
     if (code) {
         mote_close(m);
         return code;
@@ -1355,7 +1404,8 @@ const mote_info *mote_model_info(const mote_model *model) {
 }
 
 /* The rule of the calls that write up to `capacity` elements: always the count, the data only when it fits. */
-static int give(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed, mote_error *err) {
+static int give(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed,
+                mote_error *err) {
     *needed = count;
     if (count > capacity) return fail(err, MOTE_EINVAL, "%zu elements do not fit into the %zu given", count, capacity);
     if (count) memcpy(to, data, count * size);
@@ -1363,13 +1413,17 @@ static int give(const void *data, size_t count, size_t size, void *to, size_t ca
 }
 
 static int need_text(const mote_model *m, mote_error *err) {
-    return m->text ? MOTE_OK : fail(err, MOTE_EUNSUPPORTED, "the model has no tokenizer: no tokenizer.json, or opened for weights only");
+    return m->text ? MOTE_OK
+                   : fail(err, MOTE_EUNSUPPORTED,
+                          "the model has no tokenizer: no tokenizer.json, or opened for weights only");
 }
 
 static int need_chat(const mote_model *m, mote_error *err) {
     if (m->family != CHAT_UNKNOWN) return MOTE_OK;
     return fail(err, MOTE_EUNSUPPORTED, "%s (known: %s); raw prompts work",
-                m->has_template ? "the checkpoint's chat template is not one mote knows" : "the checkpoint has no chat template", chat_known());
+                m->has_template ? "the checkpoint's chat template is not one mote knows"
+                                : "the checkpoint has no chat template",
+                chat_known());
 }
 
 int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
@@ -1557,15 +1611,18 @@ static int processors(void) {
 }
 
 /* Fills in defaults and checks. */
-static int session_options(const mote_model *m, const mote_session_options *given, mote_session_options *o, mote_error *err) {
+static int session_options(const mote_model *m, const mote_session_options *given, mote_session_options *o,
+                           mote_error *err) {
     memset(o, 0, sizeof *o);
     if (given) *o = *given;
     if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
     if (!o->threads) o->threads = processors();
     if (o->context < 1 || o->context > m->c.context_max)
-        return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context, m->c.context_max);
-    if (o->chunk < 1 || o->chunk > MAX_CHUNK) return fail(err, MOTE_EINVAL, "a chunk of %d rows, expected 1 to %d", o->chunk, MAX_CHUNK);
+        return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context,
+                    m->c.context_max);
+    if (o->chunk < 1 || o->chunk > MAX_CHUNK)
+        return fail(err, MOTE_EINVAL, "a chunk of %d rows, expected 1 to %d", o->chunk, MAX_CHUNK);
     if (o->threads < 1 || o->threads > MAX_THREADS)
         return fail(err, MOTE_EINVAL, "%d threads, expected 1 to %d", o->threads, MAX_THREADS);
     return MOTE_OK;
@@ -1619,7 +1676,8 @@ int mote_plan(const char *dir, const mote_session_options *options, mote_memory 
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error) {
     mote_session_options o;
-    if (!model || !session) return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
+    if (!model || !session)
+        return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = session_options(model, options, &o, error);
     if (code) return code;
@@ -1633,8 +1691,8 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     if (s->memory) s->threads = pool_open(o.threads);
     if (!s->threads) {
         code = s->memory ? fail(error, MOTE_ENOMEM, "the system gives no %d threads", o.threads)
-                         : fail(error, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB of memory are free", o.context,
-                                (double)bytes * 1e-9, (double)available * 1e-9);
+                         : fail(error, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB of memory are free",
+                                o.context, (double)bytes * 1e-9, (double)available * 1e-9);
         mote_session_close(s);
         return code;
     }
@@ -1747,7 +1805,8 @@ static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float
         float *in = w->mtp_in + (size_t)t * 2 * (size_t)hidden;
         int of = t + skip - 1;                                  /* row of this block whose hidden state goes in */
         rms_norm(in, w->u + (size_t)t * (size_t)hidden, m->mtp_norm_embedding, 1, hidden, m->c.eps);
-        rms_norm(in + hidden, of < 0 ? s->last_hidden : w->hidden + (size_t)of * (size_t)hidden, m->mtp_norm_hidden, 1, hidden, m->c.eps);
+        rms_norm(in + hidden, of < 0 ? s->last_hidden : w->hidden + (size_t)of * (size_t)hidden, m->mtp_norm_hidden, 1,
+                 hidden, m->c.eps);
     }
     linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0);
     run_attention(s, &m->mtp, &s->kv[m->c.layers], first + skip - 1, rows, logits == NULL);
@@ -1815,7 +1874,8 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
     if (code) return code;
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
-        if (cancelled(&s->o.callbacks)) return fail(error, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
+        if (cancelled(&s->o.callbacks))
+            return fail(error, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
         forward(s, ids + done, T, logits ? logits + done * vocab : NULL, mtp_logits);
         session_keep(s, T);
         done += (size_t)T;
@@ -1900,7 +1960,8 @@ static void heap_sink(int32_t *heap, int n, int at, const float *value) {
 /* Takes the best candidates off the heap of n until `stop` of them are off or their weights, exp((value - best) /
    temperature), sum to `mass`, or one is lighter than `least`. They end up at heap[n-1], heap[n-2], ... Returns how many,
    and their weight in *sum. */
-static int heap_take(int32_t *heap, int n, const float *value, float temperature, int stop, double mass, double least, double *sum) {
+static int heap_take(int32_t *heap, int n, const float *value, float temperature, int stop, double mass, double least,
+                     double *sum) {
     int taken = 0;
     float best = value[heap[0]];
     *sum = 0;
@@ -1949,7 +2010,8 @@ static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
 }
 
 static int check_sampling(const mote_sampling *p, mote_error *err) {
-    if (!(p->temperature >= 0 && p->temperature <= 1000)) return fail(err, MOTE_EINVAL, "temperature must be from 0 to 1000");
+    if (!(p->temperature >= 0 && p->temperature <= 1000))
+        return fail(err, MOTE_EINVAL, "temperature must be from 0 to 1000");
     if (p->top_k < 0) return fail(err, MOTE_EINVAL, "top_k must not be negative");
     if (!(p->top_p >= 0 && p->top_p <= 1)) return fail(err, MOTE_EINVAL, "top_p must be from 0 to 1");
     if (!(p->min_p >= 0 && p->min_p <= 1)) return fail(err, MOTE_EINVAL, "min_p must be from 0 to 1");
@@ -1967,12 +2029,14 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
     memset(&greedy, 0, sizeof greedy);
     if (!sampling) sampling = &greedy;
     int code = check_sampling(sampling, error);
-    if (!code && !session->count) code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (!code && !session->count)
+        code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
     if (code) return code;
     memcpy(w->sorted, session->logits, (size_t)n * sizeof(float));
     penalise(session, sampling);
     for (int i = 0; i < n; i++) {
-        if (isnan(w->sorted[i])) return fail(error, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
+        if (isnan(w->sorted[i]))
+            return fail(error, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
         if (best < 0 || w->sorted[i] > w->sorted[best]) best = i;
     }
     *id = sampling->temperature > 0 && isfinite(w->sorted[best]) ? sample(session, sampling, n) : best;
@@ -2025,7 +2089,8 @@ typedef struct writer {
 
 static void writer_emit(void *user, int channel, const char *text, size_t size) {
     writer *w = (writer *)user;
-    if (w->stopped != MOTE_STOP_CALLBACK && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
+    if (w->stopped != MOTE_STOP_CALLBACK && w->g->on_text && w->g->on_text(w->g->user, channel, text, size))
+        w->stopped = MOTE_STOP_CALLBACK;
 }
 
 static void writer_pass(writer *w, const char *text, size_t n) {
@@ -2097,8 +2162,8 @@ static int is_eos(const mote_model *m, int32_t id) {
 }
 
 /* Steps until something ends the answer; says what. */
-static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w, mote_result *result,
-                           mote_error *err) {
+static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w,
+                           mote_result *result, mote_error *err) {
     int code = MOTE_OK;
     result->stop = -1;
     while (!code && result->stop < 0) {
@@ -2120,10 +2185,12 @@ static int generate_tokens(mote_session *s, const mote_generation *g, const mote
 
 static int check_generation(const mote_generation *g, mote_error *err) {
     if (g->max_tokens < 0) return fail(err, MOTE_EINVAL, "max_tokens must not be negative");
-    if (g->stop_count < 0 || (g->stop_count && !g->stop)) return fail(err, MOTE_EINVAL, "stop_count without stop texts");
+    if (g->stop_count < 0 || (g->stop_count && !g->stop))
+        return fail(err, MOTE_EINVAL, "stop_count without stop texts");
     for (int i = 0; i < g->stop_count; i++)
         if (!g->stop[i]) return fail(err, MOTE_EINVAL, "stop text %d is NULL", i);
-    if (g->think < MOTE_THINK_DEFAULT || g->think > MOTE_THINK_OFF) return fail(err, MOTE_EINVAL, "think must be MOTE_THINK_...");
+    if (g->think < MOTE_THINK_DEFAULT || g->think > MOTE_THINK_OFF)
+        return fail(err, MOTE_EINVAL, "think must be MOTE_THINK_...");
     return g->sampling ? check_sampling(g->sampling, err) : MOTE_OK;
 }
 
@@ -2136,7 +2203,8 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
     memset(&r, 0, sizeof r);
     if (generation) g = *generation;
     int code = check_generation(&g, error);
-    if (!code && !session->count) code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (!code && !session->count)
+        code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
     if (code) return code;
     if (g.sampling) sampling = *g.sampling;
     else mote_sampling_defaults(session->m, &sampling);
@@ -2165,7 +2233,8 @@ static int ask_tokens(const mote_session *s, const char *message, const mote_gen
     size_t at[2] = {0, 0};
     memset(&text, 0, sizeof text);
     ask_close_turn(s, &text);
-    int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think, &text, at, err);
+    int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think,
+                         &text, at, err);
     if (!code) code = tokenizer_encode(s->m->text, text.data, at[0], 1, ids, err);
     if (!code) code = tokenizer_encode(s->m->text, text.data + at[0], at[1] - at[0], 0, ids, err);
     if (!code) code = tokenizer_encode(s->m->text, text.data + at[1], text.size - at[1], 1, ids, err);
@@ -2248,9 +2317,11 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
     mote_session *s = session;
     const mote_checkpoint *c = checkpoint;
     size_t hidden = (size_t)s->m->c.hidden;
-    if (!c || c->m != s->m || c->state_floats != s->parts.state) return fail(error, MOTE_EINVAL, "the checkpoint is of another model");
+    if (!c || c->m != s->m || c->state_floats != s->parts.state)
+        return fail(error, MOTE_EINVAL, "the checkpoint is of another model");
     if (c->count > s->valid || memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens))
-        return fail(error, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
+        return fail(error, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint",
+                    c->count);
     s->count = c->count;
     s->generated_from = c->generated_from;
     s->logged = c->logged;
@@ -2332,17 +2403,22 @@ int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t 
         memcpy(bytes, &h, sizeof h);
     }
     free(pieces);
-    return size <= capacity ? MOTE_OK : fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+    return size <= capacity ? MOTE_OK
+                            : fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
 }
 
 /* Checks all of a saved session before any of it is used. */
-static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, size_t expected, mote_error *err) {
-    if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic)) return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
-    if (h->fingerprint != s->m->fingerprint) return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
+static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, size_t expected,
+                       mote_error *err) {
+    if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
+        return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
+    if (h->fingerprint != s->m->fingerprint)
+        return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
     if (size != expected)
-        return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected, h->count);
-    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK || h->kept < 0 ||
-        h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) ||
+        return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected,
+                    h->count);
+    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK ||
+        h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) ||
         h->checksum != saved_checksum(bytes, size))
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     return MOTE_OK;
@@ -2357,7 +2433,8 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     if (!bytes || size < sizeof h) return fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
     memcpy(&h, from, sizeof h);
     if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && h.count > s->o.context)
-        return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count, s->o.context);
+        return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count,
+                    s->o.context);
     saved_piece *pieces = saved_layout(s, h.count < 0 ? 0 : h.count, &n, &expected);
     if (!pieces) return fail_memory(error);
     int code = saved_check(s, &h, from, size, expected, error);
@@ -2365,7 +2442,8 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     for (int i = 0; !code && i < h.count; i++) {
         int32_t id;
         memcpy(&id, from + (size_t)i * sizeof id, sizeof id);
-        if (id < 0 || id >= s->m->c.vocab) code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
+        if (id < 0 || id >= s->m->c.vocab)
+            code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
     }
     for (int i = 0; !code && i < n; from += pieces[i++].size) memcpy(pieces[i].at, from, pieces[i].size);
     free(pieces);
@@ -2431,8 +2509,10 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     mote_error why;
     char *bytes = NULL;
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
-    int code = fstat(fd, &info) || !S_ISREG(info.st_mode) ? fail(error, MOTE_EIO, "%s: not a regular file", path) : MOTE_OK;
+    if (fd < 0)
+        return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
+    int code =
+        fstat(fd, &info) || !S_ISREG(info.st_mode) ? fail(error, MOTE_EIO, "%s: not a regular file", path) : MOTE_OK;
     if (!code && !(bytes = (char *)malloc((size_t)info.st_size + 1))) code = fail_memory(error);
     if (!code) code = read_at(fd, bytes, (size_t)info.st_size, 0, path, error);
     close(fd);

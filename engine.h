@@ -243,9 +243,10 @@ typedef struct mote_result {
     uint64_t seed;                         /* the one used */
 } mote_result;
 
-/* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json; without that file,
-   if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends it; the cancel callback counts as such and is no error here. Every token counted in the result is in the
-   timeline. result may be NULL. Without a tokenizer only on_token is called. */
+/* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json; without that
+   file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
+   it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
+   result may be NULL. Without a tokenizer only on_token is called. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then

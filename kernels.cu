@@ -47,7 +47,7 @@ static inline float float_of_f16(uint16_t h) {
     return float_of_bits(bits | (uint32_t)(h & 0x8000) << 16);
 }
 
-#define FP8_UNIT 0x1p120f        /* fp8_bits(code) * FP8_UNIT is the value; a block's scale is multiplied into it first */
+#define FP8_UNIT 0x1p120f /* fp8_bits(code) * FP8_UNIT is the value; a block's scale is multiplied into it first */
 
 static inline float fp8_bits(uint8_t code) {
     return float_of_bits((uint32_t)(int32_t)(int8_t)code << 20 & 0x87f00000u);
@@ -194,7 +194,7 @@ typedef struct matrix {
     dtype type;
     int rows, cols;
     const void *data;            /* [rows][cols] */
-    const float *scale;          /* FP8: [ceil(rows/block_rows)][ceil(cols/block_cols)], weight = code * scale, scale < 128 */
+    const float *scale; /* FP8: [ceil(rows/block_rows)][ceil(cols/block_cols)], weight = code * scale, scale < 128 */
     int block_rows, block_cols;
 } matrix;
 
@@ -204,7 +204,8 @@ enum {
 };
 
 /* out[n] = columns col.. of the weight row at `data`, as floats; scale: of the row's FP8 blocks. */
-INLINE void decode(const matrix *w, const void *data, const float *scale, int col, int n, float *__restrict out, const dtype type) {
+INLINE void decode(const matrix *w, const void *data, const float *scale, int col, int n, float *__restrict out,
+                   const dtype type) {
     const uint16_t *__restrict half = (const uint16_t *)data + col;
     const uint8_t *__restrict code = (const uint8_t *)data + col;
     if (type == DTYPE_F32) memcpy(out, (const float *)data + col, (size_t)n * sizeof *out);
@@ -222,7 +223,8 @@ INLINE void decode(const matrix *w, const void *data, const float *scale, int co
 }
 
 INLINE const float *scale_row(const matrix *w, int row) {
-    return w->type == DTYPE_FP8 ? w->scale + (size_t)(row / w->block_rows) * (size_t)((w->cols - 1) / w->block_cols + 1) : NULL;
+    return w->type == DTYPE_FP8 ? w->scale + (size_t)(row / w->block_rows) * (size_t)((w->cols - 1) / w->block_cols + 1)
+                                : NULL;
 }
 
 INLINE const void *data_row(const matrix *w, int row) {
@@ -285,7 +287,7 @@ INLINE void type_dots(const matrix *w, int row, const float *const *x, int count
         for (int t = 0; t < count; t++) y[t] = sum_lanes(sum + t);
         return;
     }
-    float last[TILE];                                          /* not `tile`: what is never read again need not be stored */
+    float last[TILE]; /* not `tile`: what is never read again need not be stored */
     decode(w, data, scale, col, rest, last, type);
     for (int t = 0; t < count; t++) {
         add_products(sum + t, last, x + t, col, rest, 1);
@@ -331,7 +333,8 @@ static void projection_rows(void *context, int begin, int end, int thread) {
             for (int t = 0; t < count; t++) x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
             matrix_row_dots(w, row, x, count, y);
             float *out = p->y[i] + (size_t)first * (size_t)w->rows + row;
-            for (int t = 0; t < count; t++) out[(size_t)t * (size_t)w->rows] = p->add ? out[(size_t)t * (size_t)w->rows] + y[t] : y[t];
+            for (int t = 0; t < count; t++)
+                out[(size_t)t * (size_t)w->rows] = p->add ? out[(size_t)t * (size_t)w->rows] + y[t] : y[t];
         }
     }
 }
@@ -483,8 +486,8 @@ static int deltanet_channels(const deltanet_shape *s) {
 }
 
 /* norm_in_proj: u = rms(x)(1 + input_norm); qkv, z, b, a = the four projections of u. */
-static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T, float *u,
-                               float *qkv, float *z, float *b, float *a) {
+static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
+                               float *u, float *qkv, float *z, float *b, float *a) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -522,7 +525,8 @@ static void deltanet_keep_raw(const deltanet_job *job) {
         return;
     }
     int from_block = job->T < keep ? job->T : keep;
-    memmove(job->state.window, job->state.window + (size_t)from_block * (size_t)channels, (size_t)(keep - from_block) * row);
+    memmove(job->state.window, job->state.window + (size_t)from_block * (size_t)channels,
+            (size_t)(keep - from_block) * row);
     memcpy(job->state.window + (size_t)(keep - from_block) * (size_t)channels,
            job->raw + (size_t)(job->T - from_block) * (size_t)channels, (size_t)from_block * row);
 }
@@ -675,8 +679,8 @@ typedef struct attention_job {
 } attention_job;
 
 /* norm_qkv: u = rms(x)(1 + input_norm); q | gate, k, v = projections of u. */
-static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T, float *u,
-                           float *qg, float *k, float *v) {
+static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
+                           float *u, float *qg, float *k, float *v) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -707,7 +711,8 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
         }
         float *k = job->k + (size_t)(job->position + t) * kv;
         for (int h = 0; h < s->kv_heads; h++) {
-            rms_norm(k + (size_t)h * d, job->k_new + (size_t)t * kv + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
+            rms_norm(k + (size_t)h * d, job->k_new + (size_t)t * kv + (size_t)h * d, job->w->k_norm, 1, s->head_dim,
+                     s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
         memcpy(job->v + (size_t)(job->position + t) * kv, job->v_new + (size_t)t * kv, kv * sizeof(float));
@@ -863,8 +868,8 @@ static void stage_norm_router(pool *p, moe_job *job) {
     scores.T = job->T;
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
-        moe_choose(job->router + (size_t)t * (size_t)s->experts, s->experts, s->top_k, job->choice + (size_t)t * (size_t)s->top_k,
-                   job->weight + (size_t)t * (size_t)s->top_k);
+        moe_choose(job->router + (size_t)t * (size_t)s->experts, s->experts, s->top_k,
+                   job->choice + (size_t)t * (size_t)s->top_k, job->weight + (size_t)t * (size_t)s->top_k);
     moe_list_uses(job);
 }
 
@@ -884,7 +889,8 @@ static void moe_up_rows(void *context, int begin, int end, int thread) {
             for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->use_row[first + j] * (size_t)s->hidden;
             matrix_row_dots(&job->w->gate_proj[e], r, x, count, gate);
             matrix_row_dots(&job->w->up_proj[e], r, x, count, up);
-            for (int j = 0; j < count; j++) job->h[(size_t)(first + j) * (size_t)width + (size_t)r] = silu(gate[j]) * up[j];
+            for (int j = 0; j < count; j++)
+                job->h[(size_t)(first + j) * (size_t)width + (size_t)r] = silu(gate[j]) * up[j];
         }
     }
 }
@@ -904,7 +910,8 @@ static void moe_down_rows(void *context, int begin, int end, int thread) {
                 for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * (size_t)width;
                 matrix_row_dots(&job->w->down_proj[job->list[i]], r, h, count, y);
                 for (int j = 0; j < count; j++)
-                    job->x[(size_t)job->use_row[first + j] * (size_t)s->hidden + (size_t)r] += job->use_weight[first + j] * y[j];
+                    job->x[(size_t)job->use_row[first + j] * (size_t)s->hidden + (size_t)r] +=
+                        job->use_weight[first + j] * y[j];
             }
 }
 
