@@ -55,8 +55,10 @@ static inline float fp8_bits(uint8_t code) {
 
 /* Functions marked SIMD are compiled once for each level of x86-64 and chosen when the program starts, so that one build
    is fast everywhere. Other processors need no choice. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
 #define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
+#define SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define SIMD
 #endif
@@ -70,9 +72,10 @@ typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
 /* ---- 2. Threads --------------------------------------------------------------------------------------------------
    A stage is a loop over independent items (rows of a weight, heads). parallel() hands out pieces of the loop to a few
    threads that live as long as the session. A decode step has hundreds of such loops of some microseconds, so waiting
-   threads look for work a while before they sleep. */
+   threads look for work a while before they sleep. And a loop does not wait for helpers that have not come to it: on a
+   busy machine one may be kept away for milliseconds, while the caller has long done the work alone. */
 
-enum { POOL_SPINS = 4000 };
+enum { POOL_SPINS = 4000, POOL_CLOSED = 1 << 30 };
 
 typedef void (*loop_body)(void *context, int begin, int end, int thread);
 
@@ -86,9 +89,9 @@ typedef struct pool {
     void *context;
     int count, piece;
     int next;                    /* first item not handed out (atomic) */
-    int working;                 /* helpers still in the present loop (atomic) */
+    int gate;                    /* helpers inside the present loop, + POOL_CLOSED when none may enter (atomic) */
     unsigned round;              /* grows with every loop (atomic) */
-    int quit;
+    int quit;                    /* (atomic) */
 } pool;
 
 typedef struct pool_thread { pool *owner; int index; } pool_thread;
@@ -120,9 +123,9 @@ static void *pool_main(void *argument) {
     unsigned seen = 0;
     for (;;) {
         seen = pool_wait(me.owner, seen);
-        if (me.owner->quit) return NULL;
-        pool_work(me.owner, me.index);
-        __atomic_sub_fetch(&me.owner->working, 1, __ATOMIC_RELEASE);
+        if (__atomic_load_n(&me.owner->quit, __ATOMIC_ACQUIRE)) return NULL;
+        if (!(__atomic_fetch_add(&me.owner->gate, 1, __ATOMIC_ACQ_REL) & POOL_CLOSED)) pool_work(me.owner, me.index);
+        __atomic_sub_fetch(&me.owner->gate, 1, __ATOMIC_RELEASE);
     }
 }
 
@@ -135,7 +138,7 @@ static void pool_announce(pool *p) {
 
 static void pool_close(pool *p) {
     if (!p) return;
-    p->quit = 1;
+    __atomic_store_n(&p->quit, 1, __ATOMIC_RELEASE);
     pool_announce(p);
     for (int i = 0; i < p->started; i++) pthread_join(p->ids[i], NULL);
     pthread_cond_destroy(&p->wake);
@@ -151,6 +154,7 @@ static pool *pool_open(int threads) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->threads = threads;
+    p->gate = POOL_CLOSED;
     p->ids = (pthread_t *)calloc((size_t)threads, sizeof *p->ids);
     for (int i = 1; p->ids && i < threads; i++) {
         pool_thread *start = (pool_thread *)malloc(sizeof *start);
@@ -179,10 +183,11 @@ static void parallel(pool *p, int count, loop_body body, void *context) {
     p->count = count;
     p->piece = 1 + (count - 1) / (p->threads * 4);
     __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&p->working, p->threads - 1, __ATOMIC_RELAXED);
+    __atomic_fetch_and(&p->gate, ~POOL_CLOSED, __ATOMIC_ACQ_REL);
     pool_announce(p);
     pool_work(p, 0);
-    while (__atomic_load_n(&p->working, __ATOMIC_ACQUIRE)) sched_yield();
+    __atomic_fetch_or(&p->gate, POOL_CLOSED, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&p->gate, __ATOMIC_ACQUIRE) & ~POOL_CLOSED) sched_yield();
 }
 
 /* ---- 3. Matrices -------------------------------------------------------------------------------------------------
