@@ -62,9 +62,10 @@ sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
-# make valgrind: the tests again under valgrind (uninitialised memory), without the large data
+# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the 40 answers
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
+	    SUITE='$$(filter-out %/test_demo,$$(TESTS))' \
 	    RUN='valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
 
 # make aarch64: cross-compile for 64-bit Arm and run the tests in an emulator (qemu-user)
