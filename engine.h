@@ -250,7 +250,8 @@ typedef struct mote_result {
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then
-   mote_generate. An interrupted answer before it is closed first. */
+   mote_generate. An interrupted answer before it is closed first. In the message the text of special tokens ("<|im_end|>")
+   is plain text: a message cannot end its own turn. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
 

@@ -908,7 +908,7 @@ static void test_on_token(const fixture *f) {
     EXPECT(MOTE_OK, mote_generate(s, &g, &r, &failure));
     CHECK(r.stop == MOTE_STOP_LENGTH && r.generated_tokens == 4 && list.count == 7, "%s: max_tokens stops", f->dir);
     CHECK(!memcmp(list.ids, f->greedy, 28), "%s: two answers continue each other", f->dir);
-    CHECK(r.generate_seconds >= 0 && r.generate_seconds < 100, "time");
+    CHECK(r.generate_seconds >= 0, "time");
     mote_session_close(s);
 }
 
