@@ -308,7 +308,7 @@ static void test_reports(void) {
 
 // ---- A terminal -------------------------------------------------------------------------------------------------
 
-// Reads from the terminal into `screen` until `wanted` has appeared; 0 after ten seconds or at the end.
+// Reads from the terminal into `screen` until `wanted` has appeared; 0 after twenty silent seconds or at the end.
 static int wait_for(int terminal, text *screen, const char *wanted) {
     struct pollfd p = {terminal, POLLIN, 0};
     screen->size = 0;
