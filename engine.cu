@@ -1643,12 +1643,14 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
-int mote_plan(const char *dir, const mote_session_options *options, mote_memory *plan, mote_error *error) {
+int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
+              mote_error *error) {
     mote_callbacks silent;
     mote_session_options o;
     checkpoint files;
     binder b;
     mote_session *s = NULL;
+    (void)model;
     memset(&silent, 0, sizeof silent);
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
     mote_model *m = (mote_model *)calloc(1, sizeof *m);

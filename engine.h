@@ -2,7 +2,7 @@
 
    Contents   1. Versions, errors, callbacks     2. Models        3. Text and chat
               4. Sessions                        5. Sampling      6. Generating text
-              7. Checkpoints, copies and files
+              7. Checkpoints, copies and files     8. Measuring and testing the machine
 
    A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
    is one timeline of tokens: use it from one thread at a time; different sessions run on different threads.
@@ -39,7 +39,8 @@ enum {                                     /* return codes */
     MOTE_EUNSUPPORTED = 4,                 /* well formed, but nothing mote can run: architecture, quantisation, template */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
-    MOTE_ECANCELLED = 7                    /* a callback asked to stop */
+    MOTE_ECANCELLED = 7,                   /* a callback asked to stop */
+    MOTE_EDEVICE = 8                       /* the GPU: none there, its driver too old, an operation on it failed, or it is lost */
 };
 
 typedef struct mote_error {
@@ -69,6 +70,7 @@ enum {                                     /* which parts of a checkpoint folder
 typedef struct mote_options {
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
+    const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -94,11 +96,12 @@ typedef struct mote_info {
     int attention_heads, kv_heads, head_dim, rotary_dim;
     int deltanet_key_heads, deltanet_value_heads, deltanet_key_dim, deltanet_value_dim;
     int experts, experts_per_token, expert_size, shared_expert_size;
+    const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
     uint64_t weight_bytes;                 /* held in memory */
     uint64_t weight_bytes_per_token;       /* read to decode one token */
-    uint64_t kv_bytes_per_token;           /* KV cache, read once per token of context to decode one token */
+    uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, read once per token of context to decode one token */
     uint64_t state_bytes;                  /* DeltaNet state, read and written to decode one token */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
@@ -107,24 +110,37 @@ typedef struct mote_info {
 /* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
 const mote_info *mote_model_info(const mote_model *model);
 
+enum {                                     /* how keys and values of attention layers are kept */
+    MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
+    MOTE_KV_F32 = 1,                       /* CPU only */
+    MOTE_KV_BF16 = 2,
+    MOTE_KV_FP8 = 3                        /* E4M3 without scale, values beyond 448 become 448 */
+};
+
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt; default 32 */
-    int threads;                           /* default: one for each processor this process may use */
+    int chunk;                             /* rows computed at a time while reading a prompt; default 32, on a GPU 4 */
+    int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
+    int kv;                                /* MOTE_KV_... */
+    int no_mtp;                            /* 1: leave out the MTP layer's KV rows: no MTP logits, no drafting */
+    int sms;                               /* GPU: use at most so many multiprocessors; 0: all */
 } mote_session_options;
 
 typedef struct mote_memory {
     uint64_t weights;                      /* one model */
     uint64_t kv, state, scratch;           /* one session: KV cache, DeltaNet state with its log, everything else */
     uint64_t total;                        /* one model with one session */
-    uint64_t available;                    /* free on this machine now, as the operating system estimates it; 0 = unknown */
+    uint64_t available;                    /* free on the device now; 0 = unknown */
     int context;                           /* tokens this plan is for */
+    int context_fits;                      /* the longest context that would fit into what is available, at most the model's
+                                              maximum; 0: not even one token; -1: unknown */
 } mote_memory;
 
 /* Plans the memory for a checkpoint folder and one session without allocating it: reads only config.json and the headers
    of the safetensors files, and fails where mote_open would fail on those. */
-int mote_plan(const char *dir, const mote_session_options *options, mote_memory *plan, mote_error *error);
+int mote_plan(const char *dir, const mote_options *model, const mote_session_options *session, mote_memory *plan,
+              mote_error *error);
 
 /* ---- 3. Text and chat -------------------------------------------------------------------------------------------- */
 
@@ -278,6 +294,55 @@ int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error);
 int mote_save_file(const mote_session *session, const char *path, mote_error *error);
 int mote_load_file(mote_session *session, const char *path, mote_error *error);
+
+/* ---- 8. Measuring and testing the machine ------------------------------------------------------------------------ */
+
+/* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL or
+   MODEL:FORMAT; an unknown one is refused with the list of known ones. Formats: "fp8" (as published: experts and
+   projections in FP8 blocks, the rest BF16; default) and "bf16". There is no tokenizer. */
+int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
+
+/* Parts of a step that can be timed alone. */
+enum {
+    MOTE_STAGE_EMBED = 1, MOTE_STAGE_IN_PROJ = 2, MOTE_STAGE_DELTA = 4, MOTE_STAGE_OUT_PROJ = 8, MOTE_STAGE_QKV = 16,
+    MOTE_STAGE_ATTEND = 32, MOTE_STAGE_O_PROJ = 64, MOTE_STAGE_ROUTER = 128, MOTE_STAGE_UP = 256, MOTE_STAGE_DOWN = 512,
+    MOTE_STAGE_HEAD = 1024, MOTE_STAGE_MTP = 2048, MOTE_STAGE_ALL = 4095
+};
+
+typedef struct mote_measurement {
+    int rows;                              /* in: token rows of a step, 1..4 */
+    int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
+    int steps;                             /* in: steps to time, at most 1000 */
+    unsigned stages;                       /* in: MOTE_STAGE_... to run, 0 = all; what is left out keeps its old results */
+    double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
+    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
+    uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
+    int launches;                          /* out: kernels in a step */
+} mote_measurement;
+
+/* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
+int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
+
+/* Bytes per second that the GPU reads at best: the model's weights, streamed by a kernel that does nothing else. */
+int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error);
+
+typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
+    const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
+    int rows, layer;                       /* layer: -1 outside of layers */
+    int arch;                              /* the machine code that runs: 90 for sm_90 */
+    int grid[3], block, registers, shared_bytes, stack_bytes;
+} mote_launch;
+
+/* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
+int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
+
+/* Tests the machine: every stage on the GPU against its plain C twin on random data, whole models GPU against CPU,
+   repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
+   tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many
+   did not. Needs no checkpoint. device and sms as above; MOTE_EDEVICE where there is no GPU. */
+int mote_selftest(const char *device, int sms,
+                  void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                  int *failed, mote_error *error);
 
 #ifdef __cplusplus
 }

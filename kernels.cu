@@ -2,9 +2,10 @@
 
    Contents   1. Numbers: F16, BF16, FP8 to float      2. Threads: one parallel loop
               3. Matrices: weight rows times token rows 4. Norms, activations, rotary angles
-              5. Stage embed                            6. Stages of a DeltaNet layer
-              7. Stages of an attention layer           8. Stages of the mixture of experts
-              9. Stage head
+              5. CUDA: what all kernels share           6. CUDA: matrices
+              7. Stage embed                            8. Stages of a DeltaNet layer
+              9. Stages of an attention layer          10. Stages of the mixture of experts
+             11. Stage head                            12. Sampling
 
    A stage computes a block of T token rows. Each is written here as plain C that reads like its formula: the definition,
    which every faster version is tested against. Rules all of them keep:
@@ -418,7 +419,165 @@ static void rotate(float *x, const float *angles, int dim) {
     }
 }
 
-/* ---- 5. Stage embed ----------------------------------------------------------------------------------------------
+/* ---- 5. CUDA: what all kernels share -----------------------------------------------------------------------------
+   Decoding moves bytes: a step reads every weight it needs once, and uses it for one to four token rows. So a step is a
+   chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
+   stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
+   for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
+   before that. Every kernel waits, also one that needs nothing, so that "all before me is complete" holds along the whole
+   chain. The chain is captured once as a graph: what differs from step to step is in device memory (gpu_step). */
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+enum {
+    GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
+    GPU_ROWS = 4,                                           /* most token rows of a step */
+    GPU_SHARED = 101376                                     /* most shared memory a block may use: what SM12x grants */
+};
+
+/* The stages, in the order of the names below; a step can be cut down to some of them, to time these alone. */
+enum gpu_stage {
+    GPU_EMBED, GPU_IN_PROJ, GPU_DELTA, GPU_OUT_PROJ, GPU_QKV, GPU_ATTEND, GPU_O_PROJ, GPU_ROUTER, GPU_UP, GPU_DOWN,
+    GPU_HEAD, GPU_MTP, GPU_STAGES
+};
+
+static const char *const gpu_stage_names[GPU_STAGES] = {
+    "embed", "norm_in_proj", "conv_delta", "gated_norm_out", "norm_qkv", "rope_attend", "out", "norm_router",
+    "experts_up", "experts_down", "head", "mtp"};
+
+/* What changes from step to step. */
+typedef struct gpu_step {
+    int32_t position;            /* of the block's first row: tokens before it */
+    int32_t replay;              /* rows of the logged block that were kept */
+    int32_t ids[GPU_ROWS];
+} gpu_step;
+
+typedef struct gpu_note {        /* a launch, for those who ask what ran */
+    const void *kernel;
+    enum gpu_stage stage;
+    int layer;
+    const char *format;          /* of the weights; "" without */
+    dim3 grid;
+    size_t shared;
+} gpu_note;
+
+/* Where launches go. The first failure stays; launches after it do nothing. */
+typedef struct gpu_queue {
+    cudaStream_t stream;
+    cudaError_t status;
+    const char *failed;          /* the operation */
+    int sms;                     /* multiprocessors to fill */
+    int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
+    unsigned stages;             /* bit set of those to run */
+    enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (the MTP layer's) */
+    int layer;
+    gpu_note *notes;             /* of the launches, up to note_capacity; NULL: none kept */
+    int note_count, note_capacity;
+} gpu_queue;
+
+static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
+    if (status != cudaSuccess && q->status == cudaSuccess) {
+        q->status = status;
+        q->failed = what;
+    }
+    return q->status == cudaSuccess;
+}
+
+/* Launches kernel(*p) on x * y blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. */
+template <class P>
+static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, void (*kernel)(P), int x, int y,
+                       size_t shared, const P *p) {
+    cudaLaunchConfig_t c;
+    cudaLaunchAttribute dependent;
+    if (q->as != GPU_STAGES) stage = q->as;
+    if (q->status != cudaSuccess || !(q->stages >> stage & 1)) return;
+    if (q->notes && q->note_count < q->note_capacity) {
+        gpu_note *n = &q->notes[q->note_count++];
+        n->kernel = (const void *)kernel;
+        n->stage = stage;
+        n->layer = q->layer;
+        n->format = format;
+        n->grid = dim3((unsigned)x, (unsigned)y);
+        n->shared = shared;
+    }
+    memset(&c, 0, sizeof c);
+    memset(&dependent, 0, sizeof dependent);
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = dim3((unsigned)x, (unsigned)y);
+    c.blockDim = dim3(GPU_THREADS);
+    c.dynamicSmemBytes = shared;
+    c.stream = q->stream;
+    c.attrs = &dependent;
+    c.numAttrs = q->dependent ? 1 : 0;
+    if (shared > 48 * 1024)
+        gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+                  gpu_stage_names[stage]);
+    gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
+}
+
+/* Blocks of a kernel that run at once on the multiprocessors to fill, but at most `most`. */
+template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t shared, int64_t most) {
+    int per_sm = 0;
+    if (shared > 48 * 1024)
+        gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "occupancy");
+    gpu_check(q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, GPU_THREADS, shared), "occupancy");
+    int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm) * q->sms;
+    return (int)(blocks < most ? blocks : most);
+}
+
+/* Everything before this kernel is complete and visible. Before it only weights may be read, and state that no kernel of
+   this step writes. */
+__device__ __forceinline__ void gpu_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. */
+__device__ __forceinline__ void gpu_trigger() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Sum over a warp, the same bits on all lanes. */
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+
+__device__ __forceinline__ float gpu_sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* Two floats as two BF16 in a register, the first in the low half. */
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ float bf16_low(uint32_t pair) {
+    return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float bf16_high(uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+/* c[16][8] += a[16][16] b[16][8], BF16 times BF16 in float, shared by a warp. With g = lane / 4, i = lane % 4 a lane has
+   a: rows g, g+8, g, g+8 at k = 2i, 2i, 2i+8, 2i+8 (two neighbouring k each); b: column g at the same two k;
+   c: row g columns 2i, 2i+1, row g+8 columns 2i, 2i+1. Which k is which does not matter as long as a and b agree. */
+__device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+/* ---- 7. Stage embed ----------------------------------------------------------------------------------------------
    x[t] = embed_tokens[id[t]]. The caller has checked the ids. */
 
 static void embed(const matrix *embed_tokens, const int32_t *ids, int T, float *x) {
@@ -427,7 +586,7 @@ static void embed(const matrix *embed_tokens, const int32_t *ids, int T, float *
                x + (size_t)t * (size_t)embed_tokens->cols, embed_tokens->type);
 }
 
-/* ---- 6. Stages of a DeltaNet layer -------------------------------------------------------------------------------
+/* ---- 8. Stages of a DeltaNet layer -------------------------------------------------------------------------------
    Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
    the memory fade, then corrects what it holds for the token's key, then reads with the query:
 
@@ -654,7 +813,7 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
     linear(p, &job->w->out_proj, job->o, x, job->T, 1);
 }
 
-/* ---- 7. Stages of an attention layer -----------------------------------------------------------------------------
+/* ---- 9. Stages of an attention layer -----------------------------------------------------------------------------
    Grouped-query attention. q_proj yields for every head a query and an output gate, [q | gate]; query and key heads are
    normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
    the result is multiplied by sigmoid(gate). The KV cache holds k after norm and rotation, and v as projected. */
@@ -762,7 +921,7 @@ static void stage_out(pool *p, attention_job *job, float *x) {
     linear(p, &job->w->o_proj, job->o, x, job->T, 1);
 }
 
-/* ---- 8. Stages of the mixture of experts -------------------------------------------------------------------------
+/* ---- 10. Stages of the mixture of experts -------------------------------------------------------------------------
    A router scores all experts for a row; the best top_k run, weighted by the softmax of their scores; the shared expert
    runs for every row, weighted by a sigmoid gate of its own. Rows of a block often choose the same experts, so the work
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
@@ -929,7 +1088,7 @@ static void stage_experts_down(pool *p, moe_job *job) {
     parallel(p, job->shape->hidden, moe_down_rows, job);
 }
 
-/* ---- 9. Stage head -----------------------------------------------------------------------------------------------
+/* ---- 11. Stage head -----------------------------------------------------------------------------------------------
    logits[t] = lm_head h[t], where h = rms(x)(1 + norm). h itself is what the MTP layer takes in. */
 
 static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, float *logits) {

@@ -381,7 +381,7 @@ static int find_bundled(char *path, size_t capacity) {
 
 static int open_model(options *o, int parts, mote_model **model) {
     static char bundled[PATH_MAX + 16];
-    mote_options how = {parts, callbacks()};
+    mote_options how = {parts, callbacks(), NULL};
     mote_error error = {0, ""};
     if (!o->model) {
         if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
@@ -393,7 +393,7 @@ static int open_model(options *o, int parts, mote_model **model) {
 }
 
 static mote_session_options session_options(const options *o) {
-    mote_session_options s = {o->context, o->chunk, o->threads, callbacks()};
+    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), 0, 0, 0};
     return s;
 }
 
@@ -1155,7 +1155,7 @@ static int command_info(options *o) {
     int code = open_model(o, MOTE_DESCRIPTION, &model);
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
-    if (!code && mote_plan(o->model, &how, &plan, &error)) code = report(&error);
+    if (!code && mote_plan(o->model, NULL, &how, &plan, &error)) code = report(&error);
     if (!code) {
         const mote_info *info = mote_model_info(model);
         printf("model           %s\n", o->model);

@@ -218,7 +218,7 @@ static void use_model(void) {
     so.context = 4;
     so.threads = 1;
     o.parts = MOTE_WEIGHTS_ONLY;
-    int planned = mote_plan(temp_dir, &so, &plan, &err);
+    int planned = mote_plan(temp_dir, NULL, &so, &plan, &err);
     check_error(planned, &err);
     int code = mote_open(temp_dir, &o, &m, &err);
     check_error(code, &err);

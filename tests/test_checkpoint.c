@@ -456,7 +456,7 @@ static void check_plan(const char *title, int code, const char *const *needles) 
     mote_error err = {-1, "nothing"};
     mote_options o = {0};
     mote_model *m = NULL;
-    int got = mote_plan(temp_dir, NULL, &plan, &err);
+    int got = mote_plan(temp_dir, NULL, NULL, &plan, &err);
     CHECK(got == code, "%s: plan: code %d, not %d: %s", title, got, code, got ? err.message : "(accepted)");
     if (got) CHECK(err.code == got && says(err.message, needles), "%s: plan: message <%s>", title, err.message);
     else CHECK(plan.weights && plan.total >= plan.weights + plan.kv + plan.state, "%s: plan", title);
@@ -979,7 +979,7 @@ static void test_large_index(void) {
     int tensors = 0;
     for (size_t i = 0; i < index.size; i++) tensors += index.data[i] == '\n';
     double start = seconds();
-    CHECK(!mote_plan(temp_dir, NULL, &plan, &err), "%s", err.message);
+    CHECK(!mote_plan(temp_dir, NULL, NULL, &plan, &err), "%s", err.message);
     double planned = seconds() - start;
     start = seconds();
     if (CHECK(!mote_open(temp_dir, &o, &m, &err), "%s", err.message)) mote_close(m);
