@@ -428,12 +428,14 @@ static void rotate(float *x, const float *angles, int dim) {
    chain. The chain is captured once as a graph: what differs from step to step is in device memory (gpu_step). */
 
 #ifdef __CUDACC__
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
     GPU_ROWS = 4,                                           /* most token rows of a step */
-    GPU_SHARED = 101376                                     /* most shared memory a block may use: what SM12x grants */
+    GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
+    GPU_SHARED_FREE = 32 * 1024                             /* beyond it (48 KB with a kernel's own) one has to ask */
 };
 
 /* The stages, in the order of the names below; a step can be cut down to some of them, to time these alone. */
@@ -511,7 +513,7 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
     c.stream = q->stream;
     c.attrs = &dependent;
     c.numAttrs = q->dependent ? 1 : 0;
-    if (shared > 48 * 1024)
+    if (shared > GPU_SHARED_FREE)
         gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
                   gpu_stage_names[stage]);
     gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
@@ -520,7 +522,7 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
 /* Blocks of a kernel that run at once on the multiprocessors to fill, but at most `most`. */
 template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t shared, int64_t most) {
     int per_sm = 0;
-    if (shared > 48 * 1024)
+    if (shared > GPU_SHARED_FREE)
         gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "occupancy");
     gpu_check(q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, GPU_THREADS, shared), "occupancy");
     int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm) * q->sms;
@@ -533,6 +535,21 @@ __device__ __forceinline__ void gpu_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* Weights that a later kernel will read, brought into the second-level cache by this one while it waits. */
+typedef struct gpu_ahead {
+    const char *from[2];
+    int64_t bytes[2];
+} gpu_ahead;
+
+__device__ __forceinline__ void gpu_prefetch(const gpu_ahead &ahead) {
+    const int64_t line = 128, all = (int64_t)gridDim.x * gridDim.y * GPU_THREADS;
+    int64_t thread = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * GPU_THREADS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        for (int64_t at = thread * line; at < ahead.bytes[i]; at += all * line)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(ahead.from[i] + at));
 }
 
 /* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. */
@@ -549,7 +566,7 @@ __device__ __forceinline__ float warp_sum(float v) {
 }
 
 __device__ __forceinline__ float gpu_sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x));
+    return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
 /* Two floats as two BF16 in a register, the first in the low half. */
@@ -574,6 +591,497 @@ __device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+/* ---- 6. CUDA: matrices -------------------------------------------------------------------------------------------
+   y[t] = W x[t] on the tensor cores, for one to four rows at the price of one. W is the A operand, 16 of its rows at a
+   time. Which k is which inside an mma does not matter as long as A and B agree, so a lane takes 16 bytes of its row as
+   they come, and four lanes take 64 bytes side by side (a group). The token rows are the B operand: a float is split into
+   two BF16 terms, high and low (16 significant bits), and as B has eight columns, column t holds the high and column t + 4
+   the low terms of row t. Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
+
+   So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (an octet) times 64 bytes lie
+   together as 512 bytes, the groups of an octet behind each other; rows are filled up to whole octets and groups with
+   zeros. The bytes of a weight stay what they were.
+
+   A tile is 16 rows of W: two octets. The eight warps of a block share its columns, group by group, and add up their parts
+   at the end in a fixed order. A warp keeps AHEAD groups of loads in flight, across tiles too; the first are asked for
+   before the block waits for the kernel before it. */
+
+#ifdef __CUDACC__
+
+enum { OCTET = 8, GROUP_BYTES = 64, PIECE = OCTET * GROUP_BYTES, TILE_ROWS = 2 * OCTET, AHEAD = 4 };
+
+/* Word i, a constant after unrolling. */
+__device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* A weight format: 16 bytes hold per_load weights; the sum of `terms` BF16 numbers is one of them, exactly. fragment gives
+   the A registers of mma number `step`, which takes weights 4 step .. 4 step + 3: k0 the first two, k1 the others. */
+struct format_bf16 {
+    enum { per_load = 8, terms = 1, scaled = 0 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
+        *k0 = gpu_word(raw, 2 * step);
+        *k1 = gpu_word(raw, 2 * step + 1);
+    }
+};
+
+/* E4M3 bits, moved to their places in a BF16, are the value times 2^-120 (see section 1): each code is widened to 16 bits
+   with its sign, which PRMT can, and moved up by four. The token rows are multiplied with a part of FP8_UNIT, so that no
+   product leaves the range of a float, the sum of a scale block with the rest. */
+#define FP8_X_UNIT 0x1p96f
+
+struct format_fp8 {
+    enum { per_load = 16, terms = 1, scaled = 1 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
+        uint32_t word = gpu_word(raw, step);
+        asm("prmt.b32 %0, %2, 0, 0x9180; prmt.b32 %1, %2, 0, 0xb3a2;" : "=r"(*k0), "=r"(*k1) : "r"(word));
+        *k0 = *k0 << 4 & 0x87f087f0u;
+        *k1 = *k1 << 4 & 0x87f087f0u;
+    }
+};
+
+/* The BF16 term number `term` of two floats: the first is the nearest, the next that of what is left. */
+__device__ __forceinline__ uint32_t bf16_term(float x, float y, int term) {
+    uint32_t pair = bf16_pair(x, y);
+    for (int i = 0; i < term; i++) {
+        x -= bf16_low(pair);
+        y -= bf16_high(pair);
+        pair = bf16_pair(x, y);
+    }
+    return pair;
+}
+
+struct format_f16 {              /* 11 significant bits: two terms */
+    enum { per_load = 8, terms = 2, scaled = 0 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int term, uint32_t *k0, uint32_t *k1) {
+        uint32_t w0 = gpu_word(raw, 2 * step), w1 = gpu_word(raw, 2 * step + 1);
+        float2 a = __half22float2(*(const __half2 *)&w0), b = __half22float2(*(const __half2 *)&w1);
+        *k0 = bf16_term(a.x, a.y, term);
+        *k1 = bf16_term(b.x, b.y, term);
+    }
+};
+
+struct format_f32 {              /* 24 bits: three */
+    enum { per_load = 4, terms = 3, scaled = 0 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int, int term, uint32_t *k0, uint32_t *k1) {
+        *k0 = bf16_term(__uint_as_float(raw.x), __uint_as_float(raw.y), term);
+        *k1 = bf16_term(__uint_as_float(raw.z), __uint_as_float(raw.w), term);
+    }
+};
+
+/* A packed matrix. */
+typedef struct gpu_matrix {
+    const char *data;
+    const float *scale;          /* FP8: [ceil(rows >> row_shift)][scale_cols] */
+    int rows, cols;
+    int groups;                  /* of a row */
+    int octets;
+    int row_shift, group_shift;  /* FP8: log2 of a block's rows, and of its groups */
+    int scale_cols;
+    dtype type;
+} gpu_matrix;
+
+static int dtype_size(dtype type) {
+    return type == DTYPE_F32 ? 4 : type == DTYPE_FP8 ? 1 : 2;
+}
+
+/* Groups and octets of a matrix. */
+static int gpu_groups(dtype type, int cols) {
+    return (int)(((int64_t)cols * dtype_size(type) + GROUP_BYTES - 1) / GROUP_BYTES);
+}
+
+static int gpu_octets(int rows) {
+    return (rows + OCTET - 1) / OCTET;
+}
+
+/* Bytes of a packed matrix. */
+static size_t gpu_packed_size(dtype type, int rows, int cols) {
+    return (size_t)gpu_octets(rows) * (size_t)gpu_groups(type, cols) * PIECE;
+}
+
+/* log2 of n; -1: not a power of two. */
+static int log2_of(int n) {
+    int shift = 0;
+    while (shift < 30 && 1 << shift < n) shift++;
+    return 1 << shift == n ? shift : -1;
+}
+
+/* FP8 blocks have one scale for a whole group, and sides that are powers of two. */
+static int gpu_can_block(int block_rows, int block_cols) {
+    return log2_of(block_rows) >= 0 && log2_of(block_cols) >= 6;
+}
+
+static gpu_matrix gpu_matrix_of(const matrix *w) {
+    gpu_matrix g;
+    memset(&g, 0, sizeof g);
+    g.data = (const char *)w->data;
+    g.rows = w->rows;
+    g.cols = w->cols;
+    g.groups = gpu_groups(w->type, w->cols);
+    g.octets = gpu_octets(w->rows);
+    g.type = w->type;
+    if (w->type != DTYPE_FP8) return g;
+    g.scale = w->scale;
+    g.row_shift = log2_of(w->block_rows);
+    g.group_shift = log2_of(w->block_cols) - 6;
+    g.scale_cols = (w->cols - 1) / w->block_cols + 1;
+    return g;
+}
+
+/* Packs `count` matrices of rows x row_bytes that lie `stride` bytes apart; from: one as it is in the file, to: packed. */
+typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;
+
+static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
+    int64_t groups = (p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
+        int64_t piece = at / PIECE, row = piece / groups * OCTET + at % PIECE / GROUP_BYTES;
+        int64_t byte = piece % groups * GROUP_BYTES + at % GROUP_BYTES;
+        p.to[at] = row < p.rows && byte < p.row_bytes ? p.from[row * p.row_bytes + byte] : 0;
+    }
+}
+
+/* Where the element [row][col] of a packed matrix is. */
+__device__ __forceinline__ const char *gpu_element(const gpu_matrix *w, int row, int col, int size) {
+    size_t byte = (size_t)col * size;
+    return w->data + ((size_t)(row / OCTET) * w->groups + byte / GROUP_BYTES) * PIECE + row % OCTET * GROUP_BYTES +
+           byte % GROUP_BYTES;
+}
+
+__device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
+    if (w->type == DTYPE_F32) return *(const float *)gpu_element(w, row, col, 4);
+    if (w->type == DTYPE_BF16) return __uint_as_float((uint32_t)*(const uint16_t *)gpu_element(w, row, col, 2) << 16);
+    if (w->type == DTYPE_F16) return __half2float(*(const __half *)gpu_element(w, row, col, 2));
+    int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / GROUP_BYTES >> w->group_shift;
+    return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
+           (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
+}
+
+/* This lane's place in an octet of a matrix, and its row's scales. */
+typedef struct gpu_row {
+    const char *data;
+    const float *scale;
+} gpu_row;
+
+/* An octet behind the last counts as the last. */
+__device__ __forceinline__ gpu_row gpu_octet(const gpu_matrix *w, int octet) {
+    gpu_row r;
+    int lane = threadIdx.x % 32;
+    if (octet >= w->octets) octet = w->octets - 1;
+    r.data = w->data + (size_t)octet * w->groups * PIECE + lane * 16;
+    int row = octet * OCTET + lane / 4;
+    r.scale = w->scale + ((row < w->rows ? row : w->rows - 1) >> w->row_shift) * w->scale_cols;
+    return r;
+}
+
+/* What a warp has in flight of a tile: a group of both octets, with their scales. */
+struct gpu_piece {
+    uint4 raw[2];
+    float scale[2];
+};
+
+/* Group `group` of a tile; nothing, which is zeros, where there is none. */
+template <class F>
+__device__ __forceinline__ void gpu_load_piece(gpu_piece *piece, const gpu_row *row, int group, int group_shift,
+                                               bool there) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        piece->raw[half] = make_uint4(0, 0, 0, 0);
+        piece->scale[half] = 0;
+        if (there) piece->raw[half] = __ldcs((const uint4 *)(row[half].data + (size_t)group * PIECE));
+        if (F::scaled && there) piece->scale[half] = __ldg(row[half].scale + (group >> group_shift));
+    }
+}
+
+/* sum += piece times the token rows' fragments of its group; x: this lane's B registers, step by step. */
+template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, const gpu_piece *piece, const uint2 *x) {
+    float part[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int step = 0; step < F::per_load / 4; step++)
+#pragma unroll
+        for (int term = 0; term < F::terms; term++) {
+            uint32_t a[4];
+            F::fragment(piece->raw[0], step, term, &a[0], &a[2]);
+            F::fragment(piece->raw[1], step, term, &a[1], &a[3]);
+            mma_bf16(part, a, x[step].x, x[step].y);
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum[i] = fmaf(F::scaled ? piece->scale[i / 2] * (FP8_UNIT / FP8_X_UNIT) : 1, part[i], sum[i]);
+}
+
+/* Four neighbouring floats of a token row as B registers: x the high, and *low the low terms. */
+template <class F> __device__ __forceinline__ uint2 gpu_split(const float *v, uint2 *low) {
+    float a[4], b[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        a[i] = F::scaled ? v[i] * FP8_X_UNIT : v[i];
+        b[i] = a[i] - bf16_low(bf16_pair(a[i], 0));
+    }
+    *low = make_uint2(bf16_pair(b[0], b[1]), bf16_pair(b[2], b[3]));
+    return make_uint2(bf16_pair(a[0], a[1]), bf16_pair(a[2], a[3]));
+}
+
+/* Four floats that an earlier kernel wrote; zeros if there are none `left`. Sizes of rows are multiples of four. */
+__device__ __forceinline__ void gpu_load4(float *v, const float *at, int left) {
+    *(float4 *)v = left > 0 ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
+}
+
+/* Where the parts of the warps meet. Two tiles take turns, so that one barrier a tile is enough. */
+struct gpu_parts {
+    float tile[2][TILE_ROWS][GPU_ROWS][GPU_WARPS];
+    float squares[GPU_ROWS][GPU_WARPS];
+};
+
+/* The share of a warp in `groups` groups: the first, and how many. */
+__device__ __forceinline__ int gpu_share(int groups, int *mine) {
+    int warp = threadIdx.x / 32, first = groups * warp / GPU_WARPS;
+    *mine = groups * (warp + 1) / GPU_WARPS - first;
+    return first;
+}
+
+/* Fragments in shared memory: [group][step][high, low][ROWS][4 lanes] pairs of registers. A warp fills in, and reads, its
+   own groups only. IN gives the values of all token rows, in.values<ROWS>(v, T, col, square), and sums up their squares
+   where there is a norm, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. */
+template <class F, int ROWS, class IN>
+__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint2 *fragments, float *square) {
+    const int lane = threadIdx.x % 32, steps = F::per_load / 4;
+#pragma unroll (ROWS == 1 ? 2 : 1)
+    for (int quad = lane; quad < mine * F::per_load; quad += 32) {       /* a group has per_load quads of columns */
+        int col = (first * F::per_load + quad) * 4, group = first + quad / F::per_load, inside = quad % F::per_load;
+        uint2 *to = fragments + (group * steps + inside % steps) * 8 * ROWS + inside / steps;
+        float v[ROWS][4];
+        in.template values<ROWS>(v, T, col, square);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) to[t * 4] = gpu_split<F>(v[t], &to[(ROWS + t) * 4]);
+    }
+    __syncwarp();
+}
+
+/* Bytes of shared memory for the fragments of rows of `cols` columns, whatever the format. */
+static size_t gpu_fragments_size(int rows, int cols) {
+    return (size_t)(cols + 63) / 64 * 64 * (size_t)rows * 4;
+}
+
+/* Puts this warp's part of a tile in its place: high and low terms meet; rows g and g + 8, token rows 2i and 2i + 1. */
+template <int ROWS> __device__ __forceinline__ void gpu_put_part(float (*to)[GPU_ROWS][GPU_WARPS], float *sum) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++) sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
+    if (2 * i >= ROWS) return;
+    to[g][2 * i][warp] = sum[0];
+    to[g + 8][2 * i][warp] = sum[2];
+    if (ROWS == 1) return;
+    to[g][2 * i + 1][warp] = sum[1];
+    to[g + 8][2 * i + 1][warp] = sum[3];
+}
+
+template <int ROWS> __device__ __forceinline__ void gpu_put_squares(gpu_parts *parts, const float *square) {
+#pragma unroll
+    for (int t = 0; t < ROWS; t++) parts->squares[t][threadIdx.x / 32] = warp_sum(square[t]);
+}
+
+/* The sum of the warps' parts, in their order. */
+__device__ __forceinline__ float gpu_add_parts(const float *part) {
+    float4 a = *(const float4 *)part, b = *(const float4 *)(part + 4);
+    return a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
+}
+
+/* 1 / root mean square of a token row, once all warps have filled in their part of it. */
+__device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, float scale, float eps) {
+    return rsqrtf(fmaf(gpu_add_parts(parts->squares[t]), scale, eps));
+}
+
+/* A hidden activation of an expert, kept as its two BF16 terms for the down projection: one plane each. */
+__device__ __forceinline__ void gpu_put_h(uint16_t *h, size_t plane, size_t at, float v) {
+    uint32_t high = bf16_pair(v, 0);
+    h[at] = (uint16_t)high;
+    h[plane + at] = (uint16_t)bf16_pair(v - bf16_low(high), 0);
+}
+
+/* The loop over a block's tiles. TILES says what they are:
+     next(tile), valid(tile)        the block's next tile; is it one
+     octets(row[2], tile)           where this lane reads its two octets
+     old(tile, row, t)              what is read before the sum is there, handed on to store
+     store(tile, row, t, parts of the tile, old)
+   The last two are called by one thread for each of the 16 rows and T token rows. prepare(first, groups, square) runs
+   between the first loads and their use: it waits for the kernel before and fills in the fragments. */
+template <class F, int ROWS, class TILES, class PREPARE>
+__device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int groups, int group_shift, int T,
+                                              const uint2 *fragments, gpu_parts *parts, PREPARE prepare) {
+    const int steps = F::per_load / 4, lane = threadIdx.x % 32, out = (int)threadIdx.x;
+    int mine, first = gpu_share(groups, &mine), rounds = (mine + AHEAD - 1) / AHEAD, turn = 0;
+    float square[ROWS] = {};
+    gpu_piece piece[AHEAD];
+    gpu_row row[2];
+    fragments += first * steps * 8 * ROWS + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
+    if (tiles.valid(tile)) tiles.octets(row, tile);
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++)
+        gpu_load_piece<F>(&piece[j], row, first + j, group_shift, tiles.valid(tile) && j < mine);
+    prepare(first, mine, square);
+    for (int begun = 0; tiles.valid(tile); turn ^= 1, begun = 1) {
+        int next = tiles.next(tile);
+        float sum[4] = {0, 0, 0, 0}, old = 0;
+        if (out < TILE_ROWS * T) old = tiles.old(tile, out % TILE_ROWS, out / TILE_ROWS);
+        for (int r = 0; r < rounds; r++) {
+            int last = r == rounds - 1, more = !last || tiles.valid(next);
+            if (last && more) tiles.octets(row, next);
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                int group = r * AHEAD + j, ahead = last ? j : group + AHEAD;
+                uint2 x[steps];
+#pragma unroll
+                for (int step = 0; step < steps; step++)
+                    x[step] = fragments[((group < mine ? group : 0) * steps + step) * 8 * ROWS];
+                gpu_multiply<F>(sum, &piece[j], x);
+                gpu_load_piece<F>(&piece[j], row, first + ahead, group_shift, more && ahead < mine);
+            }
+        }
+        gpu_put_part<ROWS>(parts->tile[turn], sum);
+        if (!begun && TILES::normed) gpu_put_squares<ROWS>(parts, square);
+        __syncthreads();
+        if (out < TILE_ROWS * T) tiles.store(tile, out % TILE_ROWS, out / TILE_ROWS, parts->tile[turn], old);
+        tile = next;
+    }
+}
+
+/* Projections: every stage that multiplies token rows by matrices. What the stage does first to the rows (the prologue,
+   IN) is computed again by every block, which is cheaper than a kernel of its own. A block works on one matrix. */
+
+typedef struct gpu_segment {     /* one matrix of a projection */
+    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has an octet of each */
+    float *y;                    /* [T][rows] */
+    uint16_t *h;                 /* [T][rows], in two planes */
+    int first_block, blocks;
+} gpu_segment;
+
+template <class IN> struct gpu_projection {
+    gpu_ahead ahead;
+    int count, T, cols, add;     /* add: y += instead of y = */
+    float eps;
+    size_t h_plane;              /* elements of an h plane */
+    gpu_segment segment[PROJECTIONS];
+    IN in;
+};
+
+/* Prologue: the rows as they are. */
+struct gpu_plain_rows {
+    enum { normed = 0 };
+    const float *x;              /* [T][cols] */
+    int cols;
+    __device__ __forceinline__ void begin(int, float *) const {}
+    template <int ROWS> __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
+    }
+    __device__ __forceinline__ void end(int) const {}
+};
+
+/* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
+struct gpu_norm_rows {
+    enum { normed = 1 };
+    const float *x, *norm;       /* [T][cols], [cols] */
+    int cols;
+    __device__ __forceinline__ void begin(int, float *) const {}
+    template <int ROWS> __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square) const {
+        float w[4];
+        gpu_load4(w, norm + col, cols - col);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                square[t] = fmaf(v[t][i], v[t][i], square[t]);
+                v[t][i] *= 1.0f + w[i];
+            }
+    }
+    __device__ __forceinline__ void end(int) const {}
+};
+
+/* The tiles of one segment that this block has. */
+template <class IN> struct gpu_segment_tiles {
+    enum { normed = IN::normed };
+    const gpu_projection<IN> &p;
+    const gpu_segment &s;
+    const gpu_parts *parts;
+    __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
+    __device__ __forceinline__ bool valid(int tile) const { return tile * (s.up.data ? 1 : 2) < s.w.octets; }
+    __device__ __forceinline__ void octets(gpu_row *row, int tile) const {
+        row[0] = gpu_octet(&s.w, s.up.data ? tile : 2 * tile);
+        row[1] = s.up.data ? gpu_octet(&s.up, tile) : gpu_octet(&s.w, 2 * tile + 1);
+    }
+    __device__ __forceinline__ float old(int tile, int row, int t) const {
+        return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
+    }
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
+                                          float old) const {
+        float factor = IN::normed ? gpu_rms_factor(parts, t, 1.0f / (float)p.cols, p.eps) : 1;
+        float y = gpu_add_parts(part[row][t]) * factor;
+        if (!s.up.data) {
+            if (tile * TILE_ROWS + row < s.w.rows) s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row] = old + y;
+        } else if (row < OCTET && tile * OCTET + row < s.w.rows) {
+            float up = gpu_add_parts(part[row + OCTET][t]) * factor;
+            gpu_put_h(s.h, p.h_plane, (size_t)t * s.w.rows + tile * OCTET + row, y * gpu_sigmoid(y) * up);
+        }
+    }
+};
+
+template <class F, int ROWS, class IN>
+__device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p, const gpu_segment &s, uint2 *fragments,
+                                                    gpu_parts *parts, float *shared) {
+    gpu_segment_tiles<IN> tiles = {p, s, parts};
+    gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
+                           [&](int first, int mine, float *square) {
+                               gpu_prefetch(p.ahead);
+                               gpu_wait();
+                               p.in.begin(p.T, shared);
+                               gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square);
+                           });
+}
+
+template <class IN, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    gpu_trigger();
+    int i = 0;
+    while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
+    const gpu_segment &s = p.segment[i];
+    uint2 *fragments = (uint2 *)dynamic;
+    float *shared = (float *)(fragments + (size_t)(p.cols + 63) / 64 * 64 * ROWS / 2);
+    switch (s.w.type) {
+        case DTYPE_FP8: gpu_project_segment<format_fp8, ROWS>(p, s, fragments, &parts, shared); break;
+        case DTYPE_BF16: gpu_project_segment<format_bf16, ROWS>(p, s, fragments, &parts, shared); break;
+        case DTYPE_F16: gpu_project_segment<format_f16, ROWS>(p, s, fragments, &parts, shared); break;
+        default: gpu_project_segment<format_f32, ROWS>(p, s, fragments, &parts, shared);
+    }
+    p.in.end(p.T);
+}
+
+static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
+
+/* Deals the blocks to the segments and launches; `shared`: bytes that the prologue needs. */
+template <class IN>
+static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p, size_t shared) {
+    void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
+    size_t bytes = gpu_fragments_size(p->T == 1 ? 1 : GPU_ROWS, p->cols) + shared;
+    int64_t tiles[PROJECTIONS], all = 0;
+    for (int i = 0; i < p->count; i++) {
+        int octets = p->segment[i].w.octets;
+        all += tiles[i] = p->segment[i].up.data ? octets : (octets + 1) / 2;
+    }
+    int most = gpu_blocks(q, kernel, bytes, all), used = 0;
+    for (int i = 0; i < p->count; i++) {
+        int64_t share = tiles[i] * most / all;
+        p->segment[i].first_block = used;
+        p->segment[i].blocks = (int)(share < 1 ? 1 : share);
+        used += p->segment[i].blocks;
+    }
+    gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 #endif
 
