@@ -1405,9 +1405,9 @@ static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, fl
 
    A logit and its id make a 64-bit key: in front the logit's bits, rearranged so that unsigned order is the order of
    floats, then the complement of the id. Of equal logits the lowest id is greatest, and no two keys are equal. The best k
-   of many keys, by a block: each thread finds the best of its own; the k-th best of these 256 is a bound that k keys reach for
-   certain and few others do; whatever reaches it is collected, and each finds its place by counting those above it.
-   gpu_pick does that to a slice of the logits in each block, gpu_draw in one block to what gpu_pick found. */
+   of many keys, by a block: each thread finds the best of its own; the k-th best of these 256 is a bound that k keys reach
+   for certain and few others do; whatever reaches it is collected, and each key finds its place by counting those above
+   it. gpu_pick does that to a slice of the logits in each block, gpu_draw in one block to what gpu_pick found. */
 
 #ifdef __CUDACC__
 enum {
