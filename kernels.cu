@@ -1303,6 +1303,309 @@ static void stage_conv_delta(pool *p, deltanet_job *job) {
                (size_t)keys * sizeof(float));
 }
 
+#ifdef __CUDACC__
+/* conv_delta on the GPU. Block (h, part) has the elements j of value head h that belong to `part`, a warp has R rows of S:
+   lane l keeps their elements l, l + 32, ... in registers, C of each row. Before the wait: load S, repeat the kept rows,
+   write S back, and sum what past raw rows contribute to the convolutions. After it: each thread finishes one channel of
+   q or k for all token rows; these meet in shared memory, behind the only barrier. q and k stay unnormalised there: the
+   norms are sums over the lanes just as the products with S are, and one reduction a token serves all. It also gives o,
+
+       S' = decay S    u = beta (v - fk S' k)    o = fq (S' q + u fk (k . q))    fk = 1 / |k|    fq = 1 / (|q| sqrt(n))
+
+   which is S q after the write, without waiting for it. S after the block's own rows is never stored: see the log. */
+
+typedef struct gpu_delta {
+    deltanet_shape shape;
+    deltanet_state state;        /* in device memory */
+    const float *conv1d, *A_log, *dt_bias;
+    const gpu_step *step;
+    int T;                       /* rows of this block, 1..GPU_ROWS */
+    const float *raw;            /* [T][channels] in_proj_qkv of the block */
+    const float *b, *a;          /* [T][value_heads] */
+    float *k;                    /* [T][key_heads][key_dim] normalised, for the log */
+    float *decay;                /* [T][value_heads], for the log */
+    float *o;                    /* [T][value_heads][value_dim] */
+} gpu_delta;
+
+/* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), and for
+   each row of the block the sum so far, oldest raw row first. */
+typedef struct gpu_conv { float w[GPU_ROWS], sum[GPU_ROWS]; } gpu_conv;
+
+__device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
+    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
+}
+
+/* The raw input of a channel `age` tokens before the block, age = 1..taps-1: window, then `replay` rows of the log. */
+__device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int replay, int age) {
+    int at = replay - age, keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
+    return at < 0 ? p->state.window[(size_t)(keep + at) * channels + channel]
+                  : p->state.log_raw[(size_t)at * channels + channel];
+}
+
+/* What the rows before the block contribute. channel < 0: nothing. */
+__device__ __forceinline__ void gpu_conv_past(const gpu_delta *p, int channel, int replay, gpu_conv *to) {
+    int taps = p->shape.taps;
+    const float *weight = p->conv1d + (ptrdiff_t)channel * taps + taps - 1;     /* weight[-lag] */
+    float w[2 * GPU_ROWS - 1], x[GPU_ROWS];
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++) to->sum[t] = 0;
+#pragma unroll
+    for (int lag = 0; lag < 2 * GPU_ROWS - 1; lag++) w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
+#pragma unroll
+    for (int age = 1; age < GPU_ROWS; age++)
+        x[age] = channel >= 0 && age < taps ? gpu_past(p, channel, replay, age) : 0;
+    for (int age = taps - 1; channel >= 0 && age >= GPU_ROWS; age--) {
+        float old = gpu_past(p, channel, replay, age);
+#pragma unroll
+        for (int t = 0; t < GPU_ROWS; t++)
+            if (age + t < taps) to->sum[t] = fmaf(weight[-(age + t)], old, to->sum[t]);
+    }
+#pragma unroll
+    for (int age = GPU_ROWS - 1; age > 0; age--)
+#pragma unroll
+        for (int t = 0; t < GPU_ROWS; t++)
+            if (age + t < taps) to->sum[t] = fmaf(w[age + t], x[age], to->sum[t]);
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++) to->w[t] = w[t];
+}
+
+/* This block's raw inputs of a channel. */
+__device__ __forceinline__ void gpu_conv_load(const gpu_delta *p, int channel, float *x) {
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++)
+        x[t] = channel >= 0 && t < p->T ? p->raw[(size_t)t * gpu_channels(&p->shape) + channel] : 0;
+}
+
+__device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, const float *x, gpu_conv *c) {
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++)
+#pragma unroll
+        for (int from = 0; from < GPU_ROWS; from++)
+            if (from <= t && t - from < p->shape.taps) c->sum[t] = fmaf(c->w[t - from], x[from], c->sum[t]);
+}
+
+__device__ __forceinline__ float gpu_silu(float x) {
+    return x * gpu_sigmoid(x);
+}
+
+/* N sums over a warp at once: the 32/N lanes from i 32/N on get the sum of v[i]. Each step halves what a lane cares for. */
+template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = N / 2, bit = 16; bit; n /= 2, bit /= 2) {
+        if (!n) v[0] += __shfl_xor_sync(~0u, v[0], bit);
+        for (int i = 0; i < n; i++) {
+            float keep = lane & bit ? v[i + n] : v[i], give = lane & bit ? v[i] : v[i + n];
+            v[i] = keep + __shfl_xor_sync(~0u, give, bit);
+        }
+    }
+    return v[0];
+}
+
+/* Where a warp's rows of S lie, and S in its registers. Elements beyond value_dim or key_dim are zero. What there is one of
+   for each token and row (u, v) is on one lane: of row r of token t on lane 8 t + r LANES and, the same, the lanes to the
+   next. LANES is also how many lanes hold each of the SUMS of gpu_warp_sums. */
+template <int R, int C> struct gpu_delta_rows {
+    enum { SUMS = R == 4 ? 16 : 8, LANES = 32 / SUMS };
+    int h, key_head, first;      /* value head, key head, first row of R */
+    float S[R][C];
+};
+
+template <int R, int C, int STORE>
+__device__ __forceinline__ void gpu_move_rows(const gpu_delta *p, gpu_delta_rows<R, C> *rows) {
+    const deltanet_shape *s = &p->shape;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) {
+            int j = rows->first + r, e = c * 32 + threadIdx.x % 32, inside = j < s->value_dim && e < s->key_dim;
+            float *at = p->state.S + ((size_t)rows->h * s->value_dim + j) * s->key_dim + e;
+            if (STORE && inside) *at = rows->S[r][c];
+            if (!STORE) rows->S[r][c] = inside ? *at : 0;
+        }
+}
+
+/* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. Lane 8 t + i loads
+   decay and, for row i / LANES, u of row t. */
+template <int R, int C>
+__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_delta_rows<R, C> *rows) {
+    enum { BATCH = C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };    /* k loaded together: registers */
+    const deltanet_shape *s = &p->shape;
+    const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, j = rows->first + lane % 8 / LANES;
+    const int logged = lane / 8 < replay && lane % 8 / LANES < R && j < s->value_dim;
+    float u = logged ? p->state.log_u[at * s->value_dim + j] : 0, decay = logged ? p->state.log_decay[at] : 0;
+    for (int first = 0; first < replay; first += BATCH) {
+        float k[BATCH][C];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+#pragma unroll
+            for (int c = 0; c < C; c++) {
+                int e = c * 32 + lane, row = (first + i) * s->key_heads + rows->key_head;
+                k[i][c] = first + i < replay && e < s->key_dim ? p->state.log_k[row * s->key_dim + e] : 0;
+            }
+#pragma unroll
+        for (int i = 0; i < BATCH && first + i < replay; i++) {
+            float fade = __shfl_sync(~0u, decay, 8 * (first + i));
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float write = __shfl_sync(~0u, u, 8 * (first + i) + r * LANES);
+#pragma unroll
+                for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[i][c], fade * rows->S[r][c]);
+            }
+        }
+    }
+    if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
+}
+
+/* The delta rule for a warp's rows, token after token. q and k of all tokens are in shared memory, [t][q, k][32 C], not
+   yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
+template <int R, int C>
+__device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
+                                                 float decay, float beta, float v) {
+    enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
+    enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* S'k of the rows: 0.., S'q: N/2.. */
+    const deltanet_shape *s = &p->shape;
+    const int lane = threadIdx.x % 32, j = rows->first + lane / LANES;
+    const int writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
+    const int logs_k = rows->h % (s->value_heads / s->key_heads) == 0 && blockIdx.y == 0;
+    const float scale = rsqrtf((float)s->key_dim);
+    for (int t = 0; t < p->T; t++, qk += 2 * 32 * C) {
+        float k[C], sum[N], fade = __shfl_sync(~0u, decay, 8 * t);
+        for (int i = 0; i < N; i++) sum[i] = 0;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            float q = qk[c * 32 + lane];
+            k[c] = qk[(C + c) * 32 + lane];
+            sum[KK] = fmaf(k[c], k[c], sum[KK]);
+            sum[QQ] = fmaf(q, q, sum[QQ]);
+            sum[KQ] = fmaf(k[c], q, sum[KQ]);
+            for (int r = 0; r < R; r++) {
+                rows->S[r][c] *= fade;
+                sum[r] = fmaf(rows->S[r][c], k[c], sum[r]);
+                sum[N / 2 + r] = fmaf(rows->S[r][c], q, sum[N / 2 + r]);
+            }
+        }
+        float total = gpu_warp_sums<N>(sum), Sq = __shfl_xor_sync(~0u, total, 16);
+        float fk = rsqrtf(__shfl_sync(~0u, total, KK * LANES) + 1e-6f);
+        float fq = rsqrtf(__shfl_sync(~0u, total, QQ * LANES) + 1e-6f) * scale;
+        float kq = __shfl_sync(~0u, total, KQ * LANES) * fk;
+        float u = __shfl_sync(~0u, beta, 8 * t) * fmaf(-fk, total, __shfl_sync(~0u, v, 8 * t + lane % 8));
+        size_t at = ((size_t)t * s->value_heads + rows->h) * s->value_dim + j;
+        if (writes) p->o[at] = fq * fmaf(u, kq, Sq);
+        if (writes) p->state.log_u[at] = u;
+        for (int c = 0; c < C; c++) {
+            k[c] *= fk;
+            if (logs_k && threadIdx.x / 32 == t && c * 32 + lane < s->key_dim)
+                p->k[((size_t)t * s->key_heads + rows->key_head) * s->key_dim + c * 32 + lane] = k[c];
+        }
+        for (int r = 0; r < R && t + 1 < p->T; r++) {
+            float write = __shfl_sync(~0u, u, r * LANES);
+            for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], rows->S[r][c]);
+        }
+    }
+}
+
+/* C = ceil(key_dim / 32), rounded up to a power of two. Grid: value heads, value_dim / (8 R). */
+template <int C>
+__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+    enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
+    __shared__ float qk[GPU_ROWS][2][WIDTH];
+    const deltanet_shape *s = &p.shape;
+    const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
+    const int replay = p.step->replay;
+    int channel[SLOTS];
+    float x[SLOTS][GPU_ROWS], v_x[GPU_ROWS];
+    gpu_conv conv[SLOTS], v_conv;
+    gpu_delta_rows<R, C> rows;
+    gpu_trigger();
+    rows.h = blockIdx.x;
+    rows.key_head = rows.h / (s->value_heads / s->key_heads);
+    rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
+    gpu_move_rows<R, C, 0>(&p, &rows);
+    const int v_channel = element < R && rows.first + element < s->value_dim
+                              ? 2 * s->key_heads * s->key_dim + rows.h * s->value_dim + rows.first + element : -1;
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) {                       /* q channels, then k channels, each padded to WIDTH */
+        int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
+        channel[n] = is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1;
+        gpu_conv_past(&p, channel[n], replay, &conv[n]);
+    }
+    gpu_conv_past(&p, v_channel, replay, &v_conv);
+    float rate = -expf(p.A_log[rows.h]), bias = p.dt_bias[rows.h];
+    gpu_replay<R, C>(&p, replay, &rows);
+    gpu_wait();
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) gpu_conv_load(&p, channel[n], x[n]);
+    gpu_conv_load(&p, v_channel, v_x);
+    float a = token < p.T ? p.a[token * s->value_heads + rows.h] + bias : 0;
+    float b = token < p.T ? p.b[token * s->value_heads + rows.h] : 0;
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) {
+        int i = n * GPU_THREADS + threadIdx.x;
+        gpu_conv_present(&p, x[n], &conv[n]);
+#pragma unroll
+        for (int t = 0; t < GPU_ROWS; t++)
+            if (t < p.T && i < 2 * WIDTH) qk[t][i / WIDTH][i % WIDTH] = gpu_silu(conv[n].sum[t]);
+    }
+    gpu_conv_present(&p, v_x, &v_conv);
+    float v = v_conv.sum[0], decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a))));
+#pragma unroll
+    for (int t = 1; t < GPU_ROWS; t++) v = token == t ? v_conv.sum[t] : v;
+    if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T)
+        p.decay[token * s->value_heads + rows.h] = decay;
+    __syncthreads();
+    gpu_delta_tokens<R, C>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v));
+}
+
+template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
+    int rows = GPU_WARPS * (C <= 4 ? 4 : 16 / C);
+    int parts = (p->shape.value_dim + rows - 1) / rows;
+    gpu_launch(q, GPU_DELTA, "", gpu_delta_kernel<C>, p->shape.value_heads, parts, 0, p);
+}
+
+/* Fills o, k, decay and log_u. The next kernel must call gpu_delta_log. */
+static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
+    int n = p->shape.key_dim;
+    if (n <= 32) gpu_conv_delta_wide<1>(q, p);
+    else if (n <= 64) gpu_conv_delta_wide<2>(q, p);
+    else if (n <= 128) gpu_conv_delta_wide<4>(q, p);
+    else if (n <= 256) gpu_conv_delta_wide<8>(q, p);
+    else gpu_conv_delta_wide<16>(q, p);
+}
+
+/* Window and raw log of one channel: all is read before anything that it depends on is overwritten. */
+__device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel, int replay) {
+    int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
+    float x[GPU_ROWS], old[GPU_ROWS];
+    gpu_conv_load(p, channel, x);
+    for (int first = 0; replay > 0 && first < keep; first += GPU_ROWS) {
+#pragma unroll
+        for (int i = 0; i < GPU_ROWS; i++)
+            old[i] = first + i < keep ? gpu_past(p, channel, replay, keep - first - i) : 0;
+#pragma unroll
+        for (int i = 0; i < GPU_ROWS; i++)
+            if (first + i < keep) p->state.window[(size_t)(first + i) * channels + channel] = old[i];
+    }
+    for (int t = 0; t < GPU_ROWS; t++)
+        if (t < p->T) p->state.log_raw[(size_t)t * channels + channel] = x[t];
+}
+
+/* Brings window and log up to date, shared by all threads of the calling grid. It belongs to the kernel after conv_delta,
+   behind its gpu_wait: in conv_delta other blocks still read the old ones. */
+__device__ __forceinline__ void gpu_delta_log(const gpu_delta *p) {
+    const deltanet_shape *s = &p->shape;
+    const int channels = gpu_channels(s), replay = p->step->replay;
+    const int k_count = p->T * s->key_heads * s->key_dim, decay_count = p->T * s->value_heads;
+    const int step = gridDim.x * gridDim.y * blockDim.x;
+    int item = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+    for (; item < channels + k_count + decay_count; item += step) {
+        int i = item - channels;
+        if (i < 0) gpu_log_channel(p, item, replay);
+        else if (i < k_count) p->state.log_k[i] = p->k[i];
+        else p->state.log_decay[i - k_count] = p->decay[i - k_count];
+    }
+}
+#endif
+
 /* o = rms(o) * norm * SiLU(z), for each head of each row. */
 static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
     const deltanet_job *job = (const deltanet_job *)context;
@@ -1602,3 +1905,232 @@ static void stage_experts_down(pool *p, moe_job *job) {
 static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, float *logits) {
     linear(p, lm_head, h, logits, T, 0);
 }
+
+/* ---- 12. Sampling ------------------------------------------------------------------------------------------------
+   The next token, chosen on the device, so that the next step can start before the host knows it. What is to be computed
+   is sample() of engine.cu: the best top_k of the logits, best first; of these the best until their weights sum to a share
+   top_p, and none lighter than min_p times the best; one of them by a uniform number.
+
+   A logit and its id make a 64-bit key: in front the logit's bits, rearranged so that unsigned order is the order of
+   floats, then the complement of the id. Of equal logits the lowest id is greatest, and no two keys are equal. The best k
+   of many keys, by a block: each thread finds the best of its own; the k-th best of these 256 is a bound that k keys reach
+   for certain and few others do; whatever reaches it is collected, and each key finds its place by counting those above
+   it. gpu_pick does that to a slice of the logits in each block, gpu_draw in one block to what gpu_pick found. */
+
+#ifdef __CUDACC__
+enum {
+    GPU_TOP_K = 64,              /* most candidates */
+    GPU_PICKS = GPU_THREADS,     /* most blocks of gpu_pick: gpu_draw has a thread for each */
+    GPU_PICK_KEYS = 16           /* most logits a thread looks at */
+};
+
+#define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; 0 is the key of nothing */
+
+typedef struct gpu_sampling {
+    const float *logits;         /* device: [n] */
+    int n;                       /* ids that may be chosen */
+    float temperature;           /* 0: greedy */
+    int top_k;                   /* 1..GPU_TOP_K unless greedy */
+    float top_p, min_p;          /* as in mote_sampling */
+    uint64_t seed, position;     /* of the random number */
+    uint64_t *picks;             /* device scratch: [GPU_PICKS][GPU_TOP_K] */
+    int32_t *id;                 /* device: the token, -1 if a logit is NaN; or NULL */
+    gpu_step *next;              /* device: the step that runs it; or NULL */
+    int32_t next_position, next_replay;
+    volatile uint64_t *slot;     /* host memory seen by the device: sequence << 32 | id, for a waiting host; or NULL */
+    uint32_t sequence;
+    int k, blocks;               /* set by gpu_sample: candidates, blocks of gpu_pick */
+} gpu_sampling;
+
+typedef struct gpu_begin_params { gpu_step *to, value; } gpu_begin_params;
+
+/* Whether gpu_sample chooses as sample() would. Else the logits go to the host. */
+static int gpu_can_sample(int n, float temperature, int top_k) {
+    return n >= 1 && n <= GPU_PICKS * GPU_THREADS * GPU_PICK_KEYS &&
+           (!(temperature > 0) || (top_k >= 1 && top_k <= GPU_TOP_K && top_k < n));
+}
+
+/* The bits of uniform() in engine.cu. */
+__host__ __device__ static inline double gpu_uniform(uint64_t seed, uint64_t position) {
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
+    for (int i = 0; i < 2; i++) {
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+    }
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+__device__ __forceinline__ uint64_t gpu_key(float logit, int id) {
+    uint32_t bits = __float_as_uint(logit + 0.0f);          /* -0 becomes 0: they are equal */
+    bits ^= bits >> 31 ? ~0u : 0x80000000u;
+    return logit != logit ? GPU_NAN : (uint64_t)bits << 32 | ~(uint32_t)id;
+}
+
+__device__ __forceinline__ float gpu_key_logit(uint64_t key) {
+    uint32_t bits = (uint32_t)(key >> 32);
+    return __uint_as_float(bits >> 31 ? bits ^ 0x80000000u : ~bits);
+}
+
+__device__ __forceinline__ uint64_t gpu_better(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* The k-th best of the block's keys, one of each thread: 1 when there are fewer, GPU_NAN when one is that. */
+__device__ uint64_t gpu_kth_best(uint64_t key, int k) {
+    __shared__ __align__(16) uint64_t keys[GPU_THREADS];
+    __shared__ uint64_t kth;
+    if (k == 1) {
+        uint32_t high = (uint32_t)(key >> 32), most = __reduce_max_sync(~0u, high);
+        uint32_t low = __reduce_max_sync(~0u, high == most ? (uint32_t)key : 0);
+        if (threadIdx.x % 32 == 0) keys[threadIdx.x / 32] = (uint64_t)most << 32 | low;
+        __syncthreads();
+        uint64_t best = 1;
+#pragma unroll
+        for (int i = 0; i < GPU_WARPS; i++) best = gpu_better(best, keys[i]);
+        return best;
+    }
+    keys[threadIdx.x] = key;
+    if (threadIdx.x == 0) kth = 1;
+    if (__syncthreads_or(key == GPU_NAN)) return GPU_NAN;
+    int above = 0;
+#pragma unroll 8
+    for (int i = 0; i < GPU_THREADS; i += 2) {
+        ulonglong2 two = *(const ulonglong2 *)(keys + i);
+        above += (two.x > key) + (two.y > key);
+    }
+    if (key && above == k - 1) kth = key;
+    __syncthreads();
+    return kth;
+}
+
+/* best[0..k-1] = the best of the `count` keys in shared memory, best first, 0 where there are fewer. */
+__device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k, uint64_t *best) {
+    for (int i = threadIdx.x; i < count; i += GPU_THREADS) {
+        int above = 0;
+        for (int other = 0; other < count; other++) above += keys[other] > keys[i];
+        if (above < k) best[above] = keys[i];
+    }
+    for (int i = count + threadIdx.x; i < k; i += GPU_THREADS) best[i] = 0;
+}
+
+/* picks[block] = the best k of the block's logits. Warps of all blocks take groups of 32 in turn, so that good neighbours
+   fall to different blocks. */
+__global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ gpu_sampling p) {
+    __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, with all their keys at most */
+    __shared__ int count;
+    uint64_t head = 0, *best = p.picks + (size_t)blockIdx.x * GPU_TOP_K;
+    int first = ((threadIdx.x / 32) * p.blocks + blockIdx.x) * 32 + threadIdx.x % 32, step = p.blocks * GPU_THREADS;
+    gpu_trigger();
+    gpu_wait();
+#pragma unroll 8
+    for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(p.logits[i], i));
+    if (threadIdx.x == 0) count = 0;
+    uint64_t bound = gpu_kth_best(head, p.k);
+    if (bound == GPU_NAN || p.k == 1) {
+        if (threadIdx.x == 0) best[0] = bound;
+        return;
+    }
+    if (head >= bound)
+        for (int i = first; i < p.n; i += step) {
+            uint64_t key = gpu_key(p.logits[i], i);
+            if (key >= bound) keys[atomicAdd(&count, 1)] = key;
+        }
+    __syncthreads();
+    gpu_order(keys, count, p.k, best);
+}
+
+/* sample(), from the candidates best first: each thread weighs one, one thread adds. */
+__device__ __forceinline__ int32_t gpu_draw_one(const gpu_sampling *p, const uint64_t *top, double *weight) {
+    int taken = 0, most = p->k;
+    float best = gpu_key_logit(top[0]);
+    if (threadIdx.x < most)
+        weight[threadIdx.x] = exp((double)(gpu_key_logit(top[threadIdx.x]) - best) / p->temperature);
+    __syncthreads();
+    if (threadIdx.x) return 0;
+    double total = 0, limit = INFINITY, sum = 0, mass = 0;
+    if (p->top_p > 0 && p->top_p < 1) {
+        for (int i = 0; i < most; i++) total += weight[i];
+        limit = p->top_p * total;
+    }
+    while (taken < most && sum < limit && !(taken && weight[taken] < p->min_p)) sum += weight[taken++];
+    double draw = gpu_uniform(p->seed, p->position) * sum;
+    for (int i = 0; i < taken; i++) {
+        mass += weight[i];
+        if (draw < mass) return (int32_t)~(uint32_t)top[i];
+    }
+    return (int32_t)~(uint32_t)top[taken - 1];
+}
+
+/* The token, where all who need it look. The next step is written for a token that exists, even if this is none. */
+__device__ __forceinline__ void gpu_tell(const gpu_sampling *p, int32_t id) {
+    if (p->id) *p->id = id;
+    if (p->next) {
+        p->next->position = p->next_position;
+        p->next->replay = p->next_replay;
+        p->next->ids[0] = id < 0 ? 0 : id;
+    }
+    __threadfence_system();
+    if (p->slot) *p->slot = (uint64_t)p->sequence << 32 | (uint32_t)id;
+    __threadfence_system();
+}
+
+/* One block. It does not trigger: the next kernel may read gpu_step before its wait, and this one writes it. */
+__global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
+    __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
+    __shared__ double weight[GPU_TOP_K];
+    __shared__ int count;
+    const uint64_t *mine = p.picks + (size_t)threadIdx.x * GPU_TOP_K;
+    int32_t id;
+    gpu_wait();
+    uint64_t head = threadIdx.x < p.blocks ? mine[0] : 0;
+    if (threadIdx.x == 0) count = 0;
+    uint64_t bound = gpu_kth_best(head, p.k);
+    if (bound == GPU_NAN || p.k == 1) {
+        if (threadIdx.x == 0) gpu_tell(&p, bound == GPU_NAN ? -1 : (int32_t)~(uint32_t)bound);
+        return;
+    }
+    uint64_t key = head;
+    for (int i = 0; i < p.k && key >= bound; i += 4)        /* its keys come best first */
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            key = i + j < p.k ? mine[i + j] : 0;
+            if (key >= bound) keys[atomicAdd(&count, 1)] = key;
+        }
+    __syncthreads();
+    gpu_order(keys, count, p.k, top);
+    __syncthreads();
+    id = isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(&p, top, weight) : (int32_t)~(uint32_t)top[0];
+    if (threadIdx.x == 0) gpu_tell(&p, id);
+}
+
+__global__ void gpu_begin_kernel(const __grid_constant__ gpu_begin_params p) {
+    *p.to = p.value;
+}
+
+/* Chooses a token; gpu_can_sample has been asked. */
+static void gpu_sample(gpu_queue *q, const gpu_sampling *sampling) {
+    gpu_sampling p = *sampling;
+    int fewest = (p.n - 1) / (GPU_THREADS * GPU_PICK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
+    p.k = p.temperature > 0 ? p.top_k : 1;
+    p.blocks = q->sms < most ? q->sms : most;
+    if (p.blocks > GPU_PICKS) p.blocks = GPU_PICKS;
+    if (p.blocks < fewest) p.blocks = fewest;
+    gpu_launch(q, GPU_HEAD, "", gpu_pick, p.blocks, 1, 0, &p);
+    gpu_launch(q, GPU_HEAD, "", gpu_draw, 1, 1, 0, &p);
+}
+
+/* *step = *value, behind all that was queued and before all that will be: a launch that neither overlaps. */
+static void gpu_begin(gpu_queue *q, gpu_step *step, const gpu_step *value) {
+    gpu_begin_params p;
+    cudaLaunchConfig_t c;
+    if (q->status != cudaSuccess) return;
+    memset(&c, 0, sizeof c);
+    c.gridDim = dim3(1);
+    c.blockDim = dim3(1);
+    c.stream = q->stream;
+    p.to = step;
+    p.value = *value;
+    gpu_check(q, cudaLaunchKernelEx(&c, gpu_begin_kernel, p), "begin");
+}
+#endif
