@@ -114,14 +114,14 @@ amalgamation: dist/engine.cu
 dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 	tools/amalgamate.sh dist
 
-# make check-kernels: compiles for every GPU target, prints what each kernel takes of it, and fails on spills and the like
+# make check-kernels: compiles for every GPU target, prints what each kernel takes of it, fails on spills and the like
 check-kernels: $(TARGETS:%=build/kernels/sm_%)
 	tools/check_kernels.sh $(or $^,$(error make check-kernels needs nvcc))
 
 build/kernels/sm_%: $(LIBRARY)
 	@mkdir -p $(@D)
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -gencode arch=compute_$*,code=sm_$* -Xptxas -v -cubin -x cu engine.cu -o $@.cubin \
-	    >$@ 2>&1 || { cat $@; exit 1; }
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -gencode arch=compute_$*,code=sm_$* -Xptxas -v -cubin -x cu engine.cu \
+	    -o $@.cubin >$@ 2>&1 || { cat $@; exit 1; }
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
