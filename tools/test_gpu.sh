@@ -47,13 +47,13 @@ skip() {
 sanitize() {
     local tool=$1
     shift
-    timeout 400 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
+    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
 }
 
 check "mote selftest" "$mote" selftest
-grep -E 'off the|full after' "$logs/mote-selftest.log"
+grep -E 'off the|^full after' "$logs/mote-selftest.log"
 check "gpu_engine" "$build/gpu_engine" $(ls -d tests/fixtures/*/) $(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
-grep -E ' off | differ |full after' "$logs/gpu_engine.log"
+grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
 
 if [ "${GPU_REAL:-1}" = 0 ]; then
     skip "real layer sizes" "GPU_REAL=0"
@@ -63,7 +63,7 @@ else
     check "making real layer sizes" python3 tools/make_fixtures.py "$build/real" --real-sizes
     grep '^{' "$logs/making-real-layer-sizes.log"
     check "gpu_engine real layer sizes" "$build/gpu_engine" $(ls -d "$build"/real/*/)
-    grep -E ' off | differ |full after' "$logs/gpu_engine-real-layer-sizes.log"
+    grep -E ' off | differ |^full after' "$logs/gpu_engine-real-layer-sizes.log"
 fi
 
 if [ "${GPU_SANITIZER:-1}" = 0 ] || ! command -v compute-sanitizer >/dev/null; then
