@@ -1,5 +1,4 @@
-# mote: build, test and chat. GNU make. `make help` lists the targets; CC, CXX, CFLAGS, BUILD, NVCC, TARGETS and GPUS may
-# be set.
+# mote: build, test and chat. GNU make. `make help` lists the targets; CC, CXX, CFLAGS, BUILD, NVCC, GPUS may be set.
 
 CC     = cc
 CXX    = c++

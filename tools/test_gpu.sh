@@ -52,7 +52,8 @@ sanitize() {
 
 check "mote selftest" "$mote" selftest
 grep -E 'off the|^full after' "$logs/mote-selftest.log"
-check "gpu_engine" "$build/gpu_engine" $(ls -d tests/fixtures/*/) $(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
+more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
+check "gpu_engine" "$build/gpu_engine" tests/fixtures/*/ $more
 grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
 
 if [ "${GPU_REAL:-1}" = 0 ]; then
