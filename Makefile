@@ -1,11 +1,23 @@
-# mote: build, test and chat. GNU make. `make help` lists the targets; CC, CFLAGS, BUILD and NVCC may be set.
+# mote: build, test and chat. GNU make. `make help` lists the targets; CC, CXX, CFLAGS, BUILD, NVCC, GPUS may be set.
 
 CC     = cc
 CXX    = c++
 CFLAGS = -O3
 BUILD  = build
-# The CUDA compiler, if there is one. `make NVCC=` never looks for it. The program itself is built by CC.
-NVCC   = $(shell command -v nvcc 2>/dev/null)
+
+# With the CUDA compiler the library is built for the CPU and for GPUs, without it for the CPU alone: `make NVCC=` does
+# not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
+NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+
+# GPUs to build for, as far as nvcc knows them: compute capability 8.9, 9.0 and 12.x (nvcc 12.9; 12.8 knows 12.0 alone).
+# Others, and newer ones, get PTX. Quicker, for the GPU of this machine alone: make GPUS=-arch=native
+ifneq ($(strip $(NVCC)),)
+KNOWN   := $(shell $(NVCC) --list-gpu-arch)
+TARGETS := $(if $(filter compute_89,$(KNOWN)),89) $(if $(filter compute_90,$(KNOWN)),90a) \
+           $(if $(filter compute_121,$(KNOWN)),120f,$(if $(filter compute_120,$(KNOWN)),120))
+GPUS     = $(foreach t,$(TARGETS),-gencode arch=compute_$t,code=sm_$t) -gencode arch=compute_90,code=compute_90
+CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *//p') -lcudart_static -lrt -ldl -lstdc++
+endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 LIBRARY = engine.cu kernels.cu tokenizer.c engine.h
@@ -24,10 +36,22 @@ ARCHIVE = $(wildcard ../shared/data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): main.c engine.h $(BUILD)/engine.o            # make: the program, ./mote
-	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(LIBS) $(LIBEDIT)
+	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(LIBEDIT)
 
-$(BUILD)/engine.o: $(LIBRARY) | $(BUILD)
+ifeq ($(strip $(NVCC)),)
+$(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	$(CC) $(WARN) $(CFLAGS) -ffp-contract=fast -x c -c engine.cu -o $@
+else
+$(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
+	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
+	    -ffp-contract=fast) -x cu -c engine.cu -o $@
+endif
+
+# What the library is built by and for; changes when that does.
+SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NVCC) $(GPUS)
+$(BUILD)/settings: ALWAYS | $(BUILD)
+	@echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
 
 $(BUILD):
 	mkdir -p $@
@@ -59,18 +83,18 @@ build/data/.unpacked: $(ARCHIVE)
 
 # make sanitize: the tests again, with every memory error and undefined operation caught
 sanitize:
-	$(MAKE) --no-print-directory test BUILD=build/sanitize LIBEDIT= \
+	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 # make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the 40 answers
 valgrind:
-	$(MAKE) --no-print-directory test BUILD=build/valgrind LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
+	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
 	    SUITE='$$(filter-out %/test_demo,$$(TESTS))' \
 	    RUN='valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
 
 # make aarch64: cross-compile for 64-bit Arm and run the tests in an emulator (qemu-user)
 aarch64:
-	$(MAKE) --no-print-directory test BUILD=build/aarch64 LIBEDIT= ARCHIVE= \
+	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' RUN=qemu-aarch64
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -89,19 +113,29 @@ amalgamation: dist/engine.cu
 dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 	tools/amalgamate.sh dist
 
-# make cuda: the library as CUDA, for GPUs of compute capability 8.9, 9.0 and 12.x
-GPUS = -gencode arch=compute_89,code=sm_89 -gencode arch=compute_90a,code=sm_90a \
-       -gencode arch=compute_120f,code=sm_120f
-cuda: build/engine_cuda.o
-build/engine_cuda.o: $(LIBRARY)
-	mkdir -p build
-	$(or $(NVCC),$(error make cuda needs nvcc)) -std=c++17 -O3 $(GPUS) -Xcompiler -Wall -c engine.cu -o $@
+# make check-kernels: compiles for every GPU target, prints what each kernel takes of it, fails on spills and the like
+check-kernels: $(TARGETS:%=build/kernels/sm_%)
+	tools/check_kernels.sh $(or $^,$(error make check-kernels needs nvcc))
+
+build/kernels/sm_%: $(LIBRARY)
+	@mkdir -p $(@D)
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -gencode arch=compute_$*,code=sm_$* -Xptxas -v -cubin -x cu engine.cu \
+	    -o $@.cubin >$@ 2>&1 || { cat $@; exit 1; }
+
+# make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
+# GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
+GPU_TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/gpu_*.c)))
+test-gpu: $(MOTE) $(GPU_TESTS)
+	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+
+$(BUILD)/gpu_%: tests/gpu_%.c tests/test.h engine.h $(BUILD)/engine.o
+	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
 clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
-	@sed -n 's/^.*# make\([a-z0-9 ]*\): /make\1: /p' Makefile | sort -u
+	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: chat test sanitize valgrind aarch64 fuzz amalgamation cuda clean help
+.PHONY: ALWAYS chat test sanitize valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
 .DELETE_ON_ERROR:

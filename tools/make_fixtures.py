@@ -3,6 +3,9 @@
 
     make_fixtures.py OUT [NAME...]            write the small set (or the named fixtures) as OUT/NAME/
     make_fixtures.py OUT --large [NAME...]    the same for the larger set, which is not committed
+    make_fixtures.py OUT --real-sizes [NAME...]
+                                              the same with the layer sizes of Qwen3.5-35B-A3B: 12 GB, made and computed
+                                              on a GPU if torch has one, which takes a minute
     make_fixtures.py --check DIR...           read fixtures back from disk and compare with their stored results
 
 Needs torch (CPU is enough), transformers >= 5.17 and safetensors. A fixture folder holds
@@ -14,17 +17,21 @@ Needs torch (CPU is enough), transformers >= 5.17 and safetensors. A fixture fol
     greedy.i32       greedy continuation
     meta.json        sizes, seed, and how far the nearest ties are
 
+and with real sizes also logits_bf16.f32 and mtp_logits_bf16.f32: the same with keys and values rounded to BF16.
+
 All files are little endian. The arithmetic is float32 on the weights exactly as stored. The body is transformers' own
 Qwen3_5MoeForCausalLM; transformers has no MTP head, so that one is put together here from its decoder layer.
 
 Contents: 1 fixtures  2 weights  3 storage  4 reference  5 files  6 command line
 """
 import argparse
+import contextlib
 import dataclasses
 import json
 import pathlib
 import re
 import sys
+import time
 
 import numpy
 import torch
@@ -139,15 +146,30 @@ LARGE = {
 }
 
 
+# The layers of Qwen3.5-35B-A3B, four and the MTP layer, stored as its two releases are. Routers with 256 experts are
+# close to a tie somewhere in every prompt: here the prompt is chosen, not the seed (see choose_prompt).
+def real_sizes():
+    return sizes(2048, 4, 2048, (16, 2, 256), (16, 32, 128, 128), (256, 8, 512, 512), layer_types=pattern("ddda"),
+                 full_attention_interval=4, partial_rotary_factor=0.25, rope_parameters=rope(**MROPE))
+
+
+REAL = {
+    "real-bf16": Fixture(real_sizes(), tokens=120, seed=2000, nested=True, dtypes=DELTA_F32, experts="stacked",
+                         shards="layers", router_gap=1e-3),
+    "real-fp8": Fixture(real_sizes(), tokens=120, seed=2100, nested=True, dtypes=DELTA_F32, fp8_scale=BF16,
+                        shards="layers", router_gap=1e-3),
+}
+
+
 # ---- 2. Weights -----------------------------------------------------------------------------------------------------
 # Every vector is random too (a norm left at its start value would hide a missing 1+w), and the spreads are chosen so
 # that activations neither die out nor explode and logits come out with a standard deviation of about 2.5.
 
 def draw(name, shape, tied, generator):
-    noise = torch.randn(shape, generator=generator)
+    noise = torch.randn(shape, generator=generator, device=generator.device)
     fan_in = shape[-1] ** 0.5
     if name.endswith("A_log"):
-        return (torch.rand(shape, generator=generator) * 8 + 0.05).log()
+        return (torch.rand(shape, generator=generator, device=generator.device) * 8 + 0.05).log()
     if name.endswith("dt_bias"):
         return noise * 0.5 - 1
     if name.endswith("linear_attn.norm.weight"):
@@ -280,6 +302,7 @@ class MtpHead(nn.Module):
 def text_config(text):
     config = Qwen3_5MoeTextConfig(**text)
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"    # expert by expert, in float32
     return config
 
 
@@ -291,18 +314,28 @@ def build(text, has_mtp):
 
 
 class RouterGap:
-    """Watches every router: the smallest distance between the last chosen and the first dropped logit."""
+    """Watches every router: the smallest distance between the last chosen and the first dropped logit, over all and by
+    the number of the last token that a row depends on."""
 
-    def __init__(self, *models):
-        self.least = torch.inf
-        for model in filter(None, models):
-            for module in model.modules():
+    def __init__(self, body, mtp):
+        self.least, self.by_token = torch.inf, {}
+        for model, ahead in ((body, 0), (mtp, 1)):
+            for module in model.modules() if model else ():
                 if isinstance(module, hf.Qwen3_5MoeTopKRouter) and module.top_k < module.num_experts:
-                    module.register_forward_hook(self.see)
+                    module.register_forward_hook(lambda *arguments, ahead=ahead: self.see(*arguments, ahead))
 
-    def see(self, router, _, output):
+    def see(self, router, _, output, ahead):
         best = output[0].topk(router.top_k + 1).values
-        self.least = min(self.least, (best[:, -2] - best[:, -1]).min().item())
+        for token, gap in enumerate((best[:, -2] - best[:, -1]).tolist(), ahead):
+            self.by_token[token] = min(gap, self.by_token.get(token, torch.inf))
+            self.least = min(self.least, gap)
+
+    def first_below(self, least):
+        """The first token with a smaller gap than that, or None."""
+        return min((token for token, gap in self.by_token.items() if gap < least), default=None)
+
+    def forget(self):
+        self.least, self.by_token = torch.inf, {}
 
 
 @torch.no_grad()
@@ -316,16 +349,65 @@ def prompt_logits(body, mtp, ids):
 
 
 @torch.no_grad()
-def continue_greedily(body, ids, count, least_gap):
-    """-> (count new ids, smallest gap), or (None, gap) as soon as a gap is below least_gap."""
+def continue_greedily(body, ids, count, least_gap, routers=None, router_gap=0):
+    """-> (count new ids, smallest gap), or (None, gap) as soon as a gap, or a router's, is smaller than given."""
     smallest = torch.inf
     for _ in range(count):
         best = body(ids[None], use_cache=False, logits_to_keep=1).logits[0, -1].topk(2)
         smallest = min(smallest, (best.values[0] - best.values[1]).item())
-        if smallest < least_gap:
+        if smallest < least_gap or routers and routers.least < router_gap:
             return None, smallest
         ids = torch.cat((ids, best.indices[:1]))
     return ids[-count:], smallest
+
+
+@contextlib.contextmanager
+def bf16_cache():
+    """Attention with keys and values rounded to BF16, as a cache of that type keeps them."""
+    exact = hf.eager_attention_forward
+
+    def rounding(module, query, key, value, *more, **named):
+        return exact(module, query, key.to(BF16).float(), value.to(BF16).float(), *more, **named)
+
+    hf.eager_attention_forward = rounding
+    try:
+        yield
+    finally:
+        hf.eager_attention_forward = exact
+
+
+def choose_prompt(fixture, body, mtp, ids, routers, generator):
+    """Changes tokens of a prompt until no router is close to a tie, with either cache, then its last one until that
+    holds for the greedy continuation too. -> (results by file name, greedy ids, smallest gap of the greedy ids)"""
+    def draw_token(at):
+        ids[at] = torch.randint(0, fixture.text["vocab_size"] - 1, (), generator=generator, device=ids.device)
+
+    for _ in range(1000):
+        routers.forget()
+        exact = prompt_logits(body, mtp, ids)
+        with bf16_cache():
+            rounded = prompt_logits(body, mtp, ids)
+        close = routers.first_below(fixture.router_gap)
+        if close is not None:
+            draw_token(close)
+            continue
+        greedy, gap = continue_greedily(body, ids, fixture.greedy, fixture.greedy_gap, routers, fixture.router_gap)
+        if greedy is not None and fixture.text["eos_token_id"] not in greedy:
+            return {"logits": exact[0], "mtp_logits": exact[1], "logits_bf16": rounded[0],
+                    "mtp_logits_bf16": rounded[1]}, greedy, gap
+        draw_token(-1)
+    raise SystemExit("no prompt without near ties")
+
+
+def largest_difference(logits, others):
+    """As a share of the logits' standard deviation."""
+    return ((logits - others).abs().max() / logits.std()).item()
+
+
+def own_error(body, ids, logits):
+    """What float32 costs: the reference's distance from itself, computed for a shorter prompt in other blocks."""
+    rows = len(ids) * 2 // 3
+    return largest_difference(logits[:rows], prompt_logits(body, None, ids[:rows])[0])
 
 
 # ---- 5. Files -------------------------------------------------------------------------------------------------------
@@ -366,7 +448,7 @@ def write_checkpoint(folder, fixture, tensors):
         weight_map[name] = shard_of(fixture.shards, index, name)
         shards.setdefault(weight_map[name], {})[name] = tensor
     for file, part in shards.items():
-        save_file(part, folder / file, metadata={"format": "pt"})
+        save_file({name: tensor.cpu() for name, tensor in part.items()}, folder / file, metadata={"format": "pt"})
         (folder / file).chmod(0o644)
     if fixture.shards:
         index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": weight_map}
@@ -383,21 +465,28 @@ def write_json(path, value):
 
 
 def write_array(path, tensor, dtype):
-    tensor.numpy().astype(dtype).tofile(path)
+    tensor.cpu().numpy().astype(dtype).tofile(path)
+
+
+def random_model(fixture, seed):
+    """-> body, MTP head, the tensors that the checkpoint will hold, a prompt, and the generator."""
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
+    body, mtp = build(fixture.text, fixture.text.get("mtp_num_hidden_layers", 0) > 0)
+    for parameter, parameter_name, _ in parameters(body, mtp, fixture.nested):
+        parameter.data = draw(parameter_name, parameter.shape, body.config.tie_word_embeddings, generator)
+    if body.config.tie_word_embeddings:
+        body.lm_head.weight = body.model.embed_tokens.weight
+    tensors = to_tensors(fixture, body, mtp)
+    from_tensors(tensors, body, mtp, fixture.nested)
+    ids = torch.randint(0, fixture.text["vocab_size"] - 1, (fixture.tokens,), generator=generator,
+                        device=generator.device)
+    return body, mtp, tensors, ids, generator
 
 
 def write_fixture(out, name, fixture):
     """Tries seeds until neither the greedy continuation nor a router is close to a tie, then writes the folder."""
     for seed in range(fixture.seed, fixture.seed + 90):
-        generator = torch.Generator().manual_seed(seed)
-        body, mtp = build(fixture.text, fixture.text.get("mtp_num_hidden_layers", 0) > 0)
-        for parameter, parameter_name, _ in parameters(body, mtp, fixture.nested):
-            parameter.data = draw(parameter_name, parameter.shape, body.config.tie_word_embeddings, generator)
-        if body.config.tie_word_embeddings:
-            body.lm_head.weight = body.model.embed_tokens.weight
-        tensors = to_tensors(fixture, body, mtp)
-        from_tensors(tensors, body, mtp, fixture.nested)
-        ids = torch.randint(0, fixture.text["vocab_size"] - 1, (fixture.tokens,), generator=generator)
+        body, mtp, tensors, ids, generator = random_model(fixture, seed)
         routers = RouterGap(body, mtp)
         logits, mtp_logits = prompt_logits(body, mtp, ids)
         if routers.least < fixture.router_gap:
@@ -409,16 +498,36 @@ def write_fixture(out, name, fixture):
         raise SystemExit(f"{name}: no seed without near ties")
     if fixture.vision:
         tensors.update(vision_tensors(generator))
+    write_results(out, name, fixture, tensors, ids, {"logits": logits, "mtp_logits": mtp_logits}, greedy,
+                  dict(seed=seed, mtp=mtp is not None, logit_std=round(logits.std().item(), 4),
+                       min_greedy_gap=round(gap, 6),
+                       min_router_gap=round(routers.least, 7) if routers.least < torch.inf else None))
+
+
+def write_real_fixture(out, name, fixture):
+    """The same, but it is the prompt that is chosen."""
+    start = time.monotonic()
+    body, mtp, tensors, ids, generator = random_model(fixture, fixture.seed)
+    routers = RouterGap(body, mtp)
+    results, greedy, gap = choose_prompt(fixture, body, mtp, ids, routers, generator)
+    logits = results["logits"]
+    write_results(out, name, fixture, tensors, ids, results, greedy,
+                  dict(seed=fixture.seed, mtp=True, logit_std=round(logits.std().item(), 4),
+                       min_greedy_gap=round(gap, 6), min_router_gap=round(routers.least, 7),
+                       reference_error=own_error(body, ids, logits),
+                       bf16_cache_error=largest_difference(logits, results["logits_bf16"]), device=str(logits.device),
+                       seconds=round(time.monotonic() - start, 1)))
+
+
+def write_results(out, name, fixture, tensors, ids, results, greedy, notes):
     folder = pathlib.Path(out) / name
     write_checkpoint(folder, fixture, tensors)
     write_array(folder / "tokens.i32", ids, "<i4")
-    write_array(folder / "logits.f32", logits, "<f4")
-    if mtp is not None:
-        write_array(folder / "mtp_logits.f32", mtp_logits, "<f4")
+    for file, values in results.items():
+        if values is not None:
+            write_array(folder / f"{file}.f32", values, "<f4")
     write_array(folder / "greedy.i32", greedy, "<i4")
-    meta = dict(name=name, tokens=fixture.tokens, greedy=fixture.greedy, vocab=fixture.text["vocab_size"], seed=seed,
-                mtp=mtp is not None, logit_std=round(logits.std().item(), 4), min_greedy_gap=round(gap, 6),
-                min_router_gap=round(routers.least, 7) if routers.least < torch.inf else None,
+    meta = dict(name=name, tokens=fixture.tokens, greedy=fixture.greedy, vocab=fixture.text["vocab_size"], **notes,
                 tensors=len(tensors), bytes=total_bytes(tensors), transformers=transformers.__version__)
     write_json(folder / "meta.json", meta)
     print(json.dumps(meta), flush=True)
@@ -434,7 +543,7 @@ def check_fixture(folder):
         tensors.update(load_file(file))
     body, mtp = build(text, any(name.startswith("mtp.") for name in tensors))
     from_tensors(tensors, body, mtp, any(name.startswith("model.language_model.") for name in tensors))
-    ids = torch.from_numpy(numpy.fromfile(folder / "tokens.i32", "<i4")).long()
+    ids = torch.from_numpy(numpy.fromfile(folder / "tokens.i32", "<i4")).long().to(torch.get_default_device())
     wanted_greedy = numpy.fromfile(folder / "greedy.i32", "<i4")
     greedy, _ = continue_greedily(body, ids, len(wanted_greedy), 0)
     good = greedy.tolist() == wanted_greedy.tolist()
@@ -442,7 +551,7 @@ def check_fixture(folder):
     for file, values in zip(("logits.f32", "mtp_logits.f32"), prompt_logits(body, mtp, ids)):
         if values is None:
             continue
-        wanted = torch.from_numpy(numpy.fromfile(folder / file, "<f4")).view(values.shape)
+        wanted = torch.from_numpy(numpy.fromfile(folder / file, "<f4")).view(values.shape).to(values.device)
         error = ((values - wanted).abs().max() / wanted.std()).item()
         good = good and error < 1e-4
         report.append(f"{file} {error:.1e} of std {wanted.std():.3f}")
@@ -455,15 +564,20 @@ def check_fixture(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--real-sizes", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("paths", nargs="+", metavar="OUT [NAME...] | DIR...")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     if arguments.check:
         sys.exit(not all([check_fixture(folder) for folder in arguments.paths]))
-    fixtures = LARGE if arguments.large else SMALL
+    if arguments.real_sizes and torch.cuda.is_available():
+        torch.set_default_device("cuda")
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    fixtures = REAL if arguments.real_sizes else LARGE if arguments.large else SMALL
+    write = write_real_fixture if arguments.real_sizes else write_fixture
     for name in arguments.paths[1:] or fixtures:
-        write_fixture(arguments.paths[0], name, fixtures[name])
+        write(arguments.paths[0], name, fixtures[name])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Prints what each kernel takes of a GPU, from the reports of `nvcc -Xptxas -v`, and fails when one has a stack frame,
+# spills registers, or has more shared memory than any GPU grants: 101376 bytes a block is what SM12x has. Shared memory
+# asked for at launch is not known here.
+# Usage: tools/check_kernels.sh REPORT...
+set -eu
+
+table=$(awk '
+/^ptxas warning/ { print > "/dev/stderr" }
+/Compiling entry function/ { split($0, part, "\047"); kernel = part[2]; target = part[4] }
+/Function properties for/ { name = $NF }
+/bytes stack frame/ {
+    stack = $1
+    spilled = $5 + $9                                   # bytes stored and loaded
+    if (name != kernel) row("-", 0)                     # a function that kernels call
+}
+/: Used [0-9]+ registers/ {
+    shared = 0
+    for (i = 2; i <= NF; i++) {
+        if ($i ~ /^registers/) registers = $(i - 1)
+        if ($i ~ /^smem/) shared = $(i - 2)
+    }
+    row(registers, shared)
+}
+function row(registers, shared,    bad) {
+    bad = stack > 0 || spilled > 0 || shared > 101376
+    printf "%-9s%10s%10d%8d%8d  %s%s\n", target, registers, shared, stack, spilled, name, bad ? "  <- too much" : ""
+    stack = spilled = 0
+}' "$@")
+
+printf '%-9s%10s%10s%8s%8s  %s\n' target registers shared stack spilled kernel
+if command -v c++filt >/dev/null; then
+    echo "$table" | c++filt -p
+else
+    echo "$table"
+fi
+kernels=$(echo "$table" | grep -c '^sm_' || true)
+bad=$(echo "$table" | grep -c 'too much$' || true)
+echo "$kernels kernels and functions, $bad with a stack frame, spills or too much shared memory"
+[ "$kernels" -gt 0 ] && [ "$bad" -eq 0 ]

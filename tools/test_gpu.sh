@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs all tests that need a GPU (`make test-gpu` calls it from the top of the repository), and writes tests/gpu.stamp
+# when nothing failed: which sources were tested, on what, and what passed.
+# Usage: tools/test_gpu.sh PROGRAM BUILD
+#   GPU_FIXTURES   folders with more checkpoints and their reference results
+#   GPU_REAL       0: without checkpoints of the real layer sizes, which are made with torch in BUILD/real (12 GB)
+#   GPU_SANITIZER  0: without compute-sanitizer
+set -uo pipefail
+
+mote=$1 build=$2
+logs=$build/gpu
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0 results=
+
+note() {
+    echo "$1"
+    results+="$1"$'\n'
+}
+
+# check NAME COMMAND...: passed when it returns 0. The counts of the tests that it ran are added.
+check() {
+    local name=$1 log="$logs/${1//[ \/]/-}.log" result=passed counts p f s _
+    shift
+    local began=$SECONDS
+    "$@" >"$log" 2>&1 || result=failed
+    counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    if [ -n "$counts" ]; then
+        read -r p _ f _ s _ <<<"$counts"
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    fi
+    if [ $result = passed ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        tail -n 40 "$log"
+    fi
+    echo "$name: in $((SECONDS - began)) s"
+    note "$name: $result${counts:+: $counts}"
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    note "$1: skipped: $2"
+}
+
+# check's part for each tool of compute-sanitizer. racecheck looks at shared memory, initcheck at device memory.
+sanitize() {
+    local tool=$1
+    shift
+    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@"
+}
+
+check "mote selftest" "$mote" selftest
+grep -E 'off the|^full after' "$logs/mote-selftest.log"
+more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
+check "gpu_engine" "$build/gpu_engine" tests/fixtures/*/ $more
+grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
+
+if [ "${GPU_REAL:-1}" = 0 ]; then
+    skip "real layer sizes" "GPU_REAL=0"
+elif ! python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
+    skip "real layer sizes" "no python3 with torch, transformers and safetensors"
+else
+    check "making real layer sizes" python3 tools/make_fixtures.py "$build/real" --real-sizes
+    grep '^{' "$logs/making-real-layer-sizes.log"
+    check "gpu_engine real layer sizes" "$build/gpu_engine" $(ls -d "$build"/real/*/)
+    grep -E ' off | differ |^full after' "$logs/gpu_engine-real-layer-sizes.log"
+fi
+
+if [ "${GPU_SANITIZER:-1}" = 0 ] || ! command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck; do skip "$tool" "no compute-sanitizer"; done
+else
+    for tool in memcheck racecheck initcheck; do
+        check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy -p hi
+        check "$tool gpu_engine" sanitize $tool "$build/gpu_engine" --brief tests/fixtures/fp8-ragged
+    done
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] || exit 1
+{
+    echo "sha256 $(cat engine.h engine.cu kernels.cu tokenizer.c | sha256sum | cut -d ' ' -f 1)"
+    echo "device $(sed -n 's/^gpu_engine: device //p' "$logs/gpu_engine.log")"
+    echo "date $(date -u +%Y-%m-%d)"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    printf %s "$results"
+} >tests/gpu.stamp
+cat tests/gpu.stamp
