@@ -1368,7 +1368,7 @@ static void print_head(const bench *b, const char *name) {
         fprintf(b->table, "; it reads at most %s (the ceiling)", text);
     }
     fprintf(b->table, "\nsession  %s KV cache, context %d\n\n", kv_name(b),
-            o->context);
+            mote_context(b->session));
 }
 
 static void json_head(const bench *b, const char *name) {
@@ -1390,7 +1390,7 @@ static void json_head(const bench *b, const char *name) {
     fputs(",\n ", b->json);
     json_text(b->json, "kv", kv_name(b));
     put(b, "sms", o->sms ? o->sms : NAN, 1, 0, 0);
-    put(b, "context", o->context, 1, 0, 0);
+    put(b, "context", mote_context(b->session), 1, 0, 0);
     put(b, "weight_bytes", (double)b->info->weight_bytes, 1, 0, 0);
     put(b, "read_ceiling", b->ceiling, 1, 0, 0);
     fputs(",\n \"rows\": [", b->json);
@@ -1632,6 +1632,8 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     b->info = mote_model_info(model);
     if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms))
         return complain(EXIT_FAILURE, "bench: --rows, --stages and --sms are for a GPU, but the model is on the CPU");
+    if (on_gpu(b->info) && o->steps > 1000)
+        return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
     if (!code && on_gpu(b->info) && mote_read_speed(model, &b->ceiling, &error)) code = report(&error);
