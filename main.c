@@ -3,7 +3,7 @@
    Contents   1. Complaints, signals, callbacks    2. Options            3. Files and buffers
               4. Opening a model                   5. Text commands      6. run
               7. chat                              8. logits             9. info
-             10. bench                            11. Commands, help and main
+             10. bench                            11. selftest          12. Commands, help and main
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
@@ -13,17 +13,19 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <locale.h>
+#include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef MOTE_LIBEDIT
 #include <editline/readline.h>
-#include <poll.h>
 #include <wchar.h>
 #endif
 
@@ -104,7 +106,8 @@ static void catch_interrupt(int once) {
 // ---- 2. Options ---------------------------------------------------------------------------------------------------
 // One table describes every option: what it takes, where the value goes, which commands know it, its line of help.
 
-enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256 };
+enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
+       SELFTEST = 512 };
 enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
@@ -112,11 +115,12 @@ typedef struct list { int value[LIST_MAX], count; } list;
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
-    const char *model, *prompt, *system, *tokens, *output, *mtp, *topic;
+    const char *model, *prompt, *system, *tokens, *output, *mtp, *topic, *device, *synthetic, *json;
     texts stop;
-    list prompts, depths;
+    list prompts, depths, rows;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
+    int kv, sms, stages, verbose;
     double temperature, top_p, min_p;
 } options;
 
@@ -125,12 +129,11 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = -1;
-    o.steps = 32;
     o.repeat = 3;
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, DEVICE, KV };
 
 typedef struct option {
     const char *name, *value;              // value: how the help calls it
@@ -143,6 +146,7 @@ typedef struct option {
 
 #define AT(field) offsetof(options, field)
 #define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH)
+#define COMPUTES (CHAT | RUN | INFO | LOGITS | BENCH)
 
 static const option option_table[] = {
     {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
@@ -165,13 +169,29 @@ static const option option_table[] = {
     {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a fresh one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
-    {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH, "context depths to decode at (default: 0,1024)"},
-    {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH, "tokens decoded in one measurement (default: 32)"},
-    {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH, "measurements of which the median counts (default: 3)"},
+    {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
+     "context depths to decode at (default: 0,1024; on a GPU 0,4096,32768,131072)"},
+    {"--rows", "N,N...", LIST, AT(rows), 1, 4, BENCH, "GPU: tokens decoded in one step (default: 1,2,3,4)"},
+    {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH,
+     "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000)"},
+    {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH,
+     "measurements of which the median counts (default: 3); not for decoding on a GPU"},
+    {"--synthetic", "NAME[:FORMAT]", TEXT, AT(synthetic), 0, 0, BENCH,
+     "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8"},
+    {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
+    {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO,
      "tokens of context (default: the model's maximum, at most 8192)"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH, "default: one for each processor"},
-    {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | HELP, "print this"},
+    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
+    {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
+    {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
+    {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
+     "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
+    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: use N of its multiprocessors (default: all)"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH,
+     "threads, on the CPU (default: one for each processor)"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
+    {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
@@ -247,6 +267,20 @@ static int parse_list(const char *text, double low, double high, list *out) {
     }
 }
 
+static int parse_device(const char *text, const char **out) {
+    *out = text;
+    if (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0) return 1;
+    return strncmp(text, "cuda:", 5) == 0 && text[5] && strspn(text + 5, "0123456789") == strlen(text + 5);
+}
+
+static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        // by MOTE_KV_...
+
+static int parse_kv(const char *text, int *out) {
+    for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
+        if (strcmp(text, kv_names[kv]) == 0) return *out = kv;
+    return 0;
+}
+
 // Stores one option's value. Returns NULL, or what the option needs instead of this value.
 static const char *set_option(const option *d, const char *value, options *o) {
     void *at = (char *)o + d->offset;
@@ -262,6 +296,8 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case REAL: return parse_real(value, d->low, d->high, at) ? NULL : "a number";
     case SEED: ((seed *)at)->given = 1; return parse_seed(value, &((seed *)at)->value) ? NULL : "a whole number";
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
+    case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
+    case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
     }
 }
@@ -379,28 +415,79 @@ static int find_bundled(char *path, size_t capacity) {
     return complain(EXIT_FAILURE, "models/demo is neither here nor beside the program; name a folder with -m DIR");
 }
 
+// The model that the options name. With --synthetic it is made up instead.
 static int open_model(options *o, int parts, mote_model **model) {
     static char bundled[PATH_MAX + 16];
-    mote_options how = {parts, callbacks(), NULL};
+    mote_options how = {parts, callbacks(), o->device};
     mote_error error = {0, ""};
-    if (!o->model) {
+    int code;
+    if (!o->model && !o->synthetic) {
         if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
         o->model = bundled;
     }
-    int code = mote_open(o->model, &how, model, &error) ? report(&error) : 0;
+    if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
+    else code = mote_open(o->model, &how, model, &error);
+    if (code) code = report(&error);
     clear_progress();
     return code;
 }
 
+static int on_gpu(const mote_info *info) {
+    return strncmp(info->device, "cuda", 4) == 0;
+}
+
+static int same_launch(const mote_launch *a, const mote_launch *b) {
+    return !strcmp(a->stage, b->stage) && !strcmp(a->kernel, b->kernel) && !strcmp(a->format, b->format) &&
+           !memcmp(a->grid, b->grid, sizeof a->grid) && a->arch == b->arch && a->block == b->block &&
+           a->registers == b->registers && a->shared_bytes == b->shared_bytes && a->stack_bytes == b->stack_bytes;
+}
+
+// One line for all launches that are alike, where the first of them stands.
+static void print_launches(const mote_launch *launches, size_t count) {
+    fprintf(stderr, "  %-16s%6s%7s%14s%7s%6s%8s%7s  %-14s%s\n", "stage", "times", "code", "grid", "block", "regs",
+            "shared", "stack", "weights", "kernel");
+    for (size_t i = 0; i < count; i++) {
+        const mote_launch *l = &launches[i];
+        char grid[40], code[16];
+        size_t times = 0, first = 0;
+        while (!same_launch(l, &launches[first])) first++;
+        if (first < i) continue;
+        for (size_t k = i; k < count; k++) times += (size_t)same_launch(l, &launches[k]);
+        snprintf(grid, sizeof grid, l->grid[2] > 1 ? "%d x %d x %d" : l->grid[1] > 1 ? "%d x %d" : "%d", l->grid[0],
+                 l->grid[1], l->grid[2]);
+        snprintf(code, sizeof code, "sm_%d", l->arch);
+        fprintf(stderr, "  %-16s%6zu%7s%14s%7d%6d%8d%7d  %-14s%s\n", l->stage, times, code, grid, l->block,
+                l->registers, l->shared_bytes, l->stack_bytes, *l->format ? l->format : "-", l->kernel);
+    }
+}
+
+// -v: what a step launches, for each number of rows asked for.
+static int log_launches(const mote_info *info, const options *o, mote_session *session) {
+    mote_error error = {0, ""};
+    if (!on_gpu(info)) on_log(NULL, "the model is on the CPU: a step launches no kernels");
+    for (int i = 0; on_gpu(info) && (i < o->rows.count || i == 0); i++) {
+        const mote_launch *launches;
+        size_t count;
+        int rows = o->rows.count ? o->rows.value[i] : 1;
+        if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
+        clear_progress();
+        fprintf(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device, count);
+        print_launches(launches, count);
+    }
+    return 0;
+}
+
 static mote_session_options session_options(const options *o) {
-    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), 0, 0, 0};
+    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), o->kv, 0, o->sms};
     return s;
 }
 
 static int open_session(const mote_model *model, const options *o, mote_session **session) {
     mote_session_options how = session_options(o);
     mote_error error = {0, ""};
-    return mote_session_open(model, &how, session, &error) ? report(&error) : 0;
+    int code = mote_session_open(model, &how, session, &error) ? report(&error) : 0;
+    if (!code && o->verbose) code = log_launches(mote_model_info(model), o, *session);
+    return code;
 }
 
 // The model's own sampling, with what the user asked for instead.
@@ -988,8 +1075,9 @@ static void chat_banner(const chat *c, const mote_info *info) {
     human((double)info->parameters, "", parameters);
     human((double)info->active_parameters, "", active);
     human((double)info->weight_bytes, "B", size);
-    say(c, "mote %s: %s, %s parameters (%s active), %s, context %d, seed %" PRIu64 "\n/help lists the commands.\n",
-        mote_version(), c->o->model, parameters, active, size, c->context, c->sampling.seed);
+    say(c, "mote %s: %s, %s parameters (%s active), %s on %s, context %d, seed %" PRIu64
+           "\n/help lists the commands.\n",
+        mote_version(), c->o->model, parameters, active, size, info->device, c->context, c->sampling.seed);
 }
 
 static int chat_with(const mote_model *model, chat *c) {
@@ -1148,34 +1236,56 @@ static void print_modules(const mote_info *i) {
     printf("  %-16s%-24s%12s%12s%18s\n", "total", "", parameters, size, per_token);
 }
 
+static void print_plan(const mote_info *info, const mote_memory *plan) {
+    printf("\nmemory for a session of %d tokens\n", plan->context);
+    print_amount("weights", (double)plan->weights, "B");
+    print_amount("KV cache", (double)plan->kv, "B");
+    print_amount("DeltaNet state", (double)plan->state, "B");
+    print_amount("scratch", (double)plan->scratch, "B");
+    print_amount("total", (double)plan->total, "B");
+    if (!plan->available) return;
+    print_amount(on_gpu(info) ? "free on the GPU" : "free on this machine", (double)plan->available, "B");
+    if (plan->total <= plan->available) return;
+    if (plan->context_fits > 0) printf("  does not fit; --context %d does\n", plan->context_fits);
+    else printf("  does not fit%s\n", plan->context_fits ? "" : ", whatever the context");
+}
+
 static int command_info(options *o) {
     mote_model *model = NULL;
     mote_memory plan;
     mote_error error = {0, ""};
     int code = open_model(o, MOTE_DESCRIPTION, &model);
+    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
-    if (!code && mote_plan(o->model, NULL, &how, &plan, &error)) code = report(&error);
+    if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
     if (!code) {
         const mote_info *info = mote_model_info(model);
         printf("model           %s\n", o->model);
+        printf("device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
-        printf("\nmemory for a session of %d tokens\n", plan.context);
-        print_amount("weights", (double)plan.weights, "B");
-        print_amount("KV cache", (double)plan.kv, "B");
-        print_amount("DeltaNet state", (double)plan.state, "B");
-        print_amount("scratch", (double)plan.scratch, "B");
-        print_amount("total", (double)plan.total, "B");
-        if (plan.available) print_amount("free on this machine", (double)plan.available, "B");
+        print_plan(info, &plan);
     }
     mote_close(model);
     return code;
 }
 
 // ---- 10. bench ----------------------------------------------------------------------------------------------------
-// Random tokens, so that the experts are as spread as they can be. Decoding starts again from one checkpoint each time.
-// Bytes per token: the weights one token uses, the DeltaNet state read and written, the KV rows at half of the way.
+// Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint
+// each time, and bytes are reckoned: the weights one token uses, the DeltaNet state read and written, the KV rows at
+// half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
+// chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
+
+typedef struct bench {
+    const options *o;
+    const mote_info *info;
+    mote_session *session;
+    int32_t *ids;                          // enough for the longest prompt and depth
+    FILE *table, *json;                    // json: NULL when not wanted
+    int json_rows;
+    double ceiling;                        // bytes per second; NAN on the CPU
+} bench;
 
 typedef struct timing { double median, low, high; } timing;    // tokens per second
 
@@ -1196,112 +1306,394 @@ static timing summarise(double *rates, int count) {
     return t;
 }
 
-static int time_prefill(mote_session *session, const options *o, const int32_t *ids, int length, timing *result) {
+static const char *kv_name(const bench *b) {
+    return kv_names[b->o->kv ? b->o->kv : on_gpu(b->info) ? MOTE_KV_BF16 : MOTE_KV_F32];
+}
+
+// Output: a table for people, and the same rows as JSON. A row begins with its name, then put() adds its numbers.
+
+static void json_text(FILE *out, const char *name, const char *text) {
+    fprintf(out, "\"%s\": \"", name);
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
+        else if ((unsigned char)*text < ' ') fprintf(out, "\\u%04x", *text);
+        else fputc(*text, out);
+    fputc('"', out);
+}
+
+static void begin_row(bench *b, const char *kind, const char *label, int width) {
+    fprintf(b->table, "%-*s", width, label);
+    if (!b->json) return;
+    fprintf(b->json, "%s\n  {\"kind\": \"%s\", ", b->json_rows++ ? "," : "", kind);
+    json_text(b->json, "name", label);
+}
+
+// One number: as it is (SI units) in the JSON, times `scale` in the table, if it has a width there. Unknown: NAN, INF.
+static void put(const bench *b, const char *name, double value, double scale, int width, int decimals) {
+    int known = isfinite(value) != 0;
+    if (width && known) fprintf(b->table, "%*.*f", width, decimals, value * scale);
+    if (width && !known) fprintf(b->table, "%*s", width, "-");
+    if (b->json && known) fprintf(b->json, ", \"%s\": %.12g", name, value);
+    if (b->json && !known) fprintf(b->json, ", \"%s\": null", name);
+}
+
+static void end_row(const bench *b) {
+    fputc('\n', b->table);
+    fflush(b->table);
+    if (b->json) fputc('}', b->json);
+}
+
+static void put_timing(const bench *b, int tokens, timing t) {
+    put(b, "tokens", tokens, 1, 8, 0);
+    put(b, "tokens_per_second", t.median, 1, 12, 1);
+    put(b, "lowest", t.low, 1, 12, 1);
+    put(b, "highest", t.high, 1, 12, 1);
+}
+
+// The bytes of a step and what they mean; step: its seconds.
+static void put_bytes(const bench *b, double read, double step, int width) {
+    put(b, "bytes", read, 1e-6, width, 1);
+    put(b, "bytes_per_second", read / step, 1e-9, 9, 1);
+    put(b, "of_ceiling", read / step / b->ceiling, 100, isfinite(b->ceiling) ? 9 : 0, 1);
+}
+
+static void print_head(const bench *b, const char *name) {
+    const options *o = b->o;
+    char text[32];
+    fprintf(b->table, "model    %s%s\n", name, o->synthetic ? " (synthetic: random weights)" : "");
+    fprintf(b->table, "device   %s", b->info->device);
+    if (o->sms) fprintf(b->table, ", %d multiprocessors of it (simulates a smaller one)", o->sms);
+    if (isfinite(b->ceiling)) {
+        human(b->ceiling, "B/s", text);
+        fprintf(b->table, "; it reads at most %s (the ceiling)", text);
+    }
+    fprintf(b->table, "\nsession  %s KV cache, context %d\n\n", kv_name(b),
+            mote_context(b->session));
+}
+
+static void json_head(const bench *b, const char *name) {
+    const options *o = b->o;
+    struct utsname system;
+    char machine[160];
+    if (!b->json) return;
+    if (uname(&system)) memset(&system, 0, sizeof system);
+    snprintf(machine, sizeof machine, "%.60s %.60s, %ld processors", system.sysname, system.machine,
+             sysconf(_SC_NPROCESSORS_ONLN));
+    fputs("{", b->json);
+    json_text(b->json, "mote", mote_version());
+    fputs(", ", b->json);
+    json_text(b->json, "machine", machine);
+    fputs(",\n ", b->json);
+    json_text(b->json, "model", name);
+    fprintf(b->json, ", \"synthetic\": %s, ", o->synthetic ? "true" : "false");
+    json_text(b->json, "device", b->info->device);
+    fputs(",\n ", b->json);
+    json_text(b->json, "kv", kv_name(b));
+    put(b, "sms", o->sms ? o->sms : NAN, 1, 0, 0);
+    put(b, "context", mote_context(b->session), 1, 0, 0);
+    put(b, "weight_bytes", (double)b->info->weight_bytes, 1, 0, 0);
+    put(b, "read_ceiling", b->ceiling, 1, 0, 0);
+    fputs(",\n \"rows\": [", b->json);
+}
+
+// Reading prompts, and decoding on the CPU.
+
+static int time_prefill(const bench *b, int length, timing *result) {
     double rates[99];
     mote_error error = {0, ""};
-    for (int r = 0; r < o->repeat; r++) {
-        mote_reset(session);
+    for (int r = 0; r < b->o->repeat; r++) {
+        mote_reset(b->session);
         double start = seconds();
-        if (mote_feed(session, ids, (size_t)length, &error)) return report(&error);
+        if (mote_feed(b->session, b->ids, (size_t)length, &error)) return report(&error);
         rates[r] = length / (seconds() - start);
     }
-    *result = summarise(rates, o->repeat);
+    *result = summarise(rates, b->o->repeat);
     return 0;
 }
 
-static int time_steps(mote_session *session, const mote_checkpoint *from, const options *o, timing *result) {
+static int time_steps(const bench *b, const mote_checkpoint *from, timing *result) {
     double rates[99];
     mote_sampling sampling = {1.0f, 20, 0, 0, 0, 0, 0, 1};
     mote_error error = {0, ""};
     int32_t id;
-    for (int r = 0; r < o->repeat; r++) {
-        if (mote_rewind(session, from, &error)) return report(&error);
+    for (int r = 0; r < b->o->repeat; r++) {
+        if (mote_rewind(b->session, from, &error)) return report(&error);
         double start = seconds();
-        for (int i = 0; i < o->steps; i++) {
+        for (int i = 0; i < b->o->steps; i++) {
             if (interrupted) return EXIT_INTERRUPTED;
-            if (mote_step(session, &sampling, &id, &error)) return report(&error);
+            if (mote_step(b->session, &sampling, &id, &error)) return report(&error);
         }
-        rates[r] = o->steps / (seconds() - start);
+        rates[r] = b->o->steps / (seconds() - start);
     }
-    *result = summarise(rates, o->repeat);
+    *result = summarise(rates, b->o->repeat);
     return 0;
 }
 
-static int time_decode(mote_session *session, const options *o, const int32_t *ids, int depth, timing *result) {
+static int time_decode(const bench *b, int depth, timing *result) {
     mote_checkpoint *from = NULL;
     mote_error error = {0, ""};
-    mote_reset(session);
-    if (mote_feed(session, ids, depth ? (size_t)depth : 1, &error)) return report(&error);
-    if (mote_checkpoint_take(session, &from, &error)) return report(&error);
-    int code = time_steps(session, from, o, result);
+    mote_reset(b->session);
+    if (mote_feed(b->session, b->ids, depth ? (size_t)depth : 1, &error)) return report(&error);
+    if (mote_checkpoint_take(b->session, &from, &error)) return report(&error);
+    int code = time_steps(b, from, result);
     mote_checkpoint_free(from);
     return code;
 }
 
-static int bench_table(mote_session *session, const options *o, const mote_info *info, const int32_t *ids) {
+static int bench_prefill(bench *b) {
     timing t = {0, 0, 0};
     int code = 0;
-    printf("%-8s%8s%12s%24s%14s%10s\n", "", "tokens", "tok/s", "lowest .. highest", "bytes/token", "GB/s");
-    for (int i = 0; i < o->prompts.count && !code; i++) {
-        code = time_prefill(session, o, ids, o->prompts.value[i], &t);
-        if (!code) printf("%-8s%8d%12.1f%12.1f .. %8.1f\n", "prefill", o->prompts.value[i], t.median, t.low, t.high);
-        fflush(stdout);
-    }
-    for (int i = 0; i < o->depths.count && !code; i++) {
-        double depth = o->depths.value[i] + o->steps / 2.0;
-        double read = (double)info->weight_bytes_per_token + 2.0 * (double)info->state_bytes +
-                      (double)info->kv_bytes_per_token * depth;
-        char text[32];
-        human(read, "B", text);
-        code = time_decode(session, o, ids, o->depths.value[i], &t);
-        if (!code)
-            printf("%-8s%8d%12.1f%12.1f .. %8.1f%14s%10.2f\n", "decode", o->depths.value[i], t.median, t.low, t.high,
-                   text, read * t.median * 1e-9);
-        fflush(stdout);
+    fprintf(b->table, "%-8s%8s%12s%12s%12s", "", "tokens", "tok/s", "lowest", "highest");
+    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s\n", "MB/token", "GB/s");
+    for (int i = 0; i < b->o->prompts.count && !code; i++) {
+        code = time_prefill(b, b->o->prompts.value[i], &t);
+        if (code) break;
+        begin_row(b, "prefill", "prefill", 8);
+        put_timing(b, b->o->prompts.value[i], t);
+        end_row(b);
     }
     return code;
 }
 
-// The lengths to measure: what was asked for, or those of the defaults that fit. Returns the context they need.
-static int plan_bench(options *o, int context_max) {
-    static const int prompts[] = {128, 512}, depths[] = {0, 1024};
-    int need = 0;
-    for (int i = 0; i < 2 && o->prompts.count == i; i++)
-        if (prompts[i] <= context_max) o->prompts.value[o->prompts.count++] = prompts[i];
-    for (int i = 0; i < 2 && o->depths.count == i; i++)
-        if (depths[i] + o->steps < context_max) o->depths.value[o->depths.count++] = depths[i];
+static int bench_decode_cpu(bench *b) {
+    static const double kv_size[] = {1, 1, 0.5, 0.25};         // by MOTE_KV_..., relative to the default
+    timing t = {0, 0, 0};
+    int code = 0;
+    for (int i = 0; i < b->o->depths.count && !code; i++) {
+        double depth = b->o->depths.value[i] + b->o->steps / 2.0;
+        double read = (double)b->info->weight_bytes_per_token + 2.0 * (double)b->info->state_bytes +
+                      (double)b->info->kv_bytes_per_token * kv_size[b->o->kv] * depth;
+        code = time_decode(b, b->o->depths.value[i], &t);
+        if (code) break;
+        begin_row(b, "decode", "decode", 8);
+        put_timing(b, b->o->depths.value[i], t);
+        put_bytes(b, read, 1 / t.median, 12);
+        end_row(b);
+    }
+    return code;
+}
+
+// Decoding on a GPU.
+
+static int measure(const bench *b, int depth, int rows, unsigned stages, mote_measurement *m) {
+    mote_error error = {0, ""};
+    memset(m, 0, sizeof *m);
+    m->rows = rows;
+    m->depth = depth;
+    m->steps = b->o->steps;
+    m->stages = stages;
+    if (mote_measure(b->session, m, &error)) return report(&error);
+    return interrupted ? EXIT_INTERRUPTED : 0;
+}
+
+// SM clock and power while the same steps run again, as nvidia-smi tells them; NAN where it does not.
+static void sample_gpu(const bench *b, mote_measurement again, double *clock, double *power) {
+    char command[160], line[64] = "", *end;
+    snprintf(command, sizeof command,
+             "nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -i %d 2>/dev/null",
+             atoi(b->info->device + strcspn(b->info->device, "0123456789")));
+    *clock = *power = NAN;
+    FILE *in = popen(command, "r");
+    if (!in) return;
+    struct pollfd answer = {fileno(in), POLLIN, 0};
+    while (poll(&answer, 1, 0) == 0 && !mote_measure(b->session, &again, NULL)) continue;
+    if (fgets(line, sizeof line, in)) {
+        double value = strtod(line, &end);
+        if (end != line) *clock = value * 1e6;
+        char *second = line + strcspn(line, ",");
+        if (*second) value = strtod(++second, &end);
+        if (*second && end != second) *power = value;
+    }
+    pclose(in);
+}
+
+// one: seconds of a step of one row at this depth; NAN: not measured.
+static void print_step(bench *b, const mote_measurement *m, double one) {
+    double clock, power;
+    sample_gpu(b, *m, &clock, &power);
+    begin_row(b, "decode", "decode", 8);
+    put(b, "depth", m->depth, 1, 7, 0);
+    put(b, "rows", m->rows, 1, 5, 0);
+    put(b, "tokens_per_second", m->rows == 1 ? 1 / m->median : NAN, 1, 9, 1);
+    put(b, "tokens_per_second_wall", m->rows == 1 ? 1 / m->wall : NAN, 1, 9, 1);
+    put(b, "seconds_wall", m->wall, 1, 0, 0);
+    put(b, "seconds", m->median, 1e3, 9, 3);
+    put(b, "fastest", m->fastest, 1e3, 9, 3);
+    put(b, "slowest", m->slowest, 1e3, 9, 3);
+    put(b, "relative_to_one_row", m->median / one, 1, 7, 2);
+    put_bytes(b, (double)m->bytes, m->median, 10);
+    put(b, "idle", m->rows == 1 ? (m->wall - m->median) / m->wall : NAN, 100, 7, 1);
+    put(b, "sm_clock", clock, 1e-6, 6, 0);
+    put(b, "power", power, 1, 6, 0);
+    put(b, "launches", m->launches, 1, 0, 0);
+    end_row(b);
+}
+
+static int bench_decode_gpu(bench *b) {
+    const options *o = b->o;
+    int code = 0;
+    fprintf(b->table, "\n%-8s%7s%5s%9s%9s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s\n", "", "depth", "rows", "tok/s", "by wall",
+            "ms/step", "fastest", "slowest", "x one", "MB/step", "GB/s", "ceiling%", "idle%", "MHz", "W");
+    for (int i = 0; i < o->depths.count && !code; i++) {
+        double one = NAN;
+        for (int k = 0; k < o->rows.count && !code; k++) {
+            mote_measurement m;
+            code = measure(b, o->depths.value[i], o->rows.value[k], 0, &m);
+            if (!code && m.rows == 1) one = m.median;
+            if (!code) print_step(b, &m, one);
+        }
+    }
+    return code;
+}
+
+static void print_stage(bench *b, const char *name, const mote_measurement *m, double all) {
+    if (!m->launches) return;
+    begin_row(b, "stage", name, 16);
+    put(b, "depth", m->depth, 1, 0, 0);
+    put(b, "rows", m->rows, 1, 0, 0);
+    put(b, "launches", m->launches, 1, 9, 0);
+    put(b, "seconds", m->median, 1e6, 10, 1);
+    put(b, "fastest", m->fastest, 1e6, 10, 1);
+    put(b, "slowest", m->slowest, 1e6, 10, 1);
+    put(b, "of_step", m->median / all, 100, 9, 1);
+    put_bytes(b, (double)m->bytes, m->median, 10);
+    end_row(b);
+}
+
+// Steps cut down to one stage each, to those of the experts, and whole ones. The parts need not add up to the whole:
+// alone, a stage overlaps with no other.
+static int bench_stages(bench *b) {
+    static const struct { unsigned stages; const char *name; } parts[] = {
+        {MOTE_STAGE_EMBED, "embed"}, {MOTE_STAGE_IN_PROJ, "norm_in_proj"}, {MOTE_STAGE_DELTA, "conv_delta"},
+        {MOTE_STAGE_OUT_PROJ, "gated_norm_out"}, {MOTE_STAGE_QKV, "norm_qkv"}, {MOTE_STAGE_ATTEND, "rope_attend"},
+        {MOTE_STAGE_O_PROJ, "out"}, {MOTE_STAGE_ROUTER, "norm_router"}, {MOTE_STAGE_UP, "experts_up"},
+        {MOTE_STAGE_DOWN, "experts_down"}, {MOTE_STAGE_HEAD, "head"}, {MOTE_STAGE_MTP, "mtp"},
+        {MOTE_STAGE_ROUTER | MOTE_STAGE_UP | MOTE_STAGE_DOWN, "moe"}};
+    const mote_info *info = b->info;
+    unsigned lacking = (info->deltanet_layers ? 0 : MOTE_STAGE_IN_PROJ | MOTE_STAGE_DELTA | MOTE_STAGE_OUT_PROJ) |
+                       (info->attention_layers ? 0 : MOTE_STAGE_QKV | MOTE_STAGE_ATTEND | MOTE_STAGE_O_PROJ) |
+                       (info->mtp_layers ? 0 : MOTE_STAGE_MTP);
+    int depth = b->o->depths.value[0], rows = b->o->rows.value[0];
+    mote_measurement all, m;
+    int code = measure(b, depth, rows, 0, &all);
+    if (code) return code;
+    fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%9s%9s\n", "", "launches", "us/step", "fastest", "slowest",
+            "of all%", "MB/step", "GB/s", "ceiling%");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && !code; i++) {
+        if (parts[i].stages & lacking) continue;
+        code = measure(b, depth, rows, parts[i].stages, &m);
+        if (!code) print_stage(b, parts[i].name, &m, all.median);
+    }
+    if (!code) print_stage(b, "all", &all, all.median);
+    return code;
+}
+
+// Planning and running it.
+
+static void add_defaults(list *l, const int *values, int count, int limit) {
+    if (l->count) return;
+    for (int i = 0; i < count && values[i] <= limit; i++) l->value[l->count++] = values[i];
+}
+
+// What was not asked for gets its default: of lengths those that fit, and the context the lengths need. Returns that.
+static int plan_bench(options *o, const mote_info *info) {
+    static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
+                     rows[] = {1, 2, 3, 4};
+    int gpu = on_gpu(info), most = 1, need = 0;
+    int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
+    if (gpu) add_defaults(&o->rows, rows, 4, 4);
+    for (int i = 0; i < o->rows.count; i++)
+        if (o->rows.value[i] > most) most = o->rows.value[i];
+    if (!o->steps) o->steps = gpu ? 200 : 32;
+    int room = o->steps * most + 1;        // behind a depth
+    add_defaults(&o->prompts, prompts, 2, limit);
+    add_defaults(&o->depths, gpu ? gpu_depths : depths, gpu ? 4 : 2, limit - room);
     for (int i = 0; i < o->prompts.count; i++)
         if (o->prompts.value[i] > need) need = o->prompts.value[i];
     for (int i = 0; i < o->depths.count; i++)
-        if (o->depths.value[i] + o->steps >= need) need = o->depths.value[i] + o->steps + 1;
+        if (o->depths.value[i] + room > need) need = o->depths.value[i] + room;
+    if (!o->context) o->context = need;
     return need;
+}
+
+static int32_t *random_ids(int count, int vocab_size) {
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    uint64_t random = 1;
+    for (int i = 0; ids && i < count; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((random >> 33) % (uint64_t)vocab_size);
+    }
+    return ids;
+}
+
+static int bench_model(bench *b, options *o, const mote_model *model) {
+    const char *name = o->synthetic ? o->synthetic : o->model;
+    mote_error error = {0, ""};
+    b->info = mote_model_info(model);
+    if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms))
+        return complain(EXIT_FAILURE, "bench: --rows, --stages and --sms are for a GPU, but the model is on the CPU");
+    if (on_gpu(b->info) && o->steps > 1000)
+        return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
+    b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
+    int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
+    if (!code && on_gpu(b->info) && mote_read_speed(model, &b->ceiling, &error)) code = report(&error);
+    if (code) return code;
+    if (on_gpu(b->info) || o->synthetic) print_head(b, name);
+    json_head(b, name);
+    code = bench_prefill(b);
+    if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);
+    if (!code && o->stages && o->depths.count) code = bench_stages(b);
+    if (b->json) fputs("\n]}\n", b->json);
+    return code;
 }
 
 static int command_bench(options *o) {
     mote_model *model = NULL;
-    mote_session *session = NULL;
-    int32_t *ids = NULL;
+    bench b;
+    int code = 0, json_to_screen = o->json && strcmp(o->json, "-") == 0;
+    memset(&b, 0, sizeof b);
+    b.o = o;
+    b.table = json_to_screen ? stderr : stdout;
+    b.ceiling = NAN;
+    if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
+    if (json_to_screen) b.json = stdout;
+    else if (o->json && !(b.json = fopen(o->json, "w")))
+        return complain(EXIT_FAILURE, "%s: %s", o->json, strerror(errno));
     catch_interrupt(1);
-    int code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
-    if (!code) {
-        const mote_info *info = mote_model_info(model);
-        o->context = plan_bench(o, info->context_max);
-        ids = malloc((size_t)o->context * sizeof *ids);
-        uint64_t random = 1;
-        for (int i = 0; ids && i < o->context; i++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
-            ids[i] = (int32_t)((random >> 33) % (uint64_t)info->vocab_size);
-        }
-        code = ids ? open_session(model, o, &session) : complain(EXIT_FAILURE, "out of memory");
-        if (!code) code = bench_table(session, o, info, ids);
-    }
-    free(ids);
-    mote_session_close(session);
+    code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
+    if (!code) code = bench_model(&b, o, model);
+    if (b.json && !json_to_screen) code = close_output(b.json, o->json, code);
+    free(b.ids);
+    mote_session_close(b.session);
     mote_close(model);
     return code;
 }
 
-// ---- 11. Commands, help and main ----------------------------------------------------------------------------------
+// ---- 11. selftest -------------------------------------------------------------------------------------------------
+
+typedef struct verdict { int passed, failed; } verdict;
+
+static void on_selftest(void *user, const char *what, double difference, double allowed, int ok) {
+    verdict *v = user;
+    char limit[32] = "equal";
+    if (v->passed + v->failed == 0) printf("%-56s%12s%12s\n", "", "difference", "allowed");
+    if (allowed > 0) snprintf(limit, sizeof limit, "%.2g", allowed);
+    printf("%-56s%12.2g%12s  %s\n", what, difference, limit, ok ? "ok" : "FAILED");
+    fflush(stdout);
+    if (ok) v->passed++;
+    else v->failed++;
+}
+
+static int command_selftest(options *o) {
+    verdict v = {0, 0};
+    mote_error error = {0, ""};
+    int failed = 0;
+    if (mote_selftest(o->device, o->sms, on_selftest, &v, &failed, &error)) return report(&error);
+    printf("%d passed, %d failed\n", v.passed, v.failed);
+    return v.failed || failed || !v.passed ? EXIT_FAILURE : 0;
+}
+
+// ---- 12. Commands, help and main ----------------------------------------------------------------------------------
 
 typedef struct command {
     const char *name, *summary, *usage;
@@ -1329,6 +1721,8 @@ static const command command_table[] = {
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
      command_logits},
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench},
+    {"selftest", "test a GPU: every stage against its plain C twin; needs no model", "[OPTIONS]", SELFTEST,
+     command_selftest},
     {"help", "explain a command", "[COMMAND]", HELP, command_help},
     {"version", "print the version", "", HELP, command_version},
 };
@@ -1350,7 +1744,7 @@ static void print_usage(const command *c) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const option *d = &option_table[i];
         if (!(d->commands & c->bit)) continue;
-        printf("  %-11s%-10s%s\n", d->name, d->value ? d->value : "", d->help);
+        printf("  %-12s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
     }
 }
 

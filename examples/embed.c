@@ -1,7 +1,10 @@
 /* The smallest program with mote inside: it opens a model, asks one question and prints the answer as it comes.
 
-   Build   cc -O3 -x c engine.cu embed.c -o embed -lm -lpthread
-   Run     ./embed [MODEL_FOLDER [QUESTION]] */
+   Build   cc -O3 -x c engine.cu embed.c -o embed -lm -lpthread, or for the GPU of this machine, too
+           nvcc -O3 -std=c++17 -arch=native -x cu engine.cu embed.c -o embed
+   Run     ./embed [MODEL_FOLDER [QUESTION]]
+
+   It computes on the GPU if there is one. mote_options.device, here NULL, chooses: "cpu", "cuda", "cuda:1". */
 #include "engine.h"
 
 #include <stdio.h>

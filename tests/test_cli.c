@@ -119,6 +119,22 @@ static void test_help(void) {
     }
     shell("mote help run");
     CHECK(code == 0 && strstr(out.data, "--top-k"), "help run: %d %s", code, out.data);
+    shell("mote help selftest");
+    CHECK(code == 0 && strstr(out.data, "usage: mote selftest ") && strstr(out.data, "\n  --device ") &&
+              strstr(out.data, "\n  --sms ") && !strstr(out.data, "  -m "),
+          "help selftest: %d %s", code, out.data);
+    static const struct { const char *command, *options[12]; } news[] = {
+        {"chat", {"--device", "--kv", "-v"}}, {"run", {"--device", "--kv", "-v"}}, {"info", {"--device", "--kv"}},
+        {"logits", {"--device", "--kv"}},
+        {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}}};
+    for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
+        snprintf(line, sizeof line, "mote %s --help", news[i].command);
+        shell(line);
+        for (int k = 0; news[i].options[k]; k++) {
+            snprintf(usage, sizeof usage, "\n  %s ", news[i].options[k]);
+            CHECK(strstr(out.data, usage), "%s does not list %s", line, news[i].options[k]);
+        }
+    }
 }
 
 static void test_mistakes(void) {
@@ -145,6 +161,14 @@ static void test_mistakes(void) {
     check_refused("mote run -p x --raw --system y", 2, "--raw");
     check_refused("mote bench --prompt 1,,2", 2, "--prompt needs");
     check_refused("mote logits -m " FIXTURE, 2, "--tokens");
+    check_refused("mote info --device gpu", 2, "--device needs cpu, cuda or cuda:N, not 'gpu'");
+    check_refused("mote info --device cuda:", 2, "not 'cuda:'");
+    check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
+    check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
+    check_refused("mote bench --rows 1,5", 2, "--rows needs");
+    check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
+    check_refused("mote tokenize --device cpu", 2, "'--device'");
+    check_refused("mote selftest -m x", 2, "'-m'");
 }
 
 static void test_failures(void) {
@@ -189,7 +213,8 @@ static void test_logits(void) {
     static const char *const chunks[] = {"", "--chunk 1", "--chunk 7"};
     char line[256];
     for (int i = 0; i < 3; i++) {
-        snprintf(line, sizeof line, "mote logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/l --mtp @/m %s",
+        snprintf(line, sizeof line,
+                 "mote logits --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/l --mtp @/m %s",
                  chunks[i]);
         shell(line);
         CHECK(code == 0 && out.size == 0, "%s: %d %s", line, code, err.data);
@@ -206,7 +231,8 @@ static void test_ids(void) {
     for (size_t i = 0; i < count; i++)
         n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%d", i ? " " : "", (int)ids[i]);
     char line[256];
-    snprintf(line, sizeof line, "mote run -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n %zu --greedy --ids", count);
+    snprintf(line, sizeof line,
+             "mote run --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n %zu --greedy --ids", count);
     shell(line);
     CHECK(code == 0 && count > 0 && strncmp(out.data, expected, n) == 0 && strcmp(out.data + n, "\n") == 0,
           "%s: %d, '%s', not '%s'", line, code, out.data, expected);
@@ -217,9 +243,94 @@ static void test_interrupt(void) {
         test_skip("no timeout command");
         return;
     }
-    shell("timeout --preserve-status -s INT 3 " MOTE_PROGRAM " bench -m " FIXTURE " --depth 0 --tokens 100 --repeat 99"
-          " --prompt 200,200,200,200,200,200,200,200,200,200,200,200,200,200 --threads 1");
+    shell("timeout --preserve-status -s INT 3 " MOTE_PROGRAM " bench --device cpu -m " FIXTURE " --depth 0 --tokens 100"
+          " --repeat 99 --prompt 200,200,200,200,200,200,200,200,200,200,200,200,200,200 --threads 1");
     CHECK(code == 130 && err.size == 0, "interrupted: exit code %d: %s", code, err.data);
+}
+
+// ---- Devices, bench for machines --------------------------------------------------------------------------------
+
+// The end of the JSON value that starts here, NULL when there is none. White space must not precede it.
+static const char *json_end(const char *s) {
+    static const char *const words[] = {"true", "false", "null"};
+    char open = *s, close = open == '{' ? '}' : ']', *number;
+    for (int i = 0; i < 3; i++)
+        if (strncmp(s, words[i], strlen(words[i])) == 0) return s + strlen(words[i]);
+    if (open == '"') {
+        for (s++; (unsigned char)*s >= ' ' && *s != '"'; s++) s += *s == '\\' && s[1];
+        return *s == '"' ? s + 1 : NULL;
+    }
+    if (open != '{' && open != '[')
+        return (s[*s == '-'] >= '0' && s[*s == '-'] <= '9' && strtod(s, &number) < INFINITY) ? number : NULL;
+    s += 1 + strspn(s + 1, " \n");
+    if (*s == close) return s + 1;
+    for (;; s++) {
+        s += strspn(s, " \n");
+        if (open == '{' && (*s != '"' || !(s = json_end(s)) || *s++ != ':')) return NULL;
+        s += strspn(s, " \n");
+        if (!(s = json_end(s))) return NULL;
+        s += strspn(s, " \n");
+        if (*s == close) return s + 1;
+        if (*s != ',') return NULL;
+    }
+}
+
+static int is_json(const char *s) {
+    const char *end = json_end(s);
+    return end && strcmp(end, "\n") == 0;
+}
+
+static void test_devices(void) {
+    shell("mote info -m " FIXTURE " --device cpu");
+    CHECK(code == 0 && strstr(out.data, "\ndevice          cpu\n"), "info --device cpu: %d %s", code, out.data);
+    shell("mote run --device=cpu -v -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -n 1 --greedy");
+    CHECK(code == 0 && line_count(&err) == 1 && strstr(err.data, "CPU"), "run -v on the CPU: %d %s", code, err.data);
+    check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --rows 2 -m " FIXTURE, 1, "for a GPU");
+    shell("mote info -m " FIXTURE);
+    if (strstr(out.data, "\ndevice          cuda")) {
+        test_skip("a GPU is here: what is refused without one");
+        return;
+    }
+    check_refused("mote info -m " FIXTURE " --device cuda", 1, "");
+    check_refused("mote run -m " FIXTURE " --device cuda:0 -p x", 1, "");
+    check_refused("mote bench -m " FIXTURE " --device cuda", 1, "");
+    check_refused("mote selftest", 1, "");
+    check_refused("mote selftest --device cuda:1 --sms 4", 1, "");
+}
+
+static void test_json(void) {
+    static char data[1 << 16];
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4,8 --depth 0,4 --tokens 2 --repeat 1 --json @/j");
+    size_t size = read_temp("j", data, sizeof data - 1);
+    data[size] = 0;
+    CHECK(code == 0 && line_count(&out) == 5 && is_json(data), "bench --json: %d %s %s", code, err.data, data);
+    CHECK(strstr(data, "\"synthetic\": false") && strstr(data, "\"device\": \"cpu\"") &&
+              strstr(data, "\"read_ceiling\": null") && strstr(data, "\"tokens_per_second\": ") &&
+              strstr(data, "{\"kind\": \"decode\""),
+          "bench --json lacks something: %s", data);
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 0 --tokens 2 --repeat 1 --json -");
+    CHECK(code == 0 && is_json(out.data) && line_count(&err) == 3, "bench --json -: %d %s %s", code, out.data,
+          err.data);
+    check_refused("mote bench -m " FIXTURE " --json @/no/j", 1, "no/j");
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 9 --context 5 --json @/part");
+    CHECK(code == 1 && !temp_exists("part"), "a bench that failed: %d, its JSON is %s", code,
+          temp_exists("part") ? "there" : "gone");
+}
+
+static void test_synthetic(void) {
+    check_refused("mote bench --device cpu --synthetic nosuch", 1, "nosuch");
+    if (!strstr(err.data, "tiny")) {
+        test_skip("no synthetic model named tiny");
+        return;
+    }
+    shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "tiny (synthetic: random weights)") && strstr(out.data, "\ndecode "),
+          "bench --synthetic: %d %s %s", code, out.data, err.data);
+    shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --repeat 1 --json -");
+    CHECK(code == 0 && is_json(out.data) && strstr(out.data, "\"synthetic\": true"),
+          "bench --synthetic --json: %d %s %s", code, out.data, err.data);
 }
 
 // ---- The bundled model ------------------------------------------------------------------------------------------
@@ -301,7 +412,7 @@ static void test_reports(void) {
     shell("mote info");
     CHECK(code == 0 && strstr(out.data, "qwen3_5_moe") && strstr(out.data, "FP8 128x128"), "info: %d %s %s", code,
           out.data, err.data);
-    shell("mote bench --prompt 16 --depth 0,8 --tokens 2 --repeat 1");
+    shell("mote bench --device cpu --prompt 16 --depth 0,8 --tokens 2 --repeat 1");
     CHECK(code == 0 && line_count(&out) == 4 && strstr(out.data, "GB/s"), "bench: %d %s %s", code, out.data, err.data);
     check_refused("mote bench --prompt 16000000", 1, "context");
 }
@@ -393,6 +504,9 @@ int main(int argc, char **argv) {
     test_logits();
     test_ids();
     test_interrupt();
+    test_devices();
+    test_json();
+    test_synthetic();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_text();
         test_run();
