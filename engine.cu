@@ -712,6 +712,10 @@ typedef struct layer {
 
 struct mote_model {
     config c;
+    int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
+    int gpu_sms, gpu_cc;                       /* its multiprocessors, and 90 for compute capability 9.0 */
+    int gpu_integrated;                        /* its memory is the system's */
+    char device[320];                          /* info.device */
     tokenizer *text;
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
@@ -725,7 +729,7 @@ struct mote_model {
     deltanet_shape deltanet;
     attention_shape attention;
     moe_shape moe;
-    char *arena;                               /* all weights */
+    char *arena;                               /* all weights, in the device's memory */
     size_t arena_size;
     matrix embed_tokens, lm_head;
     const float *norm;
@@ -738,8 +742,13 @@ struct mote_model {
     uint64_t fingerprint;                      /* of the sizes in config.json and the values of all vectors */
 };
 
+/* Made-up floats: (low + a random number of the bits in mask) * unit. */
+typedef struct made_floats { int low; uint32_t mask; float unit; } made_floats;
+
 typedef struct load_item {
-    const tensor *from;
+    const tensor *from;                        /* NULL: made up */
+    made_floats made;                          /* then, if floats */
+    int type;                                  /* as stored */
     uint64_t offset, size;                     /* bytes inside the tensor */
     size_t at;                                 /* where in the arena */
     int to_float;                              /* convert to float; else copied as it is */
@@ -750,6 +759,9 @@ typedef struct load_item {
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
+    int made;                                  /* TYPE_BF16, TYPE_FP8: all is made up, so; 0: it is in files */
+    tensor made_up[2];                         /* the last two tensors asked for */
+    int made_next;
     buf items;                                 /* struct load_item */
     size_t arena;                              /* bytes given out */
     enum module_kind kind;                     /* of what is being bound */
@@ -804,10 +816,49 @@ static int bind_missing(binder *b, const uint64_t *shape, int dims) {
                 shape_text(text, sizeof text, shape, dims));
 }
 
+/* Whether the checkpoint holds a tensor. A made-up one is like those published: experts are stacked in BF16 only. */
+static int bind_has(const binder *b, const char *name) {
+    if (!b->made) return table_find(&b->files->table, name) != NULL;
+    if (!strcmp(name, "mtp.fc.weight")) return b->m->c.mtp_layers > 0;
+    return b->made == TYPE_BF16 || !strstr(name, "mlp.experts.gate_up_proj");
+}
+
+/* The tensor b->name of a made-up checkpoint. In FP8 are, as in those published, experts and large projections. */
+static tensor *bind_made(binder *b, const uint64_t *shape, int dims, int allow_fp8) {
+    static const char *const plain[] = {"embed_tokens.", "lm_head.",   "mlp.gate.", "shared_expert_gate.",
+                                        "in_proj_a.",    "in_proj_b.", "mtp.fc."};
+    uint64_t elements = 1;
+    tensor *t = &b->made_up[b->made_next];
+    b->made_next ^= 1;
+    memset(t, 0, sizeof *t);
+    t->type = allow_fp8 ? b->made : TYPE_BF16;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (strstr(b->name, plain[i])) t->type = TYPE_BF16;
+    t->dims = dims;
+    for (int i = 0; i < dims; i++) elements *= t->shape[i] = shape[i];
+    t->size = elements * (uint64_t)container_types[t->type].bits / 8;
+    b->types[b->kind] |= 1u << t->type;
+    return t;
+}
+
+/* What made-up vectors and scales hold: the norms' weights near 0, that of DeltaNet's gated norm near 1, decays from
+   long to short, and scales that give FP8 codes the spread of the BF16 weights. */
+static made_floats made_floats_of(const char *name) {
+    static const struct { const char *end; made_floats values; } known[] = {
+        {"weight_scale_inv", {96, 127, 0x1p-20f}},          {"linear_attn.norm.weight", {896, 255, 0x1p-10f}},
+        {"linear_attn.A_log", {0, 255, 0x1.6p-7f}},         {"linear_attn.dt_bias", {-255, 255, 0x1p-6f}},
+        {"linear_attn.conv1d.weight", {-128, 255, 0x1p-8f}}, {"norm.weight", {-128, 255, 0x1p-10f}}}; /* the others */
+    size_t last = sizeof known / sizeof *known - 1, n = strlen(name);
+    for (size_t i = 0; i < last; i++)
+        if (n >= strlen(known[i].end) && !strcmp(name + n - strlen(known[i].end), known[i].end)) return known[i].values;
+    return known[last].values;
+}
+
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
 static tensor *bind_find(binder *b, const uint64_t *shape, int dims, int allow_fp8) {
     char found[96], expected[96];
     if (b->code) return NULL;
+    if (b->made) return bind_made(b, shape, dims, allow_fp8);
     tensor *t = table_find(&b->files->table, b->name);
     if (!t) {
         b->code = bind_missing(b, shape, dims);
@@ -842,7 +893,9 @@ static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size
         b->code = fail_memory(b->err);
         return;
     }
-    item->from = t;
+    item->from = b->made ? NULL : t;
+    item->made = made_floats_of(b->made ? b->name : "");
+    item->type = t->type;
     item->offset = offset;
     item->size = size;
     item->at = b->arena;
@@ -953,7 +1006,7 @@ static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
 static void bind_experts(binder *b, const char *where, moe_weights *w) {
     const config *c = &b->m->c;
     bind_name(b, where, "mlp.experts.gate_up_proj");
-    if (table_find(&b->files->table, b->name)) {
+    if (bind_has(b, b->name)) {
         bind_experts_stacked(b, where, w);
         return;
     }
@@ -1035,14 +1088,43 @@ static void bind_leftovers(binder *b, const mote_callbacks *callbacks) {
     if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", b->files->dir);
 }
 
+/* Kernels find expert e's matrices *stride bytes times e behind those of expert 0: data and scales of gate, up and
+   down. So they lie when all experts are stored alike. 0: they do not. */
+static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
+    const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].data - (uintptr_t)w->gate_proj[0].data) : 0;
+    for (int i = 0; i < 3; i++)
+        for (int e = 1; e < experts; e++) {
+            const matrix *first = all[i], *x = all[i] + e;
+            uintptr_t data = (uintptr_t)first->data + *stride * (size_t)e;
+            uintptr_t scale = (uintptr_t)first->scale + *stride * (size_t)e;
+            if (x->type != first->type || (uintptr_t)x->data != data) return 0;
+            if (x->type == DTYPE_FP8 && (uintptr_t)x->scale != scale) return 0;
+        }
+    return 1;
+}
+
+/* Before loading, when all addresses are NULL, this compares the types; after it, the addresses, too. */
+static int check_experts(const binder *b) {
+    const mote_model *m = b->m;
+    size_t stride;
+    for (int i = 0; i <= m->c.layers && m->gpu >= 0; i++) {
+        if (i == m->c.layers && !m->has_mtp) continue;
+        if (!experts_stride(i < m->c.layers ? &m->layers[i].moe : &m->mtp.moe, m->c.experts, &stride))
+            return fail(b->err, MOTE_EUNSUPPORTED,
+                        "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
+                        b->files->dir, i);
+    }
+    return MOTE_OK;
+}
+
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
     const config *c = &m->c;
     size_t per_layer = 3 * ((size_t)c->experts + 1);
     snprintf(b->prefix, sizeof b->prefix, "%s",
-             table_find(&b->files->table, "model.language_model.embed_tokens.weight") ? "model.language_model."
-                                                                                      : "model.");
-    m->has_mtp = table_find(&b->files->table, "mtp.fc.weight") != NULL;
+             bind_has(b, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
+    m->has_mtp = bind_has(b, "mtp.fc.weight");
     m->layers = (layer *)calloc((size_t)c->layers, sizeof *m->layers);
     m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
     if (!m->layers || !m->experts) {
@@ -1059,17 +1141,183 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     for (int i = 0; i < c->layers && !b->code; i++) bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
     if (m->has_mtp) bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
     if (!b->code) bind_leftovers(b, callbacks);
+    if (!b->code) b->code = check_experts(b);
 }
 
 /* ---- 5. Loading --------------------------------------------------------------------------------------------------
-   The list is sorted by file and offset and read with pread into the arena: no mapping, so that a file that changes or
-   shrinks meanwhile is an error and not a signal. */
+   All weights lie in one block, the arena, in the memory of the device that computes. The list is sorted by file and
+   offset and read with pread: no mapping, so that a file that changes or shrinks meanwhile is an error and not a signal.
+   For a GPU a few threads read pieces of the files into pinned buffers, past the page cache where the file system lets
+   them, and from there the pieces are copied while the next ones are read. */
+
+/* Bytes of memory the system could give now, 0 when it does not say. */
+static uint64_t memory_available(void) {
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+#ifdef __CUDACC__
+/* Names the operation that failed. A failure of one call must not show up in the next. */
+static int gpu_fail(mote_error *err, cudaError_t status, const char *what) {
+    (void)cudaGetLastError();
+    if (status == cudaErrorMemoryAllocation) return fail(err, MOTE_ENOMEM, "%s: out of memory on the GPU", what);
+    return fail(err, MOTE_EDEVICE, "%s: %s", what, cudaGetErrorString(status));
+}
+
+/* Makes GPU `ordinal` the model's, without using it yet. *none: there is no GPU at all. */
+static int gpu_find(mote_model *m, int ordinal, int *none, mote_error *err) {
+    int count = 0, driver = 0;
+    cudaDeviceProp about;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    (void)cudaDriverGetVersion(&driver);
+    *none = !driver || status == cudaErrorNoDevice || (status == cudaSuccess && !count);
+    if (*none) {
+        (void)cudaGetLastError();
+        return fail(err, MOTE_EDEVICE, "cuda:%d: no CUDA device", ordinal);
+    }
+    if (status == cudaErrorInsufficientDriver) {
+        (void)cudaGetLastError();
+        return fail(err, MOTE_EDEVICE, "cuda:%d: the driver supports CUDA %d.%d, needs %d.0", ordinal, driver / 1000,
+                    driver % 1000 / 10, CUDART_VERSION / 1000);
+    }
+    if (status != cudaSuccess) return gpu_fail(err, status, "looking for CUDA devices");
+    if (ordinal >= count)
+        return fail(err, MOTE_EDEVICE, "cuda:%d: no such CUDA device, there %s %d", ordinal, count == 1 ? "is" : "are",
+                    count);
+    status = cudaGetDeviceProperties(&about, ordinal);
+    if (status != cudaSuccess) return gpu_fail(err, status, "asking for the GPU's properties");
+    if (about.major * 10 + about.minor < 89)
+        return fail(err, MOTE_EDEVICE, "cuda:%d: %.100s has compute capability %d.%d, needs 8.9", ordinal, about.name,
+                    about.major, about.minor);
+    m->gpu = ordinal;
+    m->gpu_sms = about.multiProcessorCount;
+    m->gpu_cc = about.major * 10 + about.minor;
+    m->gpu_integrated = about.integrated;
+    snprintf(m->device, sizeof m->device, "cuda:%d %s (sm_%d)", ordinal, about.name, m->gpu_cc);
+    return MOTE_OK;
+}
+#else
+static int gpu_find(mote_model *m, int ordinal, int *none, mote_error *err) {
+    (void)m;
+    *none = 1;
+    return fail(err, MOTE_EDEVICE, "cuda:%d: this build has no CUDA", ordinal);
+}
+#endif
+
+/* "cpu": -1; "cuda", "cuda:0", "cuda:1", ...: the number; NULL: 0. */
+static int device_number(const char *name, int *number, mote_error *err) {
+    char *end;
+    *number = name && !strcmp(name, "cpu") ? -1 : 0;
+    if (!name || *number < 0 || !strcmp(name, "cuda")) return MOTE_OK;
+    if (!strncmp(name, "cuda:", 5) && name[5] >= '0' && name[5] <= '9') {
+        long n = strtol(name + 5, &end, 10);
+        *number = n < 1000 ? (int)n : 1000;
+        if (!*end) return MOTE_OK;
+    }
+    return fail(err, MOTE_EINVAL, "device \"%.40s\", expected \"cpu\", \"cuda\", or \"cuda:\" and a number", name);
+}
+
+/* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
+   the model will compute nothing, GPUs are left alone. */
+static mote_model *model_new(const char *name, int idle, const mote_callbacks *callbacks, mote_error *err) {
+    int number, none;
+    mote_error why;
+    if (device_number(name, &number, err)) return NULL;
+    mote_model *m = (mote_model *)calloc(1, sizeof *m);
+    if (!m) {
+        fail_memory(err);
+        return NULL;
+    }
+    m->gpu = -1;
+    m->info.device = m->device;
+    snprintf(m->device, sizeof m->device, "cpu");
+    if (number < 0 || idle || !gpu_find(m, number, &none, name ? err : &why)) return m;
+    if (!name) {
+        if (!none) notice(callbacks, "%s: using the CPU", why.message);
+        return m;
+    }
+    free(m);
+    return NULL;
+}
+
+/* Bytes free on the model's device, 0 when it does not say. */
+static uint64_t device_available(const mote_model *m) {
+#ifdef __CUDACC__
+    size_t left = 0, all = 0;
+    if (m->gpu >= 0 && !m->gpu_integrated)
+        return cudaSetDevice(m->gpu) == cudaSuccess && cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
+#endif
+    (void)m;
+    return memory_available();
+}
+
+#ifdef __CUDACC__
+static int gpu_arena_open(mote_model *m, const char *dir, mote_error *err) {
+    cudaError_t status = cudaSetDevice(m->gpu);
+    if (status != cudaSuccess) return gpu_fail(err, status, m->device);
+    status = cudaMalloc((void **)&m->arena, m->arena_size);
+    if (status != cudaSuccess) m->arena = NULL;
+    if (status == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, %s refused them", dir,
+                    (double)m->arena_size * 1e-9, m->device);
+    }
+    if (status == cudaSuccess) status = cudaMemset(m->arena, 0, m->arena_size);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "allocating the weights");
+}
+#endif
+
+/* Allocates the arena, if it fits, and sets all pointers into it. */
+static int arena_open(binder *b, mote_error *err) {
+    mote_model *m = b->m;
+    load_item *items = (load_item *)(void *)b->items.data;
+    int code = MOTE_OK;
+    m->arena_size = b->arena ? b->arena : 64;
+    uint64_t available = device_available(m);
+    if (available && m->arena_size > available)
+        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free%s%s",
+                    b->files->dir, (double)m->arena_size * 1e-9, (double)available * 1e-9, m->gpu < 0 ? "" : " on ",
+                    m->gpu < 0 ? "" : m->device);
+    if (m->gpu < 0) m->arena = (char *)aligned_alloc(64, m->arena_size);
+#ifdef __CUDACC__
+    else code = gpu_arena_open(m, b->files->dir, err);
+#endif
+    if (code) return code;
+    if (!m->arena)
+        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", b->files->dir,
+                    (double)m->arena_size * 1e-9);
+    for (size_t i = 0; i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
+    if (m->c.tied) m->lm_head = m->embed_tokens;
+    return check_experts(b);
+}
+
+static void arena_close(mote_model *m) {
+    if (m->gpu < 0) free(m->arena);
+#ifdef __CUDACC__
+    else if (m->arena && cudaSetDevice(m->gpu) == cudaSuccess) (void)cudaFree(m->arena);
+#endif
+}
 
 static int by_place(const void *a, const void *b) {
     const load_item *x = (const load_item *)a, *y = (const load_item *)b;
     uint64_t i = x->from->begin + x->offset, j = y->from->begin + y->offset;
     if (x->from->file != y->from->file) return x->from->file < y->from->file ? -1 : 1;
     return i < j ? -1 : i > j;
+}
+
+static size_t item_elements(const load_item *item) {
+    return (size_t)(item->size * 8 / (uint64_t)container_types[item->type].bits);
+}
+
+/* Bytes in the arena. */
+static size_t item_held(const load_item *item) {
+    return item->to_float ? item_elements(item) * sizeof(float) : (size_t)item->size;
 }
 
 /* Widens n stored values to floats. */
@@ -1081,14 +1329,14 @@ static void widen(int type, const void *from, float *to, size_t n) {
     }
 }
 
-static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+/* Reads an item that becomes floats. Vectors go into the fingerprint, in the order of the list. */
+static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, float *to, mote_error *err) {
     const shard *s = &files->shards[item->from->file];
-    size_t n = (size_t)(item->size * 8) / (size_t)container_types[item->from->type].bits;
-    float *to = (float *)(void *)(m->arena + item->at);
+    size_t n = item_elements(item);
     void *stored = malloc((size_t)item->size);
     int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
                       : fail_memory(err);
-    if (!code) widen(item->from->type, stored, to, n);
+    if (!code) widen(item->type, stored, to, n);
     free(stored);
     for (size_t i = 0; !code && item->is_scale && i < n; i++)
         if (!(fabsf(to[i]) < 128))
@@ -1111,54 +1359,413 @@ static size_t fp8_find_nan(const uint8_t *codes, size_t n) {
     return n;
 }
 
+/* Checks `n` bytes of an item, those from `at` on. */
+static int check_codes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
+                       mote_error *err) {
+    size_t nan = item->type == TYPE_FP8 ? fp8_find_nan((const uint8_t *)bytes, n) : n;
+    if (nan == n) return MOTE_OK;
+    return fail(err, MOTE_EFORMAT, "%s: tensor %s: weight %zu is NaN, expected finite numbers",
+                files->shards[item->from->file].path, table_name(&files->table, item->from), at + nan);
+}
+
 static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
     const shard *s = &files->shards[item->from->file];
-    if (item->to_float) return load_floats(m, files, item, err);
-    int code = read_at(s->fd, m->arena + item->at, (size_t)item->size, item->from->begin + item->offset, s->path, err);
-    if (code || item->from->type != TYPE_FP8) return code;
-    size_t nan = fp8_find_nan((const uint8_t *)m->arena + item->at, (size_t)item->size);
-    if (nan < item->size)
-        return fail(err, MOTE_EFORMAT, "%s: tensor %s: weight %zu is NaN, expected finite numbers", s->path,
-                    table_name(&files->table, item->from), nan);
-    return MOTE_OK;
+    char *to = m->arena + item->at;
+    size_t n = (size_t)item->size, held = item_held(item);
+    memset(to + held, 0, (0 - held) % 64);                     /* up to the next item */
+    if (item->to_float) return load_floats(m, files, item, (float *)(void *)to, err);
+    int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
+    return code ? code : check_codes(files, item, to, 0, n, err);
 }
 
-/* Bytes of memory the system could give now, 0 when it does not say. */
-static uint64_t memory_available(void) {
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    if (f) fclose(f);
-    return (uint64_t)kib << 10;
-}
-
-static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    mote_model *m = b->m;
+/* Reads the weights into an arena in host memory. */
+static int load_here(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     size_t n = b->items.size / sizeof *items;
-    uint64_t done = 0, available = memory_available();
-    m->arena_size = b->arena;
-    if (available && b->arena > available)
-        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free", b->files->dir,
-                    (double)b->arena * 1e-9, (double)available * 1e-9);
-    m->arena = (char *)aligned_alloc(64, b->arena ? b->arena : 64);
-    if (!m->arena)
-        return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", b->files->dir,
-                    (double)b->arena * 1e-9);
-    qsort(items, n, sizeof *items, by_place);
+    uint64_t done = 0;
     for (size_t i = 0; i < n; i++) {
         if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
-        int code = load_item_bytes(m, b->files, &items[i], err);
+        int code = load_item_bytes(b->m, b->files, &items[i], err);
         if (code) return code;
-        *items[i].target = m->arena + items[i].at;
         done += items[i].size;
         if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
     }
-    if (m->c.tied) m->lm_head = m->embed_tokens;
-    report(callbacks, "loading weights", 1);
     return MOTE_OK;
+}
+
+#ifdef __CUDACC__
+enum {
+    LOAD_THREADS = 4, LOAD_BUFFERS = 2,                        /* buffers of each thread */
+    LOAD_PIECE = 8 << 20, LOAD_GAP = 64 << 10,                 /* bytes: of a buffer; of what is read for nothing */
+    LOAD_ALIGN = 4096                                          /* of reads past the page cache */
+};
+
+typedef struct load_piece {                                    /* of a file, it fits a buffer when aligned */
+    int file;
+    uint64_t begin, end;
+    size_t first;                                              /* the first item that lies in it */
+} load_piece;
+
+typedef struct gpu_loader {
+    const mote_model *m;
+    const checkpoint *files;
+    const load_item *items;                                    /* those to become floats are left to the caller */
+    size_t item_count;
+    buf pieces;                                                /* struct load_piece */
+    int *direct;                                               /* [shards] opened to read past the page cache, or -1 */
+    char *buffers;                                             /* pinned, [LOAD_THREADS][LOAD_BUFFERS][LOAD_PIECE] */
+    size_t next;                                               /* piece (atomic) */
+    uint64_t done;                                             /* bytes (atomic) */
+    int running, stop;                                         /* threads; they shall end (atomic) */
+    pthread_mutex_t lock;
+    mote_error err;                                            /* the first failure */
+} gpu_loader;
+
+typedef struct gpu_reader { gpu_loader *of; pthread_t id; char *buffers; } gpu_reader;
+
+/* Keeps the first failure and lets all threads end. */
+static void loader_failed(gpu_loader *l, const mote_error *err) {
+    pthread_mutex_lock(&l->lock);
+    if (!l->err.code) l->err = *err;
+    pthread_mutex_unlock(&l->lock);
+    __atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
+}
+
+/* Cuts what the items cover into pieces. */
+static int loader_cut(gpu_loader *l) {
+    load_piece *p = NULL;
+    for (size_t i = 0; i < l->item_count; i++) {
+        const load_item *item = &l->items[i];
+        uint64_t at = item->from->begin + item->offset, end = at + item->size;
+        while (!item->to_float && at < end) {
+            uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
+            if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
+                p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
+                if (!p) return 0;
+                p->file = item->from->file;
+                p->begin = at;
+                p->first = i;
+                limit = at / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE;
+            }
+            p->end = at = end < limit ? end : limit;
+        }
+    }
+    return 1;
+}
+
+/* Reads n bytes from an aligned offset into an aligned buffer that has room for whole blocks: past the page cache as
+   far as that goes (not every file system can, and not at the end of a file), then through it. */
+static int read_past_cache(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
+    const shard *s = &l->files->shards[file];
+    size_t done = 0;
+    while (l->direct[file] >= 0 && done < n && done % LOAD_ALIGN == 0) {
+        size_t ask = (n - done + LOAD_ALIGN - 1) / LOAD_ALIGN * LOAD_ALIGN;
+        ssize_t got = pread(l->direct[file], to + done, ask, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        done += (size_t)got;
+    }
+    if (done >= n) return MOTE_OK;
+    int code = read_at(s->fd, to + done, n - done, offset + done, s->path, err);
+    (void)posix_fadvise(s->fd, (off_t)(offset + done), (off_t)(n - done), POSIX_FADV_DONTNEED);
+    return code;
+}
+
+/* Reads a piece, checks it and starts to copy what belongs to items to their places. */
+static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaStream_t stream, mote_error *err) {
+    uint64_t base = p->begin / LOAD_ALIGN * LOAD_ALIGN;
+    int code = read_past_cache(l, p->file, buffer, (size_t)(p->end - base), base, err);
+    for (size_t i = p->first; !code && i < l->item_count; i++) {
+        const load_item *item = &l->items[i];
+        uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
+        if (item->from->file != p->file || begin >= p->end) break;
+        if (item->to_float) continue;
+        uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
+        const char *bytes = buffer + (low - base);
+        code = check_codes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
+        cudaError_t status = code ? cudaSuccess
+                                  : cudaMemcpyAsync(l->m->arena + item->at + (low - begin), bytes, (size_t)(high - low),
+                                                    cudaMemcpyHostToDevice, stream);
+        if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
+        if (!code) __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
+    }
+    return code;
+}
+
+/* Reads pieces until there are no more. A buffer is used again when its copies are done. */
+static int reader_pieces(gpu_loader *l, char *buffers, cudaStream_t stream, const cudaEvent_t *copied,
+                         mote_error *err) {
+    for (size_t n = 0; !__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE); n++) {
+        size_t slot = n % LOAD_BUFFERS, i = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED);
+        if (i >= l->pieces.size / sizeof(load_piece)) break;
+        cudaError_t status = n < LOAD_BUFFERS ? cudaSuccess : cudaEventSynchronize(copied[slot]);
+        if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+        int code = reader_piece(l, (const load_piece *)(void *)l->pieces.data + i, buffers + slot * LOAD_PIECE, stream,
+                                err);
+        if (code) return code;
+        status = cudaEventRecord(copied[slot], stream);
+        if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+    }
+    return MOTE_OK;
+}
+
+static void *reader_main(void *argument) {
+    gpu_reader *me = (gpu_reader *)argument;
+    gpu_loader *l = me->of;
+    cudaStream_t stream = NULL;
+    cudaEvent_t copied[LOAD_BUFFERS];
+    mote_error err;
+    int events = 0, code = MOTE_OK;
+    cudaError_t status = cudaSetDevice(l->m->gpu);
+    if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (status != cudaSuccess) stream = NULL;
+    while (status == cudaSuccess && events < LOAD_BUFFERS) {
+        status = cudaEventCreateWithFlags(&copied[events], cudaEventDisableTiming);
+        events += status == cudaSuccess;
+    }
+    if (status != cudaSuccess) code = gpu_fail(&err, status, "starting a stream");
+    else code = reader_pieces(l, me->buffers, stream, copied, &err);
+    if (stream) status = cudaStreamSynchronize(stream);        /* in any case: it reads the buffers */
+    if (!code && status != cudaSuccess) code = gpu_fail(&err, status, "copying weights to the GPU");
+    for (int i = 0; i < events; i++) (void)cudaEventDestroy(copied[i]);
+    if (stream) (void)cudaStreamDestroy(stream);
+    if (code) loader_failed(l, &err);
+    __atomic_sub_fetch(&l->running, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Items that become floats, one by one, in the order of the list: few bytes, and the fingerprint needs the order. */
+static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
+    float *floats = (float *)malloc(item_held(item));
+    int code = floats ? load_floats(m, l->files, item, floats, err) : fail_memory(err);
+    cudaError_t status =
+        code ? cudaSuccess : cudaMemcpy(m->arena + item->at, floats, item_held(item), cudaMemcpyHostToDevice);
+    free(floats);
+    if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+    if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
+    return code;
+}
+
+/* The caller's part while the threads read: floats, progress, cancelling. */
+static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+    struct timespec pause;
+    mote_error err;
+    int code = MOTE_OK;
+    memset(&pause, 0, sizeof pause);
+    pause.tv_nsec = 1000000;
+    for (size_t i = 0; i < l->item_count || __atomic_load_n(&l->running, __ATOMIC_ACQUIRE);) {
+        if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) break;
+        if (cancelled(callbacks))
+            code = fail(&err, MOTE_ECANCELLED, "%s: loading was cancelled", l->files->dir);
+        else if (i < l->item_count && l->items[i].to_float) code = loader_floats(l, m, &l->items[i], &err);
+        if (i % 64 == 0 || i >= l->item_count)
+            report(callbacks, "loading weights", (double)__atomic_load_n(&l->done, __ATOMIC_RELAXED) / (double)total);
+        if (code) loader_failed(l, &err);
+        if (i < l->item_count) i++;
+        else nanosleep(&pause, NULL);
+    }
+}
+
+/* Starts up to LOAD_THREADS threads, runs, and joins them. */
+static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+    gpu_reader readers[LOAD_THREADS];
+    mote_error err;
+    int started = 0;
+    size_t pieces = l->pieces.size / sizeof(load_piece);
+    for (; started < LOAD_THREADS && (size_t)started < pieces; started++) {
+        gpu_reader *r = &readers[started];
+        r->of = l;
+        r->buffers = l->buffers + (size_t)started * LOAD_BUFFERS * LOAD_PIECE;
+        __atomic_add_fetch(&l->running, 1, __ATOMIC_RELAXED);
+        if (!pthread_create(&r->id, NULL, reader_main, r)) continue;
+        __atomic_sub_fetch(&l->running, 1, __ATOMIC_RELAXED);
+        break;
+    }
+    if (pieces && !started) {
+        fail(&err, MOTE_ENOMEM, "the system gives no thread to load weights");
+        loader_failed(l, &err);
+    }
+    loader_run(l, m, total ? total : 1, callbacks);
+    for (int i = 0; i < started; i++) pthread_join(readers[i].id, NULL);
+}
+
+static void loader_close(gpu_loader *l) {
+    for (int i = 0; l->direct && i < l->files->shard_count; i++) {
+        if (l->direct[i] >= 0) close(l->direct[i]);
+        (void)posix_fadvise(l->files->shards[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
+    free(l->direct);
+    buf_free(&l->pieces);
+    if (l->buffers) (void)cudaFreeHost(l->buffers);
+    pthread_mutex_destroy(&l->lock);
+}
+
+/* Reads the weights into an arena on a GPU. */
+static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    gpu_loader l;
+    uint64_t total = 0;
+    memset(&l, 0, sizeof l);
+    pthread_mutex_init(&l.lock, NULL);
+    l.m = b->m;
+    l.files = b->files;
+    l.items = (const load_item *)(void *)b->items.data;
+    l.item_count = b->items.size / sizeof *l.items;
+    l.direct = (int *)malloc((size_t)b->files->shard_count * sizeof *l.direct);
+    for (int i = 0; l.direct && i < b->files->shard_count; i++)
+        l.direct[i] = open(b->files->shards[i].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
+    for (size_t i = 0; i < l.item_count; i++) total += l.items[i].size;
+    if (!l.direct || !loader_cut(&l)) {
+        fail_memory(&l.err);
+    } else {
+        size_t pieces = l.pieces.size / sizeof(load_piece), threads = pieces < LOAD_THREADS ? pieces : LOAD_THREADS;
+        cudaError_t status = cudaSuccess;
+        if (threads)
+            status = cudaHostAlloc((void **)&l.buffers, threads * LOAD_BUFFERS * LOAD_PIECE, cudaHostAllocDefault);
+        if (status == cudaSuccess) loader_threads(&l, b->m, total, callbacks);
+        else gpu_fail(&l.err, status, "allocating pinned buffers");
+    }
+    loader_close(&l);
+    if (l.err.code && err) *err = l.err;
+    return l.err.code;
+}
+#endif
+
+static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    int code = arena_open(b, err);
+    if (code) return code;
+    qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
+    if (b->m->gpu < 0) code = load_here(b, callbacks, err);
+#ifdef __CUDACC__
+    else code = load_gpu(b, callbacks, err);
+#endif
+    if (!code) report(callbacks, "loading weights", 1);
+    return code;
+}
+
+/* Made-up weights, for measuring and testing. Each is a function of its number in its item and of the item's place in the
+   arena: integers, and one product of exact floats, so that a GPU and the CPU make the same bits. */
+
+#ifdef __CUDACC__
+#define MADE INLINE __host__ __device__
+#else
+#define MADE INLINE
+#endif
+
+/* Random bits, for element i of the item with this seed. */
+MADE uint32_t made_bits(uint32_t seed, uint32_t i) {
+    uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* -510..510, the sum of four bytes: a bell of standard deviation 148 */
+MADE int32_t made_bell(uint32_t seed, uint32_t i) {
+    uint32_t x = made_bits(seed, i);
+    return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
+}
+
+MADE float made_float(uint32_t seed, uint32_t i, made_floats f) {
+    return (float)(f.low + (int32_t)(made_bits(seed, i) & f.mask)) * f.unit;
+}
+
+/* Standard deviation 0.02 */
+MADE uint16_t made_bf16(uint32_t seed, uint32_t i) {
+    uint32_t bits;
+    float f = (float)made_bell(seed, i) * 0x1.1bcp-13f;
+    memcpy(&bits, &f, 4);
+    return (uint16_t)((bits + 0x8000) >> 16);
+}
+
+/* A whole number up to 448, rounded to what E4M3 has. */
+MADE uint8_t made_fp8(uint32_t seed, uint32_t i) {
+    uint32_t bits;
+    int32_t bell = made_bell(seed, i);
+    float f = (float)bell;
+    memcpy(&bits, &f, 4);
+    int32_t code = (int32_t)(((bits & 0x7fffffff) + 0x80000) >> 20) - (120 << 3);      /* below 0 only for 0 */
+    code = code < 0 ? 0 : code;
+    code = code < 0x7e ? code : 0x7e;
+    return (uint8_t)((uint32_t)code | bits >> 31 << 7);
+}
+
+/* Elements begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. */
+MADE void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
+    uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
+    made_floats f = item->made;
+    if (item->to_float)
+        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
+    else if (item->type == TYPE_FP8)
+        for (uint32_t i = begin; i < end; i += step) ((uint8_t *)to)[i] = made_fp8(seed, i);
+    else
+        for (uint32_t i = begin; i < end; i += step) ((uint16_t *)(void *)to)[i] = made_bf16(seed, i);
+}
+
+enum { MADE_PIECE = 1 << 16 };                                 /* elements */
+
+typedef struct made_job { const load_item *item; char *to; uint32_t elements; } made_job;
+
+SIMD static void made_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
+    made_range(item, to, begin, end, 1);
+}
+
+static void made_body(void *context, int begin, int end, int thread) {
+    const made_job *job = (const made_job *)context;
+    uint32_t from = (uint32_t)begin * MADE_PIECE, upto = (uint32_t)end * MADE_PIECE;
+    (void)thread;
+    made_piece(job->item, job->to, from, upto < job->elements ? upto : job->elements);
+}
+
+#ifdef __CUDACC__
+static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t elements) {
+    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, elements, gridDim.x * blockDim.x);
+}
+
+static int make_gpu_item(const mote_model *m, const load_item *item, mote_error *err) {
+    uint32_t n = (uint32_t)item_elements(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
+    gpu_make<<<blocks < most ? blocks : most, GPU_THREADS>>>(*item, m->arena + item->at, n);
+    cudaError_t status = cudaGetLastError();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
+}
+#endif
+
+static int make_item(const mote_model *m, pool *threads, const load_item *item, mote_error *err) {
+    made_job job;
+#ifdef __CUDACC__
+    if (m->gpu >= 0) return make_gpu_item(m, item, err);
+#endif
+    (void)err;
+    size_t held = item_held(item);
+    job.item = item;
+    job.to = m->arena + item->at;
+    job.elements = (uint32_t)item_elements(item);
+    memset(job.to + held, 0, (0 - held) % 64);
+    parallel(threads, (int)((job.elements + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
+    return MOTE_OK;
+}
+
+static int processors(void);
+
+/* Fills the arena of a made-up checkpoint. */
+static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items;
+    int code = arena_open(b, err);
+    pool *threads = code ? NULL : pool_open(b->m->gpu < 0 ? processors() : 1);
+    if (!code && !threads) code = fail(err, MOTE_ENOMEM, "the system gives no threads to make weights");
+    for (size_t i = 0; i < n && !code; i++) {
+        if (cancelled(callbacks)) code = fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+        else code = make_item(b->m, threads, &items[i], err);
+        if (!code && i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
+    }
+    pool_close(threads);
+#ifdef __CUDACC__
+    if (!code && b->m->gpu >= 0) {
+        cudaError_t status = cudaDeviceSynchronize();
+        if (status != cudaSuccess) code = gpu_fail(err, status, "making weights");
+    }
+#endif
+    if (!code) report(callbacks, "making weights", 1);
+    return code;
 }
 
 /* ---- 6. Models --------------------------------------------------------------------------------------------------- */
@@ -1234,9 +1841,25 @@ static void model_info(mote_model *m) {
         o->weight_bytes_per_token += m->modules[k].bytes_per_token;
         m->modules[o->module_count++] = m->modules[k];
     }
-    o->kv_bytes_per_token = 2u * (uint64_t)o->attention_layers * (uint64_t)(c->kv_heads * c->head_dim) * sizeof(float);
+    o->kv_bytes_per_token = 2u * (uint64_t)o->attention_layers * (uint64_t)(c->kv_heads * c->head_dim) *
+                            (m->gpu < 0 ? sizeof(float) : sizeof(uint16_t));
     o->state_bytes =
         (uint64_t)o->deltanet_layers * (uint64_t)c->value_heads * (uint64_t)(c->key_dim * c->value_dim) * sizeof(float);
+}
+
+/* Binds all tensors of the model that m->c describes: to files, or, with `made`, to none. */
+static int model_bind_to(mote_model *m, checkpoint *files, int made, binder *b, const mote_callbacks *callbacks,
+                         mote_error *err) {
+    b->files = files;
+    b->m = m;
+    b->made = made;
+    b->err = err;
+    bind_model(b, callbacks);
+    if (b->code) return b->code;
+    model_shapes(m);
+    model_module_dtypes(m, b->types);
+    model_info(m);
+    return MOTE_OK;
 }
 
 /* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
@@ -1246,17 +1869,9 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     memset(files, 0, sizeof *files);
     int code = config_read(&m->c, dir, err);
     if (!code) code = checkpoint_open(files, dir, err);
-    if (code) return code;
-    b->files = files;
-    b->m = m;
-    b->err = err;
-    bind_model(b, callbacks);
-    if (b->code) return b->code;
-    model_shapes(m);
-    model_module_dtypes(m, b->types);
-    model_info(m);
-    m->fingerprint = fnv1a(FNV_START, &m->c.layers, offsetof(config, eps) - offsetof(config, layers));
-    return MOTE_OK;
+    if (!code) code = model_bind_to(m, files, 0, b, callbacks, err);
+    if (!code) m->fingerprint = fnv1a(FNV_START, &m->c.layers, offsetof(config, eps) - offsetof(config, layers));
+    return code;
 }
 
 static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks,
@@ -1364,13 +1979,15 @@ static void model_default_eos(mote_model *m) {
 
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
+    mote_error failure;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION)
         return fail(error, MOTE_EINVAL,
                     "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
-    mote_model *m = (mote_model *)calloc(1, sizeof *m);
-    if (!m) return fail_memory(error);
+    if (!error) error = &failure;
+    mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+    if (!m) return error->code;
     int code = generation_read(m, dir, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
@@ -1389,13 +2006,102 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     return MOTE_OK;
 }
 
+/* Shapes to make models of. All have full attention in every fourth layer and rotate a quarter of a head. */
+typedef struct preset {
+    const char *name;
+    int layers, hidden, vocab, context;
+    int heads, kv_heads, head_dim, key_heads, value_heads, delta_dim;
+    int experts, top_k, expert_size;           /* the shared expert is as large */
+} preset;
+
+static const preset presets[] = {
+    {"qwen3.5-35b-a3b", 40, 2048, 248320, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
+    {"qwen3.5-122b-a10b", 48, 3072, 248320, 262144, 32, 2, 256, 16, 64, 128, 256, 8, 1024},
+    {"small", 4, 2048, 2048, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
+    {"tiny", 4, 256, 1024, 32768, 4, 2, 64, 2, 4, 32, 8, 2, 128}};
+
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+static int preset_config(const preset *p, config *c, mote_error *err) {
+    c->layers = p->layers;
+    c->hidden = p->hidden;
+    c->vocab = p->vocab;
+    c->context_max = p->context;
+    c->mtp_layers = 1;
+    c->heads = p->heads;
+    c->kv_heads = p->kv_heads;
+    c->head_dim = p->head_dim;
+    c->rotary_dim = p->head_dim / 4;
+    c->key_heads = p->key_heads;
+    c->value_heads = p->value_heads;
+    c->key_dim = c->value_dim = p->delta_dim;
+    c->taps = 4;
+    c->experts = p->experts;
+    c->top_k = p->top_k;
+    c->expert_size = c->shared_size = p->expert_size;
+    c->fp8_rows = c->fp8_cols = 128;
+    c->eps = 1e-6f;
+    c->theta = 1e7f;
+    c->eos = -1;
+    c->is_attention = (unsigned char *)calloc((size_t)c->layers, 1);
+    if (!c->is_attention) return fail_memory(err);
+    for (int i = 3; i < c->layers; i += 4) c->is_attention[i] = 1;
+    return MOTE_OK;
+}
+
+/* "small:bf16" -> the preset, and in *made the type of its large matrices. NULL: not known. */
+static const preset *preset_find(const char *name, int *made) {
+    size_t n = strcspn(name, ":");
+    *made = !name[n] || !strcmp(name + n, ":fp8") ? TYPE_FP8 : !strcmp(name + n, ":bf16") ? TYPE_BF16 : 0;
+    for (int i = 0; i < PRESETS && *made; i++)
+        if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) return &presets[i];
+    return NULL;
+}
+
+static int preset_unknown(const char *name, mote_error *err) {
+    char known[200];
+    size_t n = 0;
+    for (int i = 0; i < PRESETS; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", presets[i].name);
+    return fail(err, MOTE_EINVAL, "no synthetic model \"%.60s\": there are %s, each with :fp8 (default) or :bf16", name,
+                known);
+}
+
+int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
+    mote_options o;
+    checkpoint files;
+    binder b;
+    mote_error failure;
+    int made;
+    memset(&o, 0, sizeof o);
+    memset(&files, 0, sizeof files);
+    memset(&b, 0, sizeof b);
+    if (options) o = *options;
+    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY)
+        return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, and no text");
+    const preset *p = preset_find(name, &made);
+    if (!p) return preset_unknown(name, error);
+    if (!error) error = &failure;
+    mote_model *m = model_new(o.device, 0, &o.callbacks, error);
+    if (!m) return error->code;
+    files.dir = name;
+    int code = preset_config(p, &m->c, error);
+    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(fnv1a(FNV_START, p->name, strlen(p->name)), &made, sizeof made);
+    if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
+    buf_free(&b.items);
+    if (code) mote_close(m);
+    else *model = m;
+    return code;
+}
+
 void mote_close(mote_model *model) {
     if (!model) return;
     tokenizer_free(model->text);
     free(model->c.is_attention);
     free(model->layers);
     free(model->experts);
-    free(model->arena);
+    arena_close(model);
     free(model);
 }
 
@@ -1643,30 +2349,47 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
+/* The longest context whose session fits into `left` bytes, at most the model's; 0: none. s only counts. */
+static int context_that_fits(const mote_model *m, const mote_session_options *options, uint64_t left, mote_session *s) {
+    mote_session_options o = *options;
+    int fits = 0, over = m->c.context_max + 1;
+    while (over - fits > 1) {
+        o.context = fits + (over - fits) / 2;
+        memory_parts parts = layout_session(m, &o, NULL, s);
+        if (parts_bytes(&parts) <= left) fits = o.context;
+        else over = o.context;
+    }
+    return fits;
+}
+
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
     mote_callbacks silent;
     mote_session_options o;
+    mote_error failure;
     checkpoint files;
     binder b;
     mote_session *s = NULL;
-    (void)model;
     memset(&silent, 0, sizeof silent);
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
-    mote_model *m = (mote_model *)calloc(1, sizeof *m);
-    if (!m) return fail_memory(error);
+    if (!error) error = &failure;
+    mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
+    if (!m) return error->code;
     int code = model_bind(m, &files, &b, dir, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
         memory_parts parts = layout_session(m, &o, NULL, s);
+        uint64_t available = device_available(m);
         plan->weights = b.arena;
         plan->kv = parts.kv * sizeof(float);
         plan->state = parts.state * sizeof(float);
         plan->scratch = parts.scratch * sizeof(float);
         plan->total = b.arena + parts_bytes(&parts);
-        plan->available = memory_available();
+        plan->available = available;
         plan->context = o.context;
+        plan->context_fits = -1;
+        if (available) plan->context_fits = context_that_fits(m, &o, available > b.arena ? available - b.arena : 0, s);
     }
     mote_session_close(s);
     buf_free(&b.items);
