@@ -1048,11 +1048,11 @@ static void test_open_misuse(const fixture *f, const char *tmp) {
     mote_close(NULL);
     memset(&plan, 0x55, sizeof plan);
     memset(&untouched, 0x55, sizeof untouched);
-    EXPECT(MOTE_EINVAL, mote_plan(NULL, NULL, &plan, &failure));
-    EXPECT(MOTE_EINVAL, mote_plan(f->dir, NULL, NULL, &failure));
-    EXPECT(MOTE_EIO, mote_plan("no/such/folder", NULL, &plan, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(NULL, NULL, NULL, &plan, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(f->dir, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EIO, mote_plan("no/such/folder", NULL, NULL, &plan, &failure));
     so.context = -5;
-    EXPECT(MOTE_EINVAL, mote_plan(f->dir, &so, &plan, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(f->dir, NULL, &so, &plan, &failure));
     CHECK(!memcmp(&plan, &untouched, sizeof plan), "a refused plan stays untouched");
 }
 
@@ -1182,7 +1182,7 @@ static void test_plan(const fixture *f) {
         o.context = i ? 10 * i * i + 3 : 0;
         o.chunk = i ? 1 << i : 0;
         o.threads = i;
-        EXPECT(MOTE_OK, mote_plan(f->dir, &o, &plan, &failure));
+        EXPECT(MOTE_OK, mote_plan(f->dir, NULL, &o, &plan, &failure));
         EXPECT(MOTE_OK, mote_session_open(f->m, &o, &s, &failure));
         CHECK(plan.context == s->o.context, "%s: context of the plan", f->dir);
         CHECK(plan.total == plan.weights + plan.kv + plan.state + plan.scratch, "%s: sum of the plan", f->dir);
