@@ -2191,7 +2191,7 @@ void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 1024, MAX_THREADS = 256 };
 
-typedef struct kv_rows { float *k, *v; } kv_rows;           /* [context][kv_heads * head_dim] each */
+typedef struct kv_rows { void *k, *v; } kv_rows;            /* [context][kv_heads * head_dim] each, of kv_type */
 
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
@@ -2218,7 +2218,8 @@ struct mote_session {
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */
     int logged, kept;            /* rows of the logged block, and of them those in the timeline */
-    kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's */
+    dtype kv_type;
+    kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's; NULL where there are none */
     deltanet_state *deltanet;    /* [layers] */
     float *state;                /* all DeltaNet state, one piece */
     float *last_hidden;          /* [hidden] after the final norm, of the last token */
@@ -2282,18 +2283,24 @@ static void layout_scratch(layout *l, const config *c, const mote_session_option
     s->seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
 }
 
+/* The type that MOTE_KV_... stands for. */
+static dtype kv_type_of(int kv) {
+    return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
+}
+
 /* Lays out a session's memory from `base`, or counts it when base is NULL. kv and deltanet have room for all layers. */
 static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, mote_session *s) {
     const config *c = &m->c;
     layout l;
     memory_parts parts;
-    size_t rows = (size_t)o->context * (size_t)(c->kv_heads * c->head_dim);
+    size_t rows = (size_t)o->context * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(o->kv));
+    size_t floats = (rows + sizeof(float) - 1) / sizeof(float);
     l.base = base;
     l.used = 0;
     for (int i = 0; i <= c->layers; i++) {
-        int has_kv = i < c->layers ? c->is_attention[i] : m->has_mtp;
-        s->kv[i].k = has_kv ? take(&l, rows) : NULL;
-        s->kv[i].v = has_kv ? take(&l, rows) : NULL;
+        int has_kv = i < c->layers ? c->is_attention[i] : m->has_mtp && !o->no_mtp;
+        s->kv[i].k = has_kv ? take(&l, floats) : NULL;
+        s->kv[i].v = has_kv ? take(&l, floats) : NULL;
     }
     parts.kv = l.used;
     s->state = base ? base + l.used : NULL;
@@ -2324,6 +2331,8 @@ static int session_options(const mote_model *m, const mote_session_options *give
     if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
     if (!o->threads) o->threads = processors();
+    if (o->kv == MOTE_KV_DEFAULT) o->kv = MOTE_KV_F32;
+    o->no_mtp = o->no_mtp != 0;
     if (o->context < 1 || o->context > m->c.context_max)
         return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context,
                     m->c.context_max);
@@ -2331,6 +2340,8 @@ static int session_options(const mote_model *m, const mote_session_options *give
         return fail(err, MOTE_EINVAL, "a chunk of %d rows, expected 1 to %d", o->chunk, MAX_CHUNK);
     if (o->threads < 1 || o->threads > MAX_THREADS)
         return fail(err, MOTE_EINVAL, "%d threads, expected 1 to %d", o->threads, MAX_THREADS);
+    if (o->kv < MOTE_KV_F32 || o->kv > MOTE_KV_FP8)
+        return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     return MOTE_OK;
 }
 
@@ -2409,6 +2420,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     mote_session *s = session_shell(model);
     if (!s) return fail_memory(error);
     s->o = o;
+    s->kv_type = kv_type_of(o.kv);
     s->parts = layout_session(model, &o, NULL, s);
     size_t bytes = parts_bytes(&s->parts);
     uint64_t available = memory_available();
@@ -2479,6 +2491,7 @@ static void run_attention(mote_session *s, const layer *l, const kv_rows *kv, in
     job.qg = w->in;
     job.k_new = w->k;
     job.v_new = w->v;
+    job.kv = s->kv_type;
     job.k = kv->k;
     job.v = kv->v;
     job.scores = w->scores;
@@ -2561,7 +2574,7 @@ static void forward(mote_session *s, const int32_t *ids, int T, float *logits, f
     } else {
         stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
     }
-    if (m->has_mtp) run_mtp(s, ids, s->count, T, mtp_logits);
+    if (s->kv[m->c.layers].k) run_mtp(s, ids, s->count, T, mtp_logits);
     memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
     s->logged = T <= BLOCK ? T : 0;
     s->kept = 0;
@@ -2595,7 +2608,9 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
     mote_session *s = session;
     size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)s->o.chunk;
     int code = check_ids(s, ids, count, error);
-    if (!code && mtp_logits && !s->m->has_mtp) code = fail(error, MOTE_EUNSUPPORTED, "the checkpoint has no MTP layer");
+    if (!code && mtp_logits && !s->kv[s->m->c.layers].k)
+        code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
+                                                                  : "the checkpoint has no MTP layer");
     if (code) return code;
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
@@ -2996,7 +3011,8 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
 /* ---- 12. Checkpoints, copies and files ---------------------------------------------------------------------------
    What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
-   are the same. A saved session holds the KV rows too. */
+   are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
+   them. */
 
 struct mote_checkpoint {
     const mote_model *m;
@@ -3062,66 +3078,96 @@ typedef struct saved_header {
     uint64_t fingerprint;
     uint64_t checksum;           /* of all that follows it */
     int32_t count, generated_from, logged, kept;
+    int32_t kv;                  /* MOTE_KV_... */
+    int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
 } saved_header;
 
-static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '1'};
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '2'};
 
 static uint64_t saved_checksum(const char *bytes, size_t size) {
     return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
 }
 
 /* The pieces of a saved session in their order, for saving and loading alike. */
-typedef struct saved_piece { void *at; size_t size; } saved_piece;
+typedef struct saved_piece {
+    void *at;                    /* in the session; NULL: not wanted */
+    size_t size;                 /* bytes as saved */
+    int is_kv;
+} saved_piece;
 
-static int saved_pieces(const mote_session *s, int count, saved_piece *pieces) {
+static void saved_add(saved_piece *pieces, int *n, void *at, size_t size, int is_kv) {
+    pieces[*n].at = at;
+    pieces[*n].size = size;
+    pieces[(*n)++].is_kv = is_kv;
+}
+
+static int saved_pieces(const mote_session *s, const saved_header *h, saved_piece *pieces) {
     const config *c = &s->m->c;
-    size_t rows = (size_t)count * (size_t)(c->kv_heads * c->head_dim) * sizeof(float);
+    size_t count = h->count < 0 ? 0 : (size_t)h->count;
+    size_t rows = count * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
     int n = 0;
-    pieces[n].at = s->tokens;
-    pieces[n++].size = (size_t)count * sizeof *s->tokens;
-    pieces[n].at = s->state;
-    pieces[n++].size = s->parts.state * sizeof(float);
-    pieces[n].at = s->last_hidden;
-    pieces[n++].size = (size_t)c->hidden * sizeof(float);
-    pieces[n].at = s->logits;
-    pieces[n++].size = (size_t)c->vocab * sizeof(float);
+    saved_add(pieces, &n, s->tokens, count * sizeof *s->tokens, 0);
+    saved_add(pieces, &n, s->state, s->parts.state * sizeof(float), 0);
+    saved_add(pieces, &n, s->last_hidden, (size_t)c->hidden * sizeof(float), 0);
+    saved_add(pieces, &n, s->logits, (size_t)c->vocab * sizeof(float), 0);
     for (int i = 0; i <= c->layers; i++) {
-        if (!s->kv[i].k) continue;
-        pieces[n].at = s->kv[i].k;
-        pieces[n++].size = rows;
-        pieces[n].at = s->kv[i].v;
-        pieces[n++].size = rows;
+        if (i < c->layers ? !c->is_attention[i] : !h->mtp) continue;
+        saved_add(pieces, &n, s->kv[i].k, rows, 1);
+        saved_add(pieces, &n, s->kv[i].v, rows, 1);
     }
     return n;
 }
 
 /* saved_pieces in memory of their own, and the size of it all with the header; NULL: no memory. */
-static saved_piece *saved_layout(const mote_session *s, int count, int *n, size_t *size) {
+static saved_piece *saved_layout(const mote_session *s, const saved_header *h, int *n, size_t *size) {
     saved_piece *pieces = (saved_piece *)malloc((size_t)(2 * s->m->c.layers + 8) * sizeof *pieces);
     if (!pieces) return NULL;
-    *n = saved_pieces(s, count, pieces);
+    *n = saved_pieces(s, h, pieces);
     *size = sizeof(saved_header);
     for (int i = 0; i < *n; i++) *size += pieces[i].size;
     return pieces;
+}
+
+static void saved_describe(const mote_session *s, saved_header *h) {
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, SAVED_MAGIC, sizeof h->magic);
+    h->fingerprint = s->m->fingerprint;
+    h->count = s->count;
+    h->generated_from = s->generated_from;
+    h->logged = s->logged;
+    h->kept = s->kept;
+    h->kv = s->o.kv;
+    h->mtp = s->kv[s->m->c.layers].k != NULL;
+}
+
+/* KV elements of one type, at any address, to another. */
+static void kv_convert(char *to, dtype to_type, const char *from, dtype from_type, size_t n) {
+    float in[TILE], decoded[TILE], out[TILE];
+    for (size_t at = 0; at < n; at += TILE) {
+        size_t m = n - at < (size_t)TILE ? n - at : (size_t)TILE;
+        memcpy(in, from + at * kv_size(from_type), m * kv_size(from_type));
+        kv_store(to_type, out, 0, kv_floats(in, 0, (int)m, decoded, from_type), m);
+        memcpy(to + at * kv_size(to_type), out, m * kv_size(to_type));
+    }
+}
+
+/* One piece into the session. */
+static void saved_restore(const mote_session *s, const saved_piece *piece, const char *from, dtype kv) {
+    if (!piece->at) return;
+    if (!piece->is_kv || kv == s->kv_type) memcpy(piece->at, from, piece->size);
+    else kv_convert((char *)piece->at, s->kv_type, from, kv, piece->size / kv_size(kv));
 }
 
 int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
     saved_header h;
     int n;
     size_t size;
-    saved_piece *pieces = saved_layout(session, session->count, &n, &size);
+    saved_describe(session, &h);
+    saved_piece *pieces = saved_layout(session, &h, &n, &size);
     if (!pieces) return fail_memory(error);
     *count = size;
     if (size <= capacity) {
-        char *to = (char *)bytes;
-        memset(&h, 0, sizeof h);
-        memcpy(h.magic, SAVED_MAGIC, sizeof h.magic);
-        h.fingerprint = session->m->fingerprint;
-        h.count = session->count;
-        h.generated_from = session->generated_from;
-        h.logged = session->logged;
-        h.kept = session->kept;
-        to += sizeof h;
+        char *to = (char *)bytes + sizeof h;
         for (int i = 0; i < n; to += pieces[i++].size) memcpy(to, pieces[i].at, pieces[i].size);
         memcpy(bytes, &h, sizeof h);
         h.checksum = saved_checksum((const char *)bytes, size);
@@ -3143,9 +3189,11 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
         return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected,
                     h->count);
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK ||
-        h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) ||
-        h->checksum != saved_checksum(bytes, size))
+        h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) || h->kv < MOTE_KV_F32 ||
+        h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp || h->checksum != saved_checksum(bytes, size))
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
+    if (!h->mtp && s->kv[s->m->c.layers].k)
+        return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
     return MOTE_OK;
 }
 
@@ -3160,7 +3208,7 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && h.count > s->o.context)
         return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count,
                     s->o.context);
-    saved_piece *pieces = saved_layout(s, h.count < 0 ? 0 : h.count, &n, &expected);
+    saved_piece *pieces = saved_layout(s, &h, &n, &expected);
     if (!pieces) return fail_memory(error);
     int code = saved_check(s, &h, from, size, expected, error);
     from += sizeof h;
@@ -3170,7 +3218,8 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
         if (id < 0 || id >= s->m->c.vocab)
             code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
     }
-    for (int i = 0; !code && i < n; from += pieces[i++].size) memcpy(pieces[i].at, from, pieces[i].size);
+    for (int i = 0; !code && i < n; from += pieces[i++].size)
+        saved_restore(s, &pieces[i], from, kv_type_of(h.kv));
     free(pieces);
     if (code) return code;
     s->count = s->valid = h.count;

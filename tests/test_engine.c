@@ -496,6 +496,181 @@ static void test_damaged_saves(const fixture *f, const fixture *other) {
     for (int i = 0; i < 4; i++) mote_session_close(all[i]);
 }
 
+static mote_session *kv_session(const mote_model *m, int context, int chunk, int kv, int no_mtp) {
+    mote_session_options o;
+    mote_session *s = NULL;
+    memset(&o, 0, sizeof o);
+    o.context = context;
+    o.chunk = chunk;
+    o.threads = 1;
+    o.kv = kv;
+    o.no_mtp = no_mtp;
+    EXPECT(MOTE_OK, mote_session_open(m, &o, &s, &failure));
+    if (!s) exit(2);
+    return s;
+}
+
+static int same_logits(const mote_session *a, const mote_session *b) {
+    return !memcmp(mote_logits(a), mote_logits(b), (size_t)a->m->c.vocab * 4);
+}
+
+// Feeds the tokens up to position `to`.
+static void advance(mote_session *s, const fixture *f, int to) {
+    EXPECT(MOTE_OK, mote_feed(s, f->tokens + s->count, (size_t)(to - s->count), &failure));
+}
+
+// Saved as one type and loaded as another, the rows are those of the first rounded to the second; and back.
+static void test_kv_conversion(const fixture *f, int from, int to) {
+    mote_session *s = kv_session(f->m, f->T, 0, from, 0), *t = kv_session(f->m, f->T + 3, 5, to, 0);
+    mote_session *back = kv_session(f->m, f->T, 0, from, 0);
+    size_t size, other, wide = (size_t)(f->m->c.kv_heads * f->m->c.head_dim), n = 13 * wide;
+    float *want = (float *)room(n * 4), *got = (float *)room(n * 4), *twice = (float *)room(n * 4);
+    advance(s, f, 13);
+    advance(t, f, 6);
+    char *bytes = session_bytes(s, &size);
+    EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));
+    CHECK(t->o.kv == to && t->count == 13 && same_logits(s, t), "%s: KV type %d to %d", f->dir, from, to);
+    char *converted = session_bytes(t, &other);
+    EXPECT(MOTE_OK, mote_load(back, converted, other, &failure));
+    for (int i = 0; i < 2 * f->m->c.layers + 2; i++) {
+        const kv_rows *r = &s->kv[i / 2], *u = &t->kv[i / 2], *w = &back->kv[i / 2];
+        if (!r->k) continue;
+        kv_convert((char *)want, DTYPE_F32, (const char *)(i % 2 ? r->v : r->k), s->kv_type, n);
+        kv_convert((char *)twice, DTYPE_F32, (const char *)(i % 2 ? w->v : w->k), s->kv_type, n);
+        kv_convert((char *)got, DTYPE_F32, (const char *)(i % 2 ? u->v : u->k), t->kv_type, n);
+        int wrong = 0, kept = 0;
+        for (size_t j = 0; j < n - (i / 2 == f->m->c.layers ? wide : 0); j++) {
+            float rounded = to == MOTE_KV_BF16 ? float_of_bf16(bf16_of_float(want[j]))
+                          : to == MOTE_KV_FP8 ? float_of_fp8(fp8_of_float(want[j])) : want[j];
+            wrong += got[j] != rounded;
+            kept += twice[j] == want[j];
+        }
+        CHECK(!wrong && (from < to || kept), "%s: KV type %d to %d: %d values", f->dir, from, to, wrong);
+    }
+    advance(t, f, f->T);
+    mote_session *all[] = {s, t, back};
+    for (int i = 0; i < 3; i++) mote_session_close(all[i]);
+    void *memory[] = {bytes, converted, want, got, twice};
+    for (int i = 0; i < 5; i++) free(memory[i]);
+}
+
+// Root mean square difference as a share of the root mean square of `want`.
+static double rms_off(const float *got, const float *want, size_t n) {
+    double square = 0, off = 0;
+    for (size_t i = 0; i < n; i++) {
+        square += (double)want[i] * want[i];
+        off += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+    }
+    return sqrt(off / square);
+}
+
+// One KV type: near F32, the same bits in any chunks, and through saving, cloning and rewinding.
+static void test_kv_type(const fixture *f, int kv, double allowed) {
+    mote_session *s = kv_session(f->m, f->T, 1, kv, 0), *t = kv_session(f->m, f->T, 7, kv, 0), *a = NULL;
+    mote_checkpoint *c = NULL;
+    size_t vocab = (size_t)f->vocab, n = (size_t)f->T * vocab, size;
+    float *one = (float *)room(n * 4), *chunks = (float *)room(n * 4), *mtp = (float *)room(2 * n * 4);
+    EXPECT(MOTE_OK, mote_feed_logits(s, f->tokens, (size_t)f->T, one, f->mtp ? mtp : NULL, &failure));
+    double off = rms_off(one, f->plain, n);
+    CHECK(off <= allowed, "%s: KV type %d: off by %g", f->dir, kv, off);
+    EXPECT(MOTE_OK, mote_feed_logits(t, f->tokens, (size_t)f->T, chunks, f->mtp ? mtp + n : NULL, &failure));
+    CHECK(!memcmp(one, chunks, n * 4) && !memcmp(mtp, mtp + n, n * 4), "%s: KV type %d in chunks", f->dir, kv);
+    if (f->mtp) off = rms_off(mtp, f->plain_mtp, n - vocab);
+    CHECK(off <= allowed, "%s: KV type %d: MTP logits are off by %g", f->dir, kv, off);
+    mote_reset(t);
+    advance(t, f, 9);
+    EXPECT(MOTE_OK, mote_checkpoint_take(t, &c, &failure));
+    advance(t, f, 12);
+    EXPECT(MOTE_OK, mote_rewind(t, c, &failure));
+    char *bytes = session_bytes(t, &size);
+    EXPECT(MOTE_OK, mote_clone(t, &a, &failure));
+    CHECK(a && a->o.kv == kv && session_is(a, bytes, size), "%s: KV type %d: clone", f->dir, kv);
+    mote_reset(s);
+    EXPECT(MOTE_OK, mote_load(s, bytes, size, &failure));
+    CHECK(session_is(s, bytes, size), "%s: KV type %d: loaded", f->dir, kv);
+    for (int i = 9; i <= f->T; i += 4) {
+        advance(s, f, i), advance(t, f, i), advance(a, f, i);
+        CHECK(!memcmp(mote_logits(t), one + (size_t)(i - 1) * vocab, vocab * 4) && same_logits(s, t) && same_logits(a, t),
+              "%s: KV type %d after %d tokens", f->dir, kv, i);
+    }
+    mote_checkpoint_free(c);
+    mote_session *all[] = {s, t, a};
+    for (int i = 0; i < 3; i++) mote_session_close(all[i]);
+    void *memory[] = {one, chunks, mtp, bytes};
+    for (int i = 0; i < 4; i++) free(memory[i]);
+}
+
+// Without the MTP layer: the same logits, none of its own, less memory; its rows are dropped when loaded, not made up.
+static void test_no_mtp(const fixture *f) {
+    mote_session *s = kv_session(f->m, f->T, 3, 0, 1), *with = kv_session(f->m, f->T, 3, 0, 0), *clone = NULL;
+    size_t size, other;
+    float *logits = (float *)room((size_t)f->vocab * 8);
+    advance(s, f, 9);
+    advance(with, f, 9);
+    CHECK(same_logits(s, with), "%s: logits without the MTP layer", f->dir);
+    char *bytes = session_bytes(s, &size), *more = session_bytes(with, &other);
+    EXPECT(MOTE_EUNSUPPORTED, mote_feed_logits(s, f->tokens + 9, 2, logits, logits, &failure));
+    CHECK(session_is(s, bytes, size), "%s: refused MTP logits changed the session", f->dir);
+    CHECK(f->mtp == (size < other) && f->mtp == (s->parts.kv < with->parts.kv), "%s: memory without MTP", f->dir);
+    if (f->mtp) refuse_bytes(with, bytes, size, MOTE_EINVAL, "a session without the MTP layer");
+    EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
+    mote_reset(s);
+    EXPECT(MOTE_OK, mote_load(s, more, other, &failure));
+    CHECK(session_is(s, bytes, size) && clone && session_is(clone, bytes, size), "%s: rows not wanted", f->dir);
+    feed_to(s, f, f->T, "without the MTP layer");
+    feed_to(clone, f, f->T, "a clone without the MTP layer");
+    mote_session *all[] = {s, with, clone};
+    for (int i = 0; i < 3; i++) mote_session_close(all[i]);
+    void *memory[] = {bytes, more, logits};
+    for (int i = 0; i < 3; i++) free(memory[i]);
+}
+
+// Damaged copies of every type; one of a type that there is not has a checksum that fits.
+static void test_kv_damage(const fixture *f, int kv) {
+    mote_session *s = kv_session(f->m, f->T, 0, kv, 0), *t = kv_session(f->m, f->T, 0, MOTE_KV_BF16, 0);
+    size_t size;
+    saved_header h;
+    advance(s, f, 8);
+    advance(t, f, 5);
+    char *bytes = session_bytes(s, &size);
+    refuse_bytes(t, bytes, size - 1, MOTE_EFORMAT, "KV rows cut off");
+    refuse_bytes(t, bytes, size + 1, MOTE_EFORMAT, "too long");
+    memcpy(&h, bytes, sizeof h);
+    for (int32_t other = -1; other <= 5; other++) {
+        saved_header changed = h;
+        changed.kv = other;
+        memcpy(bytes, &changed, sizeof h);
+        changed.checksum = saved_checksum(bytes, size);
+        memcpy(bytes, &changed, sizeof h);
+        if (other != kv && f->m->info.attention_layers + f->mtp > 0) refuse_bytes(t, bytes, size, MOTE_EFORMAT, "another KV type");
+        changed.kv = kv;
+        changed.mtp = other;
+        memcpy(bytes, &changed, sizeof h);
+        changed.checksum = saved_checksum(bytes, size);
+        memcpy(bytes, &changed, sizeof h);
+        if (other != h.mtp) refuse_bytes(t, bytes, size, MOTE_EFORMAT, "other MTP rows");
+    }
+    memcpy(bytes, &h, sizeof h);
+    bytes[size - 1] ^= 1;
+    refuse_bytes(t, bytes, size, MOTE_EFORMAT, "a bit of the last row");
+    bytes[size - 1] ^= 1;
+    EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));
+    free(bytes);
+    mote_session_close(s);
+    mote_session_close(t);
+}
+
+static void test_kv_types(const fixture *f) {
+    for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++) {
+        /* Root mean square, as a share of the logits': rounding may make a row choose other experts, so that a single
+           logit may move by as much as it is. */
+        test_kv_type(f, kv, kv == MOTE_KV_F32 ? 0 : kv == MOTE_KV_BF16 ? 0.01 : 0.25);
+        test_kv_damage(f, kv);
+        for (int to = MOTE_KV_F32; to <= MOTE_KV_FP8; to++) test_kv_conversion(f, kv, to);
+    }
+    test_no_mtp(f);
+}
+
 static void write_file(const char *path, const void *bytes, size_t size) {
     FILE *file = fopen(path, "wb");
     CHECK(file && fwrite(bytes, 1, size, file) == size && !fclose(file), "%s cannot be written", path);
@@ -1058,7 +1233,7 @@ static void test_open_misuse(const fixture *f, const char *tmp) {
 
 static void test_session_misuse(const fixture *f) {
     mote_session *s = NULL;
-    mote_session_options bad[6];
+    mote_session_options bad[8];
     memset(bad, 0, sizeof bad);
     bad[0].context = -1;
     bad[1].context = mote_model_info(f->m)->context_max + 1;
@@ -1066,7 +1241,9 @@ static void test_session_misuse(const fixture *f) {
     bad[3].chunk = MAX_CHUNK + 1;
     bad[4].threads = -1;
     bad[5].threads = MAX_THREADS + 1;
-    for (int i = 0; i < 6; i++) EXPECT(MOTE_EINVAL, mote_session_open(f->m, &bad[i], &s, &failure));
+    bad[6].kv = -1;
+    bad[7].kv = MOTE_KV_FP8 + 1;
+    for (int i = 0; i < 8; i++) EXPECT(MOTE_EINVAL, mote_session_open(f->m, &bad[i], &s, &failure));
     EXPECT(MOTE_EINVAL, mote_session_open(NULL, NULL, &s, &failure));
     EXPECT(MOTE_EINVAL, mote_session_open(f->m, NULL, NULL, &failure));
     CHECK(!s, "a refused session is no session");
@@ -1531,6 +1708,7 @@ static void test_states(const fixture *f) {
     test_stale_rows(f);
     test_clone(f);
     test_save(f);
+    test_kv_types(f);
     test_reset_and_full(f);
     test_feed_callbacks(f);
     test_on_token(f);

@@ -668,6 +668,36 @@ static void naive_norm_rotate(const float *x, const float *w, const attention_sh
     }
 }
 
+// Encoding: every code gives itself back; halfway between two neighbours the even one, and beside that the nearer one.
+static void test_kv_codes(void) {
+    int bad_bf16 = 0, bad_fp8 = 0;
+    for (uint32_t c = 0; c < 65536; c++) {
+        float f = float_of_bf16((uint16_t)c);
+        bad_bf16 += bf16_of_float(f) != (isnan(f) ? 0x7fff : c);
+        if (c % 0x8000 >= 0x7f80) continue;
+        uint32_t bits = c << 16, up = c + 1, even = c & 1 ? up : c;        /* up may be infinity: as rounding has it */
+        bad_bf16 += bf16_of_float(float_of_bits(bits | 0x8000)) != even;
+        bad_bf16 += bf16_of_float(float_of_bits(bits | 0x7fff)) != c || bf16_of_float(float_of_bits(bits | 0x8001)) != up;
+    }
+    CHECK(!bad_bf16, "BF16: %d roundings are wrong", bad_bf16);
+    for (uint32_t c = 0; c < 256; c++) {
+        float f = float_of_fp8((uint8_t)c), sign = c & 0x80 ? -1.0f : 1.0f;
+        bad_fp8 += fp8_of_float(f) != (c % 0x80 == 0x7f ? 0x7f : c);
+        if (c % 0x80 >= 0x7e) continue;
+        float half = (f + fp8_value(c + 1)) / 2;
+        bad_fp8 += fp8_of_float(half) != (c & 1 ? c + 1 : c);
+        bad_fp8 += fp8_of_float(nextafterf(half, 0)) != c || fp8_of_float(nextafterf(half, sign * 1000)) != c + 1;
+    }
+    CHECK(!bad_fp8, "FP8: %d roundings are wrong", bad_fp8);
+    static const float large[] = {448.0001f, 463.9f, 464, 465, 480, 1e4f, 3e38f, INFINITY};
+    for (int i = 0; i < 8; i++)
+        CHECK(fp8_of_float(large[i]) == 0x7e && fp8_of_float(-large[i]) == 0xfe, "FP8 of %g", (double)large[i]);
+    static const uint32_t nans[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff};
+    for (int i = 0; i < 5; i++)
+        CHECK(fp8_of_float(float_of_bits(nans[i])) == 0x7f && bf16_of_float(float_of_bits(nans[i])) == 0x7fff &&
+              isnan(float_of_fp8(0x7f)) && isnan(float_of_fp8(0xff)), "NaN %x", nans[i]);
+}
+
 // The output of head h at position t.
 static void naive_attention(const attention_case *c, int t, int h, float theta, double *out) {
     const attention_shape *s = &c->shape;
@@ -689,12 +719,13 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
 }
 
 // In blocks of T rows: o [length][heads][head_dim].
-static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, float *o) {
+static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, dtype kv_type, float *o) {
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
     float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2), *scores = floats((size_t)threads * n);
-    float *angles = floats(n * (size_t)s->rotary_dim);
+    float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
     memcpy(qg, c->qg, n * wide * 2 * sizeof(float));
+    memcpy(k_new, c->k, n * kv * sizeof(float));
     for (int first = 0; first < c->length; first += T) {
         int rows = c->length - first < T ? c->length - first : T;
         attention_job job;
@@ -705,8 +736,9 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.position = first;
         job.angles = angles;
         job.qg = qg + (size_t)first * wide * 2;
-        job.k_new = c->k + (size_t)first * kv;
+        job.k_new = k_new + (size_t)first * kv;
         job.v_new = c->v + (size_t)first * kv;
+        job.kv = kv_type;
         job.k = k;
         job.v = v;
         job.scores = scores;
@@ -715,8 +747,8 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         rotary_angles(angles, first, rows, s->rotary_dim, theta);
         stage_rope_attend(p, &job);
     }
-    float *all[] = {k, v, qg, scores, angles};
-    for (int i = 0; i < 5; i++) free(all[i]);
+    float *all[] = {k, v, qg, scores, angles, k_new};
+    for (int i = 0; i < 6; i++) free(all[i]);
 }
 
 static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, pool **pools) {
@@ -735,12 +767,17 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     double *want = (double *)room(length * wide * sizeof(double));
     float *o = floats(length * wide), *other = floats(length * wide);
     for (int i = 0; i < c.length * heads; i++) naive_attention(&c, i / heads, i % heads, 1e4f, want + i * head_dim);
-    attention_run(&c, pools[0], 1, 1, 1e4f, o);
-    CHECK(distance(o, want, length * wide) < 2e-5, "attention %d:%d heads of %d: off by %g", heads, kv_heads, head_dim,
-          distance(o, want, length * wide));
-    for (int T = 2; T <= 40; T += T < 5 ? 1 : 9) {
-        attention_run(&c, pools[T % 3], T % 3 + 1, T, 1e4f, other);
-        CHECK(same_bits(o, other, length * wide), "attention in blocks of %d differs", T);
+    for (dtype kv_type = DTYPE_F32; kv_type <= DTYPE_FP8; kv_type = (dtype)(kv_type + 1)) {
+        /* A key or value is off by at most 1/2^9 (BF16) or 1/2^4 (FP8) of itself: scores of some units move that much. */
+        double allowed = kv_type == DTYPE_F32 ? 2e-5 : kv_type == DTYPE_BF16 ? 0.02 : 0.35;
+        if (kv_type == DTYPE_F16) continue;
+        attention_run(&c, pools[0], 1, 1, 1e4f, kv_type, o);
+        CHECK(distance(o, want, length * wide) < allowed, "attention %d:%d heads of %d, KV type %d: off by %g", heads,
+              kv_heads, head_dim, kv_type, distance(o, want, length * wide));
+        for (int T = 2; T <= 40; T += T < 5 ? 1 : 9) {
+            attention_run(&c, pools[T % 3], T % 3 + 1, T, 1e4f, kv_type, other);
+            CHECK(same_bits(o, other, length * wide), "attention in blocks of %d differs, KV type %d", T, kv_type);
+        }
     }
     float *all[] = {c.qg, c.k, c.v, q_norm, k_norm, o, other};
     for (int i = 0; i < 7; i++) free(all[i]);
@@ -1029,11 +1066,13 @@ int main(int argc, char **argv) {
     test_deltanet(2, 2, 128, 128, 4, pools);
     test_rejected_rows(pools[0]);
     test_gated_norm(pools[1]);
+    test_kv_codes();
     test_attention(1, 1, 16, 16, pools);
     test_attention(2, 1, 24, 6, pools);
     test_attention(4, 4, 20, 10, pools);
     test_attention(8, 2, 32, 8, pools);
     test_attention(6, 2, 66, 2, pools);
+    test_attention(2, 1, 128, 64, pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
     test_moe_choose_nan();
