@@ -846,14 +846,15 @@ __device__ __forceinline__ int gpu_share(int groups, int *mine) {
    own groups only. IN gives the values of all token rows, in.values<ROWS>(v, T, col, square), and sums up their squares
    where there is a norm, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. */
 template <class F, int ROWS, class IN>
-__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint2 *fragments, float *square) {
+__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint2 *fragments, float *square,
+                                         const float *shared) {
     const int lane = threadIdx.x % 32, steps = F::per_load / 4;
 #pragma unroll (ROWS == 1 ? 2 : 1)
     for (int quad = lane; quad < mine * F::per_load; quad += 32) {       /* a group has per_load quads of columns */
         int col = (first * F::per_load + quad) * 4, group = first + quad / F::per_load, inside = quad % F::per_load;
         uint2 *to = fragments + (group * steps + inside % steps) * 8 * ROWS + inside / steps;
         float v[ROWS][4];
-        in.template values<ROWS>(v, T, col, square);
+        in.template values<ROWS>(v, T, col, square, shared);
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t * 4] = gpu_split<F>(v[t], &to[(ROWS + t) * 4]);
     }
@@ -954,7 +955,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int 
 typedef struct gpu_segment {     /* one matrix of a projection */
     gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has an octet of each */
     float *y;                    /* [T][rows] */
-    uint16_t *h;                 /* [T][rows], in two planes */
+    uint16_t *h;                 /* [T][h_row], in two planes */
     int first_block, blocks;
 } gpu_segment;
 
@@ -962,7 +963,8 @@ template <class IN> struct gpu_projection {
     gpu_ahead ahead;
     int count, T, cols, add;     /* add: y += instead of y = */
     float eps;
-    size_t h_plane;              /* elements of an h plane */
+    size_t h_plane, h_row;       /* elements of an h plane, and of a row in it */
+    float h_unit;                /* h is multiplied with it: FP8_X_UNIT for a down projection in FP8, else 1 */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
@@ -973,7 +975,8 @@ struct gpu_plain_rows {
     const float *x;              /* [T][cols] */
     int cols;
     __device__ __forceinline__ void begin(int, float *) const {}
-    template <int ROWS> __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+    template <int ROWS>
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
     }
@@ -986,7 +989,8 @@ struct gpu_norm_rows {
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     __device__ __forceinline__ void begin(int, float *) const {}
-    template <int ROWS> __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square) const {
+    template <int ROWS>
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square, const float *) const {
         float w[4];
         gpu_load4(w, norm + col, cols - col);
 #pragma unroll
@@ -1025,7 +1029,7 @@ template <class IN> struct gpu_segment_tiles {
             if (tile * TILE_ROWS + row < s.w.rows) s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row] = old + y;
         } else if (row < OCTET && tile * OCTET + row < s.w.rows) {
             float up = gpu_add_parts(part[row + OCTET][t]) * factor;
-            gpu_put_h(s.h, p.h_plane, (size_t)t * s.w.rows + tile * OCTET + row, y * gpu_sigmoid(y) * up);
+            gpu_put_h(s.h, p.h_plane, t * p.h_row + tile * OCTET + row, y * gpu_sigmoid(y) * up * p.h_unit);
         }
     }
 };
@@ -1039,7 +1043,7 @@ __device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p,
                                gpu_prefetch(p.ahead);
                                gpu_wait();
                                p.in.begin(p.T, shared);
-                               gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square);
+                               gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square, shared);
                            });
 }
 
@@ -1083,6 +1087,35 @@ static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projec
     }
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
+
+template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
+    p->segment[p->count].w = gpu_matrix_of(w);
+    p->segment[p->count++].y = y;
+}
+
+/* A projection of rms(x)(1 + norm), without segments yet. */
+static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
+    gpu_projection<gpu_norm_rows> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = cols;
+    p.eps = eps;
+    p.in.x = x;
+    p.in.norm = norm;
+    return p;
+}
+
+/* y = W x, or y += W x. */
+static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, const float *x, float *y, int T, int add) {
+    gpu_projection<gpu_plain_rows> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = w->cols;
+    p.add = add;
+    p.in.x = x;
+    gpu_add_segment(&p, w, y);
+    gpu_launch_projection(q, stage, &p, 0);
+}
 #endif
 
 /* ---- 7. Stage embed ----------------------------------------------------------------------------------------------
@@ -1093,6 +1126,32 @@ static void embed(const matrix *embed_tokens, const int32_t *ids, int T, float *
         decode(embed_tokens, data_row(embed_tokens, ids[t]), scale_row(embed_tokens, ids[t]), 0, embed_tokens->cols,
                x + (size_t)t * (size_t)embed_tokens->cols, embed_tokens->type);
 }
+
+#ifdef __CUDACC__
+
+typedef struct gpu_embedding {
+    gpu_matrix embed_tokens;
+    const gpu_step *step;
+    float *x;                    /* [T][cols] */
+    const float *hidden;         /* [GPU_ROWS][cols] final rows of the block before */
+    float *last_hidden;          /* [cols] that of the last row kept; NULL: not wanted */
+} gpu_embedding;
+
+/* Grid: (columns, T + 1): a row of blocks for each token, and one for last_hidden. */
+static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
+    int col = blockIdx.x * GPU_THREADS + threadIdx.x, t = blockIdx.y, cols = p.embed_tokens.cols;
+    gpu_trigger();
+    gpu_wait();
+    if (col >= cols) return;
+    if (t < (int)gridDim.y - 1) p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, p.step->ids[t], col);
+    else if (p.last_hidden && p.step->replay) p.last_hidden[col] = p.hidden[(size_t)(p.step->replay - 1) * cols + col];
+}
+
+static void gpu_embed(gpu_queue *q, const gpu_embedding *p, int T) {
+    int blocks = (p->embed_tokens.cols + GPU_THREADS - 1) / GPU_THREADS;
+    gpu_launch(q, GPU_EMBED, dtype_names[p->embed_tokens.type], gpu_embed_rows, blocks, T + 1, 0, p);
+}
+#endif
 
 /* ---- 8. Stages of a DeltaNet layer -------------------------------------------------------------------------------
    Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
@@ -1624,6 +1683,83 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
     linear(p, &job->w->out_proj, job->o, x, job->T, 1);
 }
 
+#ifdef __CUDACC__
+
+/* Prologue of out_proj: rms(o) norm SiLU(z), head by head. In the usual shape a warp meets whole heads of 128 columns, four
+   a lane, and knows their root mean square at once; else the factors of all heads are computed first, in shared memory. */
+struct gpu_gated_rows {
+    enum { normed = 0 };
+    const float *o, *z, *norm;   /* [T][cols], [T][cols], [head] */
+    int cols, head, whole;       /* whole: the usual shape */
+    float eps;
+    gpu_delta block;             /* whose window and log are brought up to date, now that all have read them */
+    __device__ __forceinline__ void begin(int T, float *shared) const {
+        int heads = cols / head, lane = threadIdx.x % 32;
+        if (whole) return;
+        for (int item = threadIdx.x / 32; item < T * heads; item += GPU_WARPS) {
+            float sum = 0;
+            for (int i = lane; i < head; i += 32) {
+                float v = __ldcg(o + (size_t)item * head + i);
+                sum = fmaf(v, v, sum);
+            }
+            sum = warp_sum(sum);
+            if (lane == 0) shared[item] = rsqrtf(sum / (float)head + eps);
+        }
+        __syncthreads();
+    }
+    template <int ROWS>
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *shared) const {
+        float w[4], g[ROWS][4];
+        gpu_load4(w, norm + col % head, cols - col);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) {
+            gpu_load4(v[t], o + (size_t)t * cols + col, t < T ? cols - col : 0);
+            gpu_load4(g[t], z + (size_t)t * cols + col, t < T ? cols - col : 0);
+        }
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) {
+            float factor = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) factor = fmaf(v[t][i], v[t][i], factor);
+            if (whole) factor = rsqrtf(fmaf(warp_sum(factor), 1.0f / 128, eps));
+            else factor = t < T && col < cols ? shared[t * (cols / head) + col / head] : 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[t][i] *= factor * w[i] * g[t][i] * gpu_sigmoid(g[t][i]);
+        }
+    }
+    __device__ __forceinline__ void end(int) const { gpu_delta_log(&block); }
+};
+
+/* The projections of a DeltaNet layer as the GPU takes them; see the plain ones above. */
+static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
+                             float *qkv, float *z, float *b, float *a) {
+    const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
+    float *to[4] = {qkv, z, b, a};
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
+    for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
+    gpu_launch_projection(q, GPU_IN_PROJ, &p, 0);
+}
+
+static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, const float *z, float *x) {
+    const deltanet_shape *s = &block->shape;
+    gpu_projection<gpu_gated_rows> p;
+    memset(&p, 0, sizeof p);
+    p.T = block->T;
+    p.cols = s->value_heads * s->value_dim;
+    p.add = 1;
+    p.in.o = block->o;
+    p.in.z = z;
+    p.in.norm = w->norm;
+    p.in.cols = p.cols;
+    p.in.head = s->value_dim;
+    p.in.whole = s->value_dim == 128 && p.cols % 1024 == 0;
+    p.in.eps = s->eps;
+    p.in.block = *block;
+    gpu_add_segment(&p, &w->out_proj, x);
+    gpu_launch_projection(q, GPU_OUT_PROJ, &p, (size_t)(GPU_ROWS * s->value_heads) * sizeof(float));
+}
+#endif
+
 /* ---- 9. Stages of an attention layer -----------------------------------------------------------------------------
    Grouped-query attention. q_proj yields for every head a query and an output gate, [q | gate]; query and key heads are
    normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
@@ -1987,12 +2123,372 @@ static void stage_experts_down(pool *p, moe_job *job) {
     parallel(p, job->shape->hidden, moe_down_rows, job);
 }
 
+#ifdef __CUDACC__
+
+enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = GPU_ROWS * GPU_TOP };  /* most: of a row, to choose from, of a block */
+
+/* The distinct routed experts of a block of rows, ascending; a weight of 0 says that a row does not use one. */
+typedef struct gpu_routing {
+    int32_t count, expert[GPU_CHOSEN];
+    float weight[GPU_CHOSEN][GPU_ROWS];
+} gpu_routing;
+
+typedef struct gpu_moe {
+    moe_shape shape;
+    int T;
+    gpu_matrix gate, up, down;   /* of expert 0 */
+    int64_t stride;              /* bytes from an expert's matrices to the next one's */
+    gpu_matrix shared_down;
+    const float *norm;
+    const float *router;         /* [T][experts] logits */
+    const float *shared_gate;    /* [T] logits */
+    gpu_routing *routing;        /* written by experts_up, read by experts_down */
+    int32_t *chosen;             /* this layer's count, for those who ask what was read */
+    uint16_t *h;                 /* [2 planes][1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
+    size_t h_plane, h_row;
+    float h_unit;                /* of the routed experts' h */
+    float *x;                    /* [T][hidden] residual */
+    gpu_ahead ahead;
+} gpu_moe;
+
+/* Elements of a row of h: whole groups in any format. What is behind an expert's size stays zero. */
+static size_t gpu_h_row(const moe_shape *s) {
+    return (size_t)(moe_width(s) + 63) / 64 * 64;
+}
+
+static size_t gpu_h_plane(const moe_shape *s) {
+    return (size_t)(1 + GPU_CHOSEN) * GPU_ROWS * gpu_h_row(s);
+}
+
+/* norm_router: the logits of router and shared_expert_gate, and the shared expert's h, which no choice precedes. */
+static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
+                            float *shared_gate, uint16_t *h) {
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->norm, s->hidden, T, s->eps);
+    gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
+    p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
+    p.segment[0].h = h;
+    p.h_plane = gpu_h_plane(s);
+    p.h_row = gpu_h_row(s);
+    p.h_unit = w->down_proj[s->experts].type == DTYPE_FP8 ? FP8_X_UNIT : 1;
+    gpu_add_segment(&p, &w->router, router);
+    gpu_add_segment(&p, &w->shared_expert_gate, shared_gate);
+    gpu_launch_projection(q, GPU_ROUTER, &p, 0);
+}
+
+/* One warp: the top_k best of a row's logits (the lower index first among equals), the r-th on lane r, and softmax over
+   them. N: logits a lane looks after, neighbours. */
+template <int N>
+__device__ __forceinline__ void gpu_choose(const float *logits, int experts, int top_k, int *expert, float *weight) {
+    int lane = threadIdx.x % 32;
+    uint32_t key[N], mine = 0;                              /* ordered like the floats; 0: taken, or none */
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t bits = lane * N + i < experts ? __float_as_uint(__ldcg(logits + lane * N + i)) : 0xffffffffu;
+        key[i] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    }
+    for (int r = 0; r < top_k; r++) {
+        uint32_t best = 0;
+        int at = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (key[i] > best) best = key[i], at = i;
+        uint32_t top = __reduce_max_sync(~0u, best);
+        int winner = __ffs((int)__ballot_sync(~0u, best == top)) - 1, which = __shfl_sync(~0u, lane * N + at, winner);
+        if (lane == r) *expert = which, mine = top;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane == winner && i == at) key[i] = 0;
+    }
+    float value = __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
+    float best = __shfl_sync(~0u, value, 0), share = lane < top_k ? __expf(value - best) : 0;
+    *weight = share / warp_sum(share);
+}
+
+/* All blocks find the same routing for themselves: that is quicker than to be told. Two barriers. */
+__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_routing *to, uint32_t *mask) {
+    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
+    float weight = 0;
+    if (threadIdx.x < GPU_EXPERTS / 32) mask[threadIdx.x] = 0;
+    for (int i = threadIdx.x; i < GPU_CHOSEN * GPU_ROWS; i += GPU_THREADS) to->weight[i / GPU_ROWS][i % GPU_ROWS] = 0;
+    __syncthreads();
+    if (t < p.T) {
+        const float *logits = p.router + (size_t)t * p.shape.experts;
+        if (p.shape.experts <= 256) gpu_choose<8>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
+        else gpu_choose<32>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
+        if (lane < p.shape.top_k) atomicOr(&mask[expert / 32], 1u << expert % 32);
+    }
+    __syncthreads();
+    int before = 0, all = 0;
+    for (int i = 0; i < words; i++) {
+        if (i == expert / 32) before = all + __popc(mask[i] & ((1u << expert % 32) - 1));
+        all += __popc(mask[i]);
+    }
+    if (t < p.T && lane < p.shape.top_k) {
+        to->expert[before] = expert;
+        to->weight[before][t] = weight;
+    }
+    if (threadIdx.x == 0) to->count = all;
+    __syncthreads();
+}
+
+/* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
+struct gpu_up_tiles {
+    enum { normed = 1 };
+    const gpu_moe &p;
+    const gpu_routing *routing;
+    const gpu_parts *parts;
+    __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
+    __device__ __forceinline__ bool valid(int tile) const { return tile < routing->count * p.gate.octets; }
+    __device__ __forceinline__ void octets(gpu_row *row, int tile) const {
+        int64_t shift = routing->expert[tile / p.gate.octets] * p.stride;
+        row[0] = gpu_octet(&p.gate, tile % p.gate.octets);
+        row[1] = gpu_octet(&p.up, tile % p.gate.octets);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            row[i].data += shift;
+            row[i].scale = (const float *)((const char *)row[i].scale + shift);
+        }
+    }
+    __device__ __forceinline__ float old(int, int, int) const { return 0; }
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
+                                          float) const {
+        int i = tile / p.gate.octets, at = tile % p.gate.octets * OCTET + row;
+        if (row >= OCTET || at >= p.gate.rows || routing->weight[i][t] == 0) return;
+        float factor = gpu_rms_factor(parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+        float gate = gpu_add_parts(part[row][t]) * factor, up = gpu_add_parts(part[row + OCTET][t]) * factor;
+        gpu_put_h(p.h, p.h_plane, ((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at, gate * gpu_sigmoid(gate) * up * p.h_unit);
+    }
+};
+
+template <class F, int ROWS>
+__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, const gpu_routing *routing, uint2 *fragments,
+                                           gpu_parts *parts) {
+    gpu_up_tiles tiles = {p, routing, parts};
+    gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x, p.gate.groups, p.gate.group_shift, p.T, fragments, parts,
+                           [&](int first, int mine, float *square) {
+                               gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, square, NULL);
+                           });
+}
+
+/* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
+template <int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    __shared__ gpu_routing routing;
+    __shared__ uint32_t mask[GPU_EXPERTS / 32];
+    gpu_trigger();
+    gpu_prefetch(p.ahead);
+    gpu_wait();
+    gpu_route(p, &routing, mask);
+    switch (p.gate.type) {
+        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
+        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
+        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
+        default: gpu_run_up<format_f32, ROWS>(p, &routing, (uint2 *)dynamic, &parts);
+    }
+    if (blockIdx.x) return;
+    for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
+        ((int32_t *)p.routing)[i] = ((const int32_t *)&routing)[i];
+    if (threadIdx.x == 0) *p.chosen = routing.count;
+}
+
+/* What a warp has in flight of experts_down: a group of an expert's tile, its rows' h, and their weights. */
+template <class F> struct gpu_down_piece {
+    gpu_piece w;
+    uint2 x[F::per_load / 4];
+    float weight[2];             /* of the token rows in this lane's columns of the result */
+};
+
+/* Group `group` of the expert in place `slot` of h (0: the shared one), with weight[GPU_ROWS]. */
+template <class F>
+__device__ __forceinline__ void gpu_load_down(gpu_down_piece<F> *piece, const gpu_moe &p, const gpu_row *row, int group,
+                                              int group_shift, int slot, const float *weight) {
+    int lane = threadIdx.x % 32, t = lane / 4 % 4, i = lane % 4;
+    gpu_load_piece<F>(&piece->w, row, group, group_shift, true);
+    const uint16_t *h = p.h + (lane / 16 ? p.h_plane : 0) + ((size_t)slot * GPU_ROWS + t) * p.h_row +
+                        (group * 4 + i) * F::per_load;
+#pragma unroll
+    for (int step = 0; step < F::per_load / 4; step++)
+        piece->x[step] = t < p.T && weight[t] != 0 ? __ldcg((const uint2 *)h + step) : make_uint2(0, 0);
+    piece->weight[0] = weight[2 * i % 4];
+    piece->weight[1] = weight[(2 * i + 1) % 4];
+}
+
+template <class F> __device__ __forceinline__ void gpu_multiply_down(float *sum, const gpu_down_piece<F> *piece) {
+    float part[4] = {0, 0, 0, 0};
+    gpu_multiply<F>(part, &piece->w, piece->x);
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = fmaf(piece->weight[i % 2], part[i], sum[i]);
+}
+
+/* The routed experts' share of a tile: a warp takes its groups of each of them in turn, AHEAD loads in flight. Which
+   warp adds what does not depend on who else is in the list, and who is not used adds an exact zero. */
+template <class F>
+__device__ __forceinline__ void gpu_down_routed(const gpu_moe &p, const gpu_routing *routing, int tile, float *sum) {
+    int mine, first = gpu_share(p.down.groups, &mine), count = routing->count * mine;
+    gpu_row base[2] = {gpu_octet(&p.down, 2 * tile), gpu_octet(&p.down, 2 * tile + 1)};
+    gpu_down_piece<F> piece[AHEAD];
+    for (int n = -AHEAD; n < count; n += AHEAD) {
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            int next = n + AHEAD + j;
+            if (n >= 0 && n + j < count) gpu_multiply_down<F>(sum, &piece[j]);
+            if (next >= count) continue;
+            int i = next / mine;
+            int64_t shift = routing->expert[i] * p.stride;
+            gpu_row row[2] = {base[0], base[1]};
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                row[half].data += shift;
+                row[half].scale = (const float *)((const char *)row[half].scale + shift);
+            }
+            gpu_load_down<F>(&piece[j], p, row, first + next % mine, p.down.group_shift, i + 1, routing->weight[i]);
+        }
+    }
+}
+
+/* The shared expert's share. */
+template <class F>
+__device__ __forceinline__ void gpu_down_shared(const gpu_moe &p, const float *weight, int tile, float *sum) {
+    int mine, first = gpu_share(p.shared_down.groups, &mine);
+    gpu_row row[2] = {gpu_octet(&p.shared_down, 2 * tile), gpu_octet(&p.shared_down, 2 * tile + 1)};
+    gpu_down_piece<F> piece;
+    for (int n = 0; n < mine; n++) {
+        gpu_load_down<F>(&piece, p, row, first + n, p.shared_down.group_shift, 0, weight);
+        gpu_multiply_down<F>(sum, &piece);
+    }
+}
+
+/* experts_down: x += the weighted sum of the experts' down projections. A block has 16 output rows, alone. */
+template <int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
+    __shared__ __align__(16) gpu_parts parts;
+    __shared__ gpu_routing routing;
+    __shared__ float shared_weight[GPU_ROWS];
+    int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
+    float sum[4] = {0, 0, 0, 0}, old = 0;
+    gpu_trigger();
+    gpu_prefetch(p.ahead);
+    gpu_wait();
+    for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
+        ((int32_t *)&routing)[i] = __ldcg((const int32_t *)p.routing + i);
+    if (out < GPU_ROWS) shared_weight[out] = out < p.T ? gpu_sigmoid(__ldcg(p.shared_gate + out)) : 0;
+    if (t < p.T && row < p.shape.hidden) old = __ldcg(&p.x[(size_t)t * p.shape.hidden + row]);
+    __syncthreads();
+    switch (p.down.type) {
+        case DTYPE_FP8: gpu_down_routed<format_fp8>(p, &routing, tile, sum); break;
+        case DTYPE_BF16: gpu_down_routed<format_bf16>(p, &routing, tile, sum); break;
+        case DTYPE_F16: gpu_down_routed<format_f16>(p, &routing, tile, sum); break;
+        default: gpu_down_routed<format_f32>(p, &routing, tile, sum);
+    }
+    switch (p.shared_down.type) {
+        case DTYPE_FP8: gpu_down_shared<format_fp8>(p, shared_weight, tile, sum); break;
+        case DTYPE_BF16: gpu_down_shared<format_bf16>(p, shared_weight, tile, sum); break;
+        case DTYPE_F16: gpu_down_shared<format_f16>(p, shared_weight, tile, sum); break;
+        default: gpu_down_shared<format_f32>(p, shared_weight, tile, sum);
+    }
+    gpu_put_part<ROWS>(parts.tile[0], sum);
+    __syncthreads();
+    if (t < p.T && row < p.shape.hidden)
+        p.x[(size_t)t * p.shape.hidden + row] = old + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
+}
+
+/* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
+static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
+    gpu_moe p;
+    memset(&p, 0, sizeof p);
+    p.shape = *s;
+    p.T = T;
+    p.gate = gpu_matrix_of(&w->gate_proj[0]);
+    p.up = gpu_matrix_of(&w->up_proj[0]);
+    p.down = gpu_matrix_of(&w->down_proj[0]);
+    p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
+    p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
+    p.norm = w->norm;
+    p.h_plane = gpu_h_plane(s);
+    p.h_row = gpu_h_row(s);
+    p.h_unit = p.down.type == DTYPE_FP8 ? FP8_X_UNIT : 1;
+    return p;
+}
+
+static void gpu_run_experts(gpu_queue *q, const gpu_moe *p) {
+    const moe_shape *s = &p->shape;
+    void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
+    size_t bytes = gpu_fragments_size(p->T == 1 ? 1 : GPU_ROWS, s->hidden);
+    int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
+    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
+    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>,
+               (s->hidden + TILE_ROWS - 1) / TILE_ROWS, 1, 0, p);
+}
+#endif
+
 /* ---- 11. Stage head -----------------------------------------------------------------------------------------------
    logits[t] = lm_head h[t], where h = rms(x)(1 + norm). h itself is what the MTP layer takes in. */
 
 static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, float *logits) {
     linear(p, lm_head, h, logits, T, 0);
 }
+
+#ifdef __CUDACC__
+
+/* logits = lm_head rms(x)(1 + norm): the norm is a prologue here. */
+static void gpu_head(gpu_queue *q, const matrix *lm_head, const float *norm, const float *x, int T, float eps,
+                     float *logits) {
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, norm, lm_head->cols, T, eps);
+    gpu_add_segment(&p, lm_head, logits);
+    gpu_launch_projection(q, GPU_HEAD, &p, 0);
+}
+
+/* What goes into the MTP layer's fc, and the final rows that the next block will ask for. Row t is for the position before
+   the block's row t: its token is the block's, its hidden row that of the row before. */
+typedef struct gpu_mtp_input {
+    gpu_matrix embed_tokens;
+    const gpu_step *step;
+    const float *x, *norm;       /* [T][cols] residual after the last layer, the final norm */
+    const float *last_hidden;    /* [cols] */
+    const float *norm_embedding, *norm_hidden;
+    float *hidden;               /* [T][cols] rms(x)(1 + norm) */
+    float *in;                   /* [T][2 cols] */
+    float eps;
+} gpu_mtp_input;
+
+/* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory; whole block. */
+__device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const float *norm, int cols, float eps,
+                                             float *shared) {
+    float sum = 0, all = 0;
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) sum = fmaf(from[i], from[i], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
+    __syncthreads();
+    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
+    float factor = rsqrtf(all / (float)cols + eps);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to[i] = from[i] * factor * (1.0f + norm[i]);
+    __syncthreads();
+}
+
+/* Grid: T blocks. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_constant__ gpu_mtp_input p) {
+    extern __shared__ float row[];                          /* [cols] */
+    __shared__ float shared[GPU_WARPS];
+    int t = blockIdx.x, cols = p.embed_tokens.cols;
+    float *in = p.in + (size_t)t * 2 * cols;
+    gpu_trigger();
+    gpu_wait();
+    gpu_norm_row(p.hidden + (size_t)t * cols, p.x + (size_t)t * cols, p.norm, cols, p.eps, shared);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[t], i);
+    __syncthreads();
+    gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
+    if (t) gpu_norm_row(row, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row(in + cols, t ? row : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
+}
+
+static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
+    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
+               (size_t)p->embed_tokens.cols * sizeof(float), p);
+}
+#endif
 
 /* ---- 12. Sampling ------------------------------------------------------------------------------------------------
    The next token, chosen on the device, so that the next step can start before the host knows it. What is to be computed
