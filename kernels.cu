@@ -1951,6 +1951,854 @@ static void stage_rope_attend(pool *p, attention_job *job) {
     parallel(p, job->T * job->shape->heads, attention_heads, job);
 }
 
+#ifdef __CUDACC__
+/* CUDA, rope_attend: flash decoding, split over the context. The positions are dealt in chunks of 64: chunk c of a kv head
+   belongs to split c % splits, so which positions form a part depends on the position alone, and a row gets the same bits
+   in any block of rows. A block (kv head, split) keeps, for all rows and all query heads of its kv head, the running
+   maximum m of the scores, l = sum of exp(score - m) and o = sum of exp(score - m) v; a position that a row does not see
+   adds exactly nothing. The parts are put together in the order of the splits, again by maximum and rescaled sums.
+
+   attend_fast, for heads of 256 with 64 rotated dimensions: query rows (token, head) are the A rows of mma, 16 to a tile.
+   A query, and later a weight exp(score - m), goes in as two terms of half precision (BF16 for a BF16 cache, F16 for FP8,
+   where each code is exact), high and low, so that the products are those of a float of 16 or more bits. Keys and values
+   go from the cache to the B operand without being moved between lanes:
+     scores   warp w has positions 8w..8w+7 of the chunk, lane (g, i) reads 16 bytes pieces i, i + 4, ... of row 8w + g; the
+              queries lie in shared memory in that order of dimensions.
+     values   warp w has dimensions 32w..32w+31, lane (g, i) reads 4 dimensions from 32w + 4g of the 16 positions that its
+              part of the B operand needs; byte permutes pair them.
+   The next chunk's rows are on their way while this one is computed, the first chunk's before gpu_wait: old rows never
+   change within a step. The new rows come from shared memory, rounded as the cache holds them.
+
+   Parts are put together first by clusters of 8 blocks (neighbouring splits) through distributed shared memory, each block
+   a slice of 32 dimensions; then, where there are several clusters, by the block that finishes its slice last (a ticket,
+   zero again afterwards). Before compute capability 9.0 there are no clusters, and the last block does all of it.
+   attend_any does any other shape, by plain loops. */
+
+enum {
+    ATTEND_CHUNK = 64,           /* positions */
+    ATTEND_CLUSTER = 8,          /* splits of a cluster, and slices of a head */
+    ATTEND_DIM = 256,            /* head_dim of attend_fast */
+    ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from row to row of o in shared memory */
+};
+
+typedef struct gpu_attention {
+    attention_shape shape;
+    const float *q_norm, *k_norm;                            /* [head_dim] */
+    const gpu_step *step;
+    int offset;                  /* position of the first row less step->position. A row before position 0 yields zeros */
+    int T;
+    const float *frequencies;    /* [rotary_dim / 2] */
+    const float *qg;             /* [T][heads][2][head_dim] */
+    const float *k_new, *v_new;  /* [T][kv_heads][head_dim] */
+    dtype kv;                    /* BF16 or FP8 */
+    void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
+    int context;
+    int splits;                  /* gpu_attention_splits */
+    float *parts;                /* gpu_attention_parts floats */
+    int *tickets;                /* [kv_heads][ATTEND_CLUSTER], zero between launches */
+    float *o;                    /* [T][heads][head_dim] */
+    int kv_only;                 /* append k and v, and no more */
+} gpu_attention;
+
+/* Which positions a block works on. */
+typedef struct attend_span {
+    int first;                   /* position of row 0 */
+    int end;                     /* positions in the cache after this step */
+    int chunks;                  /* that hold them */
+} attend_span;
+
+__device__ __forceinline__ attend_span attend_span_of(const gpu_attention *p) {
+    attend_span s;
+    s.first = p->step->position + p->offset;
+    s.end = min(s.first + p->T, p->context);
+    s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
+    return s;
+}
+
+/* Is position `at` appended here? Every block of attend_any that only appends owns all. */
+__device__ __forceinline__ bool attend_owns(const gpu_attention *p, const attend_span *s, int at) {
+    return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
+}
+
+/* cs[t][i] = cos, cs[t][rotary_dim / 2 + i] = sin of the angle of dimension i at row t's position. The angle is the
+   float that the C twin has; its multiple of pi is reduced in double, exact enough for any position. */
+__device__ __forceinline__ void attend_angles(const gpu_attention *p, int first, float *cs) {
+    int half = p->shape.rotary_dim / 2;
+    for (int j = threadIdx.x; j < p->T * half; j += GPU_THREADS) {
+        int t = j / half, i = j % half;
+        double turn = (double)((float)(first + t) * p->frequencies[i]) * 0.31830988618379067154;
+        float rest = (float)(turn - 2 * rint(turn / 2));
+        cs[t * 2 * half + i] = cospif(rest);
+        cs[t * 2 * half + half + i] = sinpif(rest);
+    }
+}
+
+/* 1 / rms of a head that the lanes of a warp hold the squares of. */
+__device__ __forceinline__ float attend_factor(const gpu_attention *p, float squares) {
+    return 1.0f / sqrtf(warp_sum(squares) / (float)p->shape.head_dim + p->shape.eps);
+}
+
+__device__ __forceinline__ uint8_t attend_fp8(float x) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return (uint8_t)pair;
+}
+
+/* Element `at` of a cache = x. */
+template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x) {
+    if (FP8) ((uint8_t *)cache)[at] = attend_fp8(x);
+    else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
+}
+
+/* Two codes of FP8, the low byte first, as a pair of F16. */
+__device__ __forceinline__ uint32_t attend_f16_pair(uint32_t codes) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)codes));
+    return pair;
+}
+
+__device__ __forceinline__ float attend_f16_low(uint32_t pair) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)pair));
+    return f;
+}
+
+template <bool FP8> __device__ __forceinline__ float attend_load(const void *cache, size_t at) {
+    return FP8 ? attend_f16_low(attend_f16_pair(((const uint8_t *)cache)[at]))
+               : bf16_low(((const uint16_t *)cache)[at]);
+}
+
+/* ---- attend_fast ---- */
+
+/* x and y as two terms each, in pairs: BF16 or F16. */
+template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float y, uint32_t *high, uint32_t *low) {
+    if (FP8) {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*high) : "f"(y), "f"(x));
+        float dx = x - attend_f16_low(*high), dy = y - attend_f16_low(*high >> 16);
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*low) : "f"(dy), "f"(dx));
+    } else {
+        *high = bf16_pair(x, y);
+        *low = bf16_pair(x - bf16_low(*high), y - bf16_high(*high));
+    }
+}
+
+template <bool FP8>
+__device__ __forceinline__ void attend_mma(float *c, const uint4 &a, uint32_t b0, uint32_t b1) {
+    if (FP8)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+/* Shared memory of a block. o takes the place of the queries when these are no longer needed, p that of the norms. */
+template <bool FP8, int TILES> struct attend_shared {
+    union {
+        uint4 q[TILES][2][ATTEND_DIM / 16][32];              /* A operands of the scores: high, low; 16 dimensions; lane */
+        float o[TILES * 16][ATTEND_STRIDE];
+    };
+    union {
+        float norm[2][ATTEND_DIM];                           /* q_norm, k_norm, for the start */
+        uint4 p[TILES][2][ATTEND_CHUNK / 16][32];            /* A operands of the values: weights, by 16 positions */
+    };
+    uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the cache holds them */
+    float cs[GPU_ROWS][64];
+    float top[TILES * 16][GPU_WARPS];                        /* largest score of a warp's positions; at the end sums */
+    float2 ml[TILES * 16];
+    int sees[TILES * 16];                                    /* the last position that a row sees */
+    int last;
+};
+
+/* A block's rows of a chunk, on their way to the B operands. */
+template <bool FP8> struct attend_rows {
+    uint4 k[FP8 ? 4 : 8];
+    uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [16 positions][of them 2i, 2i+1, 2i+8, 2i+9][4 dimensions] */
+};
+
+/* threadIdx.x, read anew: what is computed from it need not stay in registers from chunk to chunk. */
+__device__ __forceinline__ int attend_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+/* Loads what is in the cache from before this step: `old` positions. Registers for later ones get some old row, or zero
+   where the chunk has none: what is not seen has weight 0. */
+template <bool FP8>
+__device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+    int thread = attend_thread(), lane = thread % 32, at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
+    const uint4 *row = (const uint4 *)((const char *)p->k + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
+                                                                (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
+    bool some = chunk * ATTEND_CHUNK < old;
+#pragma unroll
+    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = some ? row[4 * j] : make_uint4(0, 0, 0, 0);
+}
+
+template <bool FP8>
+__device__ __forceinline__ void attend_load_v(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+    int thread = attend_thread(), lane = thread % 32, most = old - 1 - chunk * ATTEND_CHUNK;
+    int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
+    const char *base = (const char *)p->v + (size_t)chunk * ATTEND_CHUNK * stride +
+                       (blockIdx.x * ATTEND_DIM + thread / 32 * 32 + lane / 4 * 4) * (FP8 ? 1 : 2);
+#pragma unroll
+    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
+        int offset = min(j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2, most);
+        const char *row = base + (int64_t)offset * stride;
+        if (FP8) {
+            r->v[j / 4][j % 4][0] = most >= 0 ? *(const uint32_t *)row : 0;
+        } else {
+            uint2 two = most >= 0 ? *(const uint2 *)row : make_uint2(0, 0);
+            r->v[j / 4][j % 4][0] = two.x;
+            r->v[j / 4][j % 4][FP8 ? 0 : 1] = two.y;
+        }
+    }
+}
+
+/* The new rows among a chunk's, from shared memory. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_new_k(const attend_shared<FP8, TILES> *sh, const attend_span *s, int chunk,
+                                             attend_rows<FP8> *r) {
+    int lane = threadIdx.x % 32, at = chunk * ATTEND_CHUNK + threadIdx.x / 32 * 8 + lane / 4;
+    if (at < s->first || at >= s->end) return;
+#pragma unroll
+    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->fresh[0][at - s->first][lane % 4 + 4 * j];
+}
+
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_new_v(const attend_shared<FP8, TILES> *sh, const attend_span *s, int chunk,
+                                             attend_rows<FP8> *r) {
+    int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in units of 4 dimensions */
+#pragma unroll
+    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
+        int at = chunk * ATTEND_CHUNK + j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2;
+        if (at < s->first || at >= s->end) continue;
+        const uint32_t *row = (const uint32_t *)sh->fresh[1][at - s->first] + column * (FP8 ? 1 : 2);
+        r->v[j / 4][j % 4][0] = row[0];
+        r->v[j / 4][j % 4][FP8 ? 0 : 1] = row[FP8 ? 0 : 1];
+    }
+}
+
+/* A head in registers, element lane + 32 j in x[j]: norm, then rotation of the first 64. */
+__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, float *x, const float *norm, const float *cs) {
+    float sum = 0, factor;
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 32; j++) sum = fmaf(x[j], x[j], sum);
+    factor = attend_factor(p, sum);
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 32; j++) x[j] = x[j] * factor * (1.0f + norm[threadIdx.x % 32 + 32 * j]);
+    float a = x[0], b = x[1], c = cs[threadIdx.x % 32], s = cs[32 + threadIdx.x % 32];
+    x[0] = fmaf(a, c, -(b * s));
+    x[1] = fmaf(b, c, a * s);
+}
+
+/* Norms and rotates query row `row` (x, as above), and puts it where the scores' A operands lie. The scale of the scores
+   and log2(e), for exp2, go in here. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_put_query(attend_shared<FP8, TILES> *sh, int row, const float *x) {
+    enum { PIECE = FP8 ? 16 : 8 };                           /* elements in 16 bytes of the cache */
+    int lane = threadIdx.x % 32;
+    uint16_t *high = (uint16_t *)sh->q[row / 16][0], *low = (uint16_t *)sh->q[row / 16][1];
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 32; j++) {
+        int e = lane + 32 * j, step = e / (4 * PIECE) * (PIECE / 4) + e % PIECE / 4, i = e / PIECE % 4;
+        int at = step * 256 + (row % 8 * 4 + i) * 8 + row % 16 / 8 * 2 + e % 4 / 2 * 4 + e % 2;
+        uint32_t h, l;
+        attend_terms<FP8>(x[j] * (1.44269504f / 16.0f), 0, &h, &l);
+        high[at] = (uint16_t)h;
+        low[at] = (uint16_t)l;
+    }
+}
+
+/* Everything that comes before the chunks: queries, new rows of k and v. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s,
+                                               attend_shared<FP8, TILES> *sh) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = p->shape.heads / p->shape.kv_heads;
+    int rows = p->T * group, tiles = (rows + 15) / 16;
+    int which = warp / GPU_ROWS, t = warp % GPU_ROWS;        /* warps 0-3 take a new row of k each, warps 4-7 of v */
+    bool mine = t < p->T && attend_owns(p, s, s->first + t);
+    float extra[ATTEND_DIM / 32];
+    if (mine) {
+        const float *from = (which ? p->v_new : p->k_new) + ((size_t)t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM;
+#pragma unroll
+        for (int j = 0; j < ATTEND_DIM / 32; j++) extra[j] = from[lane + 32 * j];
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++) {
+        float x[2][ATTEND_DIM / 32];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = tile * 16 + half * 8 + warp;
+            size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+#pragma unroll
+            for (int j = 0; j < ATTEND_DIM / 32; j++) x[half][j] = row < rows ? p->qg[head * 2 * ATTEND_DIM + lane + 32 * j] : 0;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = tile * 16 + half * 8 + warp;
+            if (row < rows) attend_norm_rotate(p, x[half], sh->norm[0], sh->cs[row / group]);
+            attend_put_query<FP8, TILES>(sh, row, x[half]);
+        }
+    }
+    if (!mine) return;
+    if (!which) attend_norm_rotate(p, extra, sh->norm[1], sh->cs[t]);
+    size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * ATTEND_DIM;
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 32; j++) {
+        attend_store<FP8>(which ? p->v : p->k, at + lane + 32 * j, extra[j]);
+        attend_store<FP8>(sh->fresh[which][t], lane + 32 * j, extra[j]);
+    }
+}
+
+/* What a lane keeps from chunk to chunk. */
+template <int TILES> struct attend_state {
+    float m[TILES / 2];                                      /* of rows lane, lane + 32; in all warps alike */
+    float l[TILES][2];                                       /* of rows g, g+8 of a tile, the lane's own positions */
+    float o[TILES][4][4];                                    /* [tile][dimensions 8i + n and 8i + 4 + n of the warp's][C] */
+};
+
+/* Scores of the warp's 8 positions: c[tile] = q . k. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_scores(const attend_shared<FP8, TILES> *sh, const attend_rows<FP8> *r, int tiles,
+                                              float (*c)[4]) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < ATTEND_DIM / 16; step++) {
+        uint32_t b0, b1;
+        if (FP8) {
+            const uint4 &four = r->k[step / 4 % 4];
+            uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
+            b0 = attend_f16_pair(codes);
+            b1 = attend_f16_pair(codes >> 16);
+        } else {
+            const uint4 &four = r->k[step / 2 % (FP8 ? 4 : 8)];
+            b0 = step % 2 ? four.z : four.x;
+            b1 = step % 2 ? four.w : four.y;
+        }
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            if (tile >= tiles) break;
+            attend_mma<FP8>(c[tile], sh->q[tile][0][step][lane], b0, b1);
+            attend_mma<FP8>(c[tile], sh->q[tile][1][step][lane], b0, b1);
+        }
+    }
+}
+
+/* o += weights times values, for the warp's 32 dimensions. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_values(const attend_shared<FP8, TILES> *sh, const attend_rows<FP8> *r, int tiles,
+                                              attend_state<TILES> *state) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
+        uint32_t b[4][2];                                    /* [dimension][B operand] */
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
+            if (FP8) {
+                uint32_t low = __byte_perm(one[0], two[0], 0x5140), high = __byte_perm(one[0], two[0], 0x7362);
+                b[0][half] = attend_f16_pair(low);
+                b[1][half] = attend_f16_pair(low >> 16);
+                b[2][half] = attend_f16_pair(high);
+                b[3][half] = attend_f16_pair(high >> 16);
+            } else {
+                b[0][half] = __byte_perm(one[0], two[0], 0x5410);
+                b[1][half] = __byte_perm(one[0], two[0], 0x7632);
+                b[2][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x5410);
+                b[3][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x7632);
+            }
+        }
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            if (tile >= tiles) break;
+            uint4 high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                attend_mma<FP8>(state->o[tile][n], high, b[n][0], b[n][1]);
+                attend_mma<FP8>(state->o[tile][n], low, b[n][0], b[n][1]);
+            }
+        }
+    }
+}
+
+/* The largest score of each row, over the warp's positions, after masking what the row does not see. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, TILES> *sh, int chunk, int tiles, float (*c)[4]) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = tile * 16 + half * 8 + lane / 4, sees = sh->sees[row];
+            if (at > sees) c[tile][2 * half] = -INFINITY;
+            if (at + 1 > sees) c[tile][2 * half + 1] = -INFINITY;
+            float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            if (lane % 4 == 0) sh->top[row][warp] = top;
+        }
+    }
+}
+
+/* New maxima; weights of the warp's positions into shared memory; sums and o rescaled. FP8: weights times 2^14, so that
+   small ones keep their bits in F16; l and o both carry it. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_weights(attend_shared<FP8, TILES> *sh, int tiles, const float (*c)[4],
+                                               attend_state<TILES> *state) {
+    const float unit = FP8 ? 16384.0f : 1.0f;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float bases[TILES / 2], fades[TILES / 2];
+#pragma unroll
+    for (int k = 0; k < TILES / 2; k++) {
+        const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
+        float4 a = tops[0], b = tops[1];
+        float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+        m = fmaxf(m, state->m[k]);
+        bases[k] = m == -INFINITY ? 0 : m;
+        fades[k] = exp2f(state->m[k] - bases[k]);
+        state->m[k] = m;
+    }
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+        uint32_t high[2], low[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row */
+            float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
+            float x = exp2f(c[tile][2 * half] - base) * unit, y = exp2f(c[tile][2 * half + 1] - base) * unit;
+            state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
+            attend_terms<FP8>(x, y, &high[half], &low[half]);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                state->o[tile][n][2 * half] *= fade;
+                state->o[tile][n][2 * half + 1] *= fade;
+            }
+        }
+        ((uint2 *)&sh->p[tile][0][warp / 2][lane])[warp % 2] = make_uint2(high[0], high[1]);
+        ((uint2 *)&sh->p[tile][1][warp / 2][lane])[warp % 2] = make_uint2(low[0], low[1]);
+    }
+}
+
+/* The block's part into shared memory: ml and o of each row. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, int tiles, const attend_state<TILES> *state) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads();                                         /* q and top are no longer read */
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = tile * 16 + half * 8 + lane / 4;
+            float l = state->l[tile][half];
+            l += __shfl_xor_sync(~0u, l, 1);
+            l += __shfl_xor_sync(~0u, l, 2);
+            if (lane % 4 == 0) sh->top[row][warp] = l;
+            float4 *o = (float4 *)&sh->o[row][warp * 32 + lane % 4 * 8];
+            o[0] = make_float4(state->o[tile][0][2 * half], state->o[tile][1][2 * half], state->o[tile][2][2 * half],
+                               state->o[tile][3][2 * half]);
+            o[1] = make_float4(state->o[tile][0][2 * half + 1], state->o[tile][1][2 * half + 1],
+                               state->o[tile][2][2 * half + 1], state->o[tile][3][2 * half + 1]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < TILES / 2; k++)
+        if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
+    __syncthreads();
+    if (threadIdx.x < tiles * 16) {
+        float sum = 0;
+        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[threadIdx.x][w];
+        sh->ml[threadIdx.x].y = sum;
+    }
+    __syncthreads();
+}
+
+/* One row of several parts put together: m, l and 4 dimensions of o. */
+typedef struct attend_part { float m, l; float4 o; } attend_part;
+
+__device__ __forceinline__ void attend_join(attend_part *to, float top, float2 ml, float4 o) {
+    float weight = ml.x == -INFINITY ? 0 : exp2f(ml.x - top);
+    to->m = top;
+    to->l = fmaf(weight, ml.y, to->l);
+    to->o.x = fmaf(weight, o.x, to->o.x);
+    to->o.y = fmaf(weight, o.y, to->o.y);
+    to->o.z = fmaf(weight, o.z, to->o.z);
+    to->o.w = fmaf(weight, o.w, to->o.w);
+}
+
+/* o = o / l * sigmoid(gate) for 4 dimensions of a row; a row that saw nothing is 0. */
+__device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part) {
+    int group = p->shape.heads / p->shape.kv_heads;
+    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+    float4 gate = *(const float4 *)(p->qg + (head * 2 + 1) * ATTEND_DIM + column), o = part->o;
+    float l = part->l > 0 ? part->l : 1;
+    o.x = o.x / l * gpu_sigmoid(gate.x);
+    o.y = o.y / l * gpu_sigmoid(gate.y);
+    o.z = o.z / l * gpu_sigmoid(gate.z);
+    o.w = o.w / l * gpu_sigmoid(gate.w);
+    if (isnan(part->l)) o = make_float4(part->l, part->l, part->l, part->l);
+    *(float4 *)(p->o + head * ATTEND_DIM + column) = o;
+}
+
+/* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is what the
+   last step puts together: a cluster, or a single block. */
+__device__ __forceinline__ float *attend_part_o(const gpu_attention *p, int rows, int unit, int row, int column) {
+    return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
+}
+
+__device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int rows, int unit, int row, int slice) {
+    float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
+    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
+}
+
+/* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote
+   before is visible. */
+__device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *last = atomicAdd(ticket, 1) == count - 1;
+        if (*last) *ticket = 0;
+    }
+    __syncthreads();
+    if (*last) __threadfence();
+    return *last;
+}
+
+/* The item'th 4 dimensions of the slices that this block puts together: one of them, or all. */
+__device__ __forceinline__ void attend_item(int item, int rows, int slice, int *row, int *column) {
+    *row = item / 8 % rows;
+    *column = (slice < 0 ? item / 8 / rows : slice) * 32 + item % 8 * 4;
+}
+
+/* What a block does when the parts are put together. */
+typedef struct attend_place {
+    int unit, units;             /* its cluster (a block without clusters) of those that have work */
+    int ranks;                   /* blocks of its cluster that have work */
+    int slice;                   /* which dimensions it puts together; -1: all, it has no cluster */
+} attend_place;
+
+/* A cluster stays whole if one of its splits has work, unless that is all the work there is. */
+__device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, int chunks) {
+    attend_place at;
+#if __CUDA_ARCH__ >= 900
+    at.unit = chunks > 1 ? blockIdx.y / ATTEND_CLUSTER : blockIdx.y;
+    at.units = chunks > 1 ? min((chunks - 1) / ATTEND_CLUSTER + 1, p->splits / ATTEND_CLUSTER) : 1;
+    at.ranks = min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER);
+    at.slice = chunks > 1 ? (int)blockIdx.y % ATTEND_CLUSTER : -1;
+#else
+    at.unit = blockIdx.y;
+    at.units = max(1, min(chunks, p->splits));
+    at.ranks = 1;
+    at.slice = -1;
+#endif
+    return at;
+}
+
+__device__ __forceinline__ void attend_cluster_wait(int slice) {
+#if __CUDA_ARCH__ >= 900
+    if (slice < 0) return;
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+#endif
+}
+
+/* Puts the parts of all blocks together: see above. */
+template <bool FP8, int TILES>
+__device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, TILES> *sh,
+                                               const attend_place *place) {
+    int slice = place->slice, unit = place->unit, units = place->units;
+    int rows = p->T * (p->shape.heads / p->shape.kv_heads), items = rows * (slice < 0 ? ATTEND_CLUSTER : 1) * 8;
+    int row, column;
+    for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
+        attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+        float top = -INFINITY;
+        attend_item(item, rows, slice, &row, &column);
+        if (slice < 0) {
+            attend_join(&part, sh->ml[row].x, sh->ml[row], *(const float4 *)&sh->o[row][column]);
+        } else {
+#if __CUDA_ARCH__ >= 900
+            float2 ml[ATTEND_CLUSTER];
+            float4 o[ATTEND_CLUSTER];
+#pragma unroll
+            for (int i = 0; i < ATTEND_CLUSTER; i++) {
+                if (i >= place->ranks) break;
+                ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], i);
+                o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], i);
+                top = fmaxf(top, ml[i].x);
+            }
+#pragma unroll
+            for (int i = 0; i < ATTEND_CLUSTER; i++)
+                if (i < place->ranks) attend_join(&part, top, ml[i], o[i]);
+#endif
+        }
+        if (units == 1) {
+            attend_finish(p, row, column, &part);
+        } else {
+            *(float4 *)attend_part_o(p, rows, unit, row, column) = part.o;
+            if (item % 8 == 0) *attend_part_ml(p, rows, unit, row, column / 32) = make_float2(part.m, part.l);
+        }
+    }
+    if (units == 1 || !attend_is_last(&p->tickets[blockIdx.x * ATTEND_CLUSTER + max(slice, 0)], units, &sh->last)) return;
+    for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
+        attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+        float top = -INFINITY;
+        attend_item(item, rows, slice, &row, &column);
+#pragma unroll 4
+        for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, column / 32)).x);
+#pragma unroll 4
+        for (int i = 0; i < units; i++)
+            attend_join(&part, top, __ldcg(attend_part_ml(p, rows, i, row, column / 32)),
+                        __ldcg((const float4 *)attend_part_o(p, rows, i, row, column)));
+        attend_finish(p, row, column, &part);
+    }
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ATTEND_CLUSTERS __cluster_dims__(1, ATTEND_CLUSTER, 1)
+#else
+#define ATTEND_CLUSTERS
+#endif
+
+/* Blocks (kv head, split). FP8: type of the cache; TILES: 16 query rows each, as many as T rows can need. */
+template <bool FP8, int TILES>
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, TILES <= 2 ? 2 : 1)
+attend_fast(const __grid_constant__ gpu_attention p) {
+    extern __shared__ __align__(16) char memory[];
+    attend_shared<FP8, TILES> *sh = (attend_shared<FP8, TILES> *)memory;
+    attend_rows<FP8> r;
+    attend_state<TILES> state;
+    gpu_trigger();
+    attend_span s = attend_span_of(&p);
+    int group = p.shape.heads / p.shape.kv_heads, tiles = (p.T * group + 15) / 16, chunk = blockIdx.y;
+    attend_place place = attend_place_of(&p, s.chunks);
+    if (place.unit >= place.units) return;
+    int old = max(0, min(s.first, s.end));
+    attend_load_k<FP8>(&p, old, chunk, &r);
+    attend_load_v<FP8>(&p, old, chunk, &r);
+    attend_angles(&p, s.first, &sh->cs[0][0]);
+    sh->norm[0][threadIdx.x] = p.q_norm[threadIdx.x];
+    sh->norm[1][threadIdx.x] = p.k_norm[threadIdx.x];
+    if (threadIdx.x < TILES * 16) sh->sees[threadIdx.x] = min(s.first + (int)threadIdx.x / group, s.end - 1);
+    __syncthreads();
+    gpu_wait();
+    attend_prepare<FP8, TILES>(&p, &s, sh);
+    __syncthreads();
+    if ((chunk + 1) * ATTEND_CHUNK > s.first) {
+        attend_new_k<FP8, TILES>(sh, &s, chunk, &r);
+        attend_new_v<FP8, TILES>(sh, &s, chunk, &r);
+    }
+    memset(&state, 0, sizeof state);
+#pragma unroll
+    for (int k = 0; k < TILES / 2; k++) state.m[k] = -INFINITY;
+    for (; chunk < s.chunks; chunk += p.splits) {
+        float c[TILES][4];
+        int next = chunk + p.splits;
+        memset(c, 0, sizeof c);
+        attend_scores<FP8, TILES>(sh, &r, tiles, c);
+        if (next < s.chunks) {
+            attend_load_k<FP8>(&p, old, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, TILES>(sh, &s, next, &r);
+        }
+        attend_tops<FP8, TILES>(sh, chunk, tiles, c);
+        __syncthreads();
+        attend_weights<FP8, TILES>(sh, tiles, c, &state);
+        __syncthreads();
+        attend_values<FP8, TILES>(sh, &r, tiles, &state);
+        if (next < s.chunks) {
+            attend_load_v<FP8>(&p, old, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, TILES>(sh, &s, next, &r);
+        }
+    }
+    attend_put_part<FP8, TILES>(sh, tiles, &state);
+    place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: not kept in registers meanwhile */
+    attend_cluster_wait(place.slice);
+    attend_combine<FP8, TILES>(&p, sh, &place);
+    attend_cluster_wait(place.slice);                        /* the others may still read this block's shared memory */
+}
+
+/* ---- attend_any ---- */
+
+/* to[head_dim] = norm and rotation of x; one warp. The same operations as attend_norm_rotate. */
+__device__ __forceinline__ void attend_head(const gpu_attention *p, const float *x, const float *norm, const float *cs,
+                                            float *to) {
+    int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
+    float sum = 0, factor;
+    for (int i = lane; i < d; i += 32) sum = fmaf(x[i], x[i], sum);
+    factor = attend_factor(p, sum);
+    for (int i = lane; i < half; i += 32) {
+        float a = x[i] * factor * (1.0f + norm[i]), b = x[half + i] * factor * (1.0f + norm[half + i]);
+        to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
+        to[half + i] = fmaf(b, cs[i], a * cs[half + i]);
+    }
+    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * (1.0f + norm[i]);
+    __syncwarp();
+}
+
+/* Appends the new rows that are this block's. q: room for a head. */
+template <bool FP8>
+__device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs, float *q) {
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int t = 0; t < p->T; t++) {
+        if (!attend_owns(p, s, s->first + t)) continue;
+        size_t from = ((size_t)t * p->shape.kv_heads + blockIdx.x) * d;
+        size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
+        if (warp == 0) {
+            attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->k, to + i, q[i]);
+            __syncwarp();
+        } else if (warp == 1) {
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->v, to + i, p->v_new[from + i]);
+        }
+    }
+    __syncthreads();
+}
+
+/* Adds a chunk to m, l and o of a row that sees positions up to `sees`. */
+template <bool FP8>
+__device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q, float *weights,
+                                             float *o, float *m, float *l) {
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
+    int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
+    size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
+    for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
+        float sum = 0;
+        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(p->k, base + j * stride + i), sum);
+        sum = warp_sum(sum);
+        if (lane == 0) weights[j] = sum;
+    }
+    __syncthreads();
+    float top = *m, sum = 0;
+    for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
+    float shift = top == -INFINITY ? 0 : top, fade = exp2f(*m - shift);
+    for (int j = 0; j < count; j++) sum += exp2f(weights[j] - shift);
+    *m = top;
+    *l = fmaf(*l, fade, sum);
+    for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+        float value = o[i] * fade;
+        for (int j = 0; j < count; j++)
+            value = fmaf(exp2f(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
+        o[i] = value;
+    }
+    __syncthreads();
+}
+
+/* o = o / l * sigmoid(gate). */
+__device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int row, int column, float l, float o) {
+    int group = p->shape.heads / p->shape.kv_heads, d = p->shape.head_dim;
+    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+    p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
+}
+
+/* Puts the parts of `units` blocks together. */
+__device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int rows, int units) {
+    int d = p->shape.head_dim;
+    for (int item = threadIdx.x; item < rows * d; item += GPU_THREADS) {
+        int row = item / d, column = item % d;
+        float top = -INFINITY, l = 0, o = 0;
+        for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
+        for (int i = 0; i < units; i++) {
+            float2 ml = __ldcg(attend_part_ml(p, rows, i, row, 0));
+            float weight = ml.x == -INFINITY ? 0 : exp2f(ml.x - top);
+            l = fmaf(weight, ml.y, l);
+            o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
+        }
+        attend_finish_any(p, row, column, l, o);
+    }
+}
+
+/* Blocks (kv head, split), or (kv head) with kv_only. */
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS) attend_any(const __grid_constant__ gpu_attention p) {
+    extern __shared__ __align__(16) char memory[];
+    __shared__ float weights[ATTEND_CHUNK];
+    __shared__ int last;
+    int d = p.shape.head_dim, group = p.shape.heads / p.shape.kv_heads, rows = p.T * group;
+    float *q = (float *)memory, *o = q + d, *cs = o + d;
+    gpu_trigger();
+    attend_span s = attend_span_of(&p);
+    int unit = blockIdx.y, units = max(1, min(s.chunks, p.splits));
+    if (unit >= units) return;
+    attend_angles(&p, s.first, cs);
+    __syncthreads();
+    gpu_wait();
+    attend_append<FP8>(&p, &s, cs, q);
+    if (p.kv_only) return;
+    for (int row = 0; row < rows; row++) {
+        int t = row / group, sees = min(s.first + t, s.end - 1);
+        float m = -INFINITY, l = 0;
+        size_t head = (size_t)t * p.shape.heads + blockIdx.x * group + row % group;
+        if (threadIdx.x < 32) attend_head(&p, p.qg + head * 2 * d, p.q_norm, cs + t * p.shape.rotary_dim, q);
+        __syncthreads();
+        for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+            q[i] *= 1.44269504f / sqrtf((float)d);
+            o[i] = 0;
+        }
+        __syncthreads();
+        for (int chunk = unit; chunk * ATTEND_CHUNK <= sees; chunk += p.splits)
+            attend_chunk<FP8>(&p, chunk, sees, q, weights, o, &m, &l);
+        for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+            if (units == 1) attend_finish_any(&p, row, i, l, o[i]);
+            else *attend_part_o(&p, rows, unit, row, i) = o[i];
+        }
+        if (units > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, unit, row, 0) = make_float2(m, l);
+        __syncthreads();
+    }
+    if (units > 1 && attend_is_last(&p.tickets[blockIdx.x * ATTEND_CLUSTER], units, &last))
+        attend_combine_any(&p, rows, units);
+}
+
+/* ---- Launch ---- */
+
+static int gpu_attention_is_fast(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+}
+
+/* Shared memory of attend_any; a shape that needs more than GPU_SHARED cannot run. */
+static size_t gpu_attention_shared(const attention_shape *s) {
+    return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
+}
+
+/* Splits of the context: about two blocks for each multiprocessor, whole clusters. */
+static int gpu_attention_splits(const gpu_queue *q, const attention_shape *s) {
+    int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
+    return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
+}
+
+/* Floats of scratch for parts. */
+static size_t gpu_attention_parts(const attention_shape *s, int splits) {
+    return (size_t)splits * GPU_ROWS * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+}
+
+/* Ints of scratch for tickets, zero at first. */
+static size_t gpu_attention_tickets(const attention_shape *s) {
+    return (size_t)s->kv_heads * ATTEND_CLUSTER;
+}
+
+template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_attention *p) {
+    const char *format = FP8 ? "KV FP8" : "KV BF16";
+    int kv_heads = p->shape.kv_heads;
+    if (p->kv_only)
+        gpu_launch(q, GPU_ATTEND, format, attend_any<FP8>, kv_heads, 1, gpu_attention_shared(&p->shape), p);
+    else if (!gpu_attention_is_fast(&p->shape))
+        gpu_launch(q, GPU_ATTEND, format, attend_any<FP8>, kv_heads, p->splits, gpu_attention_shared(&p->shape), p);
+    else if (p->shape.heads / kv_heads <= 8)
+        gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 2>, kv_heads, p->splits, sizeof(attend_shared<FP8, 2>), p);
+    else
+        gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 4>, kv_heads, p->splits, sizeof(attend_shared<FP8, 4>), p);
+}
+
+/* rope_attend on the GPU. */
+static void gpu_rope_attend(gpu_queue *q, const gpu_attention *p) {
+    if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
+    else gpu_rope_attend_as<false>(q, p);
+}
+#endif
+
 /* out: x += o_proj o. */
 static void stage_out(pool *p, attention_job *job, float *x) {
     linear(p, &job->w->o_proj, job->o, x, job->T, 1);
