@@ -754,6 +754,7 @@ typedef struct load_item {
     int to_float;                              /* convert to float; else copied as it is */
     int is_scale;                              /* of FP8 blocks: must be below 128, see FP8_UNIT */
     const void **target;                       /* the pointer to set */
+    int rows, row_bytes;                       /* of a matrix: packed on a GPU; else 0 */
 } load_item;
 
 typedef struct binder {
@@ -885,13 +886,13 @@ static tensor *bind_find(binder *b, const uint64_t *shape, int dims, int allow_f
 }
 
 /* Puts `size` bytes from `offset` of a tensor on the list, to lie at the next 64-byte boundary of the arena. */
-static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size, int to_float, int is_scale,
-                      const void **target) {
+static load_item *bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size, int to_float, int is_scale,
+                            const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t elements = size * 8 / (uint64_t)container_types[t->type].bits, held = to_float ? elements * 4 : size;
     if (!item) {
         b->code = fail_memory(b->err);
-        return;
+        return NULL;
     }
     item->from = b->made ? NULL : t;
     item->made = made_floats_of(b->made ? b->name : "");
@@ -902,12 +903,22 @@ static void bind_load(binder *b, const tensor *t, uint64_t offset, uint64_t size
     item->to_float = to_float;
     item->is_scale = is_scale;
     item->target = target;
+    item->rows = item->row_bytes = 0;
     b->arena += (size_t)((held + 63) / 64 * 64);
     mote_module *m = &b->m->modules[b->kind];
     m->parameters += is_scale ? 0 : elements;
     m->bytes += held;
     m->bytes_per_token += held * b->used / b->of;
     if (!is_scale && b->kind != IN_MTP) b->m->info.active_parameters += elements * b->used / b->of;
+    return item;
+}
+
+/* Gives an item, the last bound, the room of a packed matrix. */
+static void bind_packed(binder *b, load_item *item, const matrix *w) {
+    if (!item) return;
+    item->rows = w->rows;
+    item->row_bytes = w->cols * dtype_size(w->type);
+    b->arena = item->at + gpu_packed_size(w->type, w->rows, w->cols);
 }
 
 /* W[rows][cols] of tensor b->name, with its FP8 scales where it has them. */
@@ -920,7 +931,7 @@ static void bind_matrix_here(binder *b, matrix *w, int rows, int cols) {
     w->cols = cols;
     w->block_rows = b->m->c.fp8_rows;
     w->block_cols = b->m->c.fp8_cols;
-    bind_load(b, t, 0, t->size, 0, 0, &w->data);
+    bind_packed(b, bind_load(b, t, 0, t->size, 0, 0, &w->data), w);
     if (t->type != TYPE_FP8) return;
     blocks[0] = (uint64_t)((rows - 1) / w->block_rows + 1);
     blocks[1] = (uint64_t)((cols - 1) / w->block_cols + 1);
@@ -998,7 +1009,7 @@ static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
             all[i]->type = (dtype)t->type;
             all[i]->rows = i < 2 ? c->expert_size : c->hidden;
             all[i]->cols = i < 2 ? c->hidden : c->expert_size;
-            bind_load(b, t, size * (uint64_t)(i < 2 ? 2 * e + i : e), size, 0, 0, &all[i]->data);
+            bind_packed(b, bind_load(b, t, size * (uint64_t)(i < 2 ? 2 * e + i : e), size, 0, 0, &all[i]->data), all[i]);
         }
     }
 }
@@ -1104,6 +1115,22 @@ static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
     return 1;
 }
 
+/* What the kernels ask of a model. */
+static int check_gpu(const binder *b) {
+    const config *c = &b->m->c;
+    const char *wrong = NULL;
+    if (b->m->gpu < 0) return MOTE_OK;
+    if (c->hidden % 4 || c->expert_size % 4 || c->shared_size % 4 || c->heads * c->head_dim % 4 ||
+        c->value_heads * c->value_dim % 4)
+        wrong = "hidden, expert and head sizes that are no multiples of 4";
+    if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
+    if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>
+            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64))
+        wrong = "FP8 blocks whose sides are no powers of two, or less than 64 columns,";
+    return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
+                 : MOTE_OK;
+}
+
 /* Before loading, when all addresses are NULL, this compares the types; after it, the addresses, too. */
 static int check_experts(const binder *b) {
     const mote_model *m = b->m;
@@ -1141,6 +1168,7 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     for (int i = 0; i < c->layers && !b->code; i++) bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
     if (m->has_mtp) bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
     if (!b->code) bind_leftovers(b, callbacks);
+    if (!b->code) b->code = check_gpu(b);
     if (!b->code) b->code = check_experts(b);
 }
 
@@ -1630,6 +1658,31 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
 }
 #endif
 
+#ifdef __CUDACC__
+/* Packs every matrix in place, by way of a copy that is as large as the largest. */
+static int pack_weights(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items, largest = 0;
+    char *copy = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (items[i].rows && items[i].size > largest) largest = (size_t)items[i].size;
+    cudaError_t status = cudaMalloc((void **)&copy, largest ? largest : 1);
+    for (size_t i = 0; i < n && status == cudaSuccess; i++) {
+        gpu_packing p;
+        if (!items[i].rows) continue;
+        p.from = copy;
+        p.to = b->m->arena + items[i].at;
+        p.rows = items[i].rows;
+        p.row_bytes = items[i].row_bytes;
+        status = cudaMemcpyAsync(copy, p.to, (size_t)items[i].size, cudaMemcpyDeviceToDevice, 0);
+        if (status == cudaSuccess) status = gpu_pack(&p, b->m->gpu_sms);
+    }
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    (void)cudaFree(copy);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "packing the weights");
+}
+#endif
+
 static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     int code = arena_open(b, err);
     if (code) return code;
@@ -1637,6 +1690,7 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     if (b->m->gpu < 0) code = load_here(b, callbacks, err);
 #ifdef __CUDACC__
     else code = load_gpu(b, callbacks, err);
+    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
 #endif
     if (!code) report(callbacks, "loading weights", 1);
     return code;
@@ -1763,6 +1817,7 @@ static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *
         cudaError_t status = cudaDeviceSynchronize();
         if (status != cudaSuccess) code = gpu_fail(err, status, "making weights");
     }
+    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
 #endif
     if (!code) report(callbacks, "making weights", 1);
     return code;
@@ -2211,8 +2266,11 @@ struct mote_session {
     const mote_model *m;
     mote_session_options o;      /* with defaults filled in */
     pool *threads;
-    float *memory;
+    float *memory;               /* KV, state and scratch; on a GPU in its memory */
+    float *here;                 /* on a GPU: what the host works on, pinned, here_floats of them */
+    size_t here_floats;
     memory_parts parts;
+    struct gpu_session *gpu;     /* NULL: on the CPU */
     int32_t *tokens;             /* [context] */
     int count;                   /* tokens of the timeline */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
@@ -2222,10 +2280,37 @@ struct mote_session {
     kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's; NULL where there are none */
     deltanet_state *deltanet;    /* [layers] */
     float *state;                /* all DeltaNet state, one piece */
-    float *last_hidden;          /* [hidden] after the final norm, of the last token */
-    float *logits;               /* [vocab] after the last token */
+    float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
+    float *logits;               /* [vocab] after the last token: see session_logits */
     scratch s;
 };
+
+#ifdef __CUDACC__
+enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
+
+struct gpu_session {
+    gpu_queue q;
+    cudaStream_t stream;
+    cudaGraphExec_t graph[GPU_KINDS][GPU_ROWS + 1];
+    gpu_step *step;
+    float *frequencies;                                     /* [rotary_dim / 2] */
+    float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
+    float *in, *z, *a, *b, *k, *decay, *k_new, *v_new, *o;
+    float *parts, *router, *shared_gate, *mtp_in;
+    float *logits, *mtp_logits;                             /* [GPU_ROWS][vocab] */
+    int *tickets, splits;
+    gpu_routing *routing;
+    int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
+    uint16_t *h;
+    uint64_t *picks;
+    volatile uint64_t *slot;                                /* pinned: what the sampler tells the host */
+    uint32_t sequence;
+    int rows;                                               /* of the last step: the last is the timeline's */
+    int head_done, logits_row, logits_here;                 /* are the last row's logits computed, in which row; on the host */
+    mote_launch *launches;
+    gpu_note *notes;
+};
+#endif
 
 typedef struct layout { float *base; size_t used; } layout;
 
@@ -2274,22 +2359,34 @@ static void layout_scratch(layout *l, const config *c, const mote_session_option
     s->weight = take(l, uses);
     s->use_weight = take(l, uses);
     s->h = take(l, uses * larger((size_t)c->expert_size, (size_t)c->shared_size));
-    s->sorted = take(l, (size_t)c->vocab);
     s->choice = (int32_t *)(void *)take(l, uses);
     s->list = (int32_t *)(void *)take(l, (size_t)c->experts + 1);
     s->first = (int32_t *)(void *)take(l, (size_t)c->experts + 2);
     s->use_row = (int32_t *)(void *)take(l, uses);
-    s->heap = (int32_t *)(void *)take(l, (size_t)c->vocab);
-    s->seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
 }
+
+/* What a session keeps where the host computes, also with a GPU. */
+static void layout_here(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
+    s->logits = take(l, (size_t)c->vocab);
+    s->tokens = (int32_t *)(void *)take(l, (size_t)o->context);
+    s->s.sorted = take(l, larger((size_t)c->vocab, (size_t)c->rotary_dim));
+    s->s.heap = (int32_t *)(void *)take(l, (size_t)c->vocab);
+    s->s.seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
+}
+
+#ifdef __CUDACC__
+static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g);
+#endif
 
 /* The type that MOTE_KV_... stands for. */
 static dtype kv_type_of(int kv) {
     return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
 }
 
-/* Lays out a session's memory from `base`, or counts it when base is NULL. kv and deltanet have room for all layers. */
-static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, mote_session *s) {
+/* Lays out a session's memory from `base`, on a GPU with the host's part from `here`, or counts it when base is NULL. kv
+   and deltanet have room for all layers. */
+static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, float *here,
+                                   mote_session *s) {
     const config *c = &m->c;
     layout l;
     memory_parts parts;
@@ -2308,9 +2405,21 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
         if (!c->is_attention[i]) layout_deltanet(&l, &m->deltanet, &s->deltanet[i]);
     parts.state = l.used - parts.kv;
     s->last_hidden = take(&l, (size_t)c->hidden);
-    s->logits = take(&l, (size_t)c->vocab);
-    s->tokens = (int32_t *)(void *)take(&l, (size_t)o->context);
-    layout_scratch(&l, c, o, &s->s);
+    if (m->gpu < 0) {
+        layout_here(&l, c, o, s);
+        layout_scratch(&l, c, o, &s->s);
+    }
+#ifdef __CUDACC__
+    if (m->gpu >= 0) {
+        layout host;
+        host.base = here;
+        host.used = 0;
+        layout_gpu(&l, m, o, s->gpu);
+        layout_here(&host, c, o, s);
+        s->here_floats = host.used;
+    }
+#endif
+    (void)here;
     parts.scratch = l.used - parts.kv - parts.state;
     return parts;
 }
@@ -2330,8 +2439,9 @@ static int session_options(const mote_model *m, const mote_session_options *give
     if (given) *o = *given;
     if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
     if (!o->chunk) o->chunk = DEFAULT_CHUNK;
+    if (m->gpu >= 0 && o->chunk > BLOCK) o->chunk = BLOCK;
     if (!o->threads) o->threads = processors();
-    if (o->kv == MOTE_KV_DEFAULT) o->kv = MOTE_KV_F32;
+    if (o->kv == MOTE_KV_DEFAULT) o->kv = m->gpu < 0 ? MOTE_KV_F32 : MOTE_KV_BF16;
     o->no_mtp = o->no_mtp != 0;
     if (o->context < 1 || o->context > m->c.context_max)
         return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context,
@@ -2342,6 +2452,9 @@ static int session_options(const mote_model *m, const mote_session_options *give
         return fail(err, MOTE_EINVAL, "%d threads, expected 1 to %d", o->threads, MAX_THREADS);
     if (o->kv < MOTE_KV_F32 || o->kv > MOTE_KV_FP8)
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
+    if (o->kv == MOTE_KV_F32 && m->gpu >= 0)
+        return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
+    if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d multiprocessors", o->sms);
     return MOTE_OK;
 }
 
@@ -2351,6 +2464,13 @@ static mote_session *session_shell(const mote_model *m) {
     s->m = m;
     s->kv = (kv_rows *)calloc((size_t)m->c.layers + 1, sizeof *s->kv);
     s->deltanet = (deltanet_state *)calloc((size_t)m->c.layers, sizeof *s->deltanet);
+#ifdef __CUDACC__
+    if (m->gpu >= 0) s->gpu = (struct gpu_session *)calloc(1, sizeof *s->gpu);
+    if (m->gpu >= 0 && !s->gpu) {
+        mote_session_close(s);
+        return NULL;
+    }
+#endif
     if (s->kv && s->deltanet) return s;
     mote_session_close(s);
     return NULL;
@@ -2366,7 +2486,7 @@ static int context_that_fits(const mote_model *m, const mote_session_options *op
     int fits = 0, over = m->c.context_max + 1;
     while (over - fits > 1) {
         o.context = fits + (over - fits) / 2;
-        memory_parts parts = layout_session(m, &o, NULL, s);
+        memory_parts parts = layout_session(m, &o, NULL, NULL, s);
         if (parts_bytes(&parts) <= left) fits = o.context;
         else over = o.context;
     }
@@ -2390,7 +2510,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
-        memory_parts parts = layout_session(m, &o, NULL, s);
+        memory_parts parts = layout_session(m, &o, NULL, NULL, s);
         uint64_t available = device_available(m);
         plan->weights = b.arena;
         plan->kv = parts.kv * sizeof(float);
@@ -2409,6 +2529,24 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     return code;
 }
 
+static int session_open_here(mote_session *s, mote_error *err) {
+    size_t bytes = parts_bytes(&s->parts);
+    uint64_t available = memory_available();
+    if (!available || bytes <= available) s->memory = (float *)calloc(1, bytes);
+    if (!s->memory)
+        return fail(err, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB of memory are free", s->o.context,
+                    (double)bytes * 1e-9, (double)available * 1e-9);
+    s->threads = pool_open(s->o.threads);
+    if (!s->threads) return fail(err, MOTE_ENOMEM, "the system gives no %d threads", s->o.threads);
+    layout_session(s->m, &s->o, s->memory, NULL, s);
+    return MOTE_OK;
+}
+
+#ifdef __CUDACC__
+static int gpu_session_open(mote_session *s, mote_error *err);
+static void gpu_session_close(mote_session *s);
+#endif
+
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error) {
     mote_session_options o;
@@ -2421,35 +2559,29 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     if (!s) return fail_memory(error);
     s->o = o;
     s->kv_type = kv_type_of(o.kv);
-    s->parts = layout_session(model, &o, NULL, s);
-    size_t bytes = parts_bytes(&s->parts);
-    uint64_t available = memory_available();
-    if (!available || bytes <= available) s->memory = (float *)calloc(1, bytes);
-    if (s->memory) s->threads = pool_open(o.threads);
-    if (!s->threads) {
-        code = s->memory ? fail(error, MOTE_ENOMEM, "the system gives no %d threads", o.threads)
-                         : fail(error, MOTE_ENOMEM, "a session of %d tokens needs %.2f GB, %.2f GB of memory are free",
-                                o.context, (double)bytes * 1e-9, (double)available * 1e-9);
+    s->parts = layout_session(model, &o, NULL, NULL, s);
+#ifdef __CUDACC__
+    if (s->gpu) code = gpu_session_open(s, error);
+#endif
+    if (!s->gpu) code = session_open_here(s, error);
+    if (code) {
         mote_session_close(s);
         return code;
     }
-    layout_session(model, &o, s->memory, s);
     *session = s;
     return MOTE_OK;
 }
 
 void mote_session_close(mote_session *session) {
     if (!session) return;
+#ifdef __CUDACC__
+    gpu_session_close(session);
+#endif
     pool_close(session->threads);
     free(session->memory);
     free(session->kv);
     free(session->deltanet);
     free(session);
-}
-
-void mote_reset(mote_session *session) {
-    session->count = session->valid = session->generated_from = session->logged = session->kept = 0;
-    memset(session->state, 0, session->parts.state * sizeof(float));
 }
 
 /* ---- 8. The forward pass -----------------------------------------------------------------------------------------
@@ -2556,7 +2688,7 @@ static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float
 
 /* Computes T <= chunk rows behind the timeline. logits: [T][vocab], or NULL for only those after the last row, into the
    session. The rows are not part of the timeline until session_keep. */
-static void forward(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits) {
+static void forward_here(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits) {
     const mote_model *m = s->m;
     scratch *w = &s->s;
     size_t last = (size_t)(T - 1);
@@ -2575,9 +2707,441 @@ static void forward(mote_session *s, const int32_t *ids, int T, float *logits, f
         stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
     }
     if (s->kv[m->c.layers].k) run_mtp(s, ids, s->count, T, mtp_logits);
+}
+
+/* ---- 9. The forward pass on a GPU --------------------------------------------------------------------------------
+   The same stages in the same order, for one to four rows. Their launches are captured once as a graph for each number of
+   rows and each kind of result, and replayed: position, kept rows and tokens are read from gpu_step, which gpu_begin, or
+   the sampler, writes before the graph runs. The host never waits inside a step: mote_step queues the choice of a token
+   and the step that runs it, and comes back when the token is known, while the GPU is still at work. So the logits of the
+   last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted. */
+
+#ifdef __CUDACC__
+
+/* Scratch of a session on a GPU, behind its KV and state. */
+static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g) {
+    const config *c = &m->c;
+    size_t T = GPU_ROWS, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
+    size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
+    size_t keys = (size_t)(c->key_heads * c->key_dim);
+    gpu_queue q;
+    memset(&q, 0, sizeof q);
+    q.sms = o->sms ? o->sms : m->gpu_sms;
+    g->splits = gpu_attention_splits(&q, &m->attention);
+    g->step = (gpu_step *)(void *)take(l, sizeof(gpu_step) / sizeof(float));
+    g->frequencies = take(l, (size_t)c->rotary_dim / 2 + 1);
+    g->x = take(l, T * hidden);
+    g->mtp_x = take(l, T * hidden);
+    g->hidden = take(l, T * hidden);
+    g->in = take(l, T * larger(2 * keys + values, 2 * heads));
+    g->z = take(l, T * values);
+    g->a = take(l, T * (size_t)c->value_heads);
+    g->b = take(l, T * (size_t)c->value_heads);
+    g->k = take(l, T * keys);
+    g->decay = take(l, T * (size_t)c->value_heads);
+    g->k_new = take(l, T * kv);
+    g->v_new = take(l, T * kv);
+    g->o = take(l, T * larger(values, heads));
+    g->parts = take(l, gpu_attention_parts(&m->attention, g->splits));
+    g->tickets = (int *)(void *)take(l, gpu_attention_tickets(&m->attention));
+    g->router = take(l, T * (size_t)c->experts);
+    g->shared_gate = take(l, T);
+    g->mtp_in = take(l, T * 2 * hidden);
+    g->logits = take(l, T * (size_t)c->vocab);
+    g->mtp_logits = take(l, T * (size_t)c->vocab);
+    g->routing = (gpu_routing *)(void *)take(l, sizeof(gpu_routing) / sizeof(float));
+    g->chosen = (int32_t *)(void *)take(l, (size_t)c->layers + 1);
+    g->h = (uint16_t *)(void *)take(l, gpu_h_plane(&m->moe));
+    g->picks = (uint64_t *)(void *)take(l, (size_t)GPU_PICKS * GPU_TOP_K * 2);
+}
+
+static int gpu_session_failed(const mote_session *s, mote_error *err) {
+    const gpu_queue *q = &s->gpu->q;
+    return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
+}
+
+static void gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, const deltanet_state *state, int T) {
+    struct gpu_session *g = s->gpu;
+    gpu_delta p;
+    memset(&p, 0, sizeof p);
+    p.shape = s->m->deltanet;
+    p.state = *state;
+    p.conv1d = l->deltanet.conv1d;
+    p.A_log = l->deltanet.A_log;
+    p.dt_bias = l->deltanet.dt_bias;
+    p.step = g->step;
+    p.T = T;
+    p.raw = g->in;
+    p.a = g->a;
+    p.b = g->b;
+    p.k = g->k;
+    p.decay = g->decay;
+    p.o = g->o;
+    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
+    gpu_conv_delta(q, &p);
+    gpu_gated_norm_out(q, &l->deltanet, &p, g->z, g->x);
+}
+
+static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, const kv_rows *kv, int T, float *x,
+                              int offset, int kv_only) {
+    struct gpu_session *g = s->gpu;
+    gpu_attention p;
+    memset(&p, 0, sizeof p);
+    p.shape = s->m->attention;
+    p.q_norm = l->attention.q_norm;
+    p.k_norm = l->attention.k_norm;
+    p.step = g->step;
+    p.offset = offset;
+    p.T = T;
+    p.frequencies = g->frequencies;
+    p.qg = g->in;
+    p.k_new = g->k_new;
+    p.v_new = g->v_new;
+    p.kv = s->kv_type;
+    p.k = kv->k;
+    p.v = kv->v;
+    p.context = s->o.context;
+    p.splits = g->splits;
+    p.parts = g->parts;
+    p.tickets = g->tickets;
+    p.o = g->o;
+    p.kv_only = kv_only;
+    gpu_norm_qkv(q, &p.shape, &l->attention, x, T, g->in, g->k_new, g->v_new);
+    gpu_rope_attend(q, &p);
+    if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
+}
+
+static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number) {
+    struct gpu_session *g = s->gpu;
+    gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
+    p.router = g->router;
+    p.shared_gate = g->shared_gate;
+    p.routing = g->routing;
+    p.chosen = g->chosen + number;
+    p.h = g->h;
+    p.x = x;
+    gpu_norm_router(q, &p.shape, &l->moe, x, T, g->router, g->shared_gate, g->h);
+    gpu_run_experts(q, &p);
+}
+
+static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_mtp_input p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.norm = m->norm;
+    p.last_hidden = s->last_hidden;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.hidden = g->hidden;
+    p.in = g->mtp_in;
+    p.eps = m->c.eps;
+    q->as = GPU_MTP;
+    q->layer = m->c.layers;
+    gpu_mtp_start(q, &p, T);
+    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
+    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
+    if (logits) {
+        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers);
+        gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
+    }
+    q->as = GPU_STAGES;
+}
+
+/* All launches of a step of T rows. */
+static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_embedding p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.hidden = g->hidden;
+    p.last_hidden = s->kv[m->c.layers].k ? s->last_hidden : NULL;
+    q->layer = -1;
+    gpu_embed(q, &p, T);
+    for (int i = 0; i < m->c.layers; i++) {
+        const layer *l = &m->layers[i];
+        q->layer = i;
+        if (l->is_attention) gpu_run_attention(s, q, l, &s->kv[i], T, g->x, 0, 0);
+        else gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
+        gpu_run_moe(s, q, l, T, g->x, i);
+    }
+    q->layer = -1;
+    if (kind == GPU_LAST_LOGITS)
+        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
+    if (s->kv[m->c.layers].k) gpu_run_mtp(s, q, T, kind == GPU_MTP_LOGITS);
+}
+
+/* Captures a step as a graph; the stages that q->stages leaves out are not in it. */
+static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind) {
+    gpu_queue *q = &s->gpu->q;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    if (!gpu_check(q, cudaStreamBeginCapture(s->gpu->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
+        return NULL;
+    gpu_run(s, q, T, kind);
+    cudaError_t status = cudaStreamEndCapture(s->gpu->stream, &graph);
+    if (gpu_check(q, status, "capturing a step"))
+        gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
+    if (graph) (void)cudaGraphDestroy(graph);
+    return ready;
+}
+
+static int gpu_enter(mote_session *s, mote_error *err) {
+    gpu_check(&s->gpu->q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    return gpu_session_failed(s, err);
+}
+
+/* Queues a captured step. The caller has seen to gpu_step. */
+static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
+    struct gpu_session *g = s->gpu;
+    if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind);
+    if (g->q.status == cudaSuccess)
+        gpu_check(&g->q, cudaGraphLaunch(g->graph[kind][T], g->stream), "launching a step");
+    g->rows = T;
+    g->head_done = kind != GPU_NO_LOGITS;
+    g->logits_row = kind >= GPU_ALL_LOGITS ? T - 1 : 0;
+    g->logits_here = 0;
+}
+
+/* Waits for all that was queued. */
+static int gpu_finish(mote_session *s, mote_error *err) {
+    gpu_check(&s->gpu->q, cudaStreamSynchronize(s->gpu->stream), "a step");
+    return gpu_session_failed(s, err);
+}
+
+/* The logits of the last row, on the GPU. */
+static const float *gpu_last_logits(mote_session *s) {
+    struct gpu_session *g = s->gpu;
+    const mote_model *m = s->m;
+    if (!g->head_done)
+        gpu_head(&g->q, &m->lm_head, m->norm, g->x + (size_t)(g->rows - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    g->head_done = 1;
+    return g->logits + (size_t)g->logits_row * (size_t)m->c.vocab;
+}
+
+/* Brings s->logits up to date. */
+static int gpu_fetch_logits(mote_session *s, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    if (g->logits_here) return MOTE_OK;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_check(&g->q, cudaMemcpyAsync(s->logits, gpu_last_logits(s), (size_t)s->m->c.vocab * sizeof(float),
+                                     cudaMemcpyDeviceToHost, g->stream), "reading the logits");
+    code = gpu_finish(s, err);
+    g->logits_here = !code;
+    return code;
+}
+
+static void gpu_set_step(mote_session *s, const int32_t *ids, int T) {
+    gpu_step step;
+    memset(&step, 0, sizeof step);
+    step.position = s->count;
+    step.replay = s->kept;
+    for (int t = 0; t < T; t++) step.ids[t] = ids[t];
+    gpu_begin(&s->gpu->q, s->gpu->step, &step);
+}
+
+/* forward() on a GPU. last: this row's logits may be asked for. */
+static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
+                       mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    size_t vocab = (size_t)s->m->c.vocab, skip = s->count == 0;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_set_step(s, ids, T);
+    gpu_launch_step(s, T, mtp_logits ? GPU_MTP_LOGITS : logits ? GPU_ALL_LOGITS : last ? GPU_LAST_LOGITS : GPU_NO_LOGITS);
+    if (logits)
+        gpu_check(&g->q, cudaMemcpyAsync(logits, g->logits, (size_t)T * vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                         g->stream), "reading the logits");
+    if (mtp_logits && (size_t)T > skip)
+        gpu_check(&g->q, cudaMemcpyAsync(mtp_logits, g->mtp_logits + skip * vocab,
+                                         ((size_t)T - skip) * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
+                  "reading the MTP logits");
+    return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
+}
+
+/* The token that the sampler tells; -1: a logit was not a number. */
+static int gpu_hear(mote_session *s, int32_t *id, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    for (unsigned i = 1; *g->slot >> 32 != g->sequence; i++) {
+        if (i % 4096) continue;
+        cudaError_t status = cudaStreamQuery(g->stream);
+        if (status != cudaErrorNotReady && *g->slot >> 32 != g->sequence)
+            gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
+        if (g->q.status != cudaSuccess) return gpu_session_failed(s, err);
+    }
+    *id = (int32_t)(uint32_t)*g->slot;
+    return *id < 0 ? fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?") : MOTE_OK;
+}
+
+/* mote_step without the host: chooses a token and runs it. */
+static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int n, int32_t *id, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    gpu_sampling p;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    memset(&p, 0, sizeof p);
+    p.logits = gpu_last_logits(s);
+    p.n = n;
+    p.temperature = sampling->temperature;
+    p.top_k = sampling->top_k;
+    p.top_p = sampling->top_p;
+    p.min_p = sampling->min_p;
+    p.seed = sampling->seed;
+    p.position = (uint64_t)s->count;
+    p.picks = g->picks;
+    p.next = g->step;
+    p.next_position = s->count;
+    p.next_replay = s->kept;
+    p.slot = g->slot;
+    p.sequence = ++g->sequence;
+    gpu_sample(&g->q, &p);
+    gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+    s->logged = 1;
+    s->kept = 0;
+    code = gpu_session_failed(s, err);
+    return code ? code : gpu_hear(s, id, err);
+}
+
+static void gpu_session_close(mote_session *s) {
+    struct gpu_session *g = s->gpu;
+    if (!g) return;
+    if (cudaSetDevice(s->m->gpu) == cudaSuccess) {
+        if (g->stream) (void)cudaStreamSynchronize(g->stream);
+        for (int kind = 0; kind < GPU_KINDS; kind++)
+            for (int T = 1; T <= GPU_ROWS; T++)
+                if (g->graph[kind][T]) (void)cudaGraphExecDestroy(g->graph[kind][T]);
+        if (g->stream) (void)cudaStreamDestroy(g->stream);
+        if (s->memory) (void)cudaFree(s->memory);
+        if (s->here) (void)cudaFreeHost(s->here);
+        if (g->slot) (void)cudaFreeHost((void *)g->slot);
+        (void)cudaGetLastError();
+    }
+    s->memory = NULL;
+    s->here = NULL;
+    free(g->launches);
+    free(g->notes);
+    free(g);
+}
+
+/* Rotary frequencies, as in rotary_angles. */
+static void gpu_set_frequencies(mote_session *s) {
+    int half = s->m->c.rotary_dim / 2;
+    float *f = s->s.sorted;                                 /* pinned, and not in use yet */
+    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(s->m->c.theta, (float)(2 * i) / (float)s->m->c.rotary_dim);
+    gpu_check(&s->gpu->q, cudaMemcpy(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice),
+              "copying the rotary frequencies");
+}
+
+/* Allocates a session's memory and captures the steps that every answer needs. On failure the caller closes it. */
+static int gpu_session_open(mote_session *s, mote_error *err) {
+    size_t bytes = parts_bytes(&s->parts), here = s->here_floats * sizeof(float);
+    struct gpu_session *g = s->gpu;
+    gpu_queue *q = &g->q;
+    uint64_t available = device_available(s->m);
+    if (available && bytes > available)
+        return fail(err, MOTE_ENOMEM,
+                    "a session of %d tokens needs %.2f GB, %.2f GB are free on %s: a context of %d tokens would fit",
+                    s->o.context, (double)bytes * 1e-9, (double)available * 1e-9, s->m->device,
+                    context_that_fits(s->m, &s->o, available, s));
+    q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
+    q->dependent = s->m->gpu_cc >= 90;
+    q->stages = ~0u;
+    q->as = GPU_STAGES;
+    gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
+    if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->here, here, cudaHostAllocDefault), "pinning memory");
+    if (q->status == cudaSuccess)
+        gpu_check(q, cudaHostAlloc((void **)&g->slot, sizeof *g->slot, cudaHostAllocMapped), "pinning memory");
+    if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
+    if (q->status != cudaSuccess) return gpu_session_failed(s, err);
+    layout_session(s->m, &s->o, s->memory, s->here, s);
+    memset(s->here, 0, here);
+    *g->slot = 0;
+    q->stream = g->stream;
+    gpu_check(q, cudaMemset(s->memory, 0, bytes), "clearing a session");
+    gpu_set_frequencies(s);
+    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++) g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS);
+    if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS);
+    return gpu_finish(s, err);
+}
+#endif
+
+/* Copies between the session's memory, which may be on a GPU, and memory here. */
+static int session_read(const mote_session *s, void *to, const void *from, size_t n, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu && n) {
+        mote_session *of = (mote_session *)s;
+        int code = gpu_enter(of, err);
+        if (code) return code;
+        gpu_check(&of->gpu->q, cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, of->gpu->stream), "reading a session");
+        return gpu_finish(of, err);
+    }
+#endif
+    (void)s;
+    (void)err;
+    memcpy(to, from, n);
+    return MOTE_OK;
+}
+
+static int session_write(mote_session *s, void *to, const void *from, size_t n, mote_error *err) {
+    return session_read(s, to, from, n, err);               /* the direction is in the addresses */
+}
+
+/* Where the final row of the last token is. On a GPU it moves to last_hidden when the next block begins. */
+static float *session_last_hidden(const mote_session *s) {
+#ifdef __CUDACC__
+    if (s->gpu && s->kept) return s->gpu->hidden + (size_t)(s->kept - 1) * (size_t)s->m->c.hidden;
+#endif
+    return s->last_hidden;
+}
+
+/* s->logits holds the last token's logits. */
+static int session_logits(const mote_session *s, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu && s->count) return gpu_fetch_logits((mote_session *)s, err);
+#endif
+    (void)s;
+    (void)err;
+    return MOTE_OK;
+}
+
+/* s->logits has been written from outside: it is what counts. */
+static int session_set_logits(mote_session *s, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu) {
+        s->gpu->head_done = s->gpu->logits_here = 1;
+        s->gpu->logits_row = 0;
+        return session_write(s, s->gpu->logits, s->logits, (size_t)s->m->c.vocab * sizeof(float), err);
+    }
+#endif
+    (void)s;
+    (void)err;
+    return MOTE_OK;
+}
+
+/* Computes T <= chunk rows behind the timeline. logits: [T][vocab], or NULL for only those after the last row, and these
+   need be there only if it is the `last` block of several. The rows are not part of the timeline until session_keep. */
+static int forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
+                   mote_error *err) {
+    int code = MOTE_OK;
+#ifdef __CUDACC__
+    if (s->gpu) code = gpu_forward(s, ids, T, last, logits, mtp_logits, err);
+#endif
+    if (!s->gpu) forward_here(s, ids, T, logits, mtp_logits);
+    (void)last;
+    (void)err;
     memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
     s->logged = T <= BLOCK ? T : 0;
     s->kept = 0;
+    return code;
 }
 
 /* Makes the first `rows` of the block just computed part of the timeline. All of them, or, of a block of at most BLOCK
@@ -2585,10 +3149,27 @@ static void forward(mote_session *s, const int32_t *ids, int T, float *logits, f
    next block runs. */
 static void session_keep(mote_session *s, int rows) {
     size_t hidden = (size_t)s->m->c.hidden;
-    memcpy(s->last_hidden, s->s.hidden + (size_t)(rows - 1) * hidden, hidden * sizeof(float));
+    if (!s->gpu) memcpy(s->last_hidden, s->s.hidden + (size_t)(rows - 1) * hidden, hidden * sizeof(float));
     s->count += rows;
     s->valid = s->count;
     s->kept = s->logged ? rows : 0;
+}
+
+static int session_clear_state(mote_session *s) {
+    size_t bytes = s->parts.state * sizeof(float);
+#ifdef __CUDACC__
+    if (s->gpu) {
+        if (!gpu_enter(s, NULL)) gpu_check(&s->gpu->q, cudaMemsetAsync(s->state, 0, bytes, s->gpu->stream), "clearing");
+        return gpu_session_failed(s, NULL);
+    }
+#endif
+    memset(s->state, 0, bytes);
+    return MOTE_OK;
+}
+
+void mote_reset(mote_session *session) {
+    session->count = session->valid = session->generated_from = session->logged = session->kept = 0;
+    session_clear_state(session);
 }
 
 /* ---- 9. Feeding tokens ------------------------------------------------------------------------------------------- */
@@ -2616,7 +3197,9 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
             return fail(error, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
-        forward(s, ids + done, T, logits ? logits + done * vocab : NULL, mtp_logits);
+        code = forward(s, ids + done, T, done + (size_t)T == count, logits ? logits + done * vocab : NULL, mtp_logits,
+                       error);
+        if (code) return code;
         session_keep(s, T);
         done += (size_t)T;
         if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
@@ -2640,7 +3223,7 @@ int mote_context(const mote_session *session) {
 }
 
 const float *mote_logits(const mote_session *session) {
-    return session->count ? session->logits : NULL;
+    return session->count && !session_logits(session, NULL) ? session->logits : NULL;
 }
 
 /* ---- 10. Sampling ------------------------------------------------------------------------------------------------
@@ -2771,6 +3354,7 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
     int code = check_sampling(sampling, error);
     if (!code && !session->count)
         code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+    if (!code) code = session_logits(session, error);
     if (code) return code;
     memcpy(w->sorted, session->logits, (size_t)n * sizeof(float));
     penalise(session, sampling);
@@ -2783,14 +3367,40 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
     return MOTE_OK;
 }
 
+/* Whether the device can choose the token by itself: no penalties, and a kind of sampling that it knows. */
+static int can_sample_there(const mote_session *s, const mote_sampling *p) {
+#ifdef __CUDACC__
+    int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
+                    p->frequency_penalty != 0;
+    return s->gpu && s->count && !penalties && gpu_can_sample(sample_vocab(s), p->temperature, p->top_k);
+#else
+    (void)s;
+    (void)p;
+    return 0;
+#endif
+}
+
 int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
+    mote_session *s = session;
+    mote_sampling greedy;
     int32_t next;
-    if (session->count >= session->o.context)
-        return fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", session->o.context);
-    int code = mote_sample(session, sampling, &next, error);
+    memset(&greedy, 0, sizeof greedy);
+    if (!sampling) sampling = &greedy;
+    if (s->count >= s->o.context)
+        return fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", s->o.context);
+    int code = check_sampling(sampling, error);
     if (code) return code;
-    forward(session, &next, 1, NULL, NULL);
-    session_keep(session, 1);
+    if (can_sample_there(s, sampling)) {
+#ifdef __CUDACC__
+        code = gpu_step_sampled(s, sampling, sample_vocab(s), &next, error);
+        if (!code) s->tokens[s->count] = next;
+#endif
+    } else {
+        code = mote_sample(s, sampling, &next, error);
+        if (!code) code = forward(s, &next, 1, 1, NULL, NULL, error);
+    }
+    if (code) return code;
+    session_keep(s, 1);
     *id = next;
     return MOTE_OK;
 }
@@ -2801,6 +3411,8 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     double total = 0, sum;
     if (!session->count) return fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
     if (n < 1 || n > vocab) return fail(error, MOTE_EINVAL, "%d tokens asked for, expected 1 to %d", n, vocab);
+    int code = session_logits(session, error);
+    if (code) return code;
     for (int i = 0; i < vocab; i++) w->heap[i] = i;
     for (int i = vocab / 2; i-- > 0;) heap_sink(w->heap, vocab, i, session->logits);
     float best = session->logits[w->heap[0]];
@@ -3047,8 +3659,13 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
         return fail_memory(error);
     }
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
-    memcpy(c->values, s->state, state * sizeof(float));
-    memcpy(c->values + state, s->last_hidden, hidden * sizeof(float));
+    int code = session_logits(s, error);
+    if (!code) code = session_read(s, c->values, s->state, state * sizeof(float), error);
+    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), error);
+    if (code) {
+        mote_checkpoint_free(c);
+        return code;
+    }
     memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
     *checkpoint = c;
     return MOTE_OK;
@@ -3067,10 +3684,11 @@ int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_e
     s->generated_from = c->generated_from;
     s->logged = c->logged;
     s->kept = c->kept;
-    memcpy(s->state, c->values, s->parts.state * sizeof(float));
-    memcpy(s->last_hidden, c->values + s->parts.state, hidden * sizeof(float));
+    int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), error);
+    if (!code)
+        code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), error);
     memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
-    return MOTE_OK;
+    return code ? code : session_set_logits(s, error);
 }
 
 typedef struct saved_header {
@@ -3101,14 +3719,14 @@ static void saved_add(saved_piece *pieces, int *n, void *at, size_t size, int is
     pieces[(*n)++].is_kv = is_kv;
 }
 
-static int saved_pieces(const mote_session *s, const saved_header *h, saved_piece *pieces) {
+static int saved_pieces(const mote_session *s, const saved_header *h, float *last_hidden, saved_piece *pieces) {
     const config *c = &s->m->c;
     size_t count = h->count < 0 ? 0 : (size_t)h->count;
     size_t rows = count * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
     int n = 0;
     saved_add(pieces, &n, s->tokens, count * sizeof *s->tokens, 0);
     saved_add(pieces, &n, s->state, s->parts.state * sizeof(float), 0);
-    saved_add(pieces, &n, s->last_hidden, (size_t)c->hidden * sizeof(float), 0);
+    saved_add(pieces, &n, last_hidden, (size_t)c->hidden * sizeof(float), 0);
     saved_add(pieces, &n, s->logits, (size_t)c->vocab * sizeof(float), 0);
     for (int i = 0; i <= c->layers; i++) {
         if (i < c->layers ? !c->is_attention[i] : !h->mtp) continue;
@@ -3119,10 +3737,11 @@ static int saved_pieces(const mote_session *s, const saved_header *h, saved_piec
 }
 
 /* saved_pieces in memory of their own, and the size of it all with the header; NULL: no memory. */
-static saved_piece *saved_layout(const mote_session *s, const saved_header *h, int *n, size_t *size) {
+static saved_piece *saved_layout(const mote_session *s, const saved_header *h, float *last_hidden, int *n,
+                                 size_t *size) {
     saved_piece *pieces = (saved_piece *)malloc((size_t)(2 * s->m->c.layers + 8) * sizeof *pieces);
     if (!pieces) return NULL;
-    *n = saved_pieces(s, h, pieces);
+    *n = saved_pieces(s, h, last_hidden, pieces);
     *size = sizeof(saved_header);
     for (int i = 0; i < *n; i++) *size += pieces[i].size;
     return pieces;
@@ -3152,10 +3771,16 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
 }
 
 /* One piece into the session. */
-static void saved_restore(const mote_session *s, const saved_piece *piece, const char *from, dtype kv) {
-    if (!piece->at) return;
-    if (!piece->is_kv || kv == s->kv_type) memcpy(piece->at, from, piece->size);
-    else kv_convert((char *)piece->at, s->kv_type, from, kv, piece->size / kv_size(kv));
+static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, mote_error *err) {
+    if (!piece->at) return MOTE_OK;
+    if (!piece->is_kv || kv == s->kv_type) return session_write(s, piece->at, from, piece->size, err);
+    size_t n = piece->size / kv_size(kv);
+    char *converted = (char *)malloc(n * kv_size(s->kv_type) + 1);
+    if (!converted) return fail_memory(err);
+    kv_convert(converted, s->kv_type, from, kv, n);
+    int code = session_write(s, piece->at, converted, n * kv_size(s->kv_type), err);
+    free(converted);
+    return code;
 }
 
 int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
@@ -3163,19 +3788,22 @@ int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t 
     int n;
     size_t size;
     saved_describe(session, &h);
-    saved_piece *pieces = saved_layout(session, &h, &n, &size);
+    saved_piece *pieces = saved_layout(session, &h, session_last_hidden(session), &n, &size);
+    int code = MOTE_OK;
     if (!pieces) return fail_memory(error);
     *count = size;
     if (size <= capacity) {
         char *to = (char *)bytes + sizeof h;
-        for (int i = 0; i < n; to += pieces[i++].size) memcpy(to, pieces[i].at, pieces[i].size);
+        code = session_logits(session, error);
+        for (int i = 0; i < n && !code; to += pieces[i++].size)
+            code = session_read(session, to, pieces[i].at, pieces[i].size, error);
         memcpy(bytes, &h, sizeof h);
         h.checksum = saved_checksum((const char *)bytes, size);
         memcpy(bytes, &h, sizeof h);
     }
     free(pieces);
-    return size <= capacity ? MOTE_OK
-                            : fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+    if (code || size <= capacity) return code;
+    return fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
 }
 
 /* Checks all of a saved session before any of it is used. */
@@ -3208,7 +3836,7 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && h.count > s->o.context)
         return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count,
                     s->o.context);
-    saved_piece *pieces = saved_layout(s, &h, &n, &expected);
+    saved_piece *pieces = saved_layout(s, &h, s->last_hidden, &n, &expected);
     if (!pieces) return fail_memory(error);
     int code = saved_check(s, &h, from, size, expected, error);
     from += sizeof h;
@@ -3219,14 +3847,16 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
             code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
     }
     for (int i = 0; !code && i < n; from += pieces[i++].size)
-        saved_restore(s, &pieces[i], from, kv_type_of(h.kv));
+        code = saved_restore(s, &pieces[i], from, kv_type_of(h.kv), error);
     free(pieces);
     if (code) return code;
     s->count = s->valid = h.count;
     s->generated_from = h.generated_from;
     s->logged = h.logged;
     s->kept = h.kept;
-    return MOTE_OK;
+    if (s->gpu && s->kept)
+        code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), error);
+    return code ? code : session_set_logits(s, error);
 }
 
 /* The whole session as bytes of its own; *bytes is the caller's to free in any case. */

@@ -204,6 +204,28 @@ typedef struct matrix {
     int block_rows, block_cols;
 } matrix;
 
+/* On a GPU a matrix is packed: eight rows (an octet) times 64 bytes (a group) lie together, see section 6. It is given
+   the room that takes on a CPU, too. */
+enum { OCTET = 8, GROUP_BYTES = 64, PIECE = OCTET * GROUP_BYTES };
+
+static int dtype_size(dtype type) {
+    return type == DTYPE_F32 ? 4 : type == DTYPE_FP8 ? 1 : 2;
+}
+
+/* Groups and octets of a matrix. */
+static int gpu_groups(dtype type, int cols) {
+    return (int)(((int64_t)cols * dtype_size(type) + GROUP_BYTES - 1) / GROUP_BYTES);
+}
+
+static int gpu_octets(int rows) {
+    return (rows + OCTET - 1) / OCTET;
+}
+
+/* Bytes of a packed matrix. */
+static size_t gpu_packed_size(dtype type, int rows, int cols) {
+    return (size_t)gpu_octets(rows) * (size_t)gpu_groups(type, cols) * PIECE;
+}
+
 enum {
     TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
     GROUP = 64                   /* token rows in one call */
@@ -611,7 +633,7 @@ __device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b
 
 #ifdef __CUDACC__
 
-enum { OCTET = 8, GROUP_BYTES = 64, PIECE = OCTET * GROUP_BYTES, TILE_ROWS = 2 * OCTET, AHEAD = 4 };
+enum { TILE_ROWS = 2 * OCTET, AHEAD = 4 };
 
 /* Word i, a constant after unrolling. */
 __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
@@ -684,24 +706,6 @@ typedef struct gpu_matrix {
     dtype type;
 } gpu_matrix;
 
-static int dtype_size(dtype type) {
-    return type == DTYPE_F32 ? 4 : type == DTYPE_FP8 ? 1 : 2;
-}
-
-/* Groups and octets of a matrix. */
-static int gpu_groups(dtype type, int cols) {
-    return (int)(((int64_t)cols * dtype_size(type) + GROUP_BYTES - 1) / GROUP_BYTES);
-}
-
-static int gpu_octets(int rows) {
-    return (rows + OCTET - 1) / OCTET;
-}
-
-/* Bytes of a packed matrix. */
-static size_t gpu_packed_size(dtype type, int rows, int cols) {
-    return (size_t)gpu_octets(rows) * (size_t)gpu_groups(type, cols) * PIECE;
-}
-
 /* log2 of n; -1: not a power of two. */
 static int log2_of(int n) {
     int shift = 0;
@@ -741,6 +745,14 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
         int64_t byte = piece % groups * GROUP_BYTES + at % GROUP_BYTES;
         p.to[at] = row < p.rows && byte < p.row_bytes ? p.from[row * p.row_bytes + byte] : 0;
     }
+}
+
+static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
+    gpu_packing p = *packing;
+    p.total = (int64_t)gpu_octets(p.rows) * ((p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES) * PIECE;
+    int64_t blocks = (p.total - 1) / GPU_THREADS + 1, most = (int64_t)sms * 8;
+    gpu_pack_kernel<<<(unsigned)(blocks < most ? blocks : most), GPU_THREADS>>>(p);
+    return cudaGetLastError();
 }
 
 /* Where the element [row][col] of a packed matrix is. */
@@ -980,7 +992,8 @@ struct gpu_plain_rows {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
     }
-    __device__ __forceinline__ void end(int) const {}
+    __device__ __forceinline__ void end() const {}
+    void select(int t, int) { x += (size_t)t * cols; }      /* row t alone */
 };
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
@@ -1003,7 +1016,8 @@ struct gpu_norm_rows {
                 v[t][i] *= 1.0f + w[i];
             }
     }
-    __device__ __forceinline__ void end(int) const {}
+    __device__ __forceinline__ void end() const {}
+    void select(int t, int) { x += (size_t)t * cols; }
 };
 
 /* The tiles of one segment that this block has. */
@@ -1063,7 +1077,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_const
         case DTYPE_F16: gpu_project_segment<format_f16, ROWS>(p, s, fragments, &parts, shared); break;
         default: gpu_project_segment<format_f32, ROWS>(p, s, fragments, &parts, shared);
     }
-    p.in.end(p.T);
+    p.in.end();
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1073,6 +1087,19 @@ template <class IN>
 static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p, size_t shared) {
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
     size_t bytes = gpu_fragments_size(p->T == 1 ? 1 : GPU_ROWS, p->cols) + shared;
+    if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
+        for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
+            gpu_projection<IN> one = *p;
+            one.T = 1;
+            one.in.select(t, p->T);
+            for (int i = 0; i < p->count; i++) {
+                if (one.segment[i].y) one.segment[i].y += (size_t)t * one.segment[i].w.rows;
+                if (one.segment[i].h) one.segment[i].h += (size_t)t * p->h_row;
+            }
+            gpu_launch_projection(q, stage, &one, shared);
+        }
+        return;
+    }
     int64_t tiles[PROJECTIONS], all = 0;
     for (int i = 0; i < p->count; i++) {
         int octets = p->segment[i].w.octets;
@@ -1727,7 +1754,14 @@ struct gpu_gated_rows {
             for (int i = 0; i < 4; i++) v[t][i] *= factor * w[i] * g[t][i] * gpu_sigmoid(g[t][i]);
         }
     }
-    __device__ __forceinline__ void end(int) const { gpu_delta_log(&block); }
+    __device__ __forceinline__ void end() const {
+        if (block.T) gpu_delta_log(&block);
+    }
+    void select(int t, int T) {
+        o += (size_t)t * cols;
+        z += (size_t)t * cols;
+        if (t < T - 1) block.T = 0;
+    }
 };
 
 /* The projections of a DeltaNet layer as the GPU takes them; see the plain ones above. */
@@ -2790,6 +2824,16 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_atten
         gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 2>, kv_heads, p->splits, sizeof(attend_shared<FP8, 2>), p);
     else
         gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 4>, kv_heads, p->splits, sizeof(attend_shared<FP8, 4>), p);
+}
+
+/* norm_qkv on the GPU. */
+static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
+                         float *qg, float *k, float *v) {
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
+    gpu_add_segment(&p, &w->q_proj, qg);
+    gpu_add_segment(&p, &w->k_proj, k);
+    gpu_add_segment(&p, &w->v_proj, v);
+    gpu_launch_projection(q, GPU_QKV, &p, 0);
 }
 
 /* rope_attend on the GPU. */
