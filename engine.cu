@@ -4,8 +4,9 @@
               3. Configuration                          4. Binding: every tensor by name, shape and type
               5. Loading                                6. Models
               7. Sessions: memory                       8. The forward pass
-              9. Feeding tokens                         10. Sampling
-              11. Generating text                       12. Checkpoints, copies and files
+              9. The forward pass on a GPU             10. Feeding tokens
+             11. Sampling                              12. Generating text
+             13. Checkpoints, copies and files         14. Measuring
 
    How a stage is computed is in kernels.cu, text in tokenizer.c; both are part of this one translation unit. It compiles
    as C11 and as C++17 (and CUDA). Compile it with optimisation (-O3): the loops of kernels.cu count on it. */
@@ -18,6 +19,9 @@
 #include "tokenizer.c"
 #include "kernels.cu"
 
+#ifdef __CUDACC__
+#include <cxxabi.h>
+#endif
 #include <sys/random.h>
 #include <time.h>
 
@@ -3172,7 +3176,7 @@ void mote_reset(mote_session *session) {
     session_clear_state(session);
 }
 
-/* ---- 9. Feeding tokens ------------------------------------------------------------------------------------------- */
+/* ---- 10. Feeding tokens ------------------------------------------------------------------------------------------- */
 
 static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
     if (!ids && n) return fail(err, MOTE_EINVAL, "no tokens given");
@@ -3226,7 +3230,7 @@ const float *mote_logits(const mote_session *session) {
     return session->count && !session_logits(session, NULL) ? session->logits : NULL;
 }
 
-/* ---- 10. Sampling ------------------------------------------------------------------------------------------------
+/* ---- 11. Sampling ------------------------------------------------------------------------------------------------
    The candidates lie in a heap, most probable on top; taking them off one by one stops as soon as top-k, top-p or min-p
    say so, which is after a few of a vocabulary of 248,320. */
 
@@ -3425,7 +3429,7 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     return MOTE_OK;
 }
 
-/* ---- 11. Generating text -----------------------------------------------------------------------------------------
+/* ---- 12. Generating text -----------------------------------------------------------------------------------------
    Tokens become bytes, bytes whole characters, characters pass the search for stop texts, and what passes is split into
    channels. Each step holds back only what it cannot decide yet. */
 
@@ -3620,7 +3624,7 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
     return MOTE_OK;
 }
 
-/* ---- 12. Checkpoints, copies and files ---------------------------------------------------------------------------
+/* ---- 13. Checkpoints, copies and files ---------------------------------------------------------------------------
    What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
    are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
@@ -3926,4 +3930,308 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     }
     free(bytes);
     return code;
+}
+
+/* ---- 14. Measuring -----------------------------------------------------------------------------------------------
+   What a step costs, on the GPU's own clock, and what really ran. A step cut down to some stages computes nothing of use,
+   but touches the same memory in the same order; so the timeline is empty before and after. */
+
+#ifdef __CUDACC__
+
+static uint64_t matrix_bytes(const matrix *w) {
+    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
+    if (w->type == DTYPE_FP8)
+        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
+    return n;
+}
+
+/* Bytes that the stages of one layer read in a step of T rows with `chosen` distinct experts and `length` tokens of KV. */
+static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, int chosen, int length) {
+    const config *c = &s->m->c;
+    const deltanet_weights *d = &l->deltanet;
+    const attention_weights *a = &l->attention;
+    const moe_weights *e = &l->moe;
+    uint64_t n = 0;
+    if (!l->is_attention) {
+        if (stages & MOTE_STAGE_IN_PROJ)
+            n += matrix_bytes(&d->in_proj_qkv) + matrix_bytes(&d->in_proj_z) + matrix_bytes(&d->in_proj_b) +
+                 matrix_bytes(&d->in_proj_a);
+        if (stages & MOTE_STAGE_DELTA) n += 2 * (uint64_t)(c->value_heads * c->value_dim * c->key_dim) * sizeof(float);
+        if (stages & MOTE_STAGE_OUT_PROJ) n += matrix_bytes(&d->out_proj);
+    } else {
+        if (stages & MOTE_STAGE_QKV) n += matrix_bytes(&a->q_proj) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
+        if (stages & MOTE_STAGE_ATTEND)
+            n += 2 * (uint64_t)length * (uint64_t)(c->kv_heads * c->head_dim) * kv_size(s->kv_type);
+        if (stages & MOTE_STAGE_O_PROJ) n += matrix_bytes(&a->o_proj);
+    }
+    if (stages & MOTE_STAGE_ROUTER)
+        n += matrix_bytes(&e->router) + matrix_bytes(&e->shared_expert_gate) + matrix_bytes(&e->gate_proj[c->experts]) +
+             matrix_bytes(&e->up_proj[c->experts]);
+    if (stages & MOTE_STAGE_UP) n += (uint64_t)chosen * (matrix_bytes(&e->gate_proj[0]) + matrix_bytes(&e->up_proj[0]));
+    if (stages & MOTE_STAGE_DOWN)
+        n += (uint64_t)chosen * matrix_bytes(&e->down_proj[0]) + matrix_bytes(&e->down_proj[c->experts]);
+    return n;
+}
+
+static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
+    const mote_model *m = s->m;
+    uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
+    for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
+    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone: it drafts nothing here */
+        n += matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_QKV, 0, 0);
+    return n;
+}
+
+/* The ids of step number i. */
+static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
+    for (int t = 0; t < T; t++) {
+        uint64_t random = ((uint64_t)i * GPU_ROWS + (uint64_t)t + 1) * 6364136223846793005u + 1442695040888963407u;
+        ids[t] = (int32_t)((random >> 33) % (uint64_t)s->m->c.vocab);
+    }
+}
+
+/* Moves the pretended timeline to where step number i begins. */
+static void measure_place(mote_session *s, const mote_measurement *m, int i) {
+    int room = s->o.context - m->rows - m->depth;
+    s->count = m->depth + (room > 0 ? i * m->rows % (room + 1) : 0);
+    s->logged = s->kept = i ? m->rows : 0;
+}
+
+/* Queues m->steps steps between events, after some to warm up, and writes each one's seconds. */
+static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, double *seconds_of) {
+    gpu_queue *q = &s->gpu->q;
+    cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
+    int32_t ids[GPU_ROWS];
+    if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
+    for (int i = 0; i < 2 * m->steps; i++) gpu_check(q, cudaEventCreate(&event[i]), "timing");
+    for (int i = -8; i < m->steps && q->status == cudaSuccess; i++) {
+        measure_place(s, m, i + 8);
+        measure_ids(s, i + 8, m->rows, ids);
+        gpu_set_step(s, ids, m->rows);
+        if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
+        gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
+        if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
+    }
+    gpu_check(q, cudaStreamSynchronize(q->stream), "timing");
+    for (int i = 0; i < m->steps; i++) {
+        float ms = 0;
+        if (q->status == cudaSuccess) gpu_check(q, cudaEventElapsedTime(&ms, event[2 * i], event[2 * i + 1]), "timing");
+        seconds_of[i] = ms * 1e-3;
+    }
+    for (int i = 0; i < 2 * m->steps; i++)
+        if (event[i]) (void)cudaEventDestroy(event[i]);
+    free(event);
+}
+
+/* Seconds of a step as a caller of mote_step (one row) or of forward (several) sees it. */
+static double measure_wall(mote_session *s, const mote_measurement *m, mote_error *err) {
+    int32_t ids[GPU_ROWS];
+    double start = 0;
+    for (int i = -4; i < m->steps; i++) {
+        int code = MOTE_OK;
+        if (i == 0) {
+            if (gpu_finish(s, err)) return 0;
+            start = seconds();
+        }
+        measure_place(s, m, i + 4);
+        measure_ids(s, i + 4, m->rows, ids);
+        if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
+        else code = forward(s, ids, m->rows, 1, NULL, NULL, err);
+        if (!code && m->rows > 1) code = gpu_finish(s, err);
+        if (code) return 0;
+    }
+    return gpu_finish(s, err) ? 0 : (seconds() - start) / m->steps;
+}
+
+static int by_seconds(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    unsigned stages = m->stages ? m->stages : MOTE_STAGE_ALL;
+    double *of = (double *)malloc((size_t)m->steps * sizeof *of);
+    int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
+    int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);
+    if (!code) {
+        g->q.stages = stages;
+        cudaGraphExec_t graph = gpu_capture(s, m->rows, m->rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+        g->q.stages = ~0u;
+        if (graph) measure_events(s, m, graph, of);
+        if (graph) (void)cudaGraphExecDestroy(graph);
+        code = gpu_session_failed(s, err);
+    }
+    if (!code) code = session_read(s, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
+    if (!code) {
+        qsort(of, (size_t)m->steps, sizeof *of, by_seconds);
+        m->fastest = of[0];
+        m->median = of[m->steps / 2];
+        m->slowest = of[m->steps - 1];
+        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
+        m->wall = stages == MOTE_STAGE_ALL ? measure_wall(s, m, err) : 0;
+        code = gpu_session_failed(s, err);
+    }
+    free(of);
+    free(chosen);
+    return code;
+}
+#endif
+
+int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
+    mote_measurement *m = measurement;
+    if (!m || m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
+        m->depth > session->o.context - m->rows)
+        return fail(error, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context",
+                    BLOCK);
+#ifdef __CUDACC__
+    if (session->gpu) {
+        const mote_launch *launches;
+        size_t count, counted = 0;
+        int code = mote_launches(session, m->rows, &launches, &count, error);
+        for (size_t i = 0; !code && i < count; i++)
+            for (int stage = 0; stage < GPU_STAGES; stage++)
+                counted += !strcmp(launches[i].stage, gpu_stage_names[stage]) && (!m->stages || m->stages >> stage & 1);
+        m->launches = (int)counted;
+        mote_reset(session);
+        if (!code) code = measure_step(session, m, error);
+        mote_reset(session);
+        return code;
+    }
+#endif
+    return fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
+}
+
+#ifdef __CUDACC__
+/* Reads n * 16 bytes, four loads of a thread in flight. */
+static __global__ void gpu_read(const uint4 *from, size_t n, uint32_t *out) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, all = (size_t)gridDim.x * blockDim.x;
+    uint32_t mixed = 0;
+    for (; i + 3 * all < n; i += 4 * all)
+        for (int j = 0; j < 4; j++) {
+            uint4 v = __ldcs(from + i + j * all);
+            mixed ^= v.x ^ v.y ^ v.z ^ v.w;
+        }
+    if (mixed == 0x9e3779b9u) *out = mixed;
+}
+
+/* The best of a few passes over `bytes` of memory. */
+static cudaError_t read_speed(const mote_model *m, const void *from, size_t bytes, uint32_t *out, double *best) {
+    cudaEvent_t begin = NULL, end = NULL;
+    cudaError_t status = cudaEventCreate(&begin);
+    if (status == cudaSuccess) status = cudaEventCreate(&end);
+    *best = 0;
+    for (int i = 0; i < 8 && status == cudaSuccess; i++) {
+        float ms = 0;
+        status = cudaEventRecord(begin);
+        gpu_read<<<(unsigned)m->gpu_sms * 8, GPU_THREADS>>>((const uint4 *)from, bytes / 16, out);
+        if (status == cudaSuccess) status = cudaGetLastError();
+        if (status == cudaSuccess) status = cudaEventRecord(end);
+        if (status == cudaSuccess) status = cudaEventSynchronize(end);
+        if (status == cudaSuccess) status = cudaEventElapsedTime(&ms, begin, end);
+        if (ms > 0 && (double)bytes / ms * 1e3 > *best) *best = (double)bytes / ms * 1e3;
+    }
+    if (begin) (void)cudaEventDestroy(begin);
+    if (end) (void)cudaEventDestroy(end);
+    return status;
+}
+#endif
+
+int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error) {
+#ifdef __CUDACC__
+    const size_t enough = (size_t)1 << 30;                  /* far more than any second-level cache */
+    if (model->gpu >= 0 && model->arena) {
+        uint32_t *out = NULL;
+        char *more = NULL;
+        size_t bytes = model->arena_size < enough ? enough : model->arena_size;
+        cudaError_t status = cudaSetDevice(model->gpu);
+        if (status == cudaSuccess) status = cudaMalloc((void **)&out, sizeof *out);
+        if (status == cudaSuccess && model->arena_size < enough) status = cudaMalloc((void **)&more, bytes);
+        if (status == cudaSuccess && more) status = cudaMemset(more, 1, bytes);
+        if (status == cudaSuccess)
+            status = read_speed(model, more ? more : model->arena, bytes, out, bytes_per_second);
+        (void)cudaFree(out);
+        (void)cudaFree(more);
+        return status == cudaSuccess ? MOTE_OK : gpu_fail(error, status, "measuring the read speed");
+    }
+#endif
+    (void)bytes_per_second;
+    return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the weights of the model are not on a GPU");
+}
+
+#ifdef __CUDACC__
+/* The kernel's name as the driver knows it, "gpu_project<gpu_norm_rows, 1>", in to. */
+static void kernel_name(const void *kernel, char *to, size_t size) {
+    const char *mangled = "?";
+    int failed = -1;
+    if (cudaFuncGetName(&mangled, kernel) != cudaSuccess) (void)cudaGetLastError();
+    char *name = abi::__cxa_demangle(mangled, NULL, NULL, &failed);
+    const char *text = failed ? mangled : name, *end = strchr(text, '(');
+    if (!strncmp(text, "void ", 5)) text += 5;
+    snprintf(to, size, "%.*s", end ? (int)(end - text) : (int)strlen(text), text);
+    free(name);
+}
+
+static cudaError_t describe_launch(const gpu_note *n, int rows, char *name, size_t size, mote_launch *l) {
+    cudaFuncAttributes about;
+    cudaError_t status = cudaFuncGetAttributes(&about, n->kernel);
+    if (status != cudaSuccess) return status;
+    kernel_name(n->kernel, name, size);
+    l->stage = gpu_stage_names[n->stage];
+    l->kernel = name;
+    l->format = n->format;
+    l->rows = rows;
+    l->layer = n->layer;
+    l->arch = about.binaryVersion;
+    l->grid[0] = (int)n->grid.x;
+    l->grid[1] = (int)n->grid.y;
+    l->grid[2] = 1;
+    l->block = GPU_THREADS;
+    l->registers = about.numRegs;
+    l->shared_bytes = (int)(about.sharedSizeBytes + n->shared);
+    l->stack_bytes = (int)about.localSizeBytes;
+    return cudaSuccess;
+}
+#endif
+
+int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
+    if (rows < 1 || rows > BLOCK) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", BLOCK);
+#ifdef __CUDACC__
+    struct gpu_session *g = session->gpu;
+    enum { NAME = 96 };
+    if (g) {
+        size_t room = (size_t)session->m->c.layers * 8 + 32;
+        int code = gpu_enter(session, error);
+        if (code) return code;
+        if (!g->notes) g->notes = (gpu_note *)malloc(room * sizeof *g->notes);
+        if (!g->launches) g->launches = (mote_launch *)malloc(room * (sizeof *g->launches + NAME));
+        if (!g->notes || !g->launches) return fail_memory(error);
+        g->q.notes = g->notes;
+        g->q.note_count = 0;
+        g->q.note_capacity = (int)room;
+        cudaGraphExec_t graph = gpu_capture(session, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+        g->q.notes = NULL;
+        if (graph) (void)cudaGraphExecDestroy(graph);
+        char *names = (char *)(g->launches + room);
+        for (int i = 0; i < g->q.note_count && g->q.status == cudaSuccess; i++)
+            gpu_check(&g->q, describe_launch(&g->notes[i], rows, names + (size_t)i * NAME, NAME, &g->launches[i]),
+                      "describing the launches");
+        code = gpu_session_failed(session, error);
+        if (code) return code;
+        *launches = g->launches;
+        *count = (size_t)g->q.note_count;
+        return MOTE_OK;
+    }
+#endif
+    (void)session;
+    (void)launches;
+    (void)count;
+    return fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
+}
+
+int mote_selftest(const char *device, int sms,
+                  void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                  int *failed, mote_error *error) {
+    (void)device; (void)sms; (void)row; (void)user; (void)failed;
+    return fail(error, MOTE_EDEVICE, "not yet");
 }
