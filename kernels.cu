@@ -1986,26 +1986,27 @@ static void stage_rope_attend(pool *p, attention_job *job) {
 }
 
 #ifdef __CUDACC__
-/* CUDA, rope_attend: flash decoding, split over the context. The positions are dealt in chunks of 64: chunk c of a kv head
-   belongs to split c % splits, so which positions form a part depends on the position alone, and a row gets the same bits
-   in any block of rows. A block (kv head, split) keeps, for all rows and all query heads of its kv head, the running
-   maximum m of the scores, l = sum of exp(score - m) and o = sum of exp(score - m) v; a position that a row does not see
-   adds exactly nothing. The parts are put together in the order of the splits, again by maximum and rescaled sums.
+/* CUDA, rope_attend: flash decoding, split over the context. The positions are dealt in chunks of 64: chunk c of a kv
+   head belongs to split c % splits, so which positions form a part depends on the position alone, and a row gets the
+   same bits in any block of rows. A block (kv head, split) keeps, for all rows and all query heads of its kv head, the
+   running maximum m of the scores, l = sum of exp(score - m) and o = sum of exp(score - m) v; a position that a row
+   does not see adds exactly nothing. The parts are put together in the order of the splits, again by maximum and
+   rescaled sums.
 
-   attend_fast, for heads of 256 with 64 rotated dimensions: query rows (token, head) are the A rows of mma, 16 to a tile.
-   A query, and later a weight exp(score - m), goes in as two terms of half precision (BF16 for a BF16 cache, F16 for FP8,
-   where each code is exact), high and low, so that the products are those of a float of 16 or more bits. Keys and values
-   go from the cache to the B operand without being moved between lanes:
-     scores   warp w has positions 8w..8w+7 of the chunk, lane (g, i) reads 16 bytes pieces i, i + 4, ... of row 8w + g; the
-              queries lie in shared memory in that order of dimensions.
-     values   warp w has dimensions 32w..32w+31, lane (g, i) reads 4 dimensions from 32w + 4g of the 16 positions that its
-              part of the B operand needs; byte permutes pair them.
+   attend_fast, for heads of 256 with 64 rotated dimensions: query rows (token, head) are the A rows of mma, 16 to a
+   tile. A query, and later a weight exp(score - m), goes in as two terms of half precision, high and low (BF16 for a
+   BF16 cache; F16 for FP8, where each code is exact), so that the products are those of a float of 16 or more bits.
+   Keys and values go from the cache to the B operand without being moved between lanes:
+     scores   warp w has positions 8w..8w+7 of the chunk, lane (g, i) reads pieces i, i + 4, ... of 16 bytes of row
+              8w + g; the queries lie in shared memory in that order of dimensions.
+     values   warp w has dimensions 32w..32w+31, lane (g, i) reads 4 dimensions from 32w + 4g of the 16 positions that
+              its part of the B operand needs; byte permutes pair them.
    The next chunk's rows are on their way while this one is computed, the first chunk's before gpu_wait: old rows never
    change within a step. The new rows come from shared memory, rounded as the cache holds them.
 
-   Parts are put together first by clusters of 8 blocks (neighbouring splits) through distributed shared memory, each block
-   a slice of 32 dimensions; then, where there are several clusters, by the block that finishes its slice last (a ticket,
-   zero again afterwards). Before compute capability 9.0 there are no clusters, and the last block does all of it.
+   Parts are put together first by clusters of 8 blocks (neighbouring splits) through distributed shared memory, each
+   block a slice of 32 dimensions; then, where there are several clusters, by the block that finishes its slice last (a
+   ticket, zero again afterwards). Before compute capability 9.0 there are no clusters, and the last block does it all.
    attend_any does any other shape, by plain loops. */
 
 enum {
@@ -2019,7 +2020,7 @@ typedef struct gpu_attention {
     attention_shape shape;
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const gpu_step *step;
-    int offset;                  /* position of the first row less step->position. A row before position 0 yields zeros */
+    int offset;                  /* position of row 0 less step->position; a row before position 0 yields zeros */
     int T;
     const float *frequencies;    /* [rotary_dim / 2] */
     const float *qg;             /* [T][heads][2][head_dim] */
@@ -2128,10 +2129,10 @@ __device__ __forceinline__ void attend_mma(float *c, const uint4 &a, uint32_t b0
             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-/* Shared memory of a block. o takes the place of the queries when these are no longer needed, p that of the norms. */
+/* Shared memory of a block. o takes the place of the queries when they are no longer needed, p that of the norms. */
 template <bool FP8, int TILES> struct attend_shared {
     union {
-        uint4 q[TILES][2][ATTEND_DIM / 16][32];              /* A operands of the scores: high, low; 16 dimensions; lane */
+        uint4 q[TILES][2][ATTEND_DIM / 16][32];              /* A operands of the scores: high, low */
         float o[TILES * 16][ATTEND_STRIDE];
     };
     union {
@@ -2146,10 +2147,12 @@ template <bool FP8, int TILES> struct attend_shared {
     int last;
 };
 
+static_assert(sizeof(attend_shared<false, 4>) <= GPU_SHARED, "shared memory of attend_fast");
+
 /* A block's rows of a chunk, on their way to the B operands. */
 template <bool FP8> struct attend_rows {
     uint4 k[FP8 ? 4 : 8];
-    uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [16 positions][of them 2i, 2i+1, 2i+8, 2i+9][4 dimensions] */
+    uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
 };
 
 /* threadIdx.x, read anew: what is computed from it need not stay in registers from chunk to chunk. */
@@ -2163,7 +2166,8 @@ __device__ __forceinline__ int attend_thread() {
    where the chunk has none: what is not seen has weight 0. */
 template <bool FP8>
 __device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
-    int thread = attend_thread(), lane = thread % 32, at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
+    int thread = attend_thread(), lane = thread % 32;
+    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
     const uint4 *row = (const uint4 *)((const char *)p->k + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
                                                                 (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
     bool some = chunk * ATTEND_CHUNK < old;
@@ -2216,7 +2220,8 @@ __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, TILES> *sh
 }
 
 /* A head in registers, element lane + 32 j in x[j]: norm, then rotation of the first 64. */
-__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, float *x, const float *norm, const float *cs) {
+__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, float *x, const float *norm,
+                                                   const float *cs) {
     float sum = 0, factor;
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 32; j++) sum = fmaf(x[j], x[j], sum);
@@ -2228,8 +2233,8 @@ __device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, float
     x[1] = fmaf(b, c, a * s);
 }
 
-/* Norms and rotates query row `row` (x, as above), and puts it where the scores' A operands lie. The scale of the scores
-   and log2(e), for exp2, go in here. */
+/* Puts query row `row` (x, as above) where the scores' A operands lie, times the scale of the scores and log2(e), for
+   exp2. */
 template <bool FP8, int TILES>
 __device__ __forceinline__ void attend_put_query(attend_shared<FP8, TILES> *sh, int row, const float *x) {
     enum { PIECE = FP8 ? 16 : 8 };                           /* elements in 16 bytes of the cache */
@@ -2267,8 +2272,9 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
         for (int half = 0; half < 2; half++) {
             int row = tile * 16 + half * 8 + warp;
             size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+            const float *q = p->qg + head * 2 * ATTEND_DIM + lane;
 #pragma unroll
-            for (int j = 0; j < ATTEND_DIM / 32; j++) x[half][j] = row < rows ? p->qg[head * 2 * ATTEND_DIM + lane + 32 * j] : 0;
+            for (int j = 0; j < ATTEND_DIM / 32; j++) x[half][j] = row < rows ? q[32 * j] : 0;
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -2291,7 +2297,7 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
 template <int TILES> struct attend_state {
     float m[TILES / 2];                                      /* of rows lane, lane + 32; in all warps alike */
     float l[TILES][2];                                       /* of rows g, g+8 of a tile, the lane's own positions */
-    float o[TILES][4][4];                                    /* [tile][dimensions 8i + n and 8i + 4 + n of the warp's][C] */
+    float o[TILES][4][4];                                    /* [n]: dimensions 8i + n, 8i + 4 + n of the warp's */
 };
 
 /* Scores of the warp's 8 positions: c[tile] = q . k. */
@@ -2420,7 +2426,8 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, TILES> *sh, in
 
 /* The block's part into shared memory: ml and o of each row. */
 template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, int tiles, const attend_state<TILES> *state) {
+__device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, int tiles,
+                                                const attend_state<TILES> *state) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncthreads();                                         /* q and top are no longer read */
 #pragma unroll
@@ -2479,8 +2486,8 @@ __device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, i
     *(float4 *)(p->o + head * ATTEND_DIM + column) = o;
 }
 
-/* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is what the
-   last step puts together: a cluster, or a single block. */
+/* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is
+   what the last step puts together: a cluster, or a single block. */
 __device__ __forceinline__ float *attend_part_o(const gpu_attention *p, int rows, int unit, int row, int column) {
     return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
 }
@@ -2578,7 +2585,8 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
             if (item % 8 == 0) *attend_part_ml(p, rows, unit, row, column / 32) = make_float2(part.m, part.l);
         }
     }
-    if (units == 1 || !attend_is_last(&p->tickets[blockIdx.x * ATTEND_CLUSTER + max(slice, 0)], units, &sh->last)) return;
+    int *ticket = p->tickets + blockIdx.x * ATTEND_CLUSTER + max(slice, 0);
+    if (units == 1 || !attend_is_last(ticket, units, &sh->last)) return;
     for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
         attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
         float top = -INFINITY;
@@ -2676,7 +2684,8 @@ __device__ __forceinline__ void attend_head(const gpu_attention *p, const float 
 
 /* Appends the new rows that are this block's. q: room for a head. */
 template <bool FP8>
-__device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs, float *q) {
+__device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs,
+                                              float *q) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int t = 0; t < p->T; t++) {
         if (!attend_owns(p, s, s->first + t)) continue;
@@ -2695,8 +2704,8 @@ __device__ __forceinline__ void attend_append(const gpu_attention *p, const atte
 
 /* Adds a chunk to m, l and o of a row that sees positions up to `sees`. */
 template <bool FP8>
-__device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q, float *weights,
-                                             float *o, float *m, float *l) {
+__device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q,
+                                             float *weights, float *o, float *m, float *l) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
     int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
     size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
