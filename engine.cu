@@ -3040,8 +3040,8 @@ static void gpu_set_frequencies(mote_session *s) {
     int half = s->m->c.rotary_dim / 2;
     float *f = s->s.sorted;                                 /* pinned, and not in use yet */
     for (int i = 0; i < half; i++) f[i] = 1.0f / powf(s->m->c.theta, (float)(2 * i) / (float)s->m->c.rotary_dim);
-    gpu_check(&s->gpu->q, cudaMemcpy(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice),
-              "copying the rotary frequencies");
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
+                                          s->gpu->stream), "copying the rotary frequencies");
 }
 
 /* Allocates a session's memory and captures the steps that every answer needs. On failure the caller closes it. */
@@ -3070,7 +3070,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     memset(s->here, 0, here);
     *g->slot = 0;
     q->stream = g->stream;
-    gpu_check(q, cudaMemset(s->memory, 0, bytes), "clearing a session");
+    gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
     for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++) g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS);
     if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS);

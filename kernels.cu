@@ -512,8 +512,8 @@ static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
 template <class P>
 static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, void (*kernel)(P), int x, int y,
                        size_t shared, const P *p) {
-    cudaLaunchConfig_t c;
-    cudaLaunchAttribute dependent;
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute dependent = {};
     if (q->as != GPU_STAGES) stage = q->as;
     if (q->status != cudaSuccess || !(q->stages >> stage & 1)) return;
     if (q->notes && q->note_count < q->note_capacity) {
@@ -525,8 +525,6 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
         n->grid = dim3((unsigned)x, (unsigned)y);
         n->shared = shared;
     }
-    memset(&c, 0, sizeof c);
-    memset(&dependent, 0, sizeof dependent);
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = dim3((unsigned)x, (unsigned)y);
@@ -3608,9 +3606,8 @@ static void gpu_sample(gpu_queue *q, const gpu_sampling *sampling) {
 /* *step = *value, behind all that was queued and before all that will be: a launch that neither overlaps. */
 static void gpu_begin(gpu_queue *q, gpu_step *step, const gpu_step *value) {
     gpu_begin_params p;
-    cudaLaunchConfig_t c;
+    cudaLaunchConfig_t c = {};
     if (q->status != cudaSuccess) return;
-    memset(&c, 0, sizeof c);
     c.gridDim = dim3(1);
     c.blockDim = dim3(1);
     c.stream = q->stream;
