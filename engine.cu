@@ -2764,7 +2764,7 @@ static int gpu_session_failed(const mote_session *s, mote_error *err) {
     return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
 }
 
-static void gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, const deltanet_state *state, int T) {
+static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, const deltanet_state *state, int T) {
     struct gpu_session *g = s->gpu;
     gpu_delta p;
     memset(&p, 0, sizeof p);
@@ -2784,6 +2784,7 @@ static void gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, cons
     gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
     gpu_conv_delta(q, &p);
     gpu_gated_norm_out(q, &l->deltanet, &p, g->z, g->x);
+    return p;
 }
 
 static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, const kv_rows *kv, int T, float *x,
@@ -2815,7 +2816,9 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
 }
 
-static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number) {
+/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. */
+static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
+                        const gpu_delta *block) {
     struct gpu_session *g = s->gpu;
     gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
     p.router = g->router;
@@ -2824,6 +2827,8 @@ static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, fl
     p.chosen = g->chosen + number;
     p.h = g->h;
     p.x = x;
+    if (block) p.log = *block;
+    p.log_blocks = block ? 32 : 0;
     gpu_norm_router(q, &p.shape, &l->moe, x, T, g->router, g->shared_gate, g->h);
     gpu_run_experts(q, &p);
 }
@@ -2849,7 +2854,7 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
     gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
     if (logits) {
-        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers);
+        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL);
         gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
     }
     q->as = GPU_STAGES;
@@ -2871,9 +2876,10 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     for (int i = 0; i < m->c.layers; i++) {
         const layer *l = &m->layers[i];
         q->layer = i;
+        gpu_delta block;
         if (l->is_attention) gpu_run_attention(s, q, l, &s->kv[i], T, g->x, 0, 0);
-        else gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
-        gpu_run_moe(s, q, l, T, g->x, i);
+        else block = gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
+        gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block);
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)

@@ -557,21 +557,6 @@ __device__ __forceinline__ void gpu_wait() {
 #endif
 }
 
-/* Weights that a later kernel will read, brought into the second-level cache by this one while it waits. */
-typedef struct gpu_ahead {
-    const char *from[2];
-    int64_t bytes[2];
-} gpu_ahead;
-
-__device__ __forceinline__ void gpu_prefetch(const gpu_ahead &ahead) {
-    const int64_t line = 128, all = (int64_t)gridDim.x * gridDim.y * GPU_THREADS;
-    int64_t thread = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * GPU_THREADS + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        for (int64_t at = thread * line; at < ahead.bytes[i]; at += all * line)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(ahead.from[i] + at));
-}
-
 /* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. */
 __device__ __forceinline__ void gpu_trigger() {
 #if __CUDA_ARCH__ >= 900
@@ -805,6 +790,14 @@ __device__ __forceinline__ void gpu_load_piece(gpu_piece *piece, const gpu_row *
     }
 }
 
+/* Brings groups from.. to of a tile that this warp has not asked for into the second-level cache. */
+__device__ __forceinline__ void gpu_prefetch_row(const gpu_row *row, int first, int from, int to) {
+    for (int group = from; group < to; group++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (threadIdx.x % 8 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(row[half].data + (size_t)(first + group) * PIECE));
+}
+
 /* sum += piece times the token rows' fragments of its group; x: this lane's B registers, step by step. */
 template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, const gpu_piece *piece, const uint2 *x) {
     float part[4] = {0, 0, 0, 0};
@@ -932,6 +925,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int 
 #pragma unroll
     for (int j = 0; j < AHEAD; j++)
         gpu_load_piece<F>(&piece[j], row, first + j, group_shift, tiles.valid(tile) && j < mine);
+    gpu_prefetch_row(row, first, AHEAD, tiles.valid(tile) ? mine : 0);
     prepare(first, mine, square);
     for (int begun = 0; tiles.valid(tile); turn ^= 1, begun = 1) {
         int next = tiles.next(tile);
@@ -970,7 +964,6 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 } gpu_segment;
 
 template <class IN> struct gpu_projection {
-    gpu_ahead ahead;
     int count, T, cols, add;     /* add: y += instead of y = */
     float eps;
     size_t h_plane, h_row;       /* elements of an h plane, and of a row in it */
@@ -990,8 +983,7 @@ struct gpu_plain_rows {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
     }
-    __device__ __forceinline__ void end() const {}
-    void select(int t, int) { x += (size_t)t * cols; }      /* row t alone */
+    void select(int t) { x += (size_t)t * cols; }           /* row t alone */
 };
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
@@ -1014,8 +1006,7 @@ struct gpu_norm_rows {
                 v[t][i] *= 1.0f + w[i];
             }
     }
-    __device__ __forceinline__ void end() const {}
-    void select(int t, int) { x += (size_t)t * cols; }
+    void select(int t) { x += (size_t)t * cols; }
 };
 
 /* The tiles of one segment that this block has. */
@@ -1052,7 +1043,6 @@ __device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p,
     gpu_segment_tiles<IN> tiles = {p, s, parts};
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
-                               gpu_prefetch(p.ahead);
                                gpu_wait();
                                p.in.begin(p.T, shared);
                                gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square, shared);
@@ -1075,7 +1065,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_const
         case DTYPE_F16: gpu_project_segment<format_f16, ROWS>(p, s, fragments, &parts, shared); break;
         default: gpu_project_segment<format_f32, ROWS>(p, s, fragments, &parts, shared);
     }
-    p.in.end();
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1089,7 +1078,7 @@ static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projec
         for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
             gpu_projection<IN> one = *p;
             one.T = 1;
-            one.in.select(t, p->T);
+            one.in.select(t);
             for (int i = 0; i < p->count; i++) {
                 if (one.segment[i].y) one.segment[i].y += (size_t)t * one.segment[i].w.rows;
                 if (one.segment[i].h) one.segment[i].h += (size_t)t * p->h_row;
@@ -1646,7 +1635,7 @@ template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *
     gpu_launch(q, GPU_DELTA, "", gpu_delta_kernel<C>, p->shape.value_heads, parts, 0, p);
 }
 
-/* Fills o, k, decay and log_u. The next kernel must call gpu_delta_log. */
+/* Fills o, k, decay and log_u. A later kernel of the step, experts_down, calls gpu_delta_log. */
 static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
     int n = p->shape.key_dim;
     if (n <= 32) gpu_conv_delta_wide<1>(q, p);
@@ -1675,13 +1664,11 @@ __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel,
 
 /* Brings window and log up to date, shared by all threads of the calling grid. It belongs to the kernel after conv_delta,
    behind its gpu_wait: in conv_delta other blocks still read the old ones. */
-__device__ __forceinline__ void gpu_delta_log(const gpu_delta *p) {
+__device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, decay_count = p->T * s->value_heads;
-    const int step = gridDim.x * gridDim.y * blockDim.x;
-    int item = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
-    for (; item < channels + k_count + decay_count; item += step) {
+    for (int item = block * GPU_THREADS + threadIdx.x; item < channels + k_count + decay_count; item += blocks * GPU_THREADS) {
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);
         else if (i < k_count) p->state.log_k[i] = p->k[i];
@@ -1717,7 +1704,6 @@ struct gpu_gated_rows {
     const float *o, *z, *norm;   /* [T][cols], [T][cols], [head] */
     int cols, head, whole;       /* whole: the usual shape */
     float eps;
-    gpu_delta block;             /* whose window and log are brought up to date, now that all have read them */
     __device__ __forceinline__ void begin(int T, float *shared) const {
         int heads = cols / head, lane = threadIdx.x % 32;
         if (whole) return;
@@ -1752,13 +1738,9 @@ struct gpu_gated_rows {
             for (int i = 0; i < 4; i++) v[t][i] *= factor * w[i] * g[t][i] * gpu_sigmoid(g[t][i]);
         }
     }
-    __device__ __forceinline__ void end() const {
-        if (block.T) gpu_delta_log(&block);
-    }
-    void select(int t, int T) {
+    void select(int t) {
         o += (size_t)t * cols;
         z += (size_t)t * cols;
-        if (t < T - 1) block.T = 0;
     }
 };
 
@@ -1786,7 +1768,6 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gp
     p.in.head = s->value_dim;
     p.in.whole = s->value_dim == 128 && p.cols % 1024 == 0;
     p.in.eps = s->eps;
-    p.in.block = *block;
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_launch_projection(q, GPU_OUT_PROJ, &p, (size_t)(GPU_ROWS * s->value_heads) * sizeof(float));
 }
@@ -3047,7 +3028,8 @@ typedef struct gpu_moe {
     size_t h_plane, h_row;
     float h_unit;                /* of the routed experts' h */
     float *x;                    /* [T][hidden] residual */
-    gpu_ahead ahead;
+    gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
+    int log_blocks;
 } gpu_moe;
 
 /* Elements of a row of h: whole groups in any format. What is behind an expert's size stays zero. */
@@ -3103,13 +3085,17 @@ __device__ __forceinline__ void gpu_choose(const float *logits, int experts, int
     *weight = share / warp_sum(share);
 }
 
-/* All blocks find the same routing for themselves: that is quicker than to be told. Two barriers. */
-__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_routing *to, uint32_t *mask) {
-    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
-    float weight = 0;
+/* Empties a routing, before gpu_route. */
+__device__ __forceinline__ void gpu_route_nothing(gpu_routing *to, uint32_t *mask) {
     if (threadIdx.x < GPU_EXPERTS / 32) mask[threadIdx.x] = 0;
     for (int i = threadIdx.x; i < GPU_CHOSEN * GPU_ROWS; i += GPU_THREADS) to->weight[i / GPU_ROWS][i % GPU_ROWS] = 0;
     __syncthreads();
+}
+
+/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
+__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_routing *to, uint32_t *mask) {
+    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
+    float weight = 0;
     if (t < p.T) {
         const float *logits = p.router + (size_t)t * p.shape.experts;
         if (p.shape.experts <= 256) gpu_choose<8>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
@@ -3159,14 +3145,31 @@ struct gpu_up_tiles {
     }
 };
 
+/* Brings the chosen experts' down projections into the second-level cache: experts_down will ask for them soon. */
+__device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_routing *routing) {
+    const int line = 128, lines = p.down.octets * p.down.groups * (PIECE / line), all = gridDim.x * GPU_THREADS;
+    for (int i = blockIdx.x * GPU_THREADS + threadIdx.x; i < routing->count * lines; i += all) {
+        const char *at = p.down.data + routing->expert[i / lines] * p.stride + (size_t)(i % lines) * line;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    }
+}
+
+/* The warps that do not choose fill in their fragments meanwhile, the others while their first weights are on the way. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, const gpu_routing *routing, uint2 *fragments,
+__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_routing *routing, uint32_t *mask, uint2 *fragments,
                                            gpu_parts *parts) {
     gpu_up_tiles tiles = {p, routing, parts};
     gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    int chooses = (int)threadIdx.x / 32 < p.T, groups, from = gpu_share(p.gate.groups, &groups);
+    float early[ROWS] = {};
+    if (!chooses) gpu_fill<F, ROWS>(in, p.T, from, groups, fragments, early, NULL);
+    gpu_route(p, routing, mask);
+    gpu_prefetch_down(p, routing);
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x, p.gate.groups, p.gate.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
-                               gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, square, NULL);
+                               if (chooses) gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, early, NULL);
+#pragma unroll
+                               for (int t = 0; t < ROWS; t++) square[t] = early[t];
                            });
 }
 
@@ -3178,14 +3181,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ gpu_routing routing;
     __shared__ uint32_t mask[GPU_EXPERTS / 32];
     gpu_trigger();
-    gpu_prefetch(p.ahead);
+    gpu_route_nothing(&routing, mask);
     gpu_wait();
-    gpu_route(p, &routing, mask);
     switch (p.gate.type) {
-        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
-        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
-        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &routing, (uint2 *)dynamic, &parts); break;
-        default: gpu_run_up<format_f32, ROWS>(p, &routing, (uint2 *)dynamic, &parts);
+        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
+        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
+        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
+        default: gpu_run_up<format_f32, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts);
     }
     if (blockIdx.x) return;
     for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
@@ -3253,11 +3255,21 @@ template <class F>
 __device__ __forceinline__ void gpu_down_shared(const gpu_moe &p, const float *weight, int tile, float *sum) {
     int mine, first = gpu_share(p.shared_down.groups, &mine);
     gpu_row row[2] = {gpu_octet(&p.shared_down, 2 * tile), gpu_octet(&p.shared_down, 2 * tile + 1)};
-    gpu_down_piece<F> piece;
-    for (int n = 0; n < mine; n++) {
-        gpu_load_down<F>(&piece, p, row, first + n, p.shared_down.group_shift, 0, weight);
-        gpu_multiply_down<F>(sum, &piece);
-    }
+    gpu_down_piece<F> piece[2];
+    for (int n = -2; n < mine; n += 2)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (n >= 0 && n + j < mine) gpu_multiply_down<F>(sum, &piece[j]);
+            if (n + 2 + j < mine) gpu_load_down<F>(&piece[j], p, row, first + n + 2 + j, p.shared_down.group_shift, 0, weight);
+        }
+}
+
+/* Asks for the shared expert's tile before anything else is known. */
+__device__ __forceinline__ void gpu_prefetch_shared(const gpu_moe &p, int tile) {
+    const int line = 128, lines = p.shared_down.groups * (PIECE / line), octets = min(2, p.shared_down.octets - 2 * tile);
+    const char *from = p.shared_down.data + (size_t)tile * 2 * p.shared_down.groups * PIECE;
+    for (int i = threadIdx.x; i < octets * lines; i += GPU_THREADS)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (size_t)i * line));
 }
 
 /* experts_down: x += the weighted sum of the experts' down projections. A block has 16 output rows, alone. */
@@ -3269,8 +3281,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
     float sum[4] = {0, 0, 0, 0}, old = 0;
     gpu_trigger();
-    gpu_prefetch(p.ahead);
+    int log_block = tile - ((int)gridDim.x - p.log_blocks);
+    if (log_block < 0) gpu_prefetch_shared(p, tile);
     gpu_wait();
+    if (log_block >= 0) {
+        gpu_delta_log(&p.log, log_block, p.log_blocks);
+        return;
+    }
     for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
         ((int32_t *)&routing)[i] = __ldcg((const int32_t *)p.routing + i);
     if (out < GPU_ROWS) shared_weight[out] = out < p.T ? gpu_sigmoid(__ldcg(p.shared_gate + out)) : 0;
@@ -3319,7 +3336,7 @@ static void gpu_run_experts(gpu_queue *q, const gpu_moe *p) {
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>,
-               (s->hidden + TILE_ROWS - 1) / TILE_ROWS, 1, 0, p);
+               (s->hidden + TILE_ROWS - 1) / TILE_ROWS + p->log_blocks, 1, 0, p);
 }
 #endif
 
