@@ -635,8 +635,12 @@ struct format_bf16 {
 
 /* E4M3 bits, moved to their places in a BF16, are the value times 2^-120 (see section 1): each code is widened to 16 bits
    with its sign, which PRMT can, and moved up by four. The token rows are multiplied with a part of FP8_UNIT, so that no
-   product leaves the range of a float, the sum of a scale block with the rest. */
+   product leaves the range of a float, a row's sum with the rest: sum_unit. */
 #define FP8_X_UNIT 0x1p96f
+
+__device__ __forceinline__ float sum_unit(dtype type) {
+    return type == DTYPE_FP8 ? FP8_UNIT / FP8_X_UNIT : 1;
+}
 
 struct format_fp8 {
     enum { per_load = 16, terms = 1, scaled = 1 };
@@ -754,7 +758,7 @@ __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int co
            (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
 }
 
-/* This lane's place in an octet of a matrix, and its row's scales. */
+/* This lane's place in an octet of a matrix, and its scales. Rows of an octet share a scale block. */
 typedef struct gpu_row {
     const char *data;
     const float *scale;
@@ -763,11 +767,9 @@ typedef struct gpu_row {
 /* An octet behind the last counts as the last. */
 __device__ __forceinline__ gpu_row gpu_octet(const gpu_matrix *w, int octet) {
     gpu_row r;
-    int lane = threadIdx.x % 32;
     if (octet >= w->octets) octet = w->octets - 1;
-    r.data = w->data + (size_t)octet * w->groups * PIECE + lane * 16;
-    int row = octet * OCTET + lane / 4;
-    r.scale = w->scale + ((row < w->rows ? row : w->rows - 1) >> w->row_shift) * w->scale_cols;
+    r.data = w->data + (size_t)octet * (uint32_t)(w->groups * PIECE) + threadIdx.x % 32 * 16;
+    r.scale = w->scale + (octet * OCTET >> w->row_shift) * w->scale_cols;
     return r;
 }
 
@@ -777,15 +779,14 @@ struct gpu_piece {
     float scale[2];
 };
 
-/* Group `group` of a tile; nothing, which is zeros, where there is none. */
+/* Group `group` of a tile, zeros if it is not there. data: this lane's place in the group, in both octets. */
 template <class F>
-__device__ __forceinline__ void gpu_load_piece(gpu_piece *piece, const gpu_row *row, int group, int group_shift,
-                                               bool there) {
+__device__ __forceinline__ void gpu_load_piece(gpu_piece *piece, const char *const *data, const gpu_row *row, int group,
+                                               int group_shift, bool there) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         piece->raw[half] = make_uint4(0, 0, 0, 0);
-        piece->scale[half] = 0;
-        if (there) piece->raw[half] = __ldcs((const uint4 *)(row[half].data + (size_t)group * PIECE));
+        if (there) piece->raw[half] = __ldcs((const uint4 *)data[half]);
         if (F::scaled && there) piece->scale[half] = __ldg(row[half].scale + (group >> group_shift));
     }
 }
@@ -795,11 +796,12 @@ __device__ __forceinline__ void gpu_prefetch_row(const gpu_row *row, int first, 
     for (int group = from; group < to; group++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (threadIdx.x % 8 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(row[half].data + (size_t)(first + group) * PIECE));
+            if (threadIdx.x % 8 == 0)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row[half].data + (first + group) * PIECE));
 }
 
-/* sum += piece times the token rows' fragments of its group; x: this lane's B registers, step by step. */
-template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, const gpu_piece *piece, const uint2 *x) {
+/* sum += piece times the token rows' fragments of its group; x: this lane's B registers, two steps at a time. */
+template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, const gpu_piece *piece, const uint4 *x) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int step = 0; step < F::per_load / 4; step++)
@@ -808,11 +810,10 @@ template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, cons
             uint32_t a[4];
             F::fragment(piece->raw[0], step, term, &a[0], &a[2]);
             F::fragment(piece->raw[1], step, term, &a[1], &a[3]);
-            mma_bf16(part, a, x[step].x, x[step].y);
+            mma_bf16(part, a, step % 2 ? x[step / 2].z : x[step / 2].x, step % 2 ? x[step / 2].w : x[step / 2].y);
         }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        sum[i] = fmaf(F::scaled ? piece->scale[i / 2] * (FP8_UNIT / FP8_X_UNIT) : 1, part[i], sum[i]);
+    for (int i = 0; i < 4; i++) sum[i] = F::scaled ? fmaf(piece->scale[i / 2], part[i], sum[i]) : sum[i] + part[i];
 }
 
 /* Four neighbouring floats of a token row as B registers: x the high, and *low the low terms. */
@@ -845,28 +846,35 @@ __device__ __forceinline__ int gpu_share(int groups, int *mine) {
     return first;
 }
 
-/* Fragments in shared memory: [group][step][high, low][ROWS][4 lanes] pairs of registers. A warp fills in, and reads, its
-   own groups only. IN gives the values of all token rows, in.values<ROWS>(v, T, col, square), and sums up their squares
-   where there is a norm, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. */
+/* Steps of a group come in pairs, F32's only one counts as one. */
+template <class F> __host__ __device__ constexpr int gpu_step_pairs() {
+    return (F::per_load / 4 + 1) / 2;
+}
+
+/* Fragments in shared memory: [group][pair of steps][high, low][ROWS][4 lanes] of four registers. A warp fills in, and
+   reads, its own groups only. IN gives the values of all token rows, in.values<ROWS>(v, T, col, square), and sums up their
+   squares where there is a norm, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3
+   and 4. */
 template <class F, int ROWS, class IN>
-__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint2 *fragments, float *square,
+__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint4 *fragments, float *square,
                                          const float *shared) {
-    const int lane = threadIdx.x % 32, steps = F::per_load / 4;
+    const int lane = threadIdx.x % 32, steps = F::per_load / 4, pairs = gpu_step_pairs<F>();
 #pragma unroll (ROWS == 1 ? 2 : 1)
     for (int quad = lane; quad < mine * F::per_load; quad += 32) {       /* a group has per_load quads of columns */
         int col = (first * F::per_load + quad) * 4, group = first + quad / F::per_load, inside = quad % F::per_load;
-        uint2 *to = fragments + (group * steps + inside % steps) * 8 * ROWS + inside / steps;
+        int step = inside % steps, i = inside / steps;
+        uint2 *to = (uint2 *)(fragments + (group * pairs + step / 2) * 8 * ROWS + i) + step % 2;
         float v[ROWS][4];
         in.template values<ROWS>(v, T, col, square, shared);
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) to[t * 4] = gpu_split<F>(v[t], &to[(ROWS + t) * 4]);
+        for (int t = 0; t < ROWS; t++) to[t * 8] = gpu_split<F>(v[t], &to[(ROWS + t) * 8]);
     }
     __syncwarp();
 }
 
-/* Bytes of shared memory for the fragments of rows of `cols` columns, whatever the format. */
-static size_t gpu_fragments_size(int rows, int cols) {
-    return (size_t)(cols + 63) / 64 * 64 * (size_t)rows * 4;
+/* Bytes of shared memory for the fragments of rows of `cols` columns. */
+static size_t gpu_fragments_size(dtype type, int rows, int cols) {
+    return (size_t)(cols + 63) / 64 * 64 * (size_t)rows * (type == DTYPE_F32 ? 8 : 4);
 }
 
 /* Puts this warp's part of a tile in its place: high and low terms meet; rows g and g + 8, token rows 2i and 2i + 1. */
@@ -914,17 +922,22 @@ __device__ __forceinline__ void gpu_put_h(uint16_t *h, size_t plane, size_t at, 
    between the first loads and their use: it waits for the kernel before and fills in the fragments. */
 template <class F, int ROWS, class TILES, class PREPARE>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int groups, int group_shift, int T,
-                                              const uint2 *fragments, gpu_parts *parts, PREPARE prepare) {
-    const int steps = F::per_load / 4, lane = threadIdx.x % 32, out = (int)threadIdx.x;
+                                              const uint4 *fragments, gpu_parts *parts, PREPARE prepare) {
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, out = (int)threadIdx.x;
     int mine, first = gpu_share(groups, &mine), rounds = (mine + AHEAD - 1) / AHEAD, turn = 0;
     float square[ROWS] = {};
-    gpu_piece piece[AHEAD];
-    gpu_row row[2];
-    fragments += first * steps * 8 * ROWS + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
+    gpu_piece piece[AHEAD] = {};
+    gpu_row row[2] = {};
+    const char *data[2];                                    /* of the next load, less its number in the round */
+    fragments += first * pairs * 8 * ROWS + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
     if (tiles.valid(tile)) tiles.octets(row, tile);
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++)
-        gpu_load_piece<F>(&piece[j], row, first + j, group_shift, tiles.valid(tile) && j < mine);
+    for (int half = 0; half < 2; half++) data[half] = row[half].data + first * PIECE;
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        const char *at[2] = {data[0] + j * PIECE, data[1] + j * PIECE};
+        gpu_load_piece<F>(&piece[j], at, row, first + j, group_shift, tiles.valid(tile) && j < mine);
+    }
     gpu_prefetch_row(row, first, AHEAD, tiles.valid(tile) ? mine : 0);
     prepare(first, mine, square);
     for (int begun = 0; tiles.valid(tile); turn ^= 1, begun = 1) {
@@ -932,17 +945,21 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int 
         float sum[4] = {0, 0, 0, 0}, old = 0;
         if (out < TILE_ROWS * T) old = tiles.old(tile, out % TILE_ROWS, out / TILE_ROWS);
         for (int r = 0; r < rounds; r++) {
-            int last = r == rounds - 1, more = !last || tiles.valid(next);
-            if (last && more) tiles.octets(row, next);
+            int last = r == rounds - 1, from = last ? 0 : (r + 1) * AHEAD, left = mine - from;  /* of what is loaded now */
+            const uint4 *x = fragments + r * AHEAD * pairs * 8 * ROWS;
+            if (last && !tiles.valid(next)) left = 0;
+            else if (last) tiles.octets(row, next);
+#pragma unroll
+            for (int half = 0; half < 2; half++) data[half] = row[half].data + (first + from) * PIECE;
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
-                int group = r * AHEAD + j, ahead = last ? j : group + AHEAD;
-                uint2 x[steps];
+                uint4 now[pairs];
+                const char *at[2] = {data[0] + j * PIECE, data[1] + j * PIECE};
+                const uint4 *mine_x = r * AHEAD + j < mine ? x + j * pairs * 8 * ROWS : x;    /* what is not there is zero */
 #pragma unroll
-                for (int step = 0; step < steps; step++)
-                    x[step] = fragments[((group < mine ? group : 0) * steps + step) * 8 * ROWS];
-                gpu_multiply<F>(sum, &piece[j], x);
-                gpu_load_piece<F>(&piece[j], row, first + ahead, group_shift, more && ahead < mine);
+                for (int pair = 0; pair < pairs; pair++) now[pair] = mine_x[pair * 8 * ROWS];
+                gpu_multiply<F>(sum, &piece[j], now);
+                gpu_load_piece<F>(&piece[j], at, row, first + from + j, group_shift, j < left);
             }
         }
         gpu_put_part<ROWS>(parts->tile[turn], sum);
@@ -965,6 +982,7 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
+    int fragments;               /* bytes of shared memory, before what the prologue has */
     float eps;
     size_t h_plane, h_row;       /* elements of an h plane, and of a row in it */
     float h_unit;                /* h is multiplied with it: FP8_X_UNIT for a down projection in FP8, else 1 */
@@ -1026,7 +1044,7 @@ template <class IN> struct gpu_segment_tiles {
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
                                           float old) const {
-        float factor = IN::normed ? gpu_rms_factor(parts, t, 1.0f / (float)p.cols, p.eps) : 1;
+        float factor = sum_unit(s.w.type) * (IN::normed ? gpu_rms_factor(parts, t, 1.0f / (float)p.cols, p.eps) : 1);
         float y = gpu_add_parts(part[row][t]) * factor;
         if (!s.up.data) {
             if (tile * TILE_ROWS + row < s.w.rows) s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row] = old + y;
@@ -1038,7 +1056,7 @@ template <class IN> struct gpu_segment_tiles {
 };
 
 template <class F, int ROWS, class IN>
-__device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p, const gpu_segment &s, uint2 *fragments,
+__device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p, const gpu_segment &s, uint4 *fragments,
                                                     gpu_parts *parts, float *shared) {
     gpu_segment_tiles<IN> tiles = {p, s, parts};
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
@@ -1057,8 +1075,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_const
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     const gpu_segment &s = p.segment[i];
-    uint2 *fragments = (uint2 *)dynamic;
-    float *shared = (float *)(fragments + (size_t)(p.cols + 63) / 64 * 64 * ROWS / 2);
+    uint4 *fragments = dynamic;
+    float *shared = (float *)((char *)dynamic + p.fragments);
     switch (s.w.type) {
         case DTYPE_FP8: gpu_project_segment<format_fp8, ROWS>(p, s, fragments, &parts, shared); break;
         case DTYPE_BF16: gpu_project_segment<format_bf16, ROWS>(p, s, fragments, &parts, shared); break;
@@ -1073,7 +1091,11 @@ static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 template <class IN>
 static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p, size_t shared) {
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-    size_t bytes = gpu_fragments_size(p->T == 1 ? 1 : GPU_ROWS, p->cols) + shared;
+    for (int i = p->fragments = 0; i < p->count; i++) {
+        int bytes = (int)gpu_fragments_size(p->segment[i].w.type, p->T == 1 ? 1 : GPU_ROWS, p->cols);
+        if (bytes > p->fragments) p->fragments = bytes;
+    }
+    size_t bytes = (size_t)p->fragments + shared;
     if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
         for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
             gpu_projection<IN> one = *p;
@@ -3007,10 +3029,9 @@ static void stage_experts_down(pool *p, moe_job *job) {
 
 enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = GPU_ROWS * GPU_TOP };  /* most: of a row, to choose from, of a block */
 
-/* The distinct routed experts of a block of rows, ascending; a weight of 0 says that a row does not use one. */
+/* The distinct routed experts of a block of rows, ascending, and for each a bit set of the rows that use it. */
 typedef struct gpu_routing {
-    int32_t count, expert[GPU_CHOSEN];
-    float weight[GPU_CHOSEN][GPU_ROWS];
+    int32_t count, expert[GPU_CHOSEN], rows[GPU_CHOSEN];
 } gpu_routing;
 
 typedef struct gpu_moe {
@@ -3018,6 +3039,7 @@ typedef struct gpu_moe {
     int T;
     gpu_matrix gate, up, down;   /* of expert 0 */
     int64_t stride;              /* bytes from an expert's matrices to the next one's */
+    uint32_t per_tile;           /* 2^32 / gate.octets, rounded up: tile * per_tile >> 32 is the tile's expert */
     gpu_matrix shared_down;
     const float *norm;
     const float *router;         /* [T][experts] logits */
@@ -3085,34 +3107,42 @@ __device__ __forceinline__ void gpu_choose(const float *logits, int experts, int
     *weight = share / warp_sum(share);
 }
 
-/* Empties a routing, before gpu_route. */
-__device__ __forceinline__ void gpu_route_nothing(gpu_routing *to, uint32_t *mask) {
-    if (threadIdx.x < GPU_EXPERTS / 32) mask[threadIdx.x] = 0;
-    for (int i = threadIdx.x; i < GPU_CHOSEN * GPU_ROWS; i += GPU_THREADS) to->weight[i / GPU_ROWS][i % GPU_ROWS] = 0;
+/* What experts_up knows of the routing: the weights, too. */
+struct gpu_choice {
+    gpu_routing list;
+    float weight[GPU_CHOSEN][GPU_ROWS];
+    uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the experts */
+};
+
+/* Empties a choice, before gpu_route. */
+__device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
+    if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
+    if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
 /* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
-__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_routing *to, uint32_t *mask) {
+__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     float weight = 0;
     if (t < p.T) {
         const float *logits = p.router + (size_t)t * p.shape.experts;
         if (p.shape.experts <= 256) gpu_choose<8>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
         else gpu_choose<32>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
-        if (lane < p.shape.top_k) atomicOr(&mask[expert / 32], 1u << expert % 32);
+        if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
     int before = 0, all = 0;
     for (int i = 0; i < words; i++) {
-        if (i == expert / 32) before = all + __popc(mask[i] & ((1u << expert % 32) - 1));
-        all += __popc(mask[i]);
+        if (i == expert / 32) before = all + __popc(to->mask[i] & ((1u << expert % 32) - 1));
+        all += __popc(to->mask[i]);
     }
     if (t < p.T && lane < p.shape.top_k) {
-        to->expert[before] = expert;
+        to->list.expert[before] = expert;
         to->weight[before][t] = weight;
+        atomicOr(&to->list.rows[before], 1 << t);
     }
-    if (threadIdx.x == 0) to->count = all;
+    if (threadIdx.x == 0) to->list.count = all;
     __syncthreads();
 }
 
@@ -3120,51 +3150,44 @@ __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_routing *to, uin
 struct gpu_up_tiles {
     enum { normed = 1 };
     const gpu_moe &p;
-    const gpu_routing *routing;
+    const gpu_choice *choice;
     const gpu_parts *parts;
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
-    __device__ __forceinline__ bool valid(int tile) const { return tile < routing->count * p.gate.octets; }
+    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.octets; }
+    __device__ __forceinline__ int entry(int tile) const {
+        return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+    }
     __device__ __forceinline__ void octets(gpu_row *row, int tile) const {
-        int64_t shift = routing->expert[tile / p.gate.octets] * p.stride;
-        row[0] = gpu_octet(&p.gate, tile % p.gate.octets);
-        row[1] = gpu_octet(&p.up, tile % p.gate.octets);
+        int i = entry(tile), octet = tile - i * p.gate.octets;
+        int64_t shift = choice->list.expert[i] * p.stride;
+        row[0] = gpu_octet(&p.gate, octet);
+        row[1] = gpu_octet(&p.up, octet);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            row[i].data += shift;
-            row[i].scale = (const float *)((const char *)row[i].scale + shift);
+        for (int half = 0; half < 2; half++) {
+            row[half].data += shift;
+            row[half].scale = (const float *)((const char *)row[half].scale + shift);
         }
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
                                           float) const {
-        int i = tile / p.gate.octets, at = tile % p.gate.octets * OCTET + row;
-        if (row >= OCTET || at >= p.gate.rows || routing->weight[i][t] == 0) return;
-        float factor = gpu_rms_factor(parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+        int i = entry(tile), at = (tile - i * p.gate.octets) * OCTET + row;
+        if (row >= OCTET || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
+        float factor = sum_unit(p.gate.type) * gpu_rms_factor(parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
         float gate = gpu_add_parts(part[row][t]) * factor, up = gpu_add_parts(part[row + OCTET][t]) * factor;
-        gpu_put_h(p.h, p.h_plane, ((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at, gate * gpu_sigmoid(gate) * up * p.h_unit);
+        gpu_put_h(p.h, p.h_plane, ((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at, gate * gpu_sigmoid(gate) * up * (choice->weight[i][t] * p.h_unit));
     }
 };
 
-/* Brings the chosen experts' down projections into the second-level cache: experts_down will ask for them soon. */
-__device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_routing *routing) {
-    const int line = 128, lines = p.down.octets * p.down.groups * (PIECE / line), all = gridDim.x * GPU_THREADS;
-    for (int i = blockIdx.x * GPU_THREADS + threadIdx.x; i < routing->count * lines; i += all) {
-        const char *at = p.down.data + routing->expert[i / lines] * p.stride + (size_t)(i % lines) * line;
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-    }
-}
-
 /* The warps that do not choose fill in their fragments meanwhile, the others while their first weights are on the way. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_routing *routing, uint32_t *mask, uint2 *fragments,
-                                           gpu_parts *parts) {
-    gpu_up_tiles tiles = {p, routing, parts};
+__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_choice *choice, uint4 *fragments, gpu_parts *parts) {
+    gpu_up_tiles tiles = {p, choice, parts};
     gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     int chooses = (int)threadIdx.x / 32 < p.T, groups, from = gpu_share(p.gate.groups, &groups);
     float early[ROWS] = {};
     if (!chooses) gpu_fill<F, ROWS>(in, p.T, from, groups, fragments, early, NULL);
-    gpu_route(p, routing, mask);
-    gpu_prefetch_down(p, routing);
+    gpu_route(p, choice);
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x, p.gate.groups, p.gate.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
                                if (chooses) gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, early, NULL);
@@ -3178,90 +3201,100 @@ template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    __shared__ gpu_routing routing;
-    __shared__ uint32_t mask[GPU_EXPERTS / 32];
+    __shared__ gpu_choice choice;
     gpu_trigger();
-    gpu_route_nothing(&routing, mask);
+    gpu_route_nothing(&choice);
     gpu_wait();
     switch (p.gate.type) {
-        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
-        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
-        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts); break;
-        default: gpu_run_up<format_f32, ROWS>(p, &routing, mask, (uint2 *)dynamic, &parts);
+        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &choice, dynamic, &parts); break;
+        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &choice, dynamic, &parts); break;
+        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &choice, dynamic, &parts); break;
+        default: gpu_run_up<format_f32, ROWS>(p, &choice, dynamic, &parts);
     }
     if (blockIdx.x) return;
-    for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
-        ((int32_t *)p.routing)[i] = ((const int32_t *)&routing)[i];
-    if (threadIdx.x == 0) *p.chosen = routing.count;
+    if (threadIdx.x < (unsigned)choice.list.count) {
+        p.routing->expert[threadIdx.x] = choice.list.expert[threadIdx.x];
+        p.routing->rows[threadIdx.x] = choice.list.rows[threadIdx.x];
+    }
+    if (threadIdx.x == 0) p.routing->count = *p.chosen = choice.list.count;
 }
 
-/* What a warp has in flight of experts_down: a group of an expert's tile, its rows' h, and their weights. */
+/* What a warp has in flight of experts_down: a group of an expert's tile, and its rows' h. Both octets share a scale. */
 template <class F> struct gpu_down_piece {
     gpu_piece w;
-    uint2 x[F::per_load / 4];
-    float weight[2];             /* of the token rows in this lane's columns of the result */
+    uint4 x[gpu_step_pairs<F>()];
 };
 
-/* Group `group` of the expert in place `slot` of h (0: the shared one), with weight[GPU_ROWS]. */
+/* Where a lane reads of expert 0 (or the shared one), from the first group of its warp on. */
+struct gpu_down_place {
+    const char *data;            /* the second octet is `octet` bytes behind */
+    const float *scale;
+    const uint16_t *h;           /* of the list's first expert; the next one's are GPU_ROWS * h_row behind */
+    uint32_t octet;
+    int first, mine;
+};
+
 template <class F>
-__device__ __forceinline__ void gpu_load_down(gpu_down_piece<F> *piece, const gpu_moe &p, const gpu_row *row, int group,
-                                              int group_shift, int slot, const float *weight) {
-    int lane = threadIdx.x % 32, t = lane / 4 % 4, i = lane % 4;
-    gpu_load_piece<F>(&piece->w, row, group, group_shift, true);
-    const uint16_t *h = p.h + (lane / 16 ? p.h_plane : 0) + ((size_t)slot * GPU_ROWS + t) * p.h_row +
-                        (group * 4 + i) * F::per_load;
-#pragma unroll
-    for (int step = 0; step < F::per_load / 4; step++)
-        piece->x[step] = t < p.T && weight[t] != 0 ? __ldcg((const uint2 *)h + step) : make_uint2(0, 0);
-    piece->weight[0] = weight[2 * i % 4];
-    piece->weight[1] = weight[(2 * i + 1) % 4];
+__device__ __forceinline__ gpu_down_place gpu_down_at(const gpu_moe &p, const gpu_matrix &w, int tile, int slot) {
+    gpu_down_place at;
+    int lane = threadIdx.x % 32, t = lane / 4 % 4;
+    gpu_row row = gpu_octet(&w, 2 * tile);
+    at.first = gpu_share(w.groups, &at.mine);
+    at.data = row.data + at.first * PIECE;
+    at.scale = row.scale;
+    at.octet = 2 * tile + 1 < w.octets ? w.groups * PIECE : 0;
+    at.h = p.h + (lane / 16 ? p.h_plane : 0) + ((size_t)slot * GPU_ROWS + t) * p.h_row +
+           (at.first * 4 + lane % 4) * F::per_load;
+    return at;
 }
 
-template <class F> __device__ __forceinline__ void gpu_multiply_down(float *sum, const gpu_down_piece<F> *piece) {
-    float part[4] = {0, 0, 0, 0};
-    gpu_multiply<F>(part, &piece->w, piece->x);
+/* Group number `group` of the warp's; used: this lane's row uses the expert. */
+template <class F>
+__device__ __forceinline__ void gpu_load_down(gpu_down_piece<F> *piece, const gpu_down_place &at, const char *data,
+                                              const float *scale, const uint16_t *h, int group, int group_shift, int used) {
+    piece->w.raw[0] = __ldcs((const uint4 *)(data + group * PIECE));
+    piece->w.raw[1] = __ldcs((const uint4 *)(data + group * PIECE + at.octet));
+    if (F::scaled) piece->w.scale[0] = piece->w.scale[1] = __ldg(scale + ((at.first + group) >> group_shift));
+    const uint4 *from = (const uint4 *)(h + group * 4 * F::per_load);
 #pragma unroll
-    for (int i = 0; i < 4; i++) sum[i] = fmaf(piece->weight[i % 2], part[i], sum[i]);
+    for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) {
+        piece->x[pair] = make_uint4(0, 0, 0, 0);
+        if (used && F::per_load >= 8) piece->x[pair] = __ldcg(from + pair);
+        if (used && F::per_load < 8) *(uint2 *)&piece->x[pair] = __ldcg((const uint2 *)from);
+    }
 }
 
 /* The routed experts' share of a tile: a warp takes its groups of each of them in turn, AHEAD loads in flight. Which
    warp adds what does not depend on who else is in the list, and who is not used adds an exact zero. */
 template <class F>
-__device__ __forceinline__ void gpu_down_routed(const gpu_moe &p, const gpu_routing *routing, int tile, float *sum) {
-    int mine, first = gpu_share(p.down.groups, &mine), count = routing->count * mine;
-    gpu_row base[2] = {gpu_octet(&p.down, 2 * tile), gpu_octet(&p.down, 2 * tile + 1)};
+__device__ __forceinline__ void gpu_down_routed(const gpu_moe &p, const gpu_routing *list, int tile, float *sum) {
+    gpu_down_place at = gpu_down_at<F>(p, p.down, tile, 1);
+    int t = threadIdx.x / 4 % 4, group = 0, i = 0;          /* of the next load */
+    const size_t next_h = GPU_ROWS * p.h_row;
     gpu_down_piece<F> piece[AHEAD];
-    for (int n = -AHEAD; n < count; n += AHEAD) {
+    for (int left = list->count * at.mine + AHEAD, begun = 0; left > 0; left -= AHEAD, begun = 1) {
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
-            int next = n + AHEAD + j;
-            if (n >= 0 && n + j < count) gpu_multiply_down<F>(sum, &piece[j]);
-            if (next >= count) continue;
-            int i = next / mine;
-            int64_t shift = routing->expert[i] * p.stride;
-            gpu_row row[2] = {base[0], base[1]};
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                row[half].data += shift;
-                row[half].scale = (const float *)((const char *)row[half].scale + shift);
-            }
-            gpu_load_down<F>(&piece[j], p, row, first + next % mine, p.down.group_shift, i + 1, routing->weight[i]);
+            if (begun && j < left) gpu_multiply<F>(sum, &piece[j].w, piece[j].x);
+            if (i >= list->count || !at.mine) continue;
+            int64_t shift = list->expert[i] * p.stride;
+            gpu_load_down<F>(&piece[j], at, at.data + shift, (const float *)((const char *)at.scale + shift),
+                             at.h + i * next_h, group, p.down.group_shift, list->rows[i] >> t & 1);
+            if (++group == at.mine) group = 0, i++;
         }
     }
 }
 
 /* The shared expert's share. */
 template <class F>
-__device__ __forceinline__ void gpu_down_shared(const gpu_moe &p, const float *weight, int tile, float *sum) {
-    int mine, first = gpu_share(p.shared_down.groups, &mine);
-    gpu_row row[2] = {gpu_octet(&p.shared_down, 2 * tile), gpu_octet(&p.shared_down, 2 * tile + 1)};
-    gpu_down_piece<F> piece[2];
-    for (int n = -2; n < mine; n += 2)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            if (n >= 0 && n + j < mine) gpu_multiply_down<F>(sum, &piece[j]);
-            if (n + 2 + j < mine) gpu_load_down<F>(&piece[j], p, row, first + n + 2 + j, p.shared_down.group_shift, 0, weight);
-        }
+__device__ __forceinline__ void gpu_down_shared(const gpu_moe &p, int tile, float *sum) {
+    gpu_down_place at = gpu_down_at<F>(p, p.shared_down, tile, 0);
+    int used = threadIdx.x / 4 % 4 < (unsigned)p.T;
+    for (int group = 0; group < at.mine; group++) {
+        gpu_down_piece<F> piece;
+        gpu_load_down<F>(&piece, at, at.data, at.scale, at.h, group, p.shared_down.group_shift, used);
+        gpu_multiply<F>(sum, &piece.w, piece.x);
+    }
 }
 
 /* Asks for the shared expert's tile before anything else is known. */
@@ -3272,39 +3305,46 @@ __device__ __forceinline__ void gpu_prefetch_shared(const gpu_moe &p, int tile) 
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (size_t)i * line));
 }
 
-/* experts_down: x += the weighted sum of the experts' down projections. A block has 16 output rows, alone. */
+/* experts_down: x += the experts' down projections of h, which is weighted already, and that of the shared expert times
+   its gate. A block has 16 output rows, alone. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     __shared__ __align__(16) gpu_parts parts;
-    __shared__ gpu_routing routing;
-    __shared__ float shared_weight[GPU_ROWS];
+    __shared__ gpu_routing list;
     int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
-    float sum[4] = {0, 0, 0, 0}, old = 0;
-    gpu_trigger();
     int log_block = tile - ((int)gridDim.x - p.log_blocks);
+    float sum[4] = {0, 0, 0, 0}, shared[4] = {0, 0, 0, 0}, gate[2] = {0, 0}, old = 0;
+    gpu_trigger();
     if (log_block < 0) gpu_prefetch_shared(p, tile);
     gpu_wait();
     if (log_block >= 0) {
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
-    for (int i = threadIdx.x; i < (int)(sizeof routing / 4); i += GPU_THREADS)
-        ((int32_t *)&routing)[i] = __ldcg((const int32_t *)p.routing + i);
-    if (out < GPU_ROWS) shared_weight[out] = out < p.T ? gpu_sigmoid(__ldcg(p.shared_gate + out)) : 0;
+    if (out < GPU_CHOSEN) {
+        list.expert[out] = __ldcg(&p.routing->expert[out]);
+        list.rows[out] = __ldcg(&p.routing->rows[out]);
+    }
+    if (out == GPU_CHOSEN) list.count = __ldcg(&p.routing->count);
+    for (int i = 0; i < 2; i++)
+        if ((2 * out + i) % 4 < p.T) gate[i] = __ldcg(p.shared_gate + (2 * out + i) % 4);
     if (t < p.T && row < p.shape.hidden) old = __ldcg(&p.x[(size_t)t * p.shape.hidden + row]);
     __syncthreads();
     switch (p.down.type) {
-        case DTYPE_FP8: gpu_down_routed<format_fp8>(p, &routing, tile, sum); break;
-        case DTYPE_BF16: gpu_down_routed<format_bf16>(p, &routing, tile, sum); break;
-        case DTYPE_F16: gpu_down_routed<format_f16>(p, &routing, tile, sum); break;
-        default: gpu_down_routed<format_f32>(p, &routing, tile, sum);
+        case DTYPE_FP8: gpu_down_routed<format_fp8>(p, &list, tile, sum); break;
+        case DTYPE_BF16: gpu_down_routed<format_bf16>(p, &list, tile, sum); break;
+        case DTYPE_F16: gpu_down_routed<format_f16>(p, &list, tile, sum); break;
+        default: gpu_down_routed<format_f32>(p, &list, tile, sum);
     }
     switch (p.shared_down.type) {
-        case DTYPE_FP8: gpu_down_shared<format_fp8>(p, shared_weight, tile, sum); break;
-        case DTYPE_BF16: gpu_down_shared<format_bf16>(p, shared_weight, tile, sum); break;
-        case DTYPE_F16: gpu_down_shared<format_f16>(p, shared_weight, tile, sum); break;
-        default: gpu_down_shared<format_f32>(p, shared_weight, tile, sum);
+        case DTYPE_FP8: gpu_down_shared<format_fp8>(p, tile, shared); break;
+        case DTYPE_BF16: gpu_down_shared<format_bf16>(p, tile, shared); break;
+        case DTYPE_F16: gpu_down_shared<format_f16>(p, tile, shared); break;
+        default: gpu_down_shared<format_f32>(p, tile, shared);
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum[i] = sum[i] * sum_unit(p.down.type) + shared[i] * (sum_unit(p.shared_down.type) * gpu_sigmoid(gate[i % 2]));
     gpu_put_part<ROWS>(parts.tile[0], sum);
     __syncthreads();
     if (t < p.T && row < p.shape.hidden)
@@ -3320,6 +3360,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
+    p.per_tile = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.gate.octets - 1) / (uint64_t)p.gate.octets);
     p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
     p.norm = w->norm;
@@ -3332,7 +3373,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 static void gpu_run_experts(gpu_queue *q, const gpu_moe *p) {
     const moe_shape *s = &p->shape;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-    size_t bytes = gpu_fragments_size(p->T == 1 ? 1 : GPU_ROWS, s->hidden);
+    size_t bytes = gpu_fragments_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, s->hidden);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>,
