@@ -3933,8 +3933,8 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
    Made-up models have the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
    GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages), on the CPU by its
    plain C twin. Each stage gets the CPU's input, so that differences do not add up. What is allowed is relative to the
-   largest value of a result: 2e-5 where token rows meet weights, because they enter products as two BF16 terms, 16 bits,
-   1e-5 for conv_delta, in single precision, 2e-4 for attention, which rounds more often. The rest must be equal. */
+   largest value of a result: 2e-5 where token rows meet weights, as they enter products as two BF16 terms, 16 bits; 1e-5
+   for conv_delta, in single precision; 2e-4 for attention, which rounds more often. The rest must be equal. */
 
 #ifdef __CUDACC__
 
@@ -4343,9 +4343,10 @@ static double logits_difference(const float *got, const float *want, int rows, i
 }
 
 /* A prompt, four rows at a time, against the CPU; allowed is 1 % of the logits' standard deviation. Noise like that of
-   two BF16 terms, 2^-17, after every norm moves the CPU's own logits by 0.07 to 0.2 %, mostly through keys and values that round
-   to the other side. But a router near a tie would choose another expert, which is worth 14 %: `seed` makes tokens for
-   which every expert chosen is ahead of the next by 6e-4 standard deviations of the router's logits, in all layers. */
+   two BF16 terms, 2^-17, after every norm moves the CPU's own logits by 0.07 to 0.2 %, mostly through keys and values
+   that round to the other side. But a router near a tie would choose another expert, which is worth 14 %: `seed` makes
+   tokens for which every expert chosen is ahead of the next by 6e-4 standard deviations of the router's logits or more,
+   in all layers. Search again for seeds when the made-up models change. */
 static void try_whole(selftest *t, uint64_t seed) {
     enum { COUNT = 70 };
     int vocab = t->models[0]->c.vocab;
