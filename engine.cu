@@ -3933,7 +3933,7 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
    Made-up models have the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
    GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages), on the CPU by its
    plain C twin. Each stage gets the CPU's input, so that differences do not add up. What is allowed is relative to the
-   largest value of a result: 2e-5 where token rows meet weights, as they enter products as two BF16 terms, 16 bits; 1e-5
+   largest value of a result: 2e-5 where token rows meet weights, which enter products as two BF16 terms, 16 bits; 1e-5
    for conv_delta, in single precision; 2e-4 for attention, which rounds more often. The rest must be equal. */
 
 #ifdef __CUDACC__
