@@ -245,7 +245,7 @@ static void draft(mote_session *s, const fixture *f, int T, int keep) {
     float *logits = (float *)room((size_t)(T * f->vocab) * 4);
     int first = s->count;
     for (int t = 0; t < T; t++) ids[t] = t < keep ? f->tokens[first + t] : (f->tokens[first + t] + 1 + t) % f->vocab;
-    forward(s, ids, T, logits, NULL);
+    EXPECT(MOTE_OK, forward(s, ids, T, 1, logits, NULL, &failure));
     size_t bytes = (size_t)(keep * f->vocab) * 4;
     CHECK(!memcmp(logits, plain_row(f, first), bytes), "%s: draft of %d at %d", f->dir, T, first);
     session_keep(s, keep);
