@@ -204,6 +204,28 @@ static int fixture_reference(fixture *f) {
     return ok;
 }
 
+// Takes those out of the list that a GPU refuses by name: experts of different dtypes in one layer, which only a fixture has.
+static int drop_refused(const char **dirs, int count) {
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        mote_options o;
+        mote_model *m = NULL;
+        memset(&o, 0, sizeof o);
+        o.parts = MOTE_DESCRIPTION;
+        o.device = device;
+        int code = mote_open(dirs[i], &o, &m, &failure);
+        mote_close(m);
+        if (!code || !strstr(dirs[i], "mixed-all-attention")) {
+            dirs[kept++] = dirs[i];
+            continue;
+        }
+        CHECK(code == MOTE_EUNSUPPORTED && strstr(failure.message, "experts of different dtypes"), "%s: %s", dirs[i],
+              failure.message);
+        printf("gpu_engine: %s is refused: %s\n", dirs[i], failure.message);
+    }
+    return kept;
+}
+
 static int fixture_open(fixture *f, const char *dir) {
     size_t size, greedy_size;
     memset(f, 0, sizeof *f);
@@ -936,6 +958,7 @@ int main(int argc, char **argv) {
     if (!count)
         for (count = list_checkpoints("tests/fixtures", listed, MOST), opened = 0; opened < count; opened++)
             dirs[opened] = listed[opened];
+    count = drop_refused(dirs, count);
     for (opened = 0; opened < count && fixture_open(&f[opened], dirs[opened]); opened++) {
         if (!opened) printf("gpu_engine: device %s\n", mote_model_info(f[0].m)->device);
         test_plain(&f[opened]);
