@@ -1130,8 +1130,8 @@ static int check_gpu(const binder *b) {
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>
-            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64))
-        wrong = "FP8 blocks whose sides are no powers of two, or less than 64 columns,";
+            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 8))
+        wrong = "FP8 blocks whose sides are no powers of two, or of less than 8 rows or 64 columns,";
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
                  : MOTE_OK;
 }
@@ -1650,7 +1650,7 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
     if (!l.direct || !loader_cut(&l)) {
         fail_memory(&l.err);
     } else {
-        size_t pieces = l.pieces.size / sizeof(load_piece), threads = pieces < LOAD_THREADS ? pieces : LOAD_THREADS;
+        size_t pieces = l.pieces.size / sizeof(load_piece), threads = pieces < (size_t)LOAD_THREADS ? pieces : (size_t)LOAD_THREADS;
         cudaError_t status = cudaSuccess;
         if (threads)
             status = cudaHostAlloc((void **)&l.buffers, threads * LOAD_BUFFERS * LOAD_PIECE, cudaHostAllocDefault);
@@ -3114,6 +3114,16 @@ static float *session_last_hidden(const mote_session *s) {
     return s->last_hidden;
 }
 
+/* Waits for all that the device was asked to do. */
+static int session_finish(mote_session *s, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu) return gpu_finish(s, err);
+#endif
+    (void)s;
+    (void)err;
+    return MOTE_OK;
+}
+
 /* s->logits holds the last token's logits. */
 static int session_logits(const mote_session *s, mote_error *err) {
 #ifdef __CUDACC__
@@ -3217,7 +3227,7 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         if (count > chunk) report(&s->o.callbacks, "reading the prompt", (double)done / (double)count);
         s->generated_from = s->count;
     }
-    return MOTE_OK;
+    return session_finish(s, error);
 }
 
 int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error) {
@@ -4057,7 +4067,7 @@ static int by_seconds(const void *a, const void *b) {
 
 static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
     struct gpu_session *g = s->gpu;
-    unsigned stages = m->stages ? m->stages : MOTE_STAGE_ALL;
+    unsigned stages = m->stages ? m->stages : (unsigned)MOTE_STAGE_ALL;
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
     int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);

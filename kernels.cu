@@ -700,11 +700,6 @@ static int log2_of(int n) {
     return 1 << shift == n ? shift : -1;
 }
 
-/* FP8 blocks have one scale for a whole group, and sides that are powers of two. */
-static int gpu_can_block(int block_rows, int block_cols) {
-    return log2_of(block_rows) >= 0 && log2_of(block_cols) >= 6;
-}
-
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
     memset(&g, 0, sizeof g);
