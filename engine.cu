@@ -1353,6 +1353,12 @@ static size_t item_held(const load_item *item) {
     return item->to_float ? item_elements(item) * sizeof(float) : (size_t)item->size;
 }
 
+/* Bytes it has in the arena: those it holds and zeros. */
+static size_t item_room(const load_item *item) {
+    size_t groups = ((size_t)item->row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+    return item->rows ? (size_t)gpu_octets(item->rows) * groups * PIECE : (item_held(item) + 63) / 64 * 64;
+}
+
 /* Widens n stored values to floats. */
 static void widen(int type, const void *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -1405,7 +1411,7 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     const shard *s = &files->shards[item->from->file];
     char *to = m->arena + item->at;
     size_t n = (size_t)item->size, held = item_held(item);
-    memset(to + held, 0, (0 - held) % 64);                     /* up to the next item */
+    memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
     if (item->to_float) return load_floats(m, files, item, (float *)(void *)to, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
     return code ? code : check_codes(files, item, to, 0, n, err);
@@ -1797,7 +1803,7 @@ static int make_item(const mote_model *m, pool *threads, const load_item *item, 
     job.item = item;
     job.to = m->arena + item->at;
     job.elements = (uint32_t)item_elements(item);
-    memset(job.to + held, 0, (0 - held) % 64);
+    memset(job.to + held, 0, item_room(item) - held);
     parallel(threads, (int)((job.elements + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
     return MOTE_OK;
 }
