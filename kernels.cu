@@ -2554,12 +2554,12 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
     int row, column;
     for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
         attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
-        float top = -INFINITY;
         attend_item(item, rows, slice, &row, &column);
         if (slice < 0) {
             attend_join(&part, sh->ml[row].x, sh->ml[row], *(const float4 *)&sh->o[row][column]);
         } else {
 #if __CUDA_ARCH__ >= 900
+            float top = -INFINITY;
             float2 ml[ATTEND_CLUSTER];
             float4 o[ATTEND_CLUSTER];
 #pragma unroll
