@@ -985,9 +985,11 @@ template <class IN> struct gpu_projection {
     IN in;
 };
 
+/* Prologues. normed: the root mean square is divided out at the end; blocks: that shall fit a multiprocessor. */
+
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0 };
+    enum { normed = 0, blocks = 2 };
     const float *x;              /* [T][cols] */
     int cols;
     __device__ __forceinline__ void begin(int, float *) const {}
@@ -1001,7 +1003,7 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1 };
+    enum { normed = 1, blocks = 2 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     __device__ __forceinline__ void begin(int, float *) const {}
@@ -1063,7 +1065,7 @@ __device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p,
 }
 
 template <class IN, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+__global__ void __launch_bounds__(GPU_THREADS, IN::blocks) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();
@@ -1717,7 +1719,7 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 /* Prologue of out_proj: rms(o) norm SiLU(z), head by head. In the usual shape a warp meets whole heads of 128 columns, four
    a lane, and knows their root mean square at once; else the factors of all heads are computed first, in shared memory. */
 struct gpu_gated_rows {
-    enum { normed = 0 };
+    enum { normed = 0, blocks = 1 };
     const float *o, *z, *norm;   /* [T][cols], [T][cols], [head] */
     int cols, head, whole;       /* whole: the usual shape */
     float eps;
