@@ -2306,7 +2306,7 @@ struct gpu_session {
     gpu_step *step;
     float *frequencies;                                     /* [rotary_dim / 2] */
     float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
-    float *in, *z, *a, *b, *k, *decay, *k_new, *v_new, *o;
+    float *in, *z, *a, *b, *k, *decay, *squares, *k_new, *v_new, *o;
     float *parts, *router, *shared_gate, *mtp_in;
     float *logits, *mtp_logits;                             /* [GPU_ROWS][vocab] */
     int *tickets, splits;
@@ -2750,6 +2750,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     g->b = take(l, T * (size_t)c->value_heads);
     g->k = take(l, T * keys);
     g->decay = take(l, T * (size_t)c->value_heads);
+    g->squares = take(l, T * (size_t)c->value_heads * (size_t)gpu_delta_parts(&m->deltanet));
     g->k_new = take(l, T * kv);
     g->v_new = take(l, T * kv);
     g->o = take(l, T * larger(values, heads));
@@ -2787,10 +2788,13 @@ static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l,
     p.b = g->b;
     p.k = g->k;
     p.decay = g->decay;
+    p.z = g->z;
+    p.norm = l->deltanet.norm;
     p.o = g->o;
+    p.squares = g->squares;
     gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
     gpu_conv_delta(q, &p);
-    gpu_gated_norm_out(q, &l->deltanet, &p, g->z, g->x);
+    gpu_gated_norm_out(q, &l->deltanet, &p, g->x);
     return p;
 }
 
@@ -4429,7 +4433,9 @@ static void try_deltanet(selftest *t, int T, int replay) {
     stage_conv_delta(t->cpu->threads, &job);
     gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_DELTA, 0, replay, NULL, T), l, b, T);
     try_end(t);
-    try_compare(t, t->g->o, job.o, NULL, (size_t)T * values);
+    for (size_t i = 0; i < (size_t)T * values; i++)         /* the GPU gates here */
+        w->gate[i] = job.o[i] * job.w->norm[i % (size_t)s->value_dim] * silu(job.z[i]);
+    try_compare(t, t->g->o, w->gate, NULL, (size_t)T * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_compare(t, b->log_u, a->log_u, NULL, BLOCK * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);

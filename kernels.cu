@@ -550,7 +550,8 @@ template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t
 }
 
 /* Everything before this kernel is complete and visible. Before it only weights may be read, and state that no kernel of
-   this step writes. */
+   this step writes. A rehearsal may read anything: what a kernel is to do right after its wait it does once before, on
+   whatever is in memory, and drops the result. Then its code and parameters are in the caches when its turn comes. */
 __device__ __forceinline__ void gpu_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -1058,9 +1059,14 @@ __device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p,
     gpu_segment_tiles<IN> tiles = {p, s, parts};
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
-                               gpu_wait();
-                               p.in.begin(p.T, shared);
-                               gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square, shared);
+#pragma unroll 1
+                               for (int real = 0; real < 2; real++) {   /* a rehearsal first, see gpu_wait */
+                                   if (real) gpu_wait();
+#pragma unroll
+                                   for (int t = 0; t < ROWS; t++) square[t] = 0;
+                                   p.in.begin(p.T, shared);
+                                   gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square, shared);
+                               }
                            });
 }
 
@@ -1404,7 +1410,9 @@ static void stage_conv_delta(pool *p, deltanet_job *job) {
 
        S' = decay S    u = beta (v - fk S' k)    o = fq (S' q + u fk (k . q))    fk = 1 / |k|    fq = 1 / (|q| sqrt(n))
 
-   which is S q after the write, without waiting for it. S after the block's own rows is never stored: see the log. */
+   which is S q after the write, without waiting for it. S after the block's own rows is never stored: see the log.
+   The gate follows here, o norm SiLU(z), and the squares of o are summed up for the root mean square of the head: were
+   this left to gated_norm_out, each of its blocks would do it for all heads. */
 
 typedef struct gpu_delta {
     deltanet_shape shape;
@@ -1416,8 +1424,16 @@ typedef struct gpu_delta {
     const float *b, *a;          /* [T][value_heads] */
     float *k;                    /* [T][key_heads][key_dim] normalised, for the log */
     float *decay;                /* [T][value_heads], for the log */
-    float *o;                    /* [T][value_heads][value_dim] */
+    const float *z, *norm;       /* [T][value_heads][value_dim], [value_dim] */
+    float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not divided by the root mean square of o */
+    float *squares;              /* [T][value_heads][parts] sums of o^2, for that */
 } gpu_delta;
+
+/* Blocks that share a value head; each has eight warps of R rows. */
+static int gpu_delta_parts(const deltanet_shape *s) {
+    int rows = GPU_WARPS * (s->key_dim <= 128 ? 4 : s->key_dim <= 256 ? 2 : 1);
+    return (s->value_dim + rows - 1) / rows;
+}
 
 /* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), and for
    each row of the block the sum so far, oldest raw row first. */
@@ -1548,11 +1564,12 @@ __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_d
     if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
 }
 
-/* The delta rule for a warp's rows, token after token. q and k of all tokens are in shared memory, [t][q, k][32 C], not
+/* The delta rule for a warp's rows, token after token. gate: norm SiLU(z) of the block's rows. q and k of all tokens are in shared memory, [t][q, k][32 C], not
    yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
 template <int R, int C>
 __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
-                                                 float decay, float beta, float v) {
+                                                 float decay, float beta, float v, const float (*gate)[GPU_WARPS * R],
+                                                 float (*squares)[GPU_WARPS * R]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
     enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* S'k of the rows: 0.., S'q: N/2.. */
     const deltanet_shape *s = &p->shape;
@@ -1582,7 +1599,9 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
         float kq = __shfl_sync(~0u, total, KQ * LANES) * fk;
         float u = __shfl_sync(~0u, beta, 8 * t) * fmaf(-fk, total, __shfl_sync(~0u, v, 8 * t + lane % 8));
         size_t at = ((size_t)t * s->value_heads + rows->h) * s->value_dim + j;
-        if (writes) p->o[at] = fq * fmaf(u, kq, Sq);
+        float o = fq * fmaf(u, kq, Sq);
+        if (lane % LANES == 0 && lane < R * LANES) squares[t][threadIdx.x / 32 * R + lane / LANES] = writes ? o * o : 0;
+        if (writes) p->o[at] = o * gate[t][threadIdx.x / 32 * R + lane / LANES];
         if (writes) p->state.log_u[at] = u;
         for (int c = 0; c < C; c++) {
             k[c] *= fk;
@@ -1600,7 +1619,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
 template <int C>
 __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
-    __shared__ float qk[GPU_ROWS][2][WIDTH];
+    __shared__ float qk[GPU_ROWS][2][WIDTH], gate[GPU_ROWS][GPU_WARPS * R], squares[GPU_ROWS][GPU_WARPS * R];
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
     const int replay = p.step->replay;
@@ -1628,6 +1647,9 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_load(&p, channel[n], x[n]);
     gpu_conv_load(&p, v_channel, v_x);
+    const int t = threadIdx.x / 64, row = threadIdx.x % 64, j = blockIdx.y * GPU_WARPS * R + row;    /* of the gate */
+    const bool gates = row < GPU_WARPS * R && j < s->value_dim && t < p.T;
+    float z = gates ? p.z[(t * s->value_heads + rows.h) * s->value_dim + j] : 0;
     float a = token < p.T ? p.a[token * s->value_heads + rows.h] + bias : 0;
     float b = token < p.T ? p.b[token * s->value_heads + rows.h] : 0;
 #pragma unroll
@@ -1642,19 +1664,22 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(
     float v = v_conv.sum[0], decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a))));
 #pragma unroll
     for (int t = 1; t < GPU_ROWS; t++) v = token == t ? v_conv.sum[t] : v;
+    if (gates) gate[t][row] = p.norm[j] * gpu_silu(z);
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T)
         p.decay[token * s->value_heads + rows.h] = decay;
     __syncthreads();
-    gpu_delta_tokens<R, C>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v));
+    gpu_delta_tokens<R, C>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), gate, squares);
+    __syncthreads();
+    if ((int)threadIdx.x / 32 >= p.T) return;
+    float sum = warp_sum(lane < GPU_WARPS * R ? squares[threadIdx.x / 32][lane] : 0);
+    if (lane == 0) p.squares[((size_t)(threadIdx.x / 32) * s->value_heads + rows.h) * gridDim.y + blockIdx.y] = sum;
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
-    int rows = GPU_WARPS * (C <= 4 ? 4 : 16 / C);
-    int parts = (p->shape.value_dim + rows - 1) / rows;
-    gpu_launch(q, GPU_DELTA, "", gpu_delta_kernel<C>, p->shape.value_heads, parts, 0, p);
+    gpu_launch(q, GPU_DELTA, "", gpu_delta_kernel<C>, p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
 }
 
-/* Fills o, k, decay and log_u. A later kernel of the step, experts_down, calls gpu_delta_log. */
+/* Fills o, squares, k, decay and log_u. A later kernel of the step, experts_down, calls gpu_delta_log. */
 static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
     int n = p->shape.key_dim;
     if (n <= 32) gpu_conv_delta_wide<1>(q, p);
@@ -1716,50 +1741,37 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 #ifdef __CUDACC__
 
-/* Prologue of out_proj: rms(o) norm SiLU(z), head by head. In the usual shape a warp meets whole heads of 128 columns, four
-   a lane, and knows their root mean square at once; else the factors of all heads are computed first, in shared memory. */
+/* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, blocks = 1 };
-    const float *o, *z, *norm;   /* [T][cols], [T][cols], [head] */
-    int cols, head, whole;       /* whole: the usual shape */
+    enum { normed = 0, blocks = 2 };
+    const float *o, *squares;    /* [T][cols], [T][heads][parts] */
+    int cols, head, heads, parts;
     float eps;
-    __device__ __forceinline__ void begin(int T, float *shared) const {
-        int heads = cols / head, lane = threadIdx.x % 32;
-        if (whole) return;
-        for (int item = threadIdx.x / 32; item < T * heads; item += GPU_WARPS) {
+    /* The factors of all heads, [T][heads] in shared memory. */
+    __device__ __forceinline__ void begin(int T, float *factor) const {
+        __syncthreads();                                    /* a rehearsal may still read them */
+        for (int i = threadIdx.x; i < T * heads; i += GPU_THREADS) {
             float sum = 0;
-            for (int i = lane; i < head; i += 32) {
-                float v = __ldcg(o + (size_t)item * head + i);
-                sum = fmaf(v, v, sum);
-            }
-            sum = warp_sum(sum);
-            if (lane == 0) shared[item] = rsqrtf(sum / (float)head + eps);
+#pragma unroll 4
+            for (int part = 0; part < parts; part++) sum += __ldcg(squares + i * parts + part);
+            factor[i] = rsqrtf(sum / (float)head + eps);
         }
         __syncthreads();
     }
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *shared) const {
-        float w[4], g[ROWS][4];
-        gpu_load4(w, norm + col % head, cols - col);
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *factor) const {
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], o + (size_t)t * cols + col, t < T ? cols - col : 0);
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
-            gpu_load4(v[t], o + (size_t)t * cols + col, t < T ? cols - col : 0);
-            gpu_load4(g[t], z + (size_t)t * cols + col, t < T ? cols - col : 0);
-        }
+            float f = t < T && col < cols ? factor[t * heads + col / head] : 0;
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            float factor = 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++) factor = fmaf(v[t][i], v[t][i], factor);
-            if (whole) factor = rsqrtf(fmaf(warp_sum(factor), 1.0f / 128, eps));
-            else factor = t < T && col < cols ? shared[t * (cols / head) + col / head] : 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++) v[t][i] *= factor * w[i] * g[t][i] * gpu_sigmoid(g[t][i]);
+            for (int i = 0; i < 4; i++) v[t][i] *= f;
         }
     }
     void select(int t) {
         o += (size_t)t * cols;
-        z += (size_t)t * cols;
+        squares += (size_t)t * heads * parts;
     }
 };
 
@@ -1773,19 +1785,18 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     gpu_launch_projection(q, GPU_IN_PROJ, &p, 0);
 }
 
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, const float *z, float *x) {
+static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, float *x) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p;
     memset(&p, 0, sizeof p);
     p.T = block->T;
-    p.cols = s->value_heads * s->value_dim;
+    p.cols = p.in.cols = s->value_heads * s->value_dim;
     p.add = 1;
     p.in.o = block->o;
-    p.in.z = z;
-    p.in.norm = w->norm;
-    p.in.cols = p.cols;
+    p.in.squares = block->squares;
     p.in.head = s->value_dim;
-    p.in.whole = s->value_dim == 128 && p.cols % 1024 == 0;
+    p.in.heads = s->value_heads;
+    p.in.parts = gpu_delta_parts(s);
     p.in.eps = s->eps;
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_launch_projection(q, GPU_OUT_PROJ, &p, (size_t)(GPU_ROWS * s->value_heads) * sizeof(float));
@@ -3183,8 +3194,15 @@ __device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_choice *choice,
     gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     int chooses = (int)threadIdx.x / 32 < p.T, groups, from = gpu_share(p.gate.groups, &groups);
     float early[ROWS] = {};
-    if (!chooses) gpu_fill<F, ROWS>(in, p.T, from, groups, fragments, early, NULL);
-    gpu_route(p, choice);
+#pragma unroll 1
+    for (int real = 0; real < 2; real++) {                  /* a rehearsal first, see gpu_wait */
+        if (real) gpu_wait();
+        gpu_route_nothing(choice);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) early[t] = 0;
+        if (!chooses) gpu_fill<F, ROWS>(in, p.T, from, groups, fragments, early, NULL);
+        gpu_route(p, choice);
+    }
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x, p.gate.groups, p.gate.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
                                if (chooses) gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, early, NULL);
@@ -3200,8 +3218,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_choice choice;
     gpu_trigger();
-    gpu_route_nothing(&choice);
-    gpu_wait();
     switch (p.gate.type) {
         case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &choice, dynamic, &parts); break;
         case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &choice, dynamic, &parts); break;
