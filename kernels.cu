@@ -1617,7 +1617,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
 
 /* C = ceil(key_dim / 32), rounded up to a power of two. Grid: value heads, value_dim / (8 R). */
 template <int C>
-__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ float qk[GPU_ROWS][2][WIDTH], gate[GPU_ROWS][GPU_WARPS * R], squares[GPU_ROWS][GPU_WARPS * R];
     const deltanet_shape *s = &p.shape;
@@ -1641,14 +1641,15 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(
         gpu_conv_past(&p, channel[n], replay, &conv[n]);
     }
     gpu_conv_past(&p, v_channel, replay, &v_conv);
+    const int t = threadIdx.x / 64, row = threadIdx.x % 64, j = blockIdx.y * GPU_WARPS * R + row;    /* of the gate */
+    const bool gates = row < GPU_WARPS * R && j < s->value_dim && t < p.T;
+    float norm = gates ? p.norm[j] : 0;
     float rate = -expf(p.A_log[rows.h]), bias = p.dt_bias[rows.h];
     gpu_replay<R, C>(&p, replay, &rows);
     gpu_wait();
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_load(&p, channel[n], x[n]);
     gpu_conv_load(&p, v_channel, v_x);
-    const int t = threadIdx.x / 64, row = threadIdx.x % 64, j = blockIdx.y * GPU_WARPS * R + row;    /* of the gate */
-    const bool gates = row < GPU_WARPS * R && j < s->value_dim && t < p.T;
     float z = gates ? p.z[(t * s->value_heads + rows.h) * s->value_dim + j] : 0;
     float a = token < p.T ? p.a[token * s->value_heads + rows.h] + bias : 0;
     float b = token < p.T ? p.b[token * s->value_heads + rows.h] : 0;
@@ -1664,7 +1665,7 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(
     float v = v_conv.sum[0], decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a))));
 #pragma unroll
     for (int t = 1; t < GPU_ROWS; t++) v = token == t ? v_conv.sum[t] : v;
-    if (gates) gate[t][row] = p.norm[j] * gpu_silu(z);
+    if (gates) gate[t][row] = norm * gpu_silu(z);
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T)
         p.decay[token * s->value_heads + rows.h] = decay;
     __syncthreads();

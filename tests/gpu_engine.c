@@ -22,8 +22,10 @@
 // the row's standard deviation. The reference has a float32 cache: from it a row may be off by as much more as the
 // CPU's row is, which is what the cache's type costs. (Small models have few dimensions to average over: rounding keys
 // and values to BF16 can turn a router's close choice, and moves logits by up to 0.02 of their deviation.)
+//
+// An FP8 cache: a key near the border between two FP8 numbers becomes another one for the smallest difference, off by up
+// to 1/16, and all later rows see it. So the rule holds for single steps from a cache with the same bytes.
 static const double RULE = 1e-2;
-static const double RULE_FP8 = 1e-1;     // with an FP8 cache, where another rounding changes a key by 1/16
 
 static const char *device = "cuda";
 static int is_gpu = 1, brief;
@@ -421,7 +423,7 @@ static void test_pieces(const fixture *f, int size, int kv, const float *plain, 
 // Saved behind blocks of 1 to 4 tokens, loaded into new and used sessions of other sizes.
 static void test_save(const fixture *f) {
     mote_session *s = session_of(f->m, f->T, MOTE_KV_BF16), *used = session_of(f->m, f->T + 9, MOTE_KV_BF16);
-    size_t size, at;
+    size_t size, at = 0;
     for (int i = 0, n = 0; i < 6 && n < f->T - 5; i++) {
         if (i) feed_to(s, f, n += 1 + (i - 1) % 4, "save");
         char *bytes = session_bytes(s, &size);
@@ -564,18 +566,31 @@ static void test_moves(const fixture *f) {
     mote_session_close(b);
 }
 
-// An FP8 cache, GPU against CPU, and in pieces.
+// An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces.
 static void test_fp8_cache(const fixture *f) {
     mote_session *gpu = session_of(f->m, f->T, MOTE_KV_FP8), *cpu = session_of(f->cpu, f->T, MOTE_KV_FP8);
     float *all[4];
+    double step = 0, step_mtp = 0;
     for (int i = 0; i < 4; i++) all[i] = (float *)room(row_bytes(f, f->T));
-    size_t n = (size_t)f->T;
+    size_t n = (size_t)f->T, size;
+    for (int t = 0; t < f->T; t++) {
+        char *bytes = session_bytes(cpu, &size);
+        EXPECT(MOTE_OK, mote_load(gpu, bytes, size, &failure));
+        free(bytes);
+        EXPECT(MOTE_OK, mote_feed_logits(gpu, f->tokens + t, 1, all[0], f->mtp ? all[1] : NULL, &failure));
+        EXPECT(MOTE_OK, mote_feed_logits(cpu, f->tokens + t, 1, all[2], f->mtp ? all[3] : NULL, &failure));
+        step = fmax(step, row_off(all[0], all[2], f->vocab));
+        if (f->mtp && t) step_mtp = fmax(step_mtp, row_off(all[1], all[3], f->vocab));
+    }
+    CHECK(step <= RULE && step_mtp <= RULE, "%s: a step with an FP8 cache: logits %g, MTP logits %g off", f->dir, step, step_mtp);
+    mote_reset(gpu);
+    mote_reset(cpu);
     EXPECT(MOTE_OK, mote_feed_logits(gpu, f->tokens, n, all[0], f->mtp ? all[1] : NULL, &failure));
     EXPECT(MOTE_OK, mote_feed_logits(cpu, f->tokens, n, all[2], f->mtp ? all[3] : NULL, &failure));
     double off = rows_off(all[0], all[2], f->T, f->vocab), reference = rows_off(all[0], f->want, f->T, f->vocab);
     double mtp = f->mtp ? rows_off(all[1], all[3], f->T - 1, f->vocab) : 0;
-    printf("%s: FP8 cache: logits %.1e, MTP %.1e off the CPU's, %.1e off the reference\n", f->dir, off, mtp, reference);
-    CHECK(off <= RULE_FP8 && mtp <= RULE_FP8, "%s: FP8 cache: logits %g, MTP logits %g off", f->dir, off, mtp);
+    printf("%s: FP8 cache: a step's logits %.1e, MTP %.1e off the CPU's; after all tokens %.1e, MTP %.1e, %.1e off the reference\n",
+           f->dir, step, step_mtp, off, mtp, reference);
     test_pieces(f, 1, MOTE_KV_FP8, all[0], all[1]);
     test_pieces(f, 3, MOTE_KV_FP8, all[0], all[1]);
     for (int i = 0; i < 4; i++) free(all[i]);
@@ -737,7 +752,7 @@ static void test_misuse(const fixture *f) {
     mote_session *s = session_of(f->m, f->T, MOTE_KV_BF16);
     int32_t bad[] = {f->tokens[0], f->vocab, f->tokens[1]}, id = -7;
     mote_sampling p = sampling_of(-1, 0, 0, 0, 0);
-    size_t size, at;
+    size_t size, at = 0;
     feed_to(s, f, 5, "misuse");
     char *bytes = session_bytes(s, &size);
     EXPECT(MOTE_EINVAL, mote_feed(s, bad, 3, &failure));
@@ -836,7 +851,7 @@ static void remove_folder(const char *dir) {
     CHECK(!rmdir(dir), "%s cannot be removed", dir);
 }
 
-// Sessions of the longest context until the GPU is full: the next one is refused with what would fit, the others go on,
+// Sessions of the longest context that fits at all, or near it, until the GPU is full: the next one is refused with what would fit, the others go on,
 // and once they are closed all of their memory is there again.
 static void test_full_memory(const fixture *f) {
     enum { MOST = 200 };
@@ -847,6 +862,8 @@ static void test_full_memory(const fixture *f) {
     mote_model *m = model_of(tmp, device);
     int n[2] = {0, 0}, code = 0, context = m ? mote_model_info(m)->context_max : 0;
     mote_session_options o = options_of(context, MOTE_KV_BF16);
+    while (m && context > 64 && mote_session_open(m, &o, &s[0], &failure) == MOTE_ENOMEM) o.context = context /= 4;
+    if (m) mote_session_close(s[0]);
     for (int round = 0; m && round < 2; round++) {
         for (n[round] = 0; n[round] < MOST; n[round]++) {
             s[n[round]] = NULL;
