@@ -551,15 +551,7 @@ template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t
 
 /* Everything before this kernel is complete and visible. Before it only weights may be read, and state that no kernel of
    this step writes. A rehearsal may read anything: what a kernel is to do right after its wait it does once before, on
-   whatever is in memory, and drops the result. Then its code and parameters are in the caches when its turn comes.
-   Without dependent launch there is no time to rehearse. */
-#if __CUDA_ARCH__ >= 900
-enum { GPU_FIRST_PASS = 0 };
-#else
-enum { GPU_FIRST_PASS = 1 };     /* the second, real one */
-#endif
-
-
+   whatever is in memory, and drops the result. Then its code and parameters are in the caches when its turn comes. */
 __device__ __forceinline__ void gpu_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -1068,7 +1060,7 @@ __device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p,
     gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
                            [&](int first, int mine, float *square) {
 #pragma unroll 1
-                               for (int real = GPU_FIRST_PASS; real < 2; real++) {
+                               for (int real = 0; real < 2; real++) {   /* a rehearsal first, see gpu_wait */
                                    if (real) gpu_wait();
 #pragma unroll
                                    for (int t = 0; t < ROWS; t++) square[t] = 0;
@@ -1572,9 +1564,8 @@ __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_d
     if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
 }
 
-/* The delta rule for a warp's rows, token after token. q and k of all tokens are in shared memory, [t][q, k][32 C], not
-   yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. gate: norm SiLU(z) of the block's
-   rows; squares: of their o. */
+/* The delta rule for a warp's rows, token after token. gate: norm SiLU(z) of the block's rows. q and k of all tokens are in shared memory, [t][q, k][32 C], not
+   yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
 template <int R, int C>
 __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, const float (*gate)[GPU_WARPS * R],
@@ -3205,7 +3196,7 @@ __device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_choice *choice,
     int chooses = (int)threadIdx.x / 32 < p.T, groups, from = gpu_share(p.gate.groups, &groups);
     float early[ROWS] = {};
 #pragma unroll 1
-    for (int real = GPU_FIRST_PASS; real < 2; real++) {
+    for (int real = 0; real < 2; real++) {                  /* a rehearsal first, see gpu_wait */
         if (real) gpu_wait();
         gpu_route_nothing(choice);
 #pragma unroll
