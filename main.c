@@ -187,7 +187,7 @@ static const option option_table[] = {
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
-    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: use N of its multiprocessors (default: all)"},
+    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: blocks for N multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH,
      "threads, on the CPU (default: one for each processor)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
@@ -1362,7 +1362,7 @@ static void print_head(const bench *b, const char *name) {
     char text[32];
     fprintf(b->table, "model    %s%s\n", name, o->synthetic ? " (synthetic: random weights)" : "");
     fprintf(b->table, "device   %s", b->info->device);
-    if (o->sms) fprintf(b->table, ", %d multiprocessors of it (simulates a smaller one)", o->sms);
+    if (o->sms) fprintf(b->table, ", blocks for %d multiprocessors", o->sms);
     if (isfinite(b->ceiling)) {
         human(b->ceiling, "B/s", text);
         fprintf(b->table, "; it reads at most %s (the ceiling)", text);
