@@ -2312,7 +2312,7 @@ struct gpu_session {
     int *tickets, splits;
     gpu_routing *routing;
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
-    uint16_t *h;
+    float *h;
     uint64_t *picks;
     volatile uint64_t *slot;                                /* pinned: what the sampler tells the host */
     uint32_t sequence;
@@ -2750,7 +2750,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     g->b = take(l, T * (size_t)c->value_heads);
     g->k = take(l, T * keys);
     g->decay = take(l, T * (size_t)c->value_heads);
-    g->squares = take(l, T * (size_t)c->value_heads * (size_t)gpu_delta_parts(&m->deltanet));
+    g->squares = take(l, T * (size_t)c->value_heads * (size_t)gpu_squares_room(gpu_delta_parts(&m->deltanet)));
     g->k_new = take(l, T * kv);
     g->v_new = take(l, T * kv);
     g->o = take(l, T * larger(values, heads));
@@ -2763,7 +2763,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     g->mtp_logits = take(l, T * (size_t)c->vocab);
     g->routing = (gpu_routing *)(void *)take(l, sizeof(gpu_routing) / sizeof(float));
     g->chosen = (int32_t *)(void *)take(l, (size_t)c->layers + 1);
-    g->h = (uint16_t *)(void *)take(l, gpu_h_plane(&m->moe));
+    g->h = take(l, gpu_h_size(&m->moe));
     g->picks = (uint64_t *)(void *)take(l, (size_t)GPU_PICKS * GPU_TOP_K * 2);
 }
 

@@ -598,14 +598,34 @@ __device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+/* The same with F16. */
+__device__ __forceinline__ void mma_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t f16_pair(float low, float high) {
+    __half2 pair = __floats2half2_rn(low, high);
+    return *(uint32_t *)&pair;
+}
+
+__device__ __forceinline__ float2 f16_floats(uint32_t pair) {
+    return __half22float2(*(__half2 *)&pair);
+}
 #endif
 
 /* ---- 6. CUDA: matrices -------------------------------------------------------------------------------------------
    y[t] = W x[t] on the tensor cores, for one to four rows at the price of one. W is the A operand, 16 of its rows at a
    time. Which k is which inside an mma does not matter as long as A and B agree, so a lane takes 16 bytes of its row as
    they come, and four lanes take 64 bytes side by side (a group). The token rows are the B operand: a float is split into
-   two BF16 terms, high and low (16 significant bits), and as B has eight columns, column t holds the high and column t + 4
-   the low terms of row t. Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
+   two terms, high and low, and as B has eight columns, column t holds the high and column t + 4 the low terms of row t.
+   Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
+
+   The terms are of the type that a weight becomes without rounding. Two of BF16 have 16 significant bits and the range of a
+   float. Two of F16 have 22 bits but little range, so each group of a token row is first multiplied with the power of two
+   that brings its largest value to 2^14; its inverse, the group's unit, is multiplied into the sum, as FP8's scale is.
 
    So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (an octet) times 64 bytes lie
    together as 512 bytes, the groups of an octet behind each other; rows are filled up to whole octets and groups with
@@ -624,32 +644,33 @@ __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* A weight format: 16 bytes hold per_load weights; the sum of `terms` BF16 numbers is one of them, exactly. fragment gives
-   the A registers of mma number `step`, which takes weights 4 step .. 4 step + 3: k0 the first two, k1 the others. */
+/* A weight format: 16 bytes hold per_load weights; the sum of `terms` numbers is one of them, exactly, or with `scaled`
+   what its block's scale is multiplied with. The numbers are F16 if `half`, else BF16. fragment gives the A registers of
+   mma number `step`, which takes weights 4 step .. 4 step + 3: k0 the first two, k1 the others. */
 struct format_bf16 {
-    enum { per_load = 8, terms = 1, scaled = 0 };
+    enum { per_load = 8, terms = 1, half = 0, scaled = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         *k0 = gpu_word(raw, 2 * step);
         *k1 = gpu_word(raw, 2 * step + 1);
     }
 };
 
-/* E4M3 bits, moved to their places in a BF16, are the value times 2^-120 (see section 1): each code is widened to 16 bits
-   with its sign, which PRMT can, and moved up by four. The token rows are multiplied with a part of FP8_UNIT, so that no
-   product leaves the range of a float, a row's sum with the rest: sum_unit. */
-#define FP8_X_UNIT 0x1p96f
-
-__device__ __forceinline__ float sum_unit(dtype type) {
-    return type == DTYPE_FP8 ? FP8_UNIT / FP8_X_UNIT : 1;
-}
+struct format_f16 {
+    enum { per_load = 8, terms = 1, half = 1, scaled = 0 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
+        *k0 = gpu_word(raw, 2 * step);
+        *k1 = gpu_word(raw, 2 * step + 1);
+    }
+};
 
 struct format_fp8 {
-    enum { per_load = 16, terms = 1, scaled = 1 };
+    enum { per_load = 16, terms = 1, half = 1, scaled = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
-        uint32_t word = gpu_word(raw, step);
-        asm("prmt.b32 %0, %2, 0, 0x9180; prmt.b32 %1, %2, 0, 0xb3a2;" : "=r"(*k0), "=r"(*k1) : "r"(word));
-        *k0 = *k0 << 4 & 0x87f087f0u;
-        *k1 = *k1 << 4 & 0x87f087f0u;
+        asm("{.reg .b16 low, high;\n\t"
+            "mov.b32 {low, high}, %2;\n\t"
+            "cvt.rn.f16x2.e4m3x2 %0, low;\n\t"
+            "cvt.rn.f16x2.e4m3x2 %1, high;}"
+            : "=r"(*k0), "=r"(*k1) : "r"(gpu_word(raw, step)));
     }
 };
 
@@ -664,18 +685,8 @@ __device__ __forceinline__ uint32_t bf16_term(float x, float y, int term) {
     return pair;
 }
 
-struct format_f16 {              /* 11 significant bits: two terms */
-    enum { per_load = 8, terms = 2, scaled = 0 };
-    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int term, uint32_t *k0, uint32_t *k1) {
-        uint32_t w0 = gpu_word(raw, 2 * step), w1 = gpu_word(raw, 2 * step + 1);
-        float2 a = __half22float2(*(const __half2 *)&w0), b = __half22float2(*(const __half2 *)&w1);
-        *k0 = bf16_term(a.x, a.y, term);
-        *k1 = bf16_term(b.x, b.y, term);
-    }
-};
-
-struct format_f32 {              /* 24 bits: three */
-    enum { per_load = 4, terms = 3, scaled = 0 };
+struct format_f32 {              /* 24 bits: three terms */
+    enum { per_load = 4, terms = 3, half = 0, scaled = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int, int term, uint32_t *k0, uint32_t *k1) {
         *k0 = bf16_term(__uint_as_float(raw.x), __uint_as_float(raw.y), term);
         *k1 = bf16_term(__uint_as_float(raw.z), __uint_as_float(raw.w), term);
@@ -754,79 +765,153 @@ __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int co
            (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
 }
 
-/* This lane's place in an octet of a matrix, and its scales. Rows of an octet share a scale block. */
-typedef struct gpu_row {
-    const char *data;
+/* Where a lane reads of a tile: its 16 bytes of the first group of either octet; the scales of octet lane / 16. An octet
+   behind the last counts as the last. Rows of an octet share a scale. */
+typedef struct gpu_place {
+    const char *data[2];
     const float *scale;
-} gpu_row;
+} gpu_place;
 
-/* An octet behind the last counts as the last. */
-__device__ __forceinline__ gpu_row gpu_octet(const gpu_matrix *w, int octet) {
-    gpu_row r;
-    if (octet >= w->octets) octet = w->octets - 1;
-    r.data = w->data + (size_t)octet * (uint32_t)(w->groups * PIECE) + threadIdx.x % 32 * 16;
-    r.scale = w->scale + (octet * OCTET >> w->row_shift) * w->scale_cols;
-    return r;
-}
-
-/* What a warp has in flight of a tile: a group of both octets, with their scales. */
-struct gpu_piece {
-    uint4 raw[2];
-    float scale[2];
-};
-
-/* Group `group` of a tile, zeros if it is not there. data: this lane's place in the group, in both octets. */
-template <class F>
-__device__ __forceinline__ void gpu_load_piece(gpu_piece *piece, const char *const *data, const gpu_row *row, int group,
-                                               int group_shift, bool there) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        piece->raw[half] = make_uint4(0, 0, 0, 0);
-        if (there) piece->raw[half] = __ldcs((const uint4 *)data[half]);
-        if (F::scaled && there) piece->scale[half] = __ldg(row[half].scale + (group >> group_shift));
-    }
+/* a and b: two matrices of one shape, or the same one. */
+__device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int octet_a, const gpu_matrix &b, int octet_b) {
+    gpu_place at;
+    int lane = threadIdx.x % 32;
+    octet_b = min(octet_b, b.octets - 1);
+    at.data[0] = a.data + (size_t)octet_a * (uint32_t)(a.groups * PIECE) + lane * 16;
+    at.data[1] = b.data + (size_t)octet_b * (uint32_t)(a.groups * PIECE) + lane * 16;
+    at.scale = lane < 16 ? a.scale : b.scale;
+    at.scale += ((lane < 16 ? octet_a : octet_b) * OCTET >> a.row_shift) * a.scale_cols;
+    return at;
 }
 
 /* Brings groups from.. to of a tile that this warp has not asked for into the second-level cache. */
-__device__ __forceinline__ void gpu_prefetch_row(const gpu_row *row, int first, int from, int to) {
+__device__ __forceinline__ void gpu_prefetch_place(const gpu_place &at, int first, int from, int to) {
     for (int group = from; group < to; group++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (threadIdx.x % 8 == 0)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row[half].data + (first + group) * PIECE));
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(at.data[half] + (first + group) * PIECE));
 }
 
-/* sum += piece times the token rows' fragments of its group; x: this lane's B registers, two steps at a time. */
-template <class F> __device__ __forceinline__ void gpu_multiply(float *sum, const gpu_piece *piece, const uint4 *x) {
+/* What a warp multiplies weights with, in shared memory: fragments [group][pair of steps][high, low][ROWS][4 lanes] of
+   four registers, units [group][ROWS] (formats with `half`). */
+typedef struct gpu_operand {
+    uint4 *x;
+    float *unit;
+} gpu_operand;
+
+/* Steps of a group come in pairs, F32's only one counts as one. */
+template <class F> __host__ __device__ constexpr int gpu_step_pairs() {
+    return (F::per_load / 4 + 1) / 2;
+}
+
+template <class F, int ROWS> __device__ __forceinline__ gpu_operand gpu_operand_at(void *memory, int groups) {
+    gpu_operand o;
+    o.x = (uint4 *)memory;
+    o.unit = (float *)(o.x + groups * gpu_step_pairs<F>() * 8 * ROWS);
+    return o;
+}
+
+/* Its bytes, for rows of `groups` groups. */
+static size_t gpu_operand_size(dtype type, int rows, int groups) {
+    return (size_t)groups * (size_t)rows * ((type == DTYPE_FP8 ? 256 : 128) + sizeof(float)) + 16;
+}
+
+/* What this lane reads of group 0. */
+template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fragments(const gpu_operand &o) {
+    int lane = threadIdx.x % 32;
+    return o.x + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
+}
+
+/* sum += a group of a tile times x, this lane's B registers, two steps at a time. With `half` the sums of token row t
+   and octet o are multiplied with what `factor` is on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o), or, if
+   the octets have it in common (step = 0), on lane from + t. Without, a group that is not there counts nothing. */
+template <class F, int ROWS>
+__device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const uint4 *x, float factor, int from,
+                                             const int step, bool there) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int step = 0; step < F::per_load / 4; step++)
+    for (int s = 0; s < F::per_load / 4; s++)
 #pragma unroll
         for (int term = 0; term < F::terms; term++) {
-            uint32_t a[4];
-            F::fragment(piece->raw[0], step, term, &a[0], &a[2]);
-            F::fragment(piece->raw[1], step, term, &a[1], &a[3]);
-            mma_bf16(part, a, step % 2 ? x[step / 2].z : x[step / 2].x, step % 2 ? x[step / 2].w : x[step / 2].y);
+            uint32_t a[4], b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
+            F::fragment(raw[0], s, term, &a[0], &a[2]);
+            F::fragment(raw[1], s, term, &a[1], &a[3]);
+            if (F::half) mma_f16(part, a, b0, b1);
+            else mma_bf16(part, a, b0, b1);
         }
 #pragma unroll
-    for (int i = 0; i < 4; i++) sum[i] = F::scaled ? fmaf(piece->scale[i / 2], part[i], sum[i]) : sum[i] + part[i];
+    for (int i = 0; i < 4; i++) {                           /* column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
+        if (ROWS == 1 && i % 2) continue;
+        int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
+        if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
+        else sum[i] += there ? part[i] : 0;
+    }
 }
 
 /* Four neighbouring floats of a token row as B registers: x the high, and *low the low terms. */
 template <class F> __device__ __forceinline__ uint2 gpu_split(const float *v, uint2 *low) {
-    float a[4], b[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        a[i] = F::scaled ? v[i] * FP8_X_UNIT : v[i];
-        b[i] = a[i] - bf16_low(bf16_pair(a[i], 0));
+    if (F::half) {
+        uint2 high = make_uint2(f16_pair(v[0], v[1]), f16_pair(v[2], v[3]));
+        float2 a = f16_floats(high.x), b = f16_floats(high.y);
+        *low = make_uint2(f16_pair(v[0] - a.x, v[1] - a.y), f16_pair(v[2] - b.x, v[3] - b.y));
+        return high;
+    } else {
+        uint2 high = make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
+        *low = make_uint2(bf16_pair(v[0] - bf16_low(high.x), v[1] - bf16_high(high.x)),
+                          bf16_pair(v[2] - bf16_low(high.y), v[3] - bf16_high(high.y)));
+        return high;
     }
-    *low = make_uint2(bf16_pair(b[0], b[1]), bf16_pair(b[2], b[3]));
-    return make_uint2(bf16_pair(a[0], a[1]), bf16_pair(a[2], a[3]));
+}
+
+/* Multiplies the four floats of each of LANES neighbouring lanes with the power of two that brings the largest of all
+   into [2^14, 2^15), and returns its inverse. */
+template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float *v) {
+    float top = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+#pragma unroll
+    for (int i = 1; i < LANES; i *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
+    int exponent = min(268 - (__float_as_int(top) >> 23), 253);
+    float factor = __int_as_float(exponent << 23);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] *= factor;
+    return __int_as_float((254 - exponent) << 23);
 }
 
 /* Four floats that an earlier kernel wrote; zeros if there are none `left`. Sizes of rows are multiples of four. */
 __device__ __forceinline__ void gpu_load4(float *v, const float *at, int left) {
     *(float4 *)v = left > 0 ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
+}
+
+/* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE loads of a lane in flight. in.values<ROWS>(v, T, col, square) gives four
+   columns of all token rows, zeros from in.cols on, and where there is a norm sums up their squares, each lane its own.
+   Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. */
+template <class F, int ROWS, int AT_ONCE, class IN>
+__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
+    const int steps = F::per_load / 4, pairs = gpu_step_pairs<F>(), quads = count * F::per_load;
+    for (int begin = threadIdx.x % 32; begin < quads + (int)threadIdx.x % 32; begin += 32 * AT_ONCE) {
+        float v[AT_ONCE][ROWS][4];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            int quad = begin + n * 32;
+            in.template values<ROWS>(v[n], T, quad < quads ? (first * F::per_load + quad) * 4 : in.cols, square);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            int quad = begin + n * 32, group = first + quad / F::per_load, inside = quad % F::per_load, step = inside % steps;
+            uint2 *x = (uint2 *)(to.x + (group * pairs + step / 2) * 8 * ROWS + inside / steps) + step % 2;
+#pragma unroll
+            for (int t = 0; t < ROWS; t++) {
+                uint2 high, low;
+                float unit = F::half ? gpu_bring_into_range<F::per_load>(v[n][t]) : 1;
+                high = gpu_split<F>(v[n][t], &low);
+                if (quad >= quads) continue;
+                x[t * 8] = high;
+                x[(ROWS + t) * 8] = low;
+                if (F::half && inside == 0) to.unit[group * ROWS + t] = unit;
+            }
+        }
+    }
+    __syncwarp();
 }
 
 /* Where the parts of the warps meet. Two tiles take turns, so that one barrier a tile is enough. */
@@ -835,49 +920,19 @@ struct gpu_parts {
     float squares[GPU_ROWS][GPU_WARPS];
 };
 
-/* The share of a warp in `groups` groups: the first, and how many. */
-__device__ __forceinline__ int gpu_share(int groups, int *mine) {
-    int warp = threadIdx.x / 32, first = groups * warp / GPU_WARPS;
-    *mine = groups * (warp + 1) / GPU_WARPS - first;
+/* The share of one of `of` workers in `groups` groups: the first, and how many. */
+__device__ __forceinline__ int gpu_share(int groups, int worker, int of, int *mine) {
+    int first = groups * worker / of;
+    *mine = groups * (worker + 1) / of - first;
     return first;
-}
-
-/* Steps of a group come in pairs, F32's only one counts as one. */
-template <class F> __host__ __device__ constexpr int gpu_step_pairs() {
-    return (F::per_load / 4 + 1) / 2;
-}
-
-/* Fragments in shared memory: [group][pair of steps][high, low][ROWS][4 lanes] of four registers. A warp fills in, and
-   reads, its own groups only. IN gives the values of all token rows, in.values<ROWS>(v, T, col, square), and sums up their
-   squares where there is a norm, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3
-   and 4. */
-template <class F, int ROWS, class IN>
-__device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int mine, uint4 *fragments, float *square,
-                                         const float *shared) {
-    const int lane = threadIdx.x % 32, steps = F::per_load / 4, pairs = gpu_step_pairs<F>();
-#pragma unroll (ROWS == 1 ? 2 : 1)
-    for (int quad = lane; quad < mine * F::per_load; quad += 32) {       /* a group has per_load quads of columns */
-        int col = (first * F::per_load + quad) * 4, group = first + quad / F::per_load, inside = quad % F::per_load;
-        int step = inside % steps, i = inside / steps;
-        uint2 *to = (uint2 *)(fragments + (group * pairs + step / 2) * 8 * ROWS + i) + step % 2;
-        float v[ROWS][4];
-        in.template values<ROWS>(v, T, col, square, shared);
-#pragma unroll
-        for (int t = 0; t < ROWS; t++) to[t * 8] = gpu_split<F>(v[t], &to[(ROWS + t) * 8]);
-    }
-    __syncwarp();
-}
-
-/* Bytes of shared memory for the fragments of rows of `cols` columns. */
-static size_t gpu_fragments_size(dtype type, int rows, int cols) {
-    return (size_t)(cols + 63) / 64 * 64 * (size_t)rows * (type == DTYPE_F32 ? 8 : 4);
 }
 
 /* Puts this warp's part of a tile in its place: high and low terms meet; rows g and g + 8, token rows 2i and 2i + 1. */
 template <int ROWS> __device__ __forceinline__ void gpu_put_part(float (*to)[GPU_ROWS][GPU_WARPS], float *sum) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
 #pragma unroll
-    for (int j = 0; j < 4; j++) sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
+    for (int j = 0; j < 4; j++)
+        if (ROWS > 1 || j % 2 == 0) sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
     if (2 * i >= ROWS) return;
     to[g][2 * i][warp] = sum[0];
     to[g + 8][2 * i][warp] = sum[2];
@@ -902,67 +957,86 @@ __device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, f
     return rsqrtf(fmaf(gpu_add_parts(parts->squares[t]), scale, eps));
 }
 
-/* A hidden activation of an expert, kept as its two BF16 terms for the down projection: one plane each. */
-__device__ __forceinline__ void gpu_put_h(uint16_t *h, size_t plane, size_t at, float v) {
-    uint32_t high = bf16_pair(v, 0);
-    h[at] = (uint16_t)high;
-    h[plane + at] = (uint16_t)bf16_pair(v - bf16_low(high), 0);
-}
-
 /* The loop over a block's tiles. TILES says what they are:
      next(tile), valid(tile)        the block's next tile; is it one
-     octets(row[2], tile)           where this lane reads its two octets
+     place(tile)                    where this lane reads
      old(tile, row, t)              what is read before the sum is there, handed on to store
-     store(tile, row, t, parts of the tile, old)
-   The last two are called by one thread for each of the 16 rows and T token rows. prepare(first, groups, square) runs
-   between the first loads and their use: it waits for the kernel before and fills in the fragments. */
-template <class F, int ROWS, class TILES, class PREPARE>
-__device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int groups, int group_shift, int T,
-                                              const uint4 *fragments, gpu_parts *parts, PREPARE prepare) {
-    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, out = (int)threadIdx.x;
-    int mine, first = gpu_share(groups, &mine), rounds = (mine + AHEAD - 1) / AHEAD, turn = 0;
-    float square[ROWS] = {};
-    gpu_piece piece[AHEAD] = {};
-    gpu_row row[2] = {};
-    const char *data[2];                                    /* of the next load, less its number in the round */
-    fragments += first * pairs * 8 * ROWS + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
-    if (tiles.valid(tile)) tiles.octets(row, tile);
+     store(tile, row, t, parts of the tile, old, rms, real)
+   The last two are called by one thread for each of the 16 rows and T token rows, of other warps from tile to tile; rms
+   is the token row's factor where there is a norm.
+     prepare(first, mine, operand, square, real)   waits for the kernel before and fills in the operand
+   Between entering and waiting there is time. A block that rehearses runs through its first tile once before it waits, on
+   whatever is in memory, and drops the result: then the code is in the instruction cache when it counts. real: from which
+   to which of the two, 0 the rehearsal, 1 not. Of tiles that are only known after the wait (TILES::routed) nothing is
+   loaded in a rehearsal. */
+template <class F, int ROWS, class TILES>
+__device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
+                                              gpu_parts *parts, int real, int to) {
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
+    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles n % turns == turn */
+    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
+    int mine, first = gpu_share(w.groups, threadIdx.x / 32, GPU_WARPS, &mine), rounds = (mine + AHEAD - 1) / AHEAD;
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand) + first * pairs * 8 * ROWS;
+    const int piece = lane / 4 % AHEAD;                     /* of a round, the one whose factor this lane knows */
+    const float *unit = operand.unit + (first + piece) * ROWS + lane % ROWS;
+    uint4 raw[AHEAD][2] = {};
+    float scale = 1, rms = 1;
+    gpu_place place = {};
+    /* Asks for the groups from.. of a round, up to `left` of them. */
+    auto load = [&](int j, int from, int left) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) data[half] = row[half].data + first * PIECE;
+        for (int half = 0; half < 2; half++)
+            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PIECE) + j * (PIECE / 16));
+    };
+    auto load_scale = [&](int from, int left) {
+        if (F::scaled && piece < left) scale = __ldg(place.scale + (first + from + piece >> w.group_shift));
+    };
+    auto begin = [&]() {
+        int left = tiles.valid(tile) ? mine : 0;
+        if (left) place = tiles.place(tile);
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-        const char *at[2] = {data[0] + j * PIECE, data[1] + j * PIECE};
-        gpu_load_piece<F>(&piece[j], at, row, first + j, group_shift, tiles.valid(tile) && j < mine);
-    }
-    gpu_prefetch_row(row, first, AHEAD, tiles.valid(tile) ? mine : 0);
-    prepare(first, mine, square);
-    for (int begun = 0; tiles.valid(tile); turn ^= 1, begun = 1) {
-        int next = tiles.next(tile);
-        float sum[4] = {0, 0, 0, 0}, old = 0;
-        if (out < TILE_ROWS * T) old = tiles.old(tile, out % TILE_ROWS, out / TILE_ROWS);
-        for (int r = 0; r < rounds; r++) {
-            int last = r == rounds - 1, from = last ? 0 : (r + 1) * AHEAD, left = mine - from;  /* of what is loaded now */
-            const uint4 *x = fragments + r * AHEAD * pairs * 8 * ROWS;
-            if (last && !tiles.valid(next)) left = 0;
-            else if (last) tiles.octets(row, next);
+        for (int j = 0; j < AHEAD; j++) load(j, 0, left);
+        load_scale(0, left);
+        gpu_prefetch_place(place, first, AHEAD, left);
+    };
+    if (!TILES::routed || real) begin();
+#pragma unroll 1
+    for (; real <= to; real++) {
+        float square[ROWS] = {};
+        tiles.template prepare<F, ROWS>(first, mine, operand, square, real);
+        for (int n = 0; tiles.valid(tile); n++) {
+            int next = tiles.next(tile);
+            bool more = real && tiles.valid(next), stores = n % turns == turn && t < T;
+            float sum[4] = {0, 0, 0, 0}, old = 0;
+            if (stores) old = tiles.old(tile, row, t);
+            for (int r = 0; r < rounds; r++) {
+                bool last = r == rounds - 1;
+                int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : real ? mine - from : 0;
+                float factor = 0;
+                if (F::half && r * AHEAD + piece < mine) factor = scale * unit[r * AHEAD * ROWS];
+                if (last && more) place = tiles.place(next);
+                load_scale(from, left);
 #pragma unroll
-            for (int half = 0; half < 2; half++) data[half] = row[half].data + (first + from) * PIECE;
+                for (int j = 0; j < AHEAD; j++) {
+                    uint4 x[pairs];
+                    bool there = r * AHEAD + j < mine;
+                    const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
-            for (int j = 0; j < AHEAD; j++) {
-                uint4 now[pairs];
-                const char *at[2] = {data[0] + j * PIECE, data[1] + j * PIECE};
-                const uint4 *mine_x = r * AHEAD + j < mine ? x + j * pairs * 8 * ROWS : x;    /* what is not there is zero */
-#pragma unroll
-                for (int pair = 0; pair < pairs; pair++) now[pair] = mine_x[pair * 8 * ROWS];
-                gpu_multiply<F>(sum, &piece[j], now);
-                gpu_load_piece<F>(&piece[j], at, row, first + from + j, group_shift, j < left);
+                    for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
+                    gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * 4, 16, there);
+                    load(j, from, left);
+                }
             }
+            gpu_put_part<ROWS>(parts->tile[n % 2], sum);
+            if (n == 0 && TILES::normed) gpu_put_squares<ROWS>(parts, square);
+            __syncthreads();
+            if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps());
+            if (stores) tiles.store(tile, row, t, parts->tile[n % 2], old, rms, real);
+            if (!real) break;
+            tile = next;
         }
-        gpu_put_part<ROWS>(parts->tile[turn], sum);
-        if (!begun && TILES::normed) gpu_put_squares<ROWS>(parts, square);
-        __syncthreads();
-        if (out < TILE_ROWS * T) tiles.store(tile, out % TILE_ROWS, out / TILE_ROWS, parts->tile[turn], old);
-        tile = next;
+        if (!real) __syncthreads();
     }
 }
 
@@ -972,30 +1046,28 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, int 
 typedef struct gpu_segment {     /* one matrix of a projection */
     gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has an octet of each */
     float *y;                    /* [T][rows] */
-    uint16_t *h;                 /* [T][h_row], in two planes */
+    float *h;                    /* [T][h_row] */
     int first_block, blocks;
 } gpu_segment;
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
-    int fragments;               /* bytes of shared memory, before what the prologue has */
+    int rehearse;                /* so many blocks do, the first */
     float eps;
-    size_t h_plane, h_row;       /* elements of an h plane, and of a row in it */
-    float h_unit;                /* h is multiplied with it: FP8_X_UNIT for a down projection in FP8, else 1 */
+    size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end; blocks: that shall fit a multiprocessor. */
+/* Prologues. normed: the root mean square is divided out at the end. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, blocks = 2 };
+    enum { normed = 0 };
     const float *x;              /* [T][cols] */
     int cols;
-    __device__ __forceinline__ void begin(int, float *) const {}
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *) const {
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
     }
@@ -1004,12 +1076,11 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1, blocks = 2 };
+    enum { normed = 1 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
-    __device__ __forceinline__ void begin(int, float *) const {}
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square, const float *) const {
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square) const {
         float w[4];
         gpu_load4(w, norm + col, cols - col);
 #pragma unroll
@@ -1027,78 +1098,68 @@ struct gpu_norm_rows {
 
 /* The tiles of one segment that this block has. */
 template <class IN> struct gpu_segment_tiles {
-    enum { normed = IN::normed };
+    enum { normed = IN::normed, routed = 0 };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
-    const gpu_parts *parts;
+    const bool pairs;            /* an octet of w and the same of up, instead of two of w */
+    __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
+    __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
-    __device__ __forceinline__ bool valid(int tile) const { return tile * (s.up.data ? 1 : 2) < s.w.octets; }
-    __device__ __forceinline__ void octets(gpu_row *row, int tile) const {
-        row[0] = gpu_octet(&s.w, s.up.data ? tile : 2 * tile);
-        row[1] = s.up.data ? gpu_octet(&s.up, tile) : gpu_octet(&s.w, 2 * tile + 1);
+    __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.octets; }
+    __device__ __forceinline__ gpu_place place(int tile) const {
+        return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
+    }
+    template <class F, int ROWS>
+    __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
+        if (real) gpu_wait();
+        gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(p.in, p.T, first, mine, operand, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
     }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
-                                          float old) const {
-        float factor = sum_unit(s.w.type) * (IN::normed ? gpu_rms_factor(parts, t, 1.0f / (float)p.cols, p.eps) : 1);
-        float y = gpu_add_parts(part[row][t]) * factor;
-        if (!s.up.data) {
-            if (tile * TILE_ROWS + row < s.w.rows) s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row] = old + y;
-        } else if (row < OCTET && tile * OCTET + row < s.w.rows) {
-            float up = gpu_add_parts(part[row + OCTET][t]) * factor;
-            gpu_put_h(s.h, p.h_plane, t * p.h_row + tile * OCTET + row, y * gpu_sigmoid(y) * up * p.h_unit);
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
+                                          float rms, bool real) const {
+        float y = gpu_add_parts(part[row][t]) * rms;
+        if (!pairs) {
+            row += tile * TILE_ROWS;
+            if (real && row < s.w.rows) s.y[(size_t)t * s.w.rows + row] = old + y;
+        } else if (row < OCTET) {
+            float up = gpu_add_parts(part[row + OCTET][t]) * rms;
+            row += tile * OCTET;
+            if (real && row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
         }
     }
 };
 
-template <class F, int ROWS, class IN>
-__device__ __forceinline__ void gpu_project_segment(const gpu_projection<IN> &p, const gpu_segment &s, uint4 *fragments,
-                                                    gpu_parts *parts, float *shared) {
-    gpu_segment_tiles<IN> tiles = {p, s, parts};
-    gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x - s.first_block, s.w.groups, s.w.group_shift, p.T, fragments, parts,
-                           [&](int first, int mine, float *square) {
-#pragma unroll 1
-                               for (int real = 0; real < 2; real++) {   /* a rehearsal first, see gpu_wait */
-                                   if (real) gpu_wait();
-#pragma unroll
-                                   for (int t = 0; t < ROWS; t++) square[t] = 0;
-                                   p.in.begin(p.T, shared);
-                                   gpu_fill<F, ROWS>(p.in, p.T, first, mine, fragments, square, shared);
-                               }
-                           });
-}
-
 template <class IN, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, IN::blocks) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     const gpu_segment &s = p.segment[i];
-    uint4 *fragments = dynamic;
-    float *shared = (float *)((char *)dynamic + p.fragments);
+    const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
+    const int tile = (int)blockIdx.x - s.first_block;
+    const int real = (int)blockIdx.x >= p.rehearse;
     switch (s.w.type) {
-        case DTYPE_FP8: gpu_project_segment<format_fp8, ROWS>(p, s, fragments, &parts, shared); break;
-        case DTYPE_BF16: gpu_project_segment<format_bf16, ROWS>(p, s, fragments, &parts, shared); break;
-        case DTYPE_F16: gpu_project_segment<format_f16, ROWS>(p, s, fragments, &parts, shared); break;
-        default: gpu_project_segment<format_f32, ROWS>(p, s, fragments, &parts, shared);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
     }
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* Deals the blocks to the segments and launches; `shared`: bytes that the prologue needs. */
-template <class IN>
-static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p, size_t shared) {
+/* Deals the blocks to the segments and launches. */
+template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-    for (int i = p->fragments = 0; i < p->count; i++) {
-        int bytes = (int)gpu_fragments_size(p->segment[i].w.type, p->T == 1 ? 1 : GPU_ROWS, p->cols);
-        if (bytes > p->fragments) p->fragments = bytes;
+    size_t bytes = 0;
+    for (int i = 0; i < p->count; i++) {
+        size_t size = gpu_operand_size(p->segment[i].w.type, p->T == 1 ? 1 : GPU_ROWS, p->segment[i].w.groups);
+        if (size > bytes) bytes = size;
     }
-    size_t bytes = (size_t)p->fragments + shared;
     if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
         for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
             gpu_projection<IN> one = *p;
@@ -1108,7 +1169,7 @@ static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projec
                 if (one.segment[i].y) one.segment[i].y += (size_t)t * one.segment[i].w.rows;
                 if (one.segment[i].h) one.segment[i].h += (size_t)t * p->h_row;
             }
-            gpu_launch_projection(q, stage, &one, shared);
+            gpu_launch_projection(q, stage, &one);
         }
         return;
     }
@@ -1124,6 +1185,7 @@ static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projec
         p->segment[i].blocks = (int)(share < 1 ? 1 : share);
         used += p->segment[i].blocks;
     }
+    p->rehearse = q->dependent ? q->sms : 0;
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -1153,7 +1215,7 @@ static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, cons
     p.add = add;
     p.in.x = x;
     gpu_add_segment(&p, w, y);
-    gpu_launch_projection(q, stage, &p, 0);
+    gpu_launch_projection(q, stage, &p);
 }
 #endif
 
@@ -1426,13 +1488,18 @@ typedef struct gpu_delta {
     float *decay;                /* [T][value_heads], for the log */
     const float *z, *norm;       /* [T][value_heads][value_dim], [value_dim] */
     float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not divided by the root mean square of o */
-    float *squares;              /* [T][value_heads][parts] sums of o^2, for that */
+    float *squares;              /* [T][value_heads][room] sums of o^2, for that */
 } gpu_delta;
 
 /* Blocks that share a value head; each has eight warps of R rows. */
 static int gpu_delta_parts(const deltanet_shape *s) {
     int rows = GPU_WARPS * (s->key_dim <= 128 ? 4 : s->key_dim <= 256 ? 2 : 1);
     return (s->value_dim + rows - 1) / rows;
+}
+
+/* Their room: whole float4. */
+static __host__ __device__ int gpu_squares_room(int parts) {
+    return (parts + 3) / 4 * 4;
 }
 
 /* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), and for
@@ -1673,7 +1740,7 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(
     __syncthreads();
     if ((int)threadIdx.x / 32 >= p.T) return;
     float sum = warp_sum(lane < GPU_WARPS * R ? squares[threadIdx.x / 32][lane] : 0);
-    if (lane == 0) p.squares[((size_t)(threadIdx.x / 32) * s->value_heads + rows.h) * gridDim.y + blockIdx.y] = sum;
+    if (lane == 0) p.squares[((size_t)(threadIdx.x / 32) * s->value_heads + rows.h) * gpu_squares_room(gridDim.y) + blockIdx.y] = sum;
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
@@ -1744,35 +1811,32 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, blocks = 2 };
-    const float *o, *squares;    /* [T][cols], [T][heads][parts] */
-    int cols, head, heads, parts;
-    float eps;
-    /* The factors of all heads, [T][heads] in shared memory. */
-    __device__ __forceinline__ void begin(int T, float *factor) const {
-        __syncthreads();                                    /* a rehearsal may still read them */
-        for (int i = threadIdx.x; i < T * heads; i += GPU_THREADS) {
-            float sum = 0;
-#pragma unroll 4
-            for (int part = 0; part < parts; part++) sum += __ldcg(squares + i * parts + part);
-            factor[i] = rsqrtf(sum / (float)head + eps);
-        }
-        __syncthreads();
-    }
+    enum { normed = 0 };
+    const float *o, *squares;    /* [T][cols], [T][heads][room] */
+    int cols, heads, room;
+    uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
+    float scale, eps;            /* 1 / a head's columns */
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *, const float *factor) const {
-#pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], o + (size_t)t * cols + col, t < T ? cols - col : 0);
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+        float s[ROWS][4];
+        int head = (int)__umulhi((uint32_t)col, per_head), left = cols - col;
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
-            float f = t < T && col < cols ? factor[t * heads + col / head] : 0;
+            gpu_load4(s[t], squares + (t * heads + head) * room, t < T ? left : 0);
+            gpu_load4(v[t], o + (t * cols + col), t < T ? left : 0);
+        }
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[t][i] *= f;
+        for (int t = 0; t < ROWS; t++) {
+            float sum = s[t][0] + s[t][1] + s[t][2] + s[t][3];
+            for (int part = 4; part < room; part++) sum += t < T && left > 0 ? __ldcg(squares + (t * heads + head) * room + part) : 0;
+            float factor = rsqrtf(fmaf(sum, scale, eps));
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[t][i] *= factor;
         }
     }
     void select(int t) {
         o += (size_t)t * cols;
-        squares += (size_t)t * heads * parts;
+        squares += (size_t)t * heads * room;
     }
 };
 
@@ -1783,7 +1847,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     float *to[4] = {qkv, z, b, a};
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
-    gpu_launch_projection(q, GPU_IN_PROJ, &p, 0);
+    gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
 static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, float *x) {
@@ -1795,12 +1859,13 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gp
     p.add = 1;
     p.in.o = block->o;
     p.in.squares = block->squares;
-    p.in.head = s->value_dim;
+    p.in.per_head = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)s->value_dim - 1) / (uint64_t)s->value_dim);
+    p.in.scale = 1.0f / (float)s->value_dim;
     p.in.heads = s->value_heads;
-    p.in.parts = gpu_delta_parts(s);
+    p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
     gpu_add_segment(&p, &w->out_proj, x);
-    gpu_launch_projection(q, GPU_OUT_PROJ, &p, (size_t)(GPU_ROWS * s->value_heads) * sizeof(float));
+    gpu_launch_projection(q, GPU_OUT_PROJ, &p);
 }
 #endif
 
@@ -2852,7 +2917,7 @@ static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention
     gpu_add_segment(&p, &w->q_proj, qg);
     gpu_add_segment(&p, &w->k_proj, k);
     gpu_add_segment(&p, &w->v_proj, v);
-    gpu_launch_projection(q, GPU_QKV, &p, 0);
+    gpu_launch_projection(q, GPU_QKV, &p);
 }
 
 /* rope_attend on the GPU. */
@@ -3055,9 +3120,9 @@ typedef struct gpu_moe {
     const float *shared_gate;    /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
     int32_t *chosen;             /* this layer's count, for those who ask what was read */
-    uint16_t *h;                 /* [2 planes][1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
-    size_t h_plane, h_row;
-    float h_unit;                /* of the routed experts' h */
+    float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
+    size_t h_row;
+    int rehearse;                /* so many blocks do, the first */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
     int log_blocks;
@@ -3068,23 +3133,21 @@ static size_t gpu_h_row(const moe_shape *s) {
     return (size_t)(moe_width(s) + 63) / 64 * 64;
 }
 
-static size_t gpu_h_plane(const moe_shape *s) {
+static size_t gpu_h_size(const moe_shape *s) {
     return (size_t)(1 + GPU_CHOSEN) * GPU_ROWS * gpu_h_row(s);
 }
 
 /* norm_router: the logits of router and shared_expert_gate, and the shared expert's h, which no choice precedes. */
 static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
-                            float *shared_gate, uint16_t *h) {
+                            float *shared_gate, float *h) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->norm, s->hidden, T, s->eps);
     gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
     p.segment[0].h = h;
-    p.h_plane = gpu_h_plane(s);
     p.h_row = gpu_h_row(s);
-    p.h_unit = w->down_proj[s->experts].type == DTYPE_FP8 ? FP8_X_UNIT : 1;
     gpu_add_segment(&p, &w->router, router);
     gpu_add_segment(&p, &w->shared_expert_gate, shared_gate);
-    gpu_launch_projection(q, GPU_ROUTER, &p, 0);
+    gpu_launch_projection(q, GPU_ROUTER, &p);
 }
 
 /* One warp: the top_k best of a row's logits (the lower index first among equals), the r-th on lane r, and softmax over
@@ -3157,59 +3220,50 @@ __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
 struct gpu_up_tiles {
-    enum { normed = 1 };
+    enum { normed = 1, routed = 1 };
     const gpu_moe &p;
     const gpu_choice *choice;
-    const gpu_parts *parts;
+    float square[GPU_ROWS];      /* this lane's part of the rows' squares */
+    __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
+    __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
     __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.octets; }
     __device__ __forceinline__ int entry(int tile) const {
         return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
-    __device__ __forceinline__ void octets(gpu_row *row, int tile) const {
+    __device__ __forceinline__ gpu_place place(int tile) const {
         int i = entry(tile), octet = tile - i * p.gate.octets;
+        gpu_place at = gpu_place_of(p.gate, octet, p.up, octet);
         int64_t shift = choice->list.expert[i] * p.stride;
-        row[0] = gpu_octet(&p.gate, octet);
-        row[1] = gpu_octet(&p.up, octet);
+        at.data[0] += shift;
+        at.data[1] += shift;
+        at.scale = (const float *)((const char *)at.scale + shift);
+        return at;
+    }
+    template <class F, int ROWS>
+    __device__ __forceinline__ void prepare(int, int, const gpu_operand &, float *to, int) const {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            row[half].data += shift;
-            row[half].scale = (const float *)((const char *)row[half].scale + shift);
-        }
+        for (int t = 0; t < ROWS; t++) to[t] = square[t];
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS],
-                                          float) const {
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
+                                          float rms, bool real) const {
         int i = entry(tile), at = (tile - i * p.gate.octets) * OCTET + row;
         if (row >= OCTET || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
-        float factor = sum_unit(p.gate.type) * gpu_rms_factor(parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
-        float gate = gpu_add_parts(part[row][t]) * factor, up = gpu_add_parts(part[row + OCTET][t]) * factor;
-        gpu_put_h(p.h, p.h_plane, ((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at, gate * gpu_sigmoid(gate) * up * (choice->weight[i][t] * p.h_unit));
+        float gate = gpu_add_parts(part[row][t]) * rms, up = gpu_add_parts(part[row + OCTET][t]) * rms;
+        float h = gate * gpu_sigmoid(gate) * up * choice->weight[i][t];
+        if (real) p.h[((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at] = h;
     }
 };
 
-/* The warps that do not choose fill in their fragments meanwhile, the others while their first weights are on the way. */
+/* The operand of experts_up, by the warps that never choose: the order of a sum must not depend on T. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_run_up(const gpu_moe &p, gpu_choice *choice, uint4 *fragments, gpu_parts *parts) {
-    gpu_up_tiles tiles = {p, choice, parts};
-    gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
-    int chooses = (int)threadIdx.x / 32 < p.T, groups, from = gpu_share(p.gate.groups, &groups);
-    float early[ROWS] = {};
-#pragma unroll 1
-    for (int real = 0; real < 2; real++) {                  /* a rehearsal first, see gpu_wait */
-        if (real) gpu_wait();
-        gpu_route_nothing(choice);
-#pragma unroll
-        for (int t = 0; t < ROWS; t++) early[t] = 0;
-        if (!chooses) gpu_fill<F, ROWS>(in, p.T, from, groups, fragments, early, NULL);
-        gpu_route(p, choice);
-    }
-    gpu_run_tiles<F, ROWS>(tiles, (int)blockIdx.x, p.gate.groups, p.gate.group_shift, p.T, fragments, parts,
-                           [&](int first, int mine, float *square) {
-                               if (chooses) gpu_fill<F, ROWS>(in, p.T, first, mine, fragments, early, NULL);
-#pragma unroll
-                               for (int t = 0; t < ROWS; t++) square[t] = early[t];
-                           });
+__device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, float *square) {
+    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    int worker = threadIdx.x / 32 - GPU_ROWS, count, first;
+    if (worker < 0) return;
+    first = gpu_share(p.gate.groups, worker, GPU_WARPS - GPU_ROWS, &count);
+    gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
 }
 
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
@@ -3218,12 +3272,26 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_choice choice;
+    const int tile = (int)blockIdx.x;
     gpu_trigger();
-    switch (p.gate.type) {
-        case DTYPE_FP8: gpu_run_up<format_fp8, ROWS>(p, &choice, dynamic, &parts); break;
-        case DTYPE_BF16: gpu_run_up<format_bf16, ROWS>(p, &choice, dynamic, &parts); break;
-        case DTYPE_F16: gpu_run_up<format_f16, ROWS>(p, &choice, dynamic, &parts); break;
-        default: gpu_run_up<format_f32, ROWS>(p, &choice, dynamic, &parts);
+#pragma unroll 1
+    for (int real = tile >= p.rehearse; real < 2; real++) {
+        gpu_up_tiles tiles = {p, &choice, {}};
+        gpu_route_nothing(&choice);
+        if (real) gpu_wait();
+        switch (p.gate.type) {
+            case DTYPE_FP8: gpu_fill_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
+            case DTYPE_BF16: gpu_fill_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
+            case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
+            default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
+        }
+        gpu_route(p, &choice);
+        switch (p.gate.type) {
+            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
+        }
     }
     if (blockIdx.x) return;
     if (threadIdx.x < (unsigned)choice.list.count) {
@@ -3233,136 +3301,161 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     if (threadIdx.x == 0) p.routing->count = *p.chosen = choice.list.count;
 }
 
-/* What a warp has in flight of experts_down: a group of an expert's tile, and its rows' h. Both octets share a scale. */
-template <class F> struct gpu_down_piece {
-    gpu_piece w;
-    uint4 x[gpu_step_pairs<F>()];
-};
+/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
+   entry's group is an item, and DEEP items are in flight: for one row and a top-8, all at once. */
+enum { DOWN_DEEP = 9, DOWN_DEEP_ROWS = 4 };
 
-/* Where a lane reads of expert 0 (or the shared one), from the first group of its warp on. */
-struct gpu_down_place {
-    const char *data;            /* the second octet is `octet` bytes behind */
-    const float *scale;
-    const uint16_t *h;           /* of the list's first expert; the next one's are GPU_ROWS * h_row behind */
-    uint32_t octet;
-    int first, mine;
-};
+typedef struct gpu_uses {
+    int32_t count;
+    uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to the entry's, in 16 bytes */
+    int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
+    float gate[GPU_ROWS];            /* sigmoid of shared_gate */
+    float x[GPU_ROWS * TILE_ROWS];   /* the residual before */
+} gpu_uses;
 
-template <class F>
-__device__ __forceinline__ gpu_down_place gpu_down_at(const gpu_moe &p, const gpu_matrix &w, int tile, int slot) {
-    gpu_down_place at;
-    int lane = threadIdx.x % 32, t = lane / 4 % 4;
-    gpu_row row = gpu_octet(&w, 2 * tile);
-    at.first = gpu_share(w.groups, &at.mine);
-    at.data = row.data + at.first * PIECE;
-    at.scale = row.scale;
-    at.octet = 2 * tile + 1 < w.octets ? w.groups * PIECE : 0;
-    at.h = p.h + (lane / 16 ? p.h_plane : 0) + ((size_t)slot * GPU_ROWS + t) * p.h_row +
-           (at.first * 4 + lane % 4) * F::per_load;
-    return at;
-}
-
-/* Group number `group` of the warp's; used: this lane's row uses the expert. */
-template <class F>
-__device__ __forceinline__ void gpu_load_down(gpu_down_piece<F> *piece, const gpu_down_place &at, const char *data,
-                                              const float *scale, const uint16_t *h, int group, int group_shift, int used) {
-    piece->w.raw[0] = __ldcs((const uint4 *)(data + group * PIECE));
-    piece->w.raw[1] = __ldcs((const uint4 *)(data + group * PIECE + at.octet));
-    if (F::scaled) piece->w.scale[0] = piece->w.scale[1] = __ldg(scale + ((at.first + group) >> group_shift));
-    const uint4 *from = (const uint4 *)(h + group * 4 * F::per_load);
+/* Items from `base` on as columns of a token row: h of a row that uses the entry, which is weighted already. */
+template <class F> struct gpu_item_rows {
+    enum { GROUP_COLS = 4 * F::per_load };
+    const gpu_moe &p;
+    const gpu_uses *uses;
+    int first, mine;             /* the warp's groups */
+    uint32_t per_mine;           /* 2^32 / mine, rounded up */
+    int base, cols;              /* the first item, the columns of all there are */
+    __device__ __forceinline__ int entry(int item) const { return mine == 1 ? item : (int)__umulhi((uint32_t)item, per_mine); }
+    template <int ROWS>
+    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+        int item = base + col / GROUP_COLS, i = entry(item), at = (first + item - i * mine) * GROUP_COLS + col % GROUP_COLS;
+        int rows = col < cols ? uses->rows[i] : 0;
 #pragma unroll
-    for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) {
-        piece->x[pair] = make_uint4(0, 0, 0, 0);
-        if (used && F::per_load >= 8) piece->x[pair] = __ldcg(from + pair);
-        if (used && F::per_load < 8) *(uint2 *)&piece->x[pair] = __ldcg((const uint2 *)from);
+        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], p.h + (i * GPU_ROWS + t) * p.h_row + at, rows >> t & 1);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) {
+            float factor = i ? 1 : uses->gate[t];
+#pragma unroll
+            for (int c = 0; c < 4; c++) v[t][c] *= factor;
+        }
     }
-}
+};
 
-/* The routed experts' share of a tile: a warp takes its groups of each of them in turn, AHEAD loads in flight. Which
-   warp adds what does not depend on who else is in the list, and who is not used adds an exact zero. */
-template <class F>
-__device__ __forceinline__ void gpu_down_routed(const gpu_moe &p, const gpu_routing *list, int tile, float *sum) {
-    gpu_down_place at = gpu_down_at<F>(p, p.down, tile, 1);
-    int t = threadIdx.x / 4 % 4, group = 0, i = 0;          /* of the next load */
-    const size_t next_h = GPU_ROWS * p.h_row;
-    gpu_down_piece<F> piece[AHEAD];
-    for (int left = list->count * at.mine + AHEAD, begun = 0; left > 0; left -= AHEAD, begun = 1) {
+/* sum += entries low .. high - 1 of a tile, all of one format. Which warp adds what, and in which order, does not depend
+   on who else is in the list; who does not use an entry adds an exact zero. */
+template <class F, int ROWS>
+__device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
+                                                 void *memory, float *sum) {
+    enum { DEEP = ROWS == 1 ? F::scaled ? 9 : 6 : DOWN_DEEP_ROWS };
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int slot = lane / ROWS;                           /* of those in flight, the item whose factor this lane knows */
+    const gpu_matrix &w = low ? p.down : p.shared_down;
+    const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
+    const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
+    const int octet = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
+    gpu_operand operand = gpu_operand_at<F, ROWS>(memory, GPU_WARPS * DEEP);
+    operand.x += warp * DEEP * pairs * 8 * ROWS;
+    operand.unit += warp * DEEP * ROWS;
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    int mine, first = gpu_share(w.groups, warp, GPU_WARPS, &mine), end = high * mine;
+    gpu_item_rows<F> in = {p, uses, first, mine, mine ? 0xffffffffu / (uint32_t)mine + 1 : 0, low * mine, 0};
+    uint4 raw[DEEP][2] = {};
+    float scale = 1;
+    auto load = [&](int j, int item) {
+        if (item >= end) return;
+        int i = in.entry(item);
+        const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
+        at += uses->shift[i] + (first + item - i * mine) * (PIECE / 16);
+        raw[j][0] = __ldcs(at);
+        raw[j][1] = __ldcs(at + octet);
+    };
+    auto load_scale = [&](int item) {                       /* both octets share it */
+        if (!F::scaled || item >= end || slot >= DEEP) return;
+        int i = in.entry(item);
+        const float *at = (i ? routed.scale : shared.scale) + (size_t)uses->shift[i] * 4;
+        scale = __ldg(at + (first + item - i * mine >> w.group_shift));
+    };
+    auto load_all = [&]() {
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            if (begun && j < left) gpu_multiply<F>(sum, &piece[j].w, piece[j].x);
-            if (i >= list->count || !at.mine) continue;
-            int64_t shift = list->expert[i] * p.stride;
-            gpu_load_down<F>(&piece[j], at, at.data + shift, (const float *)((const char *)at.scale + shift),
-                             at.h + i * next_h, group, p.down.group_shift, list->rows[i] >> t & 1);
-            if (++group == at.mine) group = 0, i++;
+        for (int j = 0; j < DEEP; j++) load(j, in.base + j);
+        load_scale(in.base + slot);
+    };
+    if (ROWS > 1) load_all();                               /* then one by one, as they are used */
+#pragma unroll 1
+    for (; in.base < end; in.base += DEEP) {
+        if (ROWS == 1) load_all();
+        int count = min(end - in.base, (int)DEEP);
+        float square[ROWS], factor = 0;
+        in.cols = count * gpu_item_rows<F>::GROUP_COLS;
+        __syncwarp();
+        gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, 0, count, operand, square);
+        if (F::half && slot < count) factor = scale * operand.unit[lane];
+        if (ROWS > 1) load_scale(in.base + DEEP + slot);
+#pragma unroll
+        for (int j = 0; j < DEEP; j++) {
+            uint4 x[pairs];
+            const uint4 *at = fragments + (j < count ? j : 0) * pairs * 8 * ROWS;
+#pragma unroll
+            for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
+            gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, j < count);
+            if (ROWS > 1) load(j, in.base + DEEP + j);
         }
     }
 }
 
-/* The shared expert's share. */
-template <class F>
-__device__ __forceinline__ void gpu_down_shared(const gpu_moe &p, int tile, float *sum) {
-    gpu_down_place at = gpu_down_at<F>(p, p.shared_down, tile, 0);
-    int used = threadIdx.x / 4 % 4 < (unsigned)p.T;
-    for (int group = 0; group < at.mine; group++) {
-        gpu_down_piece<F> piece;
-        gpu_load_down<F>(&piece, at, at.data, at.scale, at.h, group, p.shared_down.group_shift, used);
-        gpu_multiply<F>(sum, &piece.w, piece.x);
+/* All entries, those of one format together. */
+template <int ROWS>
+__device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_uses *uses, int tile, void *memory, float *sum) {
+    const bool alike = p.down.type == p.shared_down.type && p.down.groups == p.shared_down.groups;
+#pragma unroll 1
+    for (int low = 0, high; low < uses->count; low = high) {
+        high = alike || low ? uses->count : 1;
+        switch (low ? p.down.type : p.shared_down.type) {
+            case DTYPE_FP8: gpu_down_entries<format_fp8, ROWS>(p, uses, tile, low, high, memory, sum); break;
+            case DTYPE_BF16: gpu_down_entries<format_bf16, ROWS>(p, uses, tile, low, high, memory, sum); break;
+            case DTYPE_F16: gpu_down_entries<format_f16, ROWS>(p, uses, tile, low, high, memory, sum); break;
+            default: gpu_down_entries<format_f32, ROWS>(p, uses, tile, low, high, memory, sum);
+        }
     }
 }
 
-/* Asks for the shared expert's tile before anything else is known. */
-__device__ __forceinline__ void gpu_prefetch_shared(const gpu_moe &p, int tile) {
-    const int line = 128, lines = p.shared_down.groups * (PIECE / line), octets = min(2, p.shared_down.octets - 2 * tile);
-    const char *from = p.shared_down.data + (size_t)tile * 2 * p.shared_down.groups * PIECE;
-    for (int i = threadIdx.x; i < octets * lines; i += GPU_THREADS)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (size_t)i * line));
-}
-
-/* experts_down: x += the experts' down projections of h, which is weighted already, and that of the shared expert times
-   its gate. A block has 16 output rows, alone. */
+/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has 16
+   output rows, alone. Its rehearsal is the shared expert's part. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
+    extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    __shared__ gpu_routing list;
-    int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
-    int log_block = tile - ((int)gridDim.x - p.log_blocks);
-    float sum[4] = {0, 0, 0, 0}, shared[4] = {0, 0, 0, 0}, gate[2] = {0, 0}, old = 0;
+    __shared__ gpu_uses uses;
+    const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
+    const int log_block = tile - ((int)gridDim.x - p.log_blocks);
     gpu_trigger();
-    if (log_block < 0) gpu_prefetch_shared(p, tile);
-    gpu_wait();
     if (log_block >= 0) {
+        gpu_wait();
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
-    if (out < GPU_CHOSEN) {
-        list.expert[out] = __ldcg(&p.routing->expert[out]);
-        list.rows[out] = __ldcg(&p.routing->rows[out]);
+    float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
+#pragma unroll 1
+    for (int real = tile >= p.rehearse; real < 2; real++) {
+        float sum[4] = {0, 0, 0, 0};
+        if (real) gpu_wait();
+        if (out < GPU_CHOSEN) {
+            uses.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
+            uses.rows[1 + out] = __ldcg(&p.routing->rows[out]);
+        }
+        if (out == GPU_CHOSEN) {
+            uses.count = real ? 1 + __ldcg(&p.routing->count) : 1;
+            uses.shift[0] = 0;
+            uses.rows[0] = (1 << p.T) - 1;
+        }
+        if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) uses.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
+        if (x) uses.x[out] = __ldcg(x);
+        __syncthreads();
+        gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
+        gpu_put_part<ROWS>(parts.tile[0], sum);
+        __syncthreads();
+        if (x) {
+            float y = uses.x[out] + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
+            if (real) *x = y;
+        }
+        if (!real) __syncthreads();
     }
-    if (out == GPU_CHOSEN) list.count = __ldcg(&p.routing->count);
-    for (int i = 0; i < 2; i++)
-        if ((2 * out + i) % 4 < p.T) gate[i] = __ldcg(p.shared_gate + (2 * out + i) % 4);
-    if (t < p.T && row < p.shape.hidden) old = __ldcg(&p.x[(size_t)t * p.shape.hidden + row]);
-    __syncthreads();
-    switch (p.down.type) {
-        case DTYPE_FP8: gpu_down_routed<format_fp8>(p, &list, tile, sum); break;
-        case DTYPE_BF16: gpu_down_routed<format_bf16>(p, &list, tile, sum); break;
-        case DTYPE_F16: gpu_down_routed<format_f16>(p, &list, tile, sum); break;
-        default: gpu_down_routed<format_f32>(p, &list, tile, sum);
-    }
-    switch (p.shared_down.type) {
-        case DTYPE_FP8: gpu_down_shared<format_fp8>(p, tile, shared); break;
-        case DTYPE_BF16: gpu_down_shared<format_bf16>(p, tile, shared); break;
-        case DTYPE_F16: gpu_down_shared<format_f16>(p, tile, shared); break;
-        default: gpu_down_shared<format_f32>(p, tile, shared);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        sum[i] = sum[i] * sum_unit(p.down.type) + shared[i] * (sum_unit(p.shared_down.type) * gpu_sigmoid(gate[i % 2]));
-    gpu_put_part<ROWS>(parts.tile[0], sum);
-    __syncthreads();
-    if (t < p.T && row < p.shape.hidden)
-        p.x[(size_t)t * p.shape.hidden + row] = old + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
 }
 
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
@@ -3378,20 +3471,22 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
     p.norm = w->norm;
-    p.h_plane = gpu_h_plane(s);
     p.h_row = gpu_h_row(s);
-    p.h_unit = p.down.type == DTYPE_FP8 ? FP8_X_UNIT : 1;
     return p;
 }
 
-static void gpu_run_experts(gpu_queue *q, const gpu_moe *p) {
+static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
+    const int rows = p->T == 1 ? 1 : GPU_ROWS, tiles = (s->hidden + TILE_ROWS - 1) / TILE_ROWS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-    size_t bytes = gpu_fragments_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, s->hidden);
+    void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>;
+    size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
+    dtype wider = p->down.type == DTYPE_FP8 ? p->down.type : p->shared_down.type;
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
+    p->rehearse = q->dependent ? q->sms : 0;
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
-    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>,
-               (s->hidden + TILE_ROWS - 1) / TILE_ROWS + p->log_blocks, 1, 0, p);
+    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
+               gpu_operand_size(wider, rows, GPU_WARPS * (p->T == 1 ? DOWN_DEEP : DOWN_DEEP_ROWS)), p);
 }
 #endif
 
@@ -3409,7 +3504,7 @@ static void gpu_head(gpu_queue *q, const matrix *lm_head, const float *norm, con
                      float *logits) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, norm, lm_head->cols, T, eps);
     gpu_add_segment(&p, lm_head, logits);
-    gpu_launch_projection(q, GPU_HEAD, &p, 0);
+    gpu_launch_projection(q, GPU_HEAD, &p);
 }
 
 /* What goes into the MTP layer's fc, and the final rows that the next block will ask for. Row t is for the position before
