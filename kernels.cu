@@ -455,6 +455,7 @@ static void rotate(float *x, const float *angles, int dim) {
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
+    GPU_PER_SM = 2,                                         /* blocks of a kernel; there is room for the next one's */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
     GPU_SHARED_FREE = 32 * 1024                             /* beyond it (48 KB with a kernel's own) one has to ask */
@@ -545,7 +546,7 @@ template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t
     if (shared > GPU_SHARED_FREE)
         gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "occupancy");
     gpu_check(q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, GPU_THREADS, shared), "occupancy");
-    int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm) * q->sms;
+    int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm > GPU_PER_SM ? GPU_PER_SM : per_sm) * q->sms;
     return (int)(blocks < most ? blocks : most);
 }
 
@@ -558,7 +559,8 @@ __device__ __forceinline__ void gpu_wait() {
 #endif
 }
 
-/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. */
+/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. But experts_up does so
+   late, when it has written what experts_down wants to know early. */
 __device__ __forceinline__ void gpu_trigger() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -633,11 +635,11 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
    A tile is 16 rows of W: two octets. The eight warps of a block share its columns, group by group, and add up their parts
    at the end in a fixed order. A warp keeps AHEAD groups of loads in flight, across tiles too; the first are asked for
-   before the block waits for the kernel before it. */
+   before the block waits for the kernel before it, and the rest of its first tile is brought into the second-level cache. */
 
 #ifdef __CUDACC__
 
-enum { TILE_ROWS = 2 * OCTET, AHEAD = 4 };
+enum { TILE_ROWS = 2 * OCTET, AHEAD = 2 };
 
 /* Word i, a constant after unrolling. */
 __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
@@ -784,13 +786,11 @@ __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int octet
     return at;
 }
 
-/* Brings groups from.. to of a tile that this warp has not asked for into the second-level cache. */
-__device__ __forceinline__ void gpu_prefetch_place(const gpu_place &at, int first, int from, int to) {
-    for (int group = from; group < to; group++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (threadIdx.x % 8 == 0)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(at.data[half] + (first + group) * PIECE));
+/* One thread brings memory into the second-level cache; a multiple of 16 bytes. */
+__device__ __forceinline__ void gpu_prefetch(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
 }
 
 /* What a warp multiplies weights with, in shared memory: fragments [group][pair of steps][high, low][ROWS][4 lanes] of
@@ -998,7 +998,9 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(0, left);
-        gpu_prefetch_place(place, first, AHEAD, left);
+        if (threadIdx.x || !left || rounds == 1) return;
+        gpu_prefetch(place.data[0], (uint32_t)(w.groups * PIECE));
+        gpu_prefetch(place.data[1], (uint32_t)(w.groups * PIECE));
     };
     if (!TILES::routed || real) begin();
 #pragma unroll 1
@@ -1059,11 +1061,11 @@ template <class IN> struct gpu_projection {
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end. */
+/* Prologues. normed: the root mean square is divided out at the end; at_once: loads of a lane in flight for one row. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0 };
+    enum { normed = 0, at_once = 4 };
     const float *x;              /* [T][cols] */
     int cols;
     template <int ROWS>
@@ -1076,7 +1078,7 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1 };
+    enum { normed = 1, at_once = 2 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     template <int ROWS>
@@ -1112,7 +1114,7 @@ template <class IN> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
         if (real) gpu_wait();
-        gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(p.in, p.T, first, mine, operand, square);
+        gpu_fill<F, ROWS, ROWS == 1 ? (F::half ? IN::at_once : 2) : 1>(p.in, p.T, first, mine, operand, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
@@ -1132,7 +1134,7 @@ template <class IN> struct gpu_segment_tiles {
 };
 
 template <class IN, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();
@@ -1502,10 +1504,6 @@ static __host__ __device__ int gpu_squares_room(int parts) {
     return (parts + 3) / 4 * 4;
 }
 
-/* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), and for
-   each row of the block the sum so far, oldest raw row first. */
-typedef struct gpu_conv { float w[GPU_ROWS], sum[GPU_ROWS]; } gpu_conv;
-
 __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
@@ -1517,46 +1515,60 @@ __device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int r
                   : p->state.log_raw[(size_t)at * channels + channel];
 }
 
-/* What the rows before the block contribute. channel < 0: nothing. */
-__device__ __forceinline__ void gpu_conv_past(const gpu_delta *p, int channel, int replay, gpu_conv *to) {
+/* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), the raw
+   inputs of the rows before the block by age, and for each row of the block its sum. channel < 0: all zero. */
+template <int ROWS> struct gpu_conv {
+    enum { LAGS = ROWS + GPU_ROWS - 1 };
+    int channel;
+    float w[LAGS], past[GPU_ROWS], x[ROWS], sum[ROWS];
+};
+
+template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const gpu_delta *p, int channel, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + (ptrdiff_t)channel * taps + taps - 1;     /* weight[-lag] */
-    float w[2 * GPU_ROWS - 1], x[GPU_ROWS];
+    c->channel = channel;
 #pragma unroll
-    for (int t = 0; t < GPU_ROWS; t++) to->sum[t] = 0;
-#pragma unroll
-    for (int lag = 0; lag < 2 * GPU_ROWS - 1; lag++) w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
+    for (int lag = 0; lag < gpu_conv<ROWS>::LAGS; lag++) c->w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
+}
+
+template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int age = 1; age < GPU_ROWS; age++)
-        x[age] = channel >= 0 && age < taps ? gpu_past(p, channel, replay, age) : 0;
-    for (int age = taps - 1; channel >= 0 && age >= GPU_ROWS; age--) {
-        float old = gpu_past(p, channel, replay, age);
+        c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, c->channel, replay, age) : 0;
+}
+
+/* What the rows before the block contribute, the oldest first. */
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
+    int taps = p->shape.taps;
+    const float *weight = p->conv1d + (ptrdiff_t)c->channel * taps + taps - 1;
 #pragma unroll
-        for (int t = 0; t < GPU_ROWS; t++)
-            if (age + t < taps) to->sum[t] = fmaf(weight[-(age + t)], old, to->sum[t]);
+    for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
+    for (int age = taps - 1; c->channel >= 0 && age >= GPU_ROWS; age--) {
+        float old = gpu_past(p, c->channel, replay, age);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++)
+            if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], old, c->sum[t]);
     }
 #pragma unroll
     for (int age = GPU_ROWS - 1; age > 0; age--)
 #pragma unroll
-        for (int t = 0; t < GPU_ROWS; t++)
-            if (age + t < taps) to->sum[t] = fmaf(w[age + t], x[age], to->sum[t]);
-#pragma unroll
-    for (int t = 0; t < GPU_ROWS; t++) to->w[t] = w[t];
+        for (int t = 0; t < ROWS; t++)
+            if (age + t < taps) c->sum[t] = fmaf(c->w[age + t], c->past[age], c->sum[t]);
 }
 
-/* This block's raw inputs of a channel. */
-__device__ __forceinline__ void gpu_conv_load(const gpu_delta *p, int channel, float *x) {
+/* This block's raw inputs. */
+template <int ROWS> __device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
 #pragma unroll
-    for (int t = 0; t < GPU_ROWS; t++)
-        x[t] = channel >= 0 && t < p->T ? p->raw[(size_t)t * gpu_channels(&p->shape) + channel] : 0;
+    for (int t = 0; t < ROWS; t++)
+        c->x[t] = c->channel >= 0 && t < p->T ? p->raw[(size_t)t * gpu_channels(&p->shape) + c->channel] : 0;
 }
 
-__device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, const float *x, gpu_conv *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
 #pragma unroll
-    for (int t = 0; t < GPU_ROWS; t++)
+    for (int t = 0; t < ROWS; t++)
 #pragma unroll
-        for (int from = 0; from < GPU_ROWS; from++)
-            if (from <= t && t - from < p->shape.taps) c->sum[t] = fmaf(c->w[t - from], x[from], c->sum[t]);
+        for (int from = 0; from <= t; from++)
+            if (t - from < p->shape.taps) c->sum[t] = fmaf(c->w[t - from], c->x[from], c->sum[t]);
 }
 
 __device__ __forceinline__ float gpu_silu(float x) {
@@ -1599,41 +1611,58 @@ __device__ __forceinline__ void gpu_move_rows(const gpu_delta *p, gpu_delta_rows
         }
 }
 
-/* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. Lane 8 t + i loads
-   decay and, for row i / LANES, u of row t. */
+/* The log of the last block, as many rows of k as there are registers for. Lane 8 t + i has decay and, for row i / LANES,
+   u of row t. Loaded before it is known how many rows count. */
+template <int R, int C> struct gpu_log {
+    enum { BATCH = C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };
+    float k[BATCH][C], u, decay;
+};
+
 template <int R, int C>
-__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_delta_rows<R, C> *rows) {
-    enum { BATCH = C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };    /* k loaded together: registers */
+__device__ __forceinline__ void gpu_load_log_k(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, int first,
+                                               gpu_log<R, C> *log) {
     const deltanet_shape *s = &p->shape;
-    const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, j = rows->first + lane % 8 / LANES;
-    const int logged = lane / 8 < replay && lane % 8 / LANES < R && j < s->value_dim;
-    float u = logged ? p->state.log_u[at * s->value_dim + j] : 0, decay = logged ? p->state.log_decay[at] : 0;
+#pragma unroll
+    for (int i = 0; i < gpu_log<R, C>::BATCH; i++)
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            int e = c * 32 + threadIdx.x % 32, row = (first + i) * s->key_heads + rows->key_head;
+            log->k[i][c] = e < s->key_dim ? p->state.log_k[row * s->key_dim + e] : 0;
+        }
+}
+
+template <int R, int C>
+__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, gpu_log<R, C> *log) {
+    const deltanet_shape *s = &p->shape;
+    const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C>::LANES;
+    log->u = r < R && rows->first + r < s->value_dim ? p->state.log_u[at * s->value_dim + rows->first + r] : 0;
+    log->decay = p->state.log_decay[at];
+    gpu_load_log_k<R, C>(p, rows, 0, log);
+}
+
+/* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. */
+template <int R, int C>
+__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C> *log, gpu_delta_rows<R, C> *rows) {
+    enum { BATCH = gpu_log<R, C>::BATCH, LANES = gpu_log<R, C>::LANES };
     for (int first = 0; first < replay; first += BATCH) {
-        float k[BATCH][C];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++)
-#pragma unroll
-            for (int c = 0; c < C; c++) {
-                int e = c * 32 + lane, row = (first + i) * s->key_heads + rows->key_head;
-                k[i][c] = first + i < replay && e < s->key_dim ? p->state.log_k[row * s->key_dim + e] : 0;
-            }
+        if (first) gpu_load_log_k<R, C>(p, rows, first, log);
 #pragma unroll
         for (int i = 0; i < BATCH && first + i < replay; i++) {
-            float fade = __shfl_sync(~0u, decay, 8 * (first + i));
+            float fade = __shfl_sync(~0u, log->decay, 8 * (first + i));
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                float write = __shfl_sync(~0u, u, 8 * (first + i) + r * LANES);
+                float write = __shfl_sync(~0u, log->u, 8 * (first + i) + r * LANES);
 #pragma unroll
-                for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[i][c], fade * rows->S[r][c]);
+                for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, log->k[i][c], fade * rows->S[r][c]);
             }
         }
     }
     if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
 }
 
-/* The delta rule for a warp's rows, token after token. gate: norm SiLU(z) of the block's rows. q and k of all tokens are in shared memory, [t][q, k][32 C], not
-   yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
-template <int R, int C>
+/* The delta rule for a warp's rows, token after token. gate: norm SiLU(z) of the block's rows. q and k of all tokens are
+   in shared memory, [t][q, k][32 C], not yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
+template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, const float (*gate)[GPU_WARPS * R],
                                                  float (*squares)[GPU_WARPS * R]) {
@@ -1644,7 +1673,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
     const int writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
     const int logs_k = rows->h % (s->value_heads / s->key_heads) == 0 && blockIdx.y == 0;
     const float scale = rsqrtf((float)s->key_dim);
-    for (int t = 0; t < p->T; t++, qk += 2 * 32 * C) {
+    for (int t = 0; t < (ROWS == 1 ? 1 : p->T); t++, qk += 2 * 32 * C) {
         float k[C], sum[N], fade = __shfl_sync(~0u, decay, 8 * t);
         for (int i = 0; i < N; i++) sum[i] = 0;
 #pragma unroll
@@ -1675,76 +1704,87 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
             if (logs_k && threadIdx.x / 32 == t && c * 32 + lane < s->key_dim)
                 p->k[((size_t)t * s->key_heads + rows->key_head) * s->key_dim + c * 32 + lane] = k[c];
         }
-        for (int r = 0; r < R && t + 1 < p->T; r++) {
+        for (int r = 0; ROWS > 1 && r < R && t + 1 < p->T; r++) {
             float write = __shfl_sync(~0u, u, r * LANES);
             for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], rows->S[r][c]);
         }
     }
 }
 
-/* C = ceil(key_dim / 32), rounded up to a power of two. Grid: value heads, value_dim / (8 R). */
-template <int C>
-__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+/* C = ceil(key_dim / 32), rounded up to a power of two; ROWS: 1, or 4 for T = 2, 3 and 4. Grid: value heads,
+   value_dim / (8 R). What must be loaded is asked for all at once, first how many rows of the log count. */
+template <int C, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
-    __shared__ float qk[GPU_ROWS][2][WIDTH], gate[GPU_ROWS][GPU_WARPS * R], squares[GPU_ROWS][GPU_WARPS * R];
+    __shared__ float qk[ROWS][2][WIDTH], gate[ROWS][GPU_WARPS * R], squares[ROWS][GPU_WARPS * R];
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
     const int replay = p.step->replay;
-    int channel[SLOTS];
-    float x[SLOTS][GPU_ROWS], v_x[GPU_ROWS];
-    gpu_conv conv[SLOTS], v_conv;
+    gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
+    gpu_log<R, C> log;
     gpu_trigger();
     rows.h = blockIdx.x;
     rows.key_head = rows.h / (s->value_heads / s->key_heads);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
     gpu_move_rows<R, C, 0>(&p, &rows);
+    gpu_load_log<R, C>(&p, &rows, &log);
     const int v_channel = element < R && rows.first + element < s->value_dim
                               ? 2 * s->key_heads * s->key_dim + rows.h * s->value_dim + rows.first + element : -1;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) {                       /* q channels, then k channels, each padded to WIDTH */
         int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
-        channel[n] = is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1;
-        gpu_conv_past(&p, channel[n], replay, &conv[n]);
+        gpu_conv_weights<ROWS>(&p, is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1,
+                               &conv[n]);
     }
-    gpu_conv_past(&p, v_channel, replay, &v_conv);
+    gpu_conv_weights<ROWS>(&p, v_channel, &v_conv);
     const int t = threadIdx.x / 64, row = threadIdx.x % 64, j = blockIdx.y * GPU_WARPS * R + row;    /* of the gate */
     const bool gates = row < GPU_WARPS * R && j < s->value_dim && t < p.T;
-    float norm = gates ? p.norm[j] : 0;
-    float rate = -expf(p.A_log[rows.h]), bias = p.dt_bias[rows.h];
-    gpu_replay<R, C>(&p, replay, &rows);
+    float norm = gates ? p.norm[j] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) gpu_conv_past<ROWS>(&p, replay, &conv[n]);
+    gpu_conv_past<ROWS>(&p, replay, &v_conv);
+    rate = -expf(rate);
+    gpu_replay<R, C>(&p, replay, &log, &rows);
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, replay, &conv[n]);
+    gpu_conv_sum_past<ROWS>(&p, replay, &v_conv);
     gpu_wait();
 #pragma unroll
-    for (int n = 0; n < SLOTS; n++) gpu_conv_load(&p, channel[n], x[n]);
-    gpu_conv_load(&p, v_channel, v_x);
+    for (int n = 0; n < SLOTS; n++) gpu_conv_present<ROWS>(&p, &conv[n]);
+    gpu_conv_present<ROWS>(&p, &v_conv);
     float z = gates ? p.z[(t * s->value_heads + rows.h) * s->value_dim + j] : 0;
     float a = token < p.T ? p.a[token * s->value_heads + rows.h] + bias : 0;
     float b = token < p.T ? p.b[token * s->value_heads + rows.h] : 0;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) {
         int i = n * GPU_THREADS + threadIdx.x;
-        gpu_conv_present(&p, x[n], &conv[n]);
+        gpu_conv_sum_present<ROWS>(&p, &conv[n]);
 #pragma unroll
-        for (int t = 0; t < GPU_ROWS; t++)
+        for (int t = 0; t < ROWS; t++)
             if (t < p.T && i < 2 * WIDTH) qk[t][i / WIDTH][i % WIDTH] = gpu_silu(conv[n].sum[t]);
     }
-    gpu_conv_present(&p, v_x, &v_conv);
+    gpu_conv_sum_present<ROWS>(&p, &v_conv);
     float v = v_conv.sum[0], decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a))));
 #pragma unroll
-    for (int t = 1; t < GPU_ROWS; t++) v = token == t ? v_conv.sum[t] : v;
+    for (int t = 1; t < ROWS; t++) v = token == t ? v_conv.sum[t] : v;
     if (gates) gate[t][row] = norm * gpu_silu(z);
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T)
         p.decay[token * s->value_heads + rows.h] = decay;
     __syncthreads();
-    gpu_delta_tokens<R, C>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), gate, squares);
+    gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), gate, squares);
     __syncthreads();
     if ((int)threadIdx.x / 32 >= p.T) return;
     float sum = warp_sum(lane < GPU_WARPS * R ? squares[threadIdx.x / 32][lane] : 0);
-    if (lane == 0) p.squares[((size_t)(threadIdx.x / 32) * s->value_heads + rows.h) * gpu_squares_room(gridDim.y) + blockIdx.y] = sum;
+    if (lane == 0) {
+        size_t head = (size_t)(threadIdx.x / 32) * s->value_heads + rows.h;
+        p.squares[head * gpu_squares_room(gridDim.y) + blockIdx.y] = sum;
+    }
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
-    gpu_launch(q, GPU_DELTA, "", gpu_delta_kernel<C>, p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
+    gpu_launch(q, GPU_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>, p->shape.value_heads,
+               gpu_delta_parts(&p->shape), 0, p);
 }
 
 /* Fills o, squares, k, decay and log_u. A later kernel of the step, experts_down, calls gpu_delta_log. */
@@ -1761,7 +1801,8 @@ static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
 __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
     float x[GPU_ROWS], old[GPU_ROWS];
-    gpu_conv_load(p, channel, x);
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
     for (int first = 0; replay > 0 && first < keep; first += GPU_ROWS) {
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
@@ -1811,7 +1852,7 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0 };
+    enum { normed = 0, at_once = 4 };
     const float *o, *squares;    /* [T][cols], [T][heads][room] */
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
@@ -3161,18 +3202,22 @@ __device__ __forceinline__ void gpu_choose(const float *logits, int experts, int
         uint32_t bits = lane * N + i < experts ? __float_as_uint(__ldcg(logits + lane * N + i)) : 0xffffffffu;
         key[i] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
     }
+#pragma unroll 1
     for (int r = 0; r < top_k; r++) {
-        uint32_t best = 0;
-        int at = 0;
+        uint32_t best[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (key[i] > best) best = key[i], at = i;
-        uint32_t top = __reduce_max_sync(~0u, best);
-        int winner = __ffs((int)__ballot_sync(~0u, best == top)) - 1, which = __shfl_sync(~0u, lane * N + at, winner);
-        if (lane == r) *expert = which, mine = top;
+        for (int i = 0; i < N; i++) best[i % 4] = max(best[i % 4], key[i]);
+        best[0] = max(max(best[0], best[1]), max(best[2], best[3]));
+        uint32_t top = __reduce_max_sync(~0u, best[0]);
+        int winner = __ffs((int)__ballot_sync(~0u, best[0] == top)) - 1, at = 0;
+        bool here = lane == winner;
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if (lane == winner && i == at) key[i] = 0;
+        for (int i = 0; i < N; i++) {
+            bool it = here && key[i] == top;                /* the first such */
+            if (it) key[i] = 0, at = i, here = false;
+        }
+        at = __shfl_sync(~0u, lane * N + at, winner);
+        if (lane == r) *expert = at, mine = top;
     }
     float value = __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
     float best = __shfl_sync(~0u, value, 0), share = lane < top_k ? __expf(value - best) : 0;
@@ -3205,6 +3250,7 @@ __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     }
     __syncthreads();
     int before = 0, all = 0;
+#pragma unroll 8
     for (int i = 0; i < words; i++) {
         if (i == expert / 32) before = all + __popc(to->mask[i] & ((1u << expert % 32) - 1));
         all += __popc(to->mask[i]);
@@ -3263,17 +3309,31 @@ __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, floa
     int worker = threadIdx.x / 32 - GPU_ROWS, count, first;
     if (worker < 0) return;
     first = gpu_share(p.gate.groups, worker, GPU_WARPS - GPU_ROWS, &count);
-    gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
+    gpu_fill<F, ROWS, ROWS == 1 ? (F::half ? 4 : 2) : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
+}
+
+/* Block 0 writes the routing down; then experts_down may begin. */
+__device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
+    if (threadIdx.x >= 32) return;
+    if (blockIdx.x == 0) {
+        for (int i = threadIdx.x; i < choice.list.count; i += 32) {
+            p.routing->expert[i] = choice.list.expert[i];
+            p.routing->rows[i] = choice.list.rows[i];
+        }
+        if (threadIdx.x == 0) p.routing->count = *p.chosen = choice.list.count;
+        __threadfence();
+        __syncwarp();
+    }
+    if (threadIdx.x == 0) gpu_trigger();
 }
 
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_choice choice;
     const int tile = (int)blockIdx.x;
-    gpu_trigger();
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
         gpu_up_tiles tiles = {p, &choice, {}};
@@ -3286,6 +3346,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
         gpu_route(p, &choice);
+        if (real) gpu_publish(p, choice);
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
             case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
@@ -3293,24 +3354,18 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
         }
     }
-    if (blockIdx.x) return;
-    if (threadIdx.x < (unsigned)choice.list.count) {
-        p.routing->expert[threadIdx.x] = choice.list.expert[threadIdx.x];
-        p.routing->rows[threadIdx.x] = choice.list.rows[threadIdx.x];
-    }
-    if (threadIdx.x == 0) p.routing->count = *p.chosen = choice.list.count;
 }
 
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
-   entry's group is an item, and DEEP items are in flight: for one row and a top-8, all at once. */
-enum { DOWN_DEEP = 9, DOWN_DEEP_ROWS = 4 };
+   entry's group is an item. AHEAD items' weights are in flight; h of a batch of items is filled in at once, for one row
+   and a top-8 that of all. */
+enum { DOWN_BATCH = 12, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of AHEAD */
 
 typedef struct gpu_uses {
     int32_t count;
     uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to the entry's, in 16 bytes */
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
     float gate[GPU_ROWS];            /* sigmoid of shared_gate */
-    float x[GPU_ROWS * TILE_ROWS];   /* the residual before */
 } gpu_uses;
 
 /* Items from `base` on as columns of a token row: h of a row that uses the entry, which is weighted already. */
@@ -3342,20 +3397,20 @@ template <class F> struct gpu_item_rows {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { DEEP = ROWS == 1 ? F::scaled ? 9 : 6 : DOWN_DEEP_ROWS };
+    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slot = lane / ROWS;                           /* of those in flight, the item whose factor this lane knows */
+    const int slot = lane / 4 % AHEAD;                      /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
     const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
     const int octet = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
-    gpu_operand operand = gpu_operand_at<F, ROWS>(memory, GPU_WARPS * DEEP);
-    operand.x += warp * DEEP * pairs * 8 * ROWS;
-    operand.unit += warp * DEEP * ROWS;
+    gpu_operand operand = gpu_operand_at<F, ROWS>(memory, GPU_WARPS * BATCH);
+    operand.x += warp * BATCH * pairs * 8 * ROWS;
+    operand.unit += warp * BATCH * ROWS;
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
     int mine, first = gpu_share(w.groups, warp, GPU_WARPS, &mine), end = high * mine;
     gpu_item_rows<F> in = {p, uses, first, mine, mine ? 0xffffffffu / (uint32_t)mine + 1 : 0, low * mine, 0};
-    uint4 raw[DEEP][2] = {};
+    uint4 raw[AHEAD][2] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
@@ -3366,35 +3421,37 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
         raw[j][1] = __ldcs(at + octet);
     };
     auto load_scale = [&](int item) {                       /* both octets share it */
-        if (!F::scaled || item >= end || slot >= DEEP) return;
+        if (!F::scaled || item >= end) return;
         int i = in.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)uses->shift[i] * 4;
         scale = __ldg(at + (first + item - i * mine >> w.group_shift));
     };
-    auto load_all = [&]() {
 #pragma unroll
-        for (int j = 0; j < DEEP; j++) load(j, in.base + j);
-        load_scale(in.base + slot);
-    };
-    if (ROWS > 1) load_all();                               /* then one by one, as they are used */
+    for (int j = 0; j < AHEAD; j++) load(j, in.base + j);
+    load_scale(in.base + slot);
+    gpu_wait();
 #pragma unroll 1
-    for (; in.base < end; in.base += DEEP) {
-        if (ROWS == 1) load_all();
-        int count = min(end - in.base, (int)DEEP);
-        float square[ROWS], factor = 0;
+    for (; in.base < end; in.base += BATCH) {
+        int count = min(end - in.base, (int)BATCH);
+        float square[ROWS];
         in.cols = count * gpu_item_rows<F>::GROUP_COLS;
         __syncwarp();
         gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, 0, count, operand, square);
-        if (F::half && slot < count) factor = scale * operand.unit[lane];
-        if (ROWS > 1) load_scale(in.base + DEEP + slot);
+#pragma unroll 1
+        for (int from = 0; from < count; from += AHEAD) {
+            float factor = 0;
+            if (F::half && from + slot < count) factor = scale * operand.unit[(from + slot) * ROWS + lane % ROWS];
+            load_scale(in.base + from + AHEAD + slot);
 #pragma unroll
-        for (int j = 0; j < DEEP; j++) {
-            uint4 x[pairs];
-            const uint4 *at = fragments + (j < count ? j : 0) * pairs * 8 * ROWS;
+            for (int j = 0; j < AHEAD; j++) {
+                uint4 x[pairs];
+                bool there = from + j < count;
+                const uint4 *at = fragments + (there ? from + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
-            for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-            gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, j < count);
-            if (ROWS > 1) load(j, in.base + DEEP + j);
+                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
+                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * 4, 0, there);
+                load(j, in.base + from + AHEAD + j);
+            }
         }
     }
 }
@@ -3415,47 +3472,50 @@ __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_uses *u
     }
 }
 
+/* Brings the tile of each entry into the second-level cache. */
+__device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_uses *uses, int tile) {
+    int i = threadIdx.x;
+    if (i >= uses->count) return;
+    const gpu_matrix &w = i ? p.down : p.shared_down;
+    const uint32_t octet = w.groups * PIECE;
+    gpu_prefetch(w.data + (size_t)tile * 2 * octet + (size_t)uses->shift[i] * 16, min(2, w.octets - 2 * tile) * octet);
+}
+
 /* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has 16
-   output rows, alone. Its rehearsal is the shared expert's part. */
+   output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate, was complete
+   before experts_up triggered. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_uses uses;
     const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
+    float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
+    float sum[4] = {0, 0, 0, 0}, old = 0;
     gpu_trigger();
     if (log_block >= 0) {
         gpu_wait();
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
-    float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
-#pragma unroll 1
-    for (int real = tile >= p.rehearse; real < 2; real++) {
-        float sum[4] = {0, 0, 0, 0};
-        if (real) gpu_wait();
-        if (out < GPU_CHOSEN) {
-            uses.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
-            uses.rows[1 + out] = __ldcg(&p.routing->rows[out]);
-        }
-        if (out == GPU_CHOSEN) {
-            uses.count = real ? 1 + __ldcg(&p.routing->count) : 1;
-            uses.shift[0] = 0;
-            uses.rows[0] = (1 << p.T) - 1;
-        }
-        if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) uses.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
-        if (x) uses.x[out] = __ldcg(x);
-        __syncthreads();
-        gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
-        gpu_put_part<ROWS>(parts.tile[0], sum);
-        __syncthreads();
-        if (x) {
-            float y = uses.x[out] + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
-            if (real) *x = y;
-        }
-        if (!real) __syncthreads();
+    if (out < GPU_CHOSEN) {
+        uses.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
+        uses.rows[1 + out] = __ldcg(&p.routing->rows[out]);
     }
+    if (out == GPU_CHOSEN) {
+        uses.count = 1 + __ldcg(&p.routing->count);
+        uses.shift[0] = 0;
+        uses.rows[0] = (1 << p.T) - 1;
+    }
+    if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) uses.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
+    if (x) old = __ldcg(x);
+    __syncthreads();
+    gpu_prefetch_down(p, &uses, tile);
+    gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
+    gpu_put_part<ROWS>(parts.tile[0], sum);
+    __syncthreads();
+    if (x) *x = old + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
 }
 
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
@@ -3486,7 +3546,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     p->rehearse = q->dependent ? q->sms : 0;
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
-               gpu_operand_size(wider, rows, GPU_WARPS * (p->T == 1 ? DOWN_DEEP : DOWN_DEEP_ROWS)), p);
+               gpu_operand_size(wider, rows, GPU_WARPS * (p->T == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS)), p);
 }
 #endif
 
