@@ -455,6 +455,7 @@ static void rotate(float *x, const float *angles, int dim) {
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
+    GPU_AHEAD = 4, GPU_FAR_AHEAD = 8,                       /* loads of a warp in flight */
     GPU_PER_SM = 2,                                         /* blocks of a kernel; there is room for the next one's */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
@@ -639,7 +640,7 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
 #ifdef __CUDACC__
 
-enum { TILE_ROWS = 2 * OCTET, AHEAD = 2 };
+enum { TILE_ROWS = 2 * OCTET };
 
 /* Word i, a constant after unrolling. */
 __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
@@ -849,65 +850,85 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
     }
 }
 
-/* Four neighbouring floats of a token row as B registers: x the high, and *low the low terms. */
-template <class F> __device__ __forceinline__ uint2 gpu_split(const float *v, uint2 *low) {
-    if (F::half) {
-        uint2 high = make_uint2(f16_pair(v[0], v[1]), f16_pair(v[2], v[3]));
-        float2 a = f16_floats(high.x), b = f16_floats(high.y);
-        *low = make_uint2(f16_pair(v[0] - a.x, v[1] - a.y), f16_pair(v[2] - b.x, v[3] - b.y));
-        return high;
-    } else {
-        uint2 high = make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
-        *low = make_uint2(bf16_pair(v[0] - bf16_low(high.x), v[1] - bf16_high(high.x)),
-                          bf16_pair(v[2] - bf16_low(high.y), v[3] - bf16_high(high.y)));
-        return high;
+/* Eight neighbouring floats of a token row as B registers of two steps: the high terms, and *low the low ones. */
+template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, uint4 *low) {
+    uint32_t h[4], l[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (F::half) {
+            h[i] = f16_pair(v[2 * i], v[2 * i + 1]);
+            float2 back = f16_floats(h[i]);
+            l[i] = f16_pair(v[2 * i] - back.x, v[2 * i + 1] - back.y);
+        } else {
+            h[i] = bf16_pair(v[2 * i], v[2 * i + 1]);
+            l[i] = bf16_pair(v[2 * i] - bf16_low(h[i]), v[2 * i + 1] - bf16_high(h[i]));
+        }
     }
+    *low = make_uint4(l[0], l[1], l[2], l[3]);
+    return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
-/* Multiplies the four floats of each of LANES neighbouring lanes with the power of two that brings the largest of all
+/* Multiplies the eight floats of each of LANES neighbouring lanes with the power of two that brings the largest of all
    into [2^14, 2^15), and returns its inverse. */
 template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float *v) {
-    float top = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+    float top = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
     for (int i = 1; i < LANES; i *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
     int exponent = min(268 - (__float_as_int(top) >> 23), 253);
     float factor = __int_as_float(exponent << 23);
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] *= factor;
+    for (int i = 0; i < 8; i++) v[i] *= factor;
     return __int_as_float((254 - exponent) << 23);
 }
 
-/* Four floats that an earlier kernel wrote; zeros if there are none `left`. Sizes of rows are multiples of four. */
-__device__ __forceinline__ void gpu_load4(float *v, const float *at, int left) {
-    *(float4 *)v = left > 0 ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
+/* Eight floats that an earlier kernel wrote; zeros from column `cols` on. Sizes of rows are multiples of four. */
+__device__ __forceinline__ void gpu_load8(float *v, const float *row, int col, int cols) {
+    *(float4 *)v = col < cols ? __ldcg((const float4 *)(row + col)) : make_float4(0, 0, 0, 0);
+    *(float4 *)(v + 4) = col + 4 < cols ? __ldcg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);
 }
 
-/* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE loads of a lane in flight. in.values<ROWS>(v, T, col, square) gives four
-   columns of all token rows, zeros from in.cols on, and where there is a norm sums up their squares, each lane its own.
-   Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. */
+/* Four floats, zeros if not there. */
+__device__ __forceinline__ void gpu_load4(float *v, const float *at, bool there) {
+    *(float4 *)v = there ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
+}
+
+/* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE times eight columns a lane at a time.
+   in.values<ROWS>(v, T, col, square) gives eight columns of all token rows, zeros from in.cols on, and where there is a
+   norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4. */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
-    const int steps = F::per_load / 4, pairs = gpu_step_pairs<F>(), quads = count * F::per_load;
-    for (int begin = threadIdx.x % 32; begin < quads + (int)threadIdx.x % 32; begin += 32 * AT_ONCE) {
-        float v[AT_ONCE][ROWS][4];
+    enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a group */
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, items = count * LANES;
+#pragma unroll 1
+    for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
+        float v[AT_ONCE][ROWS][8];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
-            int quad = begin + n * 32;
-            in.template values<ROWS>(v[n], T, quad < quads ? (first * F::per_load + quad) * 4 : in.cols, square);
+            int item = begin + n * 32 + lane;
+            in.template values<ROWS>(v[n], T, item < items ? first * COLS + item * 8 : in.cols, square);
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
-            int quad = begin + n * 32, group = first + quad / F::per_load, inside = quad % F::per_load, step = inside % steps;
-            uint2 *x = (uint2 *)(to.x + (group * pairs + step / 2) * 8 * ROWS + inside / steps) + step % 2;
+            int item = begin + n * 32 + lane, group = first + item / LANES, part = item % LANES;
 #pragma unroll
             for (int t = 0; t < ROWS; t++) {
-                uint2 high, low;
-                float unit = F::half ? gpu_bring_into_range<F::per_load>(v[n][t]) : 1;
-                high = gpu_split<F>(v[n][t], &low);
-                if (quad >= quads) continue;
-                x[t * 8] = high;
-                x[(ROWS + t) * 8] = low;
-                if (F::half && inside == 0) to.unit[group * ROWS + t] = unit;
+                float unit = F::half ? gpu_bring_into_range<LANES>(v[n][t]) : 1;
+                uint4 low, high = gpu_split<F>(v[n][t], &low), *x;
+                if (item >= items) continue;
+                if (F::half && part == 0) to.unit[group * ROWS + t] = unit;
+                if (F::per_load > 4) {                      /* two steps of lane part / pairs */
+                    x = to.x + ((group * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
+                    x[0] = high;
+                    x[4 * ROWS] = low;
+                } else {                                    /* the only step of two lanes */
+                    x = to.x + (group * 2 * ROWS + t) * 4 + part * 2;
+                    *(uint2 *)&x[0] = make_uint2(high.x, high.y);
+                    *(uint2 *)&x[1] = make_uint2(high.z, high.w);
+                    *(uint2 *)&x[4 * ROWS] = make_uint2(low.x, low.y);
+                    *(uint2 *)&x[4 * ROWS + 1] = make_uint2(low.z, low.w);
+                }
             }
         }
     }
@@ -969,7 +990,7 @@ __device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, f
    whatever is in memory, and drops the result: then the code is in the instruction cache when it counts. real: from which
    to which of the two, 0 the rehearsal, 1 not. Of tiles that are only known after the wait (TILES::routed) nothing is
    loaded in a rehearsal. */
-template <class F, int ROWS, class TILES>
+template <class F, int ROWS, int AHEAD, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
                                               gpu_parts *parts, int real, int to) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
@@ -978,7 +999,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
     int mine, first = gpu_share(w.groups, threadIdx.x / 32, GPU_WARPS, &mine), rounds = (mine + AHEAD - 1) / AHEAD;
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand) + first * pairs * 8 * ROWS;
-    const int piece = lane / 4 % AHEAD;                     /* of a round, the one whose factor this lane knows */
+    const int piece = lane % 16 / ROWS % AHEAD;             /* of a round, the one whose factor this lane knows */
     const float *unit = operand.unit + (first + piece) * ROWS + lane % ROWS;
     uint4 raw[AHEAD][2] = {};
     float scale = 1, rms = 1;
@@ -1026,7 +1047,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                     const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
                     for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-                    gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * 4, 16, there);
+                    gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 16, there);
                     load(j, from, left);
                 }
             }
@@ -1065,32 +1086,32 @@ template <class IN> struct gpu_projection {
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, at_once = 4 };
+    enum { normed = 0, at_once = 2 };
     const float *x;              /* [T][cols] */
     int cols;
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
+        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
     }
     void select(int t) { x += (size_t)t * cols; }           /* row t alone */
 };
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1, at_once = 2 };
+    enum { normed = 1, at_once = 1 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *square) const {
-        float w[4];
-        gpu_load4(w, norm + col, cols - col);
+    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *square) const {
+        float w[8];
+        gpu_load8(w, norm, col, cols);
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], x + (size_t)t * cols + col, t < T ? cols - col : 0);
+        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 8; i++) {
                 square[t] = fmaf(v[t][i], v[t][i], square[t]);
                 v[t][i] *= 1.0f + w[i];
             }
@@ -1114,7 +1135,7 @@ template <class IN> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
         if (real) gpu_wait();
-        gpu_fill<F, ROWS, ROWS == 1 ? (F::half ? IN::at_once : 2) : 1>(p.in, p.T, first, mine, operand, square);
+        gpu_fill<F, ROWS, ROWS == 1 ? IN::at_once : 1>(p.in, p.T, first, mine, operand, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
@@ -1133,8 +1154,8 @@ template <class IN> struct gpu_segment_tiles {
     }
 };
 
-template <class IN, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+template <class IN, int ROWS, int AHEAD>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();
@@ -1145,10 +1166,10 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_project(co
     const int tile = (int)blockIdx.x - s.first_block;
     const int real = (int)blockIdx.x >= p.rehearse;
     switch (s.w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
     }
 }
 
@@ -1156,7 +1177,6 @@ static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
 /* Deals the blocks to the segments and launches. */
 template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
-    void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
     size_t bytes = 0;
     for (int i = 0; i < p->count; i++) {
         size_t size = gpu_operand_size(p->segment[i].w.type, p->T == 1 ? 1 : GPU_ROWS, p->segment[i].w.groups);
@@ -1180,6 +1200,9 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         int octets = p->segment[i].w.octets;
         all += tiles[i] = p->segment[i].up.data ? octets : (octets + 1) / 2;
     }
+    /* A block with a single tile asks for all of it at once. */
+    void (*kernel)(gpu_projection<IN>) = p->T > 1 ? gpu_project<IN, GPU_ROWS, GPU_AHEAD>
+                                         : all <= q->sms ? gpu_project<IN, 1, GPU_FAR_AHEAD> : gpu_project<IN, 1, GPU_AHEAD>;
     int most = gpu_blocks(q, kernel, bytes, all), used = 0;
     for (int i = 0; i < p->count; i++) {
         int64_t share = tiles[i] * most / all;
@@ -1187,7 +1210,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         p->segment[i].blocks = (int)(share < 1 ? 1 : share);
         used += p->segment[i].blocks;
     }
-    p->rehearse = q->dependent ? q->sms : 0;
+    p->rehearse = q->dependent && stage != GPU_OUT_PROJ ? q->sms : 0;
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -1852,27 +1875,35 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, at_once = 4 };
+    enum { normed = 0, at_once = 2 };
     const float *o, *squares;    /* [T][cols], [T][heads][room] */
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
     float scale, eps;            /* 1 / a head's columns */
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
-        float s[ROWS][4];
-        int head = (int)__umulhi((uint32_t)col, per_head), left = cols - col;
+    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
+        float factor[ROWS][2];
+        if (ROWS == 1) gpu_load8(v[0], o, col, cols);       /* at once; four rows have no registers for that */
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            gpu_load4(s[t], squares + (t * heads + head) * room, t < T ? left : 0);
-            gpu_load4(v[t], o + (t * cols + col), t < T ? left : 0);
+        for (int half = 0; half < 2; half++) {
+            const int head = (int)__umulhi((uint32_t)(col + half * 4), per_head);
+            float s[ROWS][4];
+#pragma unroll
+            for (int t = 0; t < ROWS; t++)
+                gpu_load4(s[t], squares + (t * heads + head) * room, t < T && col + half * 4 < cols);
+#pragma unroll
+            for (int t = 0; t < ROWS; t++) {
+                float sum = s[t][0] + s[t][1] + s[t][2] + s[t][3];
+                for (int part = 4; part < room; part++)
+                    sum += t < T && col + half * 4 < cols ? __ldcg(squares + (t * heads + head) * room + part) : 0;
+                factor[t][half] = rsqrtf(fmaf(sum, scale, eps));
+            }
         }
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
-            float sum = s[t][0] + s[t][1] + s[t][2] + s[t][3];
-            for (int part = 4; part < room; part++) sum += t < T && left > 0 ? __ldcg(squares + (t * heads + head) * room + part) : 0;
-            float factor = rsqrtf(fmaf(sum, scale, eps));
+            if (ROWS > 1) gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[t][i] *= factor;
+            for (int i = 0; i < 8; i++) v[t][i] *= factor[t][i / 4];
         }
     }
     void select(int t) {
@@ -3309,7 +3340,7 @@ __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, floa
     int worker = threadIdx.x / 32 - GPU_ROWS, count, first;
     if (worker < 0) return;
     first = gpu_share(p.gate.groups, worker, GPU_WARPS - GPU_ROWS, &count);
-    gpu_fill<F, ROWS, ROWS == 1 ? (F::half ? 4 : 2) : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
+    gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
 }
 
 /* Block 0 writes the routing down; then experts_down may begin. */
@@ -3329,7 +3360,7 @@ __device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &
 
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_choice choice;
@@ -3348,10 +3379,10 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_up
         gpu_route(p, &choice);
         if (real) gpu_publish(p, choice);
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
+            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            default: gpu_run_tiles<format_f32, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
         }
     }
 }
@@ -3359,7 +3390,7 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_up
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
    entry's group is an item. AHEAD items' weights are in flight; h of a batch of items is filled in at once, for one row
    and a top-8 that of all. */
-enum { DOWN_BATCH = 12, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of AHEAD */
+enum { DOWN_BATCH = 16, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of AHEAD */
 
 typedef struct gpu_uses {
     int32_t count;
@@ -3378,16 +3409,16 @@ template <class F> struct gpu_item_rows {
     int base, cols;              /* the first item, the columns of all there are */
     __device__ __forceinline__ int entry(int item) const { return mine == 1 ? item : (int)__umulhi((uint32_t)item, per_mine); }
     template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[4], int T, int col, float *) const {
+    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
         int item = base + col / GROUP_COLS, i = entry(item), at = (first + item - i * mine) * GROUP_COLS + col % GROUP_COLS;
         int rows = col < cols ? uses->rows[i] : 0;
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load4(v[t], p.h + (i * GPU_ROWS + t) * p.h_row + at, rows >> t & 1);
+        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], p.h + (i * GPU_ROWS + t) * p.h_row, at, rows >> t & 1 ? at + 8 : 0);
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
             float factor = i ? 1 : uses->gate[t];
 #pragma unroll
-            for (int c = 0; c < 4; c++) v[t][c] *= factor;
+            for (int c = 0; c < 8; c++) v[t][c] *= factor;
         }
     }
 };
@@ -3397,9 +3428,9 @@ template <class F> struct gpu_item_rows {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS };
+    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, AHEAD = ROWS == 1 ? GPU_FAR_AHEAD : GPU_AHEAD };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slot = lane / 4 % AHEAD;                      /* of those in flight, the item whose factor this lane knows */
+    const int slot = lane % 16 / ROWS % AHEAD;                      /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
     const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
@@ -3436,7 +3467,7 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
         float square[ROWS];
         in.cols = count * gpu_item_rows<F>::GROUP_COLS;
         __syncwarp();
-        gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, 0, count, operand, square);
+        gpu_fill<F, ROWS, 1>(in, p.T, 0, count, operand, square);
 #pragma unroll 1
         for (int from = 0; from < count; from += AHEAD) {
             float factor = 0;
@@ -3445,11 +3476,10 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 uint4 x[pairs];
-                bool there = from + j < count;
-                const uint4 *at = fragments + (there ? from + j : 0) * pairs * 8 * ROWS;
+                if (from + j >= count) break;
 #pragma unroll
-                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * 4, 0, there);
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((from + j) * pairs + pair) * 8 * ROWS];
+                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
                 load(j, in.base + from + AHEAD + j);
             }
         }
@@ -3485,7 +3515,7 @@ __device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_us
    output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate, was complete
    before experts_up triggered. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 3 : 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_uses uses;
