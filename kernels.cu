@@ -455,7 +455,6 @@ static void rotate(float *x, const float *angles, int dim) {
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
-    GPU_AHEAD = 4, GPU_FAR_AHEAD = 8,                       /* loads of a warp in flight */
     GPU_PER_SM = 2,                                         /* blocks of a kernel; there is room for the next one's */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
@@ -640,7 +639,7 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
 
 #ifdef __CUDACC__
 
-enum { TILE_ROWS = 2 * OCTET };
+enum { TILE_ROWS = 2 * OCTET, AHEAD = 4 };
 
 /* Word i, a constant after unrolling. */
 __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
@@ -990,7 +989,7 @@ __device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, f
    whatever is in memory, and drops the result: then the code is in the instruction cache when it counts. real: from which
    to which of the two, 0 the rehearsal, 1 not. Of tiles that are only known after the wait (TILES::routed) nothing is
    loaded in a rehearsal. */
-template <class F, int ROWS, int AHEAD, class TILES>
+template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
                                               gpu_parts *parts, int real, int to) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
@@ -1082,11 +1081,12 @@ template <class IN> struct gpu_projection {
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end; at_once: loads of a lane in flight for one row. */
+/* Prologues. normed: the root mean square is divided out at the end; at_once: loads of a lane in
+   flight for one row; blocks: that fit a multiprocessor with four rows. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, at_once = 2 };
+    enum { normed = 0, at_once = 2, blocks = 2 };
     const float *x;              /* [T][cols] */
     int cols;
     template <int ROWS>
@@ -1099,7 +1099,7 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1, at_once = 1 };
+    enum { normed = 1, at_once = 1, blocks = 2 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     template <int ROWS>
@@ -1154,8 +1154,8 @@ template <class IN> struct gpu_segment_tiles {
     }
 };
 
-template <class IN, int ROWS, int AHEAD>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+template <class IN, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();
@@ -1166,10 +1166,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_project(const __grid_const
     const int tile = (int)blockIdx.x - s.first_block;
     const int real = (int)blockIdx.x >= p.rehearse;
     switch (s.w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS, AHEAD>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
     }
 }
 
@@ -1200,9 +1200,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         int octets = p->segment[i].w.octets;
         all += tiles[i] = p->segment[i].up.data ? octets : (octets + 1) / 2;
     }
-    /* A block with a single tile asks for all of it at once. */
-    void (*kernel)(gpu_projection<IN>) = p->T > 1 ? gpu_project<IN, GPU_ROWS, GPU_AHEAD>
-                                         : all <= q->sms ? gpu_project<IN, 1, GPU_FAR_AHEAD> : gpu_project<IN, 1, GPU_AHEAD>;
+    void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
     int most = gpu_blocks(q, kernel, bytes, all), used = 0;
     for (int i = 0; i < p->count; i++) {
         int64_t share = tiles[i] * most / all;
@@ -1737,7 +1735,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
 /* C = ceil(key_dim / 32), rounded up to a power of two; ROWS: 1, or 4 for T = 2, 3 and 4. Grid: value heads,
    value_dim / (8 R). What must be loaded is asked for all at once, first how many rows of the log count. */
 template <int C, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 3 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ float qk[ROWS][2][WIDTH], gate[ROWS][GPU_WARPS * R], squares[ROWS][GPU_WARPS * R];
     const deltanet_shape *s = &p.shape;
@@ -1875,36 +1873,35 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, at_once = 2 };
+    enum { normed = 0, at_once = 2, blocks = 1 };
     const float *o, *squares;    /* [T][cols], [T][heads][room] */
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
     float scale, eps;            /* 1 / a head's columns */
     template <int ROWS>
     __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
-        float factor[ROWS][2];
-        if (ROWS == 1) gpu_load8(v[0], o, col, cols);       /* at once; four rows have no registers for that */
+        float s[ROWS][2][4];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int head = (int)__umulhi((uint32_t)(col + half * 4), per_head);
-            float s[ROWS][4];
+        for (int t = 0; t < ROWS; t++) {
+            gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
 #pragma unroll
-            for (int t = 0; t < ROWS; t++)
-                gpu_load4(s[t], squares + (t * heads + head) * room, t < T && col + half * 4 < cols);
-#pragma unroll
-            for (int t = 0; t < ROWS; t++) {
-                float sum = s[t][0] + s[t][1] + s[t][2] + s[t][3];
-                for (int part = 4; part < room; part++)
-                    sum += t < T && col + half * 4 < cols ? __ldcg(squares + (t * heads + head) * room + part) : 0;
-                factor[t][half] = rsqrtf(fmaf(sum, scale, eps));
+            for (int half = 0; half < 2; half++) {
+                const int at = col + half * 4, head = (int)__umulhi((uint32_t)at, per_head);
+                gpu_load4(s[t][half], squares + (t * heads + head) * room, t < T && at < cols);
             }
         }
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            if (ROWS > 1) gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
+        for (int t = 0; t < ROWS; t++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[t][i] *= factor[t][i / 4];
-        }
+            for (int half = 0; half < 2; half++) {
+                const int at = col + half * 4, head = (int)__umulhi((uint32_t)at, per_head);
+                float sum = s[t][half][0] + s[t][half][1] + s[t][half][2] + s[t][half][3];
+                for (int part = 4; part < room; part++)
+                    sum += t < T && at < cols ? __ldcg(squares + (t * heads + head) * room + part) : 0;
+                float factor = rsqrtf(fmaf(sum, scale, eps));
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[t][half * 4 + i] *= factor;
+            }
     }
     void select(int t) {
         o += (size_t)t * cols;
@@ -3222,33 +3219,62 @@ static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights 
     gpu_launch_projection(q, GPU_ROUTER, &p);
 }
 
+/* Sorts eight keys, the greatest first, equal ones as they were (odd-even transposition). Returns which was where: 4 bits
+   each, the first lowest. */
+__device__ __forceinline__ uint32_t gpu_sort8(uint32_t *key) {
+    uint32_t from[8], all = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) from[i] = i;
+#pragma unroll
+    for (int round = 0; round < 8; round++)
+#pragma unroll
+        for (int i = round % 2; i < 7; i += 2) {
+            bool swap = key[i] < key[i + 1];
+            uint32_t high = max(key[i], key[i + 1]), low = min(key[i], key[i + 1]), first = swap ? from[i + 1] : from[i];
+            from[i + 1] = swap ? from[i] : from[i + 1];
+            from[i] = first;
+            key[i] = high;
+            key[i + 1] = low;
+        }
+#pragma unroll
+    for (int i = 0; i < 8; i++) all |= from[i] << 4 * i;
+    return all;
+}
+
 /* One warp: the top_k best of a row's logits (the lower index first among equals), the r-th on lane r, and softmax over
-   them. N: logits a lane looks after, neighbours. */
-template <int N>
+   them. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
+template <int LISTS>
 __device__ __forceinline__ void gpu_choose(const float *logits, int experts, int top_k, int *expert, float *weight) {
     int lane = threadIdx.x % 32;
-    uint32_t key[N], mine = 0;                              /* ordered like the floats; 0: taken, or none */
+    uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint32_t bits = lane * N + i < experts ? __float_as_uint(__ldcg(logits + lane * N + i)) : 0xffffffffu;
-        key[i] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    for (int i = 0; i < 8 * LISTS; i++) {
+        int e = lane * 8 * LISTS + i;
+        uint32_t bits = e < experts ? __float_as_uint(__ldcg(logits + e)) : 0xffffffffu;
+        key[i / 8][i % 8] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
     }
+#pragma unroll
+    for (int s = 0; s < LISTS; s++) from[s] = gpu_sort8(key[s]);
 #pragma unroll 1
     for (int r = 0; r < top_k; r++) {
-        uint32_t best[4] = {0, 0, 0, 0};
+        uint32_t best = key[0][0];
 #pragma unroll
-        for (int i = 0; i < N; i++) best[i % 4] = max(best[i % 4], key[i]);
-        best[0] = max(max(best[0], best[1]), max(best[2], best[3]));
-        uint32_t top = __reduce_max_sync(~0u, best[0]);
-        int winner = __ffs((int)__ballot_sync(~0u, best[0] == top)) - 1, at = 0;
+        for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
+        uint32_t top = __reduce_max_sync(~0u, best);
+        int winner = __ffs((int)__ballot_sync(~0u, best == top)) - 1, id = 0;
         bool here = lane == winner;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            bool it = here && key[i] == top;                /* the first such */
-            if (it) key[i] = 0, at = i, here = false;
-        }
-        at = __shfl_sync(~0u, lane * N + at, winner);
-        if (lane == r) *expert = at, mine = top;
+        for (int s = 0; s < LISTS; s++)
+            if (here && key[s][0] == top) {                 /* the first such list */
+                id = s * 8 + (int)(from[s] & 15);
+                from[s] >>= 4;
+#pragma unroll
+                for (int i = 0; i < 7; i++) key[s][i] = key[s][i + 1];
+                key[s][7] = 0;
+                here = false;
+            }
+        id = __shfl_sync(~0u, lane * 8 * LISTS + id, winner);
+        if (lane == r) *expert = id, mine = top;
     }
     float value = __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
     float best = __shfl_sync(~0u, value, 0), share = lane < top_k ? __expf(value - best) : 0;
@@ -3275,23 +3301,28 @@ __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     float weight = 0;
     if (t < p.T) {
         const float *logits = p.router + (size_t)t * p.shape.experts;
-        if (p.shape.experts <= 256) gpu_choose<8>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
-        else gpu_choose<32>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
+        if (p.shape.experts <= 256) gpu_choose<1>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
+        else gpu_choose<GPU_EXPERTS / 256>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
-    int before = 0, all = 0;
-#pragma unroll 8
-    for (int i = 0; i < words; i++) {
-        if (i == expert / 32) before = all + __popc(to->mask[i] & ((1u << expert % 32) - 1));
-        all += __popc(to->mask[i]);
+    if (t < p.T) {                                          /* place in the list: experts in use that come before */
+        uint32_t word = lane < words ? to->mask[lane] : 0;
+        int all = __popc(word);
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            int up = __shfl_up_sync(~0u, all, i);
+            all += lane >= i ? up : 0;
+        }
+        int before = __shfl_sync(~0u, all - __popc(word), expert / 32);
+        before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
+        if (lane < p.shape.top_k) {
+            to->list.expert[before] = expert;
+            to->weight[before][t] = weight;
+            atomicOr(&to->list.rows[before], 1 << t);
+        }
+        if (threadIdx.x == 31) to->list.count = all;
     }
-    if (t < p.T && lane < p.shape.top_k) {
-        to->list.expert[before] = expert;
-        to->weight[before][t] = weight;
-        atomicOr(&to->list.rows[before], 1 << t);
-    }
-    if (threadIdx.x == 0) to->list.count = all;
     __syncthreads();
 }
 
@@ -3379,18 +3410,18 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
         gpu_route(p, &choice);
         if (real) gpu_publish(p, choice);
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            default: gpu_run_tiles<format_f32, ROWS, GPU_AHEAD>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
+            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
+            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
         }
     }
 }
 
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
-   entry's group is an item. AHEAD items' weights are in flight; h of a batch of items is filled in at once, for one row
-   and a top-8 that of all. */
-enum { DOWN_BATCH = 16, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of AHEAD */
+   entry's group is an item. The weights of DEEP items are in flight; h of a batch of items is filled in at once, for one
+   row and a top-8 that of all. */
+enum { DOWN_BATCH = 16, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of DEEP */
 
 typedef struct gpu_uses {
     int32_t count;
@@ -3428,9 +3459,9 @@ template <class F> struct gpu_item_rows {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, AHEAD = ROWS == 1 ? GPU_FAR_AHEAD : GPU_AHEAD };
+    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, DEEP = ROWS == 1 ? 2 * AHEAD : AHEAD };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slot = lane % 16 / ROWS % AHEAD;                      /* of those in flight, the item whose factor this lane knows */
+    const int slot = lane % 16 / ROWS % DEEP;                      /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
     const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
@@ -3441,7 +3472,7 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
     int mine, first = gpu_share(w.groups, warp, GPU_WARPS, &mine), end = high * mine;
     gpu_item_rows<F> in = {p, uses, first, mine, mine ? 0xffffffffu / (uint32_t)mine + 1 : 0, low * mine, 0};
-    uint4 raw[AHEAD][2] = {};
+    uint4 raw[DEEP][2] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
@@ -3458,7 +3489,7 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
         scale = __ldg(at + (first + item - i * mine >> w.group_shift));
     };
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) load(j, in.base + j);
+    for (int j = 0; j < DEEP; j++) load(j, in.base + j);
     load_scale(in.base + slot);
     gpu_wait();
 #pragma unroll 1
@@ -3469,18 +3500,18 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
         __syncwarp();
         gpu_fill<F, ROWS, 1>(in, p.T, 0, count, operand, square);
 #pragma unroll 1
-        for (int from = 0; from < count; from += AHEAD) {
+        for (int from = 0; from < count; from += DEEP) {
             float factor = 0;
             if (F::half && from + slot < count) factor = scale * operand.unit[(from + slot) * ROWS + lane % ROWS];
-            load_scale(in.base + from + AHEAD + slot);
+            load_scale(in.base + from + DEEP + slot);
 #pragma unroll
-            for (int j = 0; j < AHEAD; j++) {
+            for (int j = 0; j < DEEP; j++) {
                 uint4 x[pairs];
                 if (from + j >= count) break;
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((from + j) * pairs + pair) * 8 * ROWS];
                 gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-                load(j, in.base + from + AHEAD + j);
+                load(j, in.base + from + DEEP + j);
             }
         }
     }
