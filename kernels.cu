@@ -446,7 +446,7 @@ static void rotate(float *x, const float *angles, int dim) {
    chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
    stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
    for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
-   before that. Every kernel waits, also one that needs nothing, so that "all before me is complete" holds along the whole
+   before that (but see gpu_trigger). Every kernel waits, also one that needs nothing, so that "all before me is complete" holds along the whole
    chain. The chain is captured once as a graph: what differs from step to step is in device memory (gpu_step). */
 
 #ifdef __CUDACC__
@@ -455,7 +455,6 @@ static void rotate(float *x, const float *angles, int dim) {
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
-    GPU_PER_SM = 2,                                         /* blocks of a kernel; there is room for the next one's */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
     GPU_SHARED_FREE = 32 * 1024                             /* beyond it (48 KB with a kernel's own) one has to ask */
@@ -546,21 +545,22 @@ template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t
     if (shared > GPU_SHARED_FREE)
         gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "occupancy");
     gpu_check(q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, GPU_THREADS, shared), "occupancy");
-    int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm > GPU_PER_SM ? GPU_PER_SM : per_sm) * q->sms;
+    int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm) * q->sms;
     return (int)(blocks < most ? blocks : most);
 }
 
-/* Everything before this kernel is complete and visible. Before it only weights may be read, and state that no kernel of
-   this step writes. A rehearsal may read anything: what a kernel is to do right after its wait it does once before, on
-   whatever is in memory, and drops the result. Then its code and parameters are in the caches when its turn comes. */
+/* Everything before this kernel is complete and visible. Before it only weights may be read, state that no kernel of this
+   step writes, and what was complete before the kernel in front triggered, if that triggers late. A rehearsal may read
+   anything: what a kernel is to do right after its wait it does once before, on whatever is in memory, and drops the
+   result. Then its code and parameters are in the caches when its turn comes. */
 __device__ __forceinline__ void gpu_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. But experts_up does so
-   late, when it has written what experts_down wants to know early. */
+/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. Only experts_up does so
+   late, after its wait, when it has written what experts_down wants to know early. */
 __device__ __forceinline__ void gpu_trigger() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -1175,6 +1175,12 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks) gpu_p
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
+/* How many blocks rehearse: the first on each multiprocessor, which come early. Several rows take longer than there is
+   time. */
+static int gpu_rehearse(const gpu_queue *q, int T) {
+    return q->dependent && T == 1 ? q->sms : 0;
+}
+
 /* Deals the blocks to the segments and launches. */
 template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
     size_t bytes = 0;
@@ -1208,7 +1214,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         p->segment[i].blocks = (int)(share < 1 ? 1 : share);
         used += p->segment[i].blocks;
     }
-    p->rehearse = q->dependent && stage != GPU_OUT_PROJ ? q->sms : 0;
+    p->rehearse = stage == GPU_OUT_PROJ ? 0 : gpu_rehearse(q, p->T);   /* conv_delta leaves no time */
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -3421,7 +3427,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
    entry's group is an item. The weights of DEEP items are in flight; h of a batch of items is filled in at once, for one
    row and a top-8 that of all. */
-enum { DOWN_BATCH = 16, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of DEEP */
+enum { DOWN_BATCH = 12, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of DEEP */
 
 typedef struct gpu_uses {
     int32_t count;
@@ -3459,9 +3465,9 @@ template <class F> struct gpu_item_rows {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, DEEP = ROWS == 1 ? 2 * AHEAD : AHEAD };
+    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, DEEP = ROWS == 1 ? 6 : AHEAD };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slot = lane % 16 / ROWS % DEEP;                      /* of those in flight, the item whose factor this lane knows */
+    const int slot = lane % 16 / ROWS % DEEP;               /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
     const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
@@ -3498,7 +3504,7 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
         float square[ROWS];
         in.cols = count * gpu_item_rows<F>::GROUP_COLS;
         __syncwarp();
-        gpu_fill<F, ROWS, 1>(in, p.T, 0, count, operand, square);
+        gpu_fill<F, ROWS, ROWS == 1 ? 3 : 1>(in, p.T, 0, count, operand, square);
 #pragma unroll 1
         for (int from = 0; from < count; from += DEEP) {
             float factor = 0;
@@ -3604,7 +3610,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     dtype wider = p->down.type == DTYPE_FP8 ? p->down.type : p->shared_down.type;
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
-    p->rehearse = q->dependent ? q->sms : 0;
+    p->rehearse = gpu_rehearse(q, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
                gpu_operand_size(wider, rows, GPU_WARPS * (p->T == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS)), p);
