@@ -648,7 +648,7 @@ static void test_sampling(const fixture *f) {
 
 // ---- 7. Threads, callbacks ------------------------------------------------------------------------------------------
 
-typedef struct errand { const fixture *f; int piece, wrong; } errand;
+typedef struct errand { const fixture *f; int piece, wrong; mote_error failure; } errand;
 
 static void *run_errand(void *argument) {
     errand *e = (errand *)argument;
@@ -656,10 +656,10 @@ static void *run_errand(void *argument) {
     mote_session_options o = options_of(f->T, MOTE_KV_BF16);
     mote_session *s;
     for (int round = 0; round < 3; round++) {
-        if (mote_session_open(f->m, &o, &s, NULL)) return e->wrong = 1000, NULL;
+        if (mote_session_open(f->m, &o, &s, &e->failure)) return e->wrong = 1000, NULL;
         for (int t = 0; t < f->T; t += e->piece) {
             int end = t + e->piece < f->T ? t + e->piece : f->T;
-            e->wrong += mote_feed(s, f->tokens + t, (size_t)(end - t), NULL) || !same_row(f, mote_logits(s), end - 1);
+            e->wrong += mote_feed(s, f->tokens + t, (size_t)(end - t), &e->failure) || !same_row(f, mote_logits(s), end - 1);
         }
         mote_session_close(s);
     }
@@ -674,11 +674,13 @@ static void test_threads(const fixture *f, const fixture *g) {
         errands[i].f = i % 2 ? g : f;
         errands[i].piece = 1 + i * 2;
         errands[i].wrong = 0;
+        errands[i].failure.message[0] = 0;
         CHECK(!pthread_create(&threads[i], NULL, run_errand, &errands[i]), "a thread");
     }
     for (int i = 0; i < 5; i++) {
         pthread_join(threads[i], NULL);
-        CHECK(!errands[i].wrong, "%s: %d wrong on a thread of its own", errands[i].f->dir, errands[i].wrong);
+        CHECK(!errands[i].wrong, "%s: %d wrong on a thread of its own: %s", errands[i].f->dir, errands[i].wrong,
+              errands[i].failure.message);
     }
 }
 
