@@ -508,6 +508,15 @@ static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
     return q->status == cudaSuccess;
 }
 
+/* Lets a kernel have `shared` bytes of dynamic shared memory. Beyond the usual it asks for as much as a block may have:
+   the limit is the kernel's, not the launch's, and other threads set it for their sessions at the same time. */
+static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, const char *what) {
+    cudaFuncAttributes own;
+    if (shared <= GPU_SHARED_FREE || !gpu_check(q, cudaFuncGetAttributes(&own, kernel), what)) return;
+    gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      GPU_SHARED - (int)own.sharedSizeBytes), what);
+}
+
 /* Launches kernel(*p) on x * y blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. */
 template <class P>
 static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, void (*kernel)(P), int x, int y,
@@ -533,17 +542,14 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
     c.stream = q->stream;
     c.attrs = &dependent;
     c.numAttrs = q->dependent ? 1 : 0;
-    if (shared > GPU_SHARED_FREE)
-        gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-                  gpu_stage_names[stage]);
+    gpu_allow_shared(q, (const void *)kernel, shared, gpu_stage_names[stage]);
     gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
 }
 
 /* Blocks of a kernel that run at once on the multiprocessors to fill, but at most `most`. */
 template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t shared, int64_t most) {
     int per_sm = 0;
-    if (shared > GPU_SHARED_FREE)
-        gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "occupancy");
+    gpu_allow_shared(q, (const void *)kernel, shared, "occupancy");
     gpu_check(q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, GPU_THREADS, shared), "occupancy");
     int64_t blocks = (int64_t)(per_sm < 1 ? 1 : per_sm) * q->sms;
     return (int)(blocks < most ? blocks : most);
