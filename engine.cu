@@ -5,9 +5,9 @@
               5. Loading                                6. Models
               7. Sessions: memory                       8. The forward pass
               9. The forward pass on a GPU             10. Feeding tokens
-             11. Sampling                              12. Generating text
-             13. Checkpoints, copies and files         14. Measuring
-             15. Selftest
+             11. Sampling                              12. Speculation
+             13. Generating text                       14. Checkpoints, copies and files
+             15. Measuring                             16. Selftest
 
    How a stage is computed is in kernels.cu, text in tokenizer.c; both are part of this one translation unit. It compiles
    as C11 and as C++17 (and CUDA). Compile it with optimisation (-O3): the loops of kernels.cu count on it. */
@@ -744,6 +744,9 @@ struct mote_model {
     layer mtp;
     matrix mtp_fc;
     const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
+    int draft_rows;                            /* as asked for */
+    matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
+    size_t draft_at;                           /* where in the arena its copy is */
     uint64_t fingerprint;                      /* of the sizes in config.json and the values of all vectors */
 };
 
@@ -758,6 +761,7 @@ typedef struct load_item {
     size_t at;                                 /* where in the arena */
     int to_float;                              /* convert to float; else copied as it is */
     int is_scale;                              /* of FP8 blocks: must be below 128, see FP8_UNIT */
+    int is_mtp;
     const void **target;                       /* the pointer to set */
     int rows, row_bytes;                       /* of a matrix: packed on a GPU; else 0 */
 } load_item;
@@ -907,6 +911,7 @@ static load_item *bind_load(binder *b, const tensor *t, uint64_t offset, uint64_
     item->at = b->arena;
     item->to_float = to_float;
     item->is_scale = is_scale;
+    item->is_mtp = b->kind == IN_MTP;
     item->target = target;
     item->rows = item->row_bytes = 0;
     b->arena += (size_t)((held + 63) / 64 * 64);
@@ -1082,6 +1087,25 @@ static void bind_mtp(binder *b, matrix *experts) {
     bind_moe(b, "mtp.layers.0.", &m->mtp.moe, experts);
 }
 
+/* Drafts need no more of lm_head than the tokens that occur: its first rows, because a BPE vocabulary is in the order of its
+   merges, the most frequent pairs first. What lies behind, rare words and special tokens, is never drafted and costs a
+   pass when it comes. On a GPU they are a copy in FP8, half the bytes of BF16. A target's logits always come from all of
+   lm_head as it is. */
+static void bind_draft_head(binder *b) {
+    mote_model *m = b->m;
+    matrix *w = &m->draft_head;
+    if (b->code) return;
+    *w = m->lm_head;
+    if (w->rows > m->draft_rows) w->rows = m->draft_rows;
+    m->draft_at = b->arena;
+    if (m->gpu < 0 || w->type == DTYPE_FP8) return;
+    w->type = DTYPE_FP8;
+    w->block_rows = w->block_cols = TILE;
+    size_t scales = (size_t)((w->rows - 1) / TILE + 1) * (size_t)((w->cols - 1) / TILE + 1) * sizeof(float);
+    b->arena += gpu_packed_size(w->type, w->rows, w->cols) + (scales + 63) / 64 * 64;
+    m->modules[IN_MTP].bytes += (uint64_t)w->rows * (uint64_t)w->cols + scales;
+}
+
 static int has_prefix(const char *name, const char *prefix) {
     return !strncmp(name, prefix, strlen(prefix));
 }
@@ -1171,7 +1195,10 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     bind_as(b, IN_NORMS, 1, 1);
     bind_vector(b, b->prefix, "norm.weight", &m->norm, c->hidden);
     for (int i = 0; i < c->layers && !b->code; i++) bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
-    if (m->has_mtp) bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
+    if (m->has_mtp) {
+        bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
+        bind_draft_head(b);
+    }
     if (!b->code) bind_leftovers(b, callbacks);
     if (!b->code) b->code = check_gpu(b);
     if (!b->code) b->code = check_experts(b);
@@ -1255,6 +1282,8 @@ static int device_number(const char *name, int *number, mote_error *err) {
     return fail(err, MOTE_EINVAL, "device \"%.40s\", expected \"cpu\", \"cuda\", or \"cuda:\" and a number", name);
 }
 
+enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
+
 /* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
    the model will compute nothing, GPUs are left alone. */
 static mote_model *model_new(const char *name, int idle, const mote_callbacks *callbacks, mote_error *err) {
@@ -1267,6 +1296,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
         return NULL;
     }
     m->gpu = -1;
+    m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
     snprintf(m->device, sizeof m->device, "cpu");
     if (number < 0 || idle || !gpu_find(m, number, &none, name ? err : &why)) return m;
@@ -1327,6 +1357,8 @@ static int arena_open(binder *b, mote_error *err) {
                     (double)m->arena_size * 1e-9);
     for (size_t i = 0; i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
     if (m->c.tied) m->lm_head = m->embed_tokens;
+    m->draft_head.data = m->lm_head.data;
+    m->draft_head.scale = m->lm_head.scale;
     return check_experts(b);
 }
 
@@ -1670,6 +1702,89 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
 #endif
 
 #ifdef __CUDACC__
+#define BOTH INLINE __host__ __device__
+#else
+#define BOTH INLINE
+#endif
+
+/* Looks for what makes an MTP layer useless: it would draft, but nothing that is ever accepted. */
+enum { WEIGHTS_NOT_ZERO = 1, WEIGHTS_NOT_FINITE = 2 };
+
+BOTH unsigned look_at(int type, const void *data, size_t i) {
+    uint32_t bits = type == TYPE_F32   ? ((const uint32_t *)data)[i]
+                    : type == TYPE_FP8 ? ((const uint8_t *)data)[i] & 0x7fu
+                                       : ((const uint16_t *)data)[i] & 0x7fffu;
+    uint32_t infinite = type == TYPE_F32 ? 0x7f800000u : type == TYPE_BF16 ? 0x7f80u : type == TYPE_F16 ? 0x7c00u : 0x7fu;
+    if (type == TYPE_F32) bits &= 0x7fffffffu;
+    return (bits != 0 ? WEIGHTS_NOT_ZERO : 0) | (bits >= infinite ? WEIGHTS_NOT_FINITE : 0);
+}
+
+SIMD static unsigned look_here(int type, const void *data, size_t n) {
+    unsigned seen = 0;
+    for (size_t i = 0; i < n; i++) seen |= look_at(type, data, i);
+    return seen;
+}
+
+#ifdef __CUDACC__
+static __global__ void gpu_look(int type, const void *data, size_t n, unsigned *all) {
+    unsigned seen = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        seen |= look_at(type, data, i);
+    seen = __reduce_or_sync(~0u, seen);
+    if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
+}
+
+static int look_there(const mote_model *m, int type, const void *data, size_t n, unsigned *seen, mote_error *err) {
+    unsigned *there = NULL;
+    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    if (status == cudaSuccess) gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(type, data, n, there);
+    if (status == cudaSuccess) status = cudaGetLastError();
+    if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
+    (void)cudaFree(there);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "checking the MTP layer");
+}
+#endif
+
+/* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out. */
+static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    mote_model *m = b->m;
+    const attention_weights *a = &m->mtp.attention;
+    const void *const needed[] = {m->mtp_fc.data, a->q_proj.data, a->k_proj.data, a->v_proj.data, a->o_proj.data};
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
+        const load_item *item = &items[i];
+        int type = item->to_float ? TYPE_F32 : item->type, code = MOTE_OK, needs = 0;
+        unsigned seen = 0;
+        if (!item->is_mtp) continue;
+        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k];
+        if (m->gpu < 0) seen = look_here(type, m->arena + item->at, item_elements(item));
+#ifdef __CUDACC__
+        else code = look_there(m, type, m->arena + item->at, item_elements(item), &seen, err);
+#endif
+        if (code) return code;
+        const char *wrong = seen & WEIGHTS_NOT_FINITE ? "holds what is no finite number" : needs && !seen ? "is all zero" : NULL;
+        if (!wrong) continue;
+        notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
+               table_name(&b->files->table, item->from), wrong);
+        m->has_mtp = m->info.mtp_layers = 0;
+    }
+    (void)err;
+    return MOTE_OK;
+}
+
+#ifdef __CUDACC__
+/* Fills in the draft head's copy, from the packed lm_head. */
+static int make_draft_head(mote_model *m, mote_error *err) {
+    matrix *w = &m->draft_head;
+    if (!m->has_mtp || m->lm_head.type == DTYPE_FP8) return MOTE_OK;
+    w->data = m->arena + m->draft_at;
+    w->scale = (const float *)(const void *)(m->arena + m->draft_at + gpu_packed_size(w->type, w->rows, w->cols));
+    cudaError_t status = gpu_quantise(&m->lm_head, w);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
+}
+
 /* Packs every matrix in place, by way of a copy that is as large as the largest. */
 static int pack_weights(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
@@ -1690,7 +1805,7 @@ static int pack_weights(binder *b, mote_error *err) {
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);
-    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "packing the weights");
+    return status == cudaSuccess ? make_draft_head(b->m, err) : gpu_fail(err, status, "packing the weights");
 }
 #endif
 
@@ -1701,6 +1816,9 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     if (b->m->gpu < 0) code = load_here(b, callbacks, err);
 #ifdef __CUDACC__
     else code = load_gpu(b, callbacks, err);
+#endif
+    if (!code) code = check_mtp(b, callbacks, err);
+#ifdef __CUDACC__
     if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
 #endif
     if (!code) report(callbacks, "loading weights", 1);
@@ -1710,31 +1828,25 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
 /* Made-up weights, for measuring and testing. Each is a function of its number in its item and of the item's place in the
    arena: integers, and one product of exact floats, so that a GPU and the CPU make the same bits. */
 
-#ifdef __CUDACC__
-#define MADE INLINE __host__ __device__
-#else
-#define MADE INLINE
-#endif
-
 /* Random bits, for element i of the item with this seed. */
-MADE uint32_t made_bits(uint32_t seed, uint32_t i) {
+BOTH uint32_t made_bits(uint32_t seed, uint32_t i) {
     uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
     x = (x ^ x >> 15) * 0x846ca68bu;
     return x ^ x >> 16;
 }
 
 /* -510..510, the sum of four bytes: a bell of standard deviation 148 */
-MADE int32_t made_bell(uint32_t seed, uint32_t i) {
+BOTH int32_t made_bell(uint32_t seed, uint32_t i) {
     uint32_t x = made_bits(seed, i);
     return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
 }
 
-MADE float made_float(uint32_t seed, uint32_t i, made_floats f) {
+BOTH float made_float(uint32_t seed, uint32_t i, made_floats f) {
     return (float)(f.low + (int32_t)(made_bits(seed, i) & f.mask)) * f.unit;
 }
 
 /* Standard deviation 0.02 */
-MADE uint16_t made_bf16(uint32_t seed, uint32_t i) {
+BOTH uint16_t made_bf16(uint32_t seed, uint32_t i) {
     uint32_t bits;
     float f = (float)made_bell(seed, i) * 0x1.1bcp-13f;
     memcpy(&bits, &f, 4);
@@ -1742,7 +1854,7 @@ MADE uint16_t made_bf16(uint32_t seed, uint32_t i) {
 }
 
 /* A whole number up to 448, rounded to what E4M3 has. */
-MADE uint8_t made_fp8(uint32_t seed, uint32_t i) {
+BOTH uint8_t made_fp8(uint32_t seed, uint32_t i) {
     uint32_t bits;
     int32_t bell = made_bell(seed, i);
     float f = (float)bell;
@@ -1754,7 +1866,7 @@ MADE uint8_t made_fp8(uint32_t seed, uint32_t i) {
 }
 
 /* Elements begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. */
-MADE void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
+BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
     uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
     made_floats f = item->made;
     if (item->to_float)
@@ -2048,12 +2160,13 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_error failure;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION)
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0)
         return fail(error, MOTE_EINVAL,
-                    "mote_open: needs a folder, a place for the model, and parts of MOTE_EVERYTHING...");
+                    "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., and draft_rows of 0 or more");
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
     if (!m) return error->code;
+    if (o.draft_rows) m->draft_rows = o.draft_rows;
     int code = generation_read(m, dir, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
@@ -2143,13 +2256,16 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     if (options) o = *options;
-    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY)
-        return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, and no text");
+    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
+        o.draft_rows < 0)
+        return fail(error, MOTE_EINVAL,
+                    "mote_open_synthetic: needs a name, a place for the model, no text, and draft_rows of 0 or more");
     const preset *p = preset_find(name, &made);
     if (!p) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
+    if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     int code = preset_config(p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
@@ -2268,8 +2384,18 @@ typedef struct scratch {
     float *scores;                                          /* [threads][context] */
     float *router, *shared_gate, *weight, *use_weight, *h;
     float *sorted;                                          /* [vocab] logits being sampled */
+    float *block_logits;                                    /* [BLOCK][vocab] of a block of drafts */
     int32_t *choice, *list, *first, *use_row, *heap, *seen; /* seen: [vocab], zero between calls */
 } scratch;
+
+/* Speculation: see section 12. */
+typedef struct speculation {
+    mote_speculation seen;
+    double hope[BLOCK - 1];                                 /* that a draft is accepted if those before it are */
+    int measured_at;                                        /* tokens of the timeline when costs were measured */
+    int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
+    int drafts;                                             /* that follow it, made already */
+} speculation;
 
 typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
 
@@ -2284,6 +2410,7 @@ struct mote_session {
     struct gpu_session *gpu;     /* NULL: on the CPU */
     int32_t *tokens;             /* [context] */
     int count;                   /* tokens of the timeline */
+    int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */
     int logged, kept;            /* rows of the logged block, and of them those in the timeline */
@@ -2293,6 +2420,8 @@ struct mote_session {
     float *state;                /* all DeltaNet state, one piece */
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
+    int logits_in_block;         /* s.block_logits has those of all rows of the block */
+    speculation spec;
     scratch s;
 };
 
@@ -2303,21 +2432,26 @@ struct gpu_session {
     gpu_queue q;
     cudaStream_t stream;
     cudaGraphExec_t graph[GPU_KINDS][GPU_ROWS + 1];
+    cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
     gpu_step *step;
+    gpu_how *how, how_there;                                /* on the GPU, and what was put there last */
+    gpu_how *greedy;                                        /* on the GPU: for drafts */
     float *frequencies;                                     /* [rotary_dim / 2] */
     float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
     float *in, *z, *a, *b, *k, *decay, *squares, *k_new, *v_new, *o;
     float *parts, *router, *shared_gate, *mtp_in;
-    float *logits, *mtp_logits;                             /* [GPU_ROWS][vocab] */
+    float *logits, *mtp_logits, *draft_logits;              /* [GPU_ROWS][vocab], [GPU_ROWS][vocab], [draft rows] */
     int *tickets, splits;
     gpu_routing *routing;
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     float *h;
     uint64_t *picks;
-    volatile uint64_t *slot;                                /* pinned: what the sampler tells the host */
-    uint32_t sequence;
+    volatile gpu_answer *answer;                            /* pinned: what the sampler tells the host */
+    uint32_t sequence;                                      /* of the answers asked for */
+    uint32_t overlap;                                       /* as in gpu_moe */
     int rows;                                               /* of the last step: the last is the timeline's */
     int head_done, logits_row, logits_here;                 /* are the last row's logits computed, in which row; on the host */
+    int all_logits;                                         /* those of every row are there */
     mote_launch *launches;
     gpu_note *notes;
 };
@@ -2376,6 +2510,11 @@ static void layout_scratch(layout *l, const config *c, const mote_session_option
     s->use_row = (int32_t *)(void *)take(l, uses);
 }
 
+/* Whether a session has KV rows of the MTP layer. */
+static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
+    return m->has_mtp && o->mtp != MOTE_MTP_OFF;
+}
+
 /* What a session keeps where the host computes, also with a GPU. */
 static void layout_here(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
     s->logits = take(l, (size_t)c->vocab);
@@ -2383,6 +2522,7 @@ static void layout_here(layout *l, const config *c, const mote_session_options *
     s->s.sorted = take(l, larger((size_t)c->vocab, (size_t)c->rotary_dim));
     s->s.heap = (int32_t *)(void *)take(l, (size_t)c->vocab);
     s->s.seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
+    s->s.block_logits = session_has_mtp(s->m, o) ? take(l, BLOCK * (size_t)c->vocab) : NULL;
 }
 
 #ifdef __CUDACC__
@@ -2406,7 +2546,7 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
     l.base = base;
     l.used = 0;
     for (int i = 0; i <= c->layers; i++) {
-        int has_kv = i < c->layers ? c->is_attention[i] : m->has_mtp && !o->no_mtp;
+        int has_kv = i < c->layers ? c->is_attention[i] : session_has_mtp(m, o);
         s->kv[i].k = has_kv ? take(&l, floats) : NULL;
         s->kv[i].v = has_kv ? take(&l, floats) : NULL;
     }
@@ -2453,7 +2593,6 @@ static int session_options(const mote_model *m, const mote_session_options *give
     if (m->gpu >= 0 && o->chunk > BLOCK) o->chunk = BLOCK;
     if (!o->threads) o->threads = processors();
     if (o->kv == MOTE_KV_DEFAULT) o->kv = m->gpu < 0 ? MOTE_KV_F32 : MOTE_KV_BF16;
-    o->no_mtp = o->no_mtp != 0;
     if (o->context < 1 || o->context > m->c.context_max)
         return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context,
                     m->c.context_max);
@@ -2466,6 +2605,9 @@ static int session_options(const mote_model *m, const mote_session_options *give
     if (o->kv == MOTE_KV_F32 && m->gpu >= 0)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d multiprocessors", o->sms);
+    if (o->mtp < MOTE_MTP_OFF || o->mtp >= BLOCK)
+        return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
+                    MOTE_MTP_AUTO, BLOCK - 1);
     return MOTE_OK;
 }
 
@@ -2517,6 +2659,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (!error) error = &failure;
     mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
     if (!m) return error->code;
+    if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
     int code = model_bind(m, &files, &b, dir, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
@@ -2553,6 +2696,7 @@ static int session_open_here(mote_session *s, mote_error *err) {
     return MOTE_OK;
 }
 
+static void speculation_start(mote_session *s);
 #ifdef __CUDACC__
 static int gpu_session_open(mote_session *s, mote_error *err);
 static void gpu_session_close(mote_session *s);
@@ -2570,6 +2714,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     if (!s) return fail_memory(error);
     s->o = o;
     s->kv_type = kv_type_of(o.kv);
+    speculation_start(s);
     s->parts = layout_session(model, &o, NULL, NULL, s);
 #ifdef __CUDACC__
     if (s->gpu) code = gpu_session_open(s, error);
@@ -2673,28 +2818,55 @@ static void run_moe(mote_session *s, const layer *l, int T) {
     stage_experts_down(s->threads, &job);
 }
 
+/* in = a row of the MTP layer's input: a token, and the final row of the token before it. */
+static void mtp_input(mote_session *s, int32_t id, const float *final_row, float *in) {
+    const mote_model *m = s->m;
+    int hidden = m->c.hidden;
+    embed(&m->embed_tokens, &id, 1, s->s.u);
+    rms_norm(in, s->s.u, m->mtp_norm_embedding, 1, hidden, m->c.eps);
+    rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
+}
+
 /* The MTP layer for T tokens just computed: the row of position p takes the token after it and the hidden row of p, and
    predicts the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are
    kept for drafting; logits, when wanted, get one row for each. */
 static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float *logits) {
     const mote_model *m = s->m;
     scratch *w = &s->s;
-    int skip = first == 0, rows = T - skip, hidden = m->c.hidden;
+    int skip = first == 0, rows = T - skip;
+    size_t hidden = (size_t)m->c.hidden;
     if (rows <= 0) return;
-    embed(&m->embed_tokens, ids + skip, rows, w->u);
-    for (int t = 0; t < rows; t++) {
-        float *in = w->mtp_in + (size_t)t * 2 * (size_t)hidden;
-        int of = t + skip - 1;                                  /* row of this block whose hidden state goes in */
-        rms_norm(in, w->u + (size_t)t * (size_t)hidden, m->mtp_norm_embedding, 1, hidden, m->c.eps);
-        rms_norm(in + hidden, of < 0 ? s->last_hidden : w->hidden + (size_t)of * (size_t)hidden, m->mtp_norm_hidden, 1,
-                 hidden, m->c.eps);
-    }
+    for (int t = skip; t < T; t++)
+        mtp_input(s, ids[t], t ? w->hidden + (size_t)(t - 1) * hidden : s->last_hidden,
+                  w->mtp_in + (size_t)(t - skip) * 2 * hidden);
     linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0);
     run_attention(s, &m->mtp, &s->kv[m->c.layers], first + skip - 1, rows, logits == NULL);
     if (!logits) return;
     run_moe(s, &m->mtp, rows);
-    rms_norm(w->u, w->x, m->mtp_norm, rows, hidden, m->c.eps);
+    rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
     stage_head(s->threads, &m->lm_head, w->u, rows, logits);
+}
+
+/* drafts[0..k-1]: what may follow the timeline and `id`. Each draft is the MTP layer's favourite, and its input for the
+   next one, with its own final row in place of the model's. The KV rows it writes on the way, behind the first, are of
+   guesses: the block that runs next writes them anew. */
+static void draft_here(mote_session *s, int32_t id, int k, int32_t *drafts) {
+    const mote_model *m = s->m;
+    scratch *w = &s->s;
+    const float *final_row = s->last_hidden;
+    for (int i = 0; i < k; i++) {
+        mtp_input(s, id, final_row, w->mtp_in);
+        linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0);
+        run_attention(s, &m->mtp, &s->kv[m->c.layers], s->count - 1 + i, 1, 0);
+        run_moe(s, &m->mtp, 1);
+        rms_norm(w->hidden, w->x, m->mtp_norm, 1, m->c.hidden, m->c.eps);
+        stage_head(s->threads, &m->draft_head, w->hidden, 1, w->sorted);
+        id = 0;
+        for (int j = 1; j < m->draft_head.rows; j++)
+            if (w->sorted[j] > w->sorted[id]) id = j;
+        drafts[i] = id;
+        final_row = w->hidden;
+    }
 }
 
 /* Computes T <= chunk rows behind the timeline. logits: [T][vocab], or NULL for only those after the last row, into the
@@ -2713,11 +2885,32 @@ static void forward_here(mote_session *s, const int32_t *ids, int T, float *logi
     rms_norm(w->hidden, w->x, m->norm, T, m->c.hidden, m->c.eps);
     if (logits) {
         stage_head(s->threads, &m->lm_head, w->hidden, T, logits);
-        memcpy(s->logits, logits + last * (size_t)m->c.vocab, (size_t)m->c.vocab * sizeof(float));
+        if (logits != w->block_logits)
+            memcpy(s->logits, logits + last * (size_t)m->c.vocab, (size_t)m->c.vocab * sizeof(float));
     } else {
         stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
     }
     if (s->kv[m->c.layers].k) run_mtp(s, ids, s->count, T, mtp_logits);
+}
+
+/* Ids a sampler may choose: those the tokenizer knows. Above them the table is padding. */
+static int sample_vocab(const mote_session *s) {
+    int known = s->m->text ? tokenizer_vocab(s->m->text) : s->m->c.vocab;
+    return known < s->m->c.vocab ? known : s->m->c.vocab;
+}
+
+/* T rows behind the timeline are being computed, and not yet part of it. */
+static void session_computed(mote_session *s, int T) {
+    s->block_at = s->count;
+    s->logged = T <= BLOCK ? T : 0;
+    s->kept = 0;
+    s->logits_in_block = 0;
+}
+
+/* Takes none of the block's rows. What the timeline has is then all in S: nothing is left to repeat. */
+static void session_drop(mote_session *s) {
+    s->count = s->valid = s->block_at;
+    s->logged = s->kept = 0;
 }
 
 /* ---- 9. The forward pass on a GPU --------------------------------------------------------------------------------
@@ -2740,6 +2933,8 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     q.sms = o->sms ? o->sms : m->gpu_sms;
     g->splits = gpu_attention_splits(&q, &m->attention);
     g->step = (gpu_step *)(void *)take(l, sizeof(gpu_step) / sizeof(float));
+    g->how = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
+    g->greedy = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
     g->frequencies = take(l, (size_t)c->rotary_dim / 2 + 1);
     g->x = take(l, T * hidden);
     g->mtp_x = take(l, T * hidden);
@@ -2761,10 +2956,11 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     g->mtp_in = take(l, T * 2 * hidden);
     g->logits = take(l, T * (size_t)c->vocab);
     g->mtp_logits = take(l, T * (size_t)c->vocab);
+    g->draft_logits = take(l, (size_t)m->draft_head.rows);
     g->routing = (gpu_routing *)(void *)take(l, sizeof(gpu_routing) / sizeof(float));
     g->chosen = (int32_t *)(void *)take(l, (size_t)c->layers + 1);
     g->h = take(l, gpu_h_size(&m->moe));
-    g->picks = (uint64_t *)(void *)take(l, (size_t)GPU_PICKS * GPU_TOP_K * 2);
+    g->picks = (uint64_t *)(void *)take(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
 }
 
 static int gpu_session_failed(const mote_session *s, mote_error *err) {
@@ -2837,6 +3033,7 @@ static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, fl
     p.routing = g->routing;
     p.chosen = g->chosen + number;
     p.h = g->h;
+    p.overlap = g->overlap;
     p.x = x;
     if (block) p.log = *block;
     p.log_blocks = block ? 32 : 0;
@@ -2871,6 +3068,59 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     q->as = GPU_STAGES;
 }
 
+/* Draft number i, from 0 on, as in draft_here; position and the token before it are in gpu_step. */
+static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_draft_input p;
+    gpu_sampling choice;
+    memset(&p, 0, sizeof p);
+    memset(&choice, 0, sizeof choice);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.draft = i;
+    p.hidden = g->hidden;
+    p.last_hidden = s->last_hidden;
+    p.x = g->mtp_x;
+    p.norm = m->mtp_norm;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.in = g->mtp_in;
+    p.eps = m->c.eps;
+    choice.how = g->greedy;
+    choice.logits = g->draft_logits;
+    choice.T = 1;
+    choice.n = m->draft_head.rows;
+    choice.picks = g->picks;
+    choice.step = g->step;
+    choice.draft = i + 1;
+    q->as = GPU_MTP;
+    q->layer = m->c.layers;
+    gpu_draft_start(q, &p);
+    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, 1, 0);
+    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], 1, g->mtp_x, i - 1, 0);
+    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL);
+    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
+    gpu_sample(q, GPU_MTP, &choice, gpu_draw);
+    q->as = GPU_STAGES;
+}
+
+/* Chooses the tokens that follow the T rows just computed, and so the next step. */
+static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
+    struct gpu_session *g = s->gpu;
+    gpu_sampling p;
+    memset(&p, 0, sizeof p);
+    p.how = g->how;
+    p.logits = g->logits;
+    p.stride = (size_t)s->m->c.vocab;
+    p.T = T;
+    p.n = sample_vocab(s);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.answer = g->answer;
+    gpu_sample(q, GPU_HEAD, &p, gpu_accept);
+}
+
 /* All launches of a step of T rows. */
 static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
@@ -2899,14 +3149,17 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     if (s->kv[m->c.layers].k) gpu_run_mtp(s, q, T, kind == GPU_MTP_LOGITS);
 }
 
-/* Captures a step as a graph; the stages that q->stages leaves out are not in it. */
-static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind) {
+/* Captures a step of T rows as a graph, or a cycle: T rows (0: none), what follows them, and `drafts` of what comes then.
+   The stages that q->stages leaves out are not in it. */
+static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind, int drafts) {
     gpu_queue *q = &s->gpu->q;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(s->gpu->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
-    gpu_run(s, q, T, kind);
+    if (T) gpu_run(s, q, T, kind);
+    if (T && drafts >= 0) gpu_run_accept(s, q, T);
+    for (int i = 0; i < drafts; i++) gpu_run_draft(s, q, i);
     cudaError_t status = cudaStreamEndCapture(s->gpu->stream, &graph);
     if (gpu_check(q, status, "capturing a step"))
         gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
@@ -2919,16 +3172,32 @@ static int gpu_enter(mote_session *s, mote_error *err) {
     return gpu_session_failed(s, err);
 }
 
+static void gpu_launched(struct gpu_session *g, int T, enum gpu_kind kind) {
+    g->rows = T;
+    g->head_done = kind != GPU_NO_LOGITS;
+    g->all_logits = kind >= GPU_ALL_LOGITS;
+    g->logits_row = g->all_logits ? T - 1 : 0;
+    g->logits_here = 0;
+}
+
 /* Queues a captured step. The caller has seen to gpu_step. */
 static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
     struct gpu_session *g = s->gpu;
-    if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind);
+    if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind, -1);
     if (g->q.status == cudaSuccess)
         gpu_check(&g->q, cudaGraphLaunch(g->graph[kind][T], g->stream), "launching a step");
-    g->rows = T;
-    g->head_done = kind != GPU_NO_LOGITS;
-    g->logits_row = kind >= GPU_ALL_LOGITS ? T - 1 : 0;
-    g->logits_here = 0;
+    gpu_launched(g, T, kind);
+}
+
+/* The same for a cycle. */
+static void gpu_launch_cycle(mote_session *s, int T, int drafts) {
+    struct gpu_session *g = s->gpu;
+    cudaGraphExec_t *graph = &g->cycle[T][drafts];
+    if (!*graph) *graph = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a cycle");
+    if (!T) return;
+    g->sequence++;
+    gpu_launched(g, T, GPU_ALL_LOGITS);
 }
 
 /* Waits for all that was queued. */
@@ -2965,8 +3234,17 @@ static void gpu_set_step(mote_session *s, const int32_t *ids, int T) {
     memset(&step, 0, sizeof step);
     step.position = s->count;
     step.replay = s->kept;
+    step.sequence = s->gpu->sequence;
     for (int t = 0; t < T; t++) step.ids[t] = ids[t];
-    gpu_begin(&s->gpu->q, s->gpu->step, &step);
+    gpu_put(&s->gpu->q, gpu_put_step_kernel, s->gpu->step, &step);
+}
+
+/* How tokens are to be chosen from now on. */
+static void gpu_set_how(mote_session *s, const gpu_how *how) {
+    struct gpu_session *g = s->gpu;
+    if (!memcmp(how, &g->how_there, sizeof *how)) return;
+    gpu_put(&g->q, gpu_put_how_kernel, g->how, how);
+    g->how_there = *how;
 }
 
 /* forward() on a GPU. last: this row's logits may be asked for. */
@@ -2988,47 +3266,103 @@ static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, flo
     return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
 }
 
-/* The token that the sampler tells; -1: a logit was not a number. */
-static int gpu_hear(mote_session *s, int32_t *id, mote_error *err) {
+/* The ids that the sampler tells, *count of them; the last is -1 where a logit was not a number. */
+static int gpu_hear(mote_session *s, int32_t *ids, int *count, mote_error *err) {
     struct gpu_session *g = s->gpu;
-    for (unsigned i = 1; *g->slot >> 32 != g->sequence; i++) {
+    for (unsigned i = 1; g->answer->told >> 32 != g->sequence; i++) {
         if (i % 4096) continue;
         cudaError_t status = cudaStreamQuery(g->stream);
-        if (status != cudaErrorNotReady && *g->slot >> 32 != g->sequence)
+        if (status != cudaErrorNotReady && g->answer->told >> 32 != g->sequence)
             gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
         if (g->q.status != cudaSuccess) return gpu_session_failed(s, err);
     }
-    *id = (int32_t)(uint32_t)*g->slot;
-    return *id < 0 ? fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?") : MOTE_OK;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    *count = (int)(uint32_t)g->answer->told;
+    for (int i = 0; i < *count; i++) ids[i] = g->answer->ids[i];
+    return MOTE_OK;
+}
+
+/* Queues the choice of the token after the timeline, which begins the next step. */
+static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
+    struct gpu_session *g = s->gpu;
+    gpu_how how;
+    gpu_sampling p;
+    memset(&how, 0, sizeof how);
+    memset(&p, 0, sizeof p);
+    how.temperature = sampling->temperature;
+    how.k = sampling->temperature > 0 ? sampling->top_k : 1;
+    how.top_p = sampling->top_p;
+    how.min_p = sampling->min_p;
+    how.seed = sampling->seed;
+    gpu_set_how(s, &how);
+    p.how = g->how;
+    p.logits = gpu_last_logits(s);
+    p.T = 1;
+    p.n = sample_vocab(s);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.answer = g->answer;
+    p.position = s->count;
+    p.replay = s->kept;
+    g->sequence++;
+    gpu_sample(&g->q, GPU_HEAD, &p, gpu_draw);
+}
+
+/* make_drafts on a GPU, for a host that chooses tokens. */
+static int gpu_make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    int code = gpu_enter(s, err);
+    if (code || !k) return code;
+    gpu_set_step(s, &id, 1);
+    gpu_launch_cycle(s, 0, k);
+    gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
+              "reading drafts");
+    return gpu_finish(s, err);
+}
+
+/* time_pass on a GPU: cycles as they follow each other in an answer, or plain steps. */
+static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
+    enum { TIMES = 4 };
+    mote_sampling greedy;
+    int32_t ids[BLOCK];
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    memset(&greedy, 0, sizeof greedy);
+    for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
+    gpu_choose_next(s, &greedy);
+    double start = 0;
+    for (int i = -1; i <= 2 * TIMES; i++) {                 /* one to capture and warm up, passes, drafts alone */
+        if (i == 0 || i == TIMES || i == 2 * TIMES) {
+            if ((code = gpu_finish(s, err))) break;
+            if (i == TIMES) *pass = (seconds() - start) / TIMES;
+            if (i == 2 * TIMES) *draft = (seconds() - start) / TIMES;
+            start = seconds();
+        }
+        if (i >= TIMES && !k) continue;
+        if (i < TIMES) gpu_set_step(s, ids, k + 1);
+        if (i >= TIMES || i < 0) gpu_launch_cycle(s, 0, k);
+        if (i < TIMES && k) gpu_launch_cycle(s, k + 1, k);
+        if (i < TIMES && !k) gpu_choose_next(s, &greedy);
+        if (i < TIMES && !k) gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+        if (i < TIMES) session_computed(s, k + 1);
+        if (i < TIMES) session_drop(s);
+    }
+    if (!k) *draft = 0;
+    return code;
 }
 
 /* mote_step without the host: chooses a token and runs it. */
-static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int n, int32_t *id, mote_error *err) {
-    struct gpu_session *g = s->gpu;
-    gpu_sampling p;
-    int code = gpu_enter(s, err);
+static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    int count, code = gpu_enter(s, err);
     if (code) return code;
-    memset(&p, 0, sizeof p);
-    p.logits = gpu_last_logits(s);
-    p.n = n;
-    p.temperature = sampling->temperature;
-    p.top_k = sampling->top_k;
-    p.top_p = sampling->top_p;
-    p.min_p = sampling->min_p;
-    p.seed = sampling->seed;
-    p.position = (uint64_t)s->count;
-    p.picks = g->picks;
-    p.next = g->step;
-    p.next_position = s->count;
-    p.next_replay = s->kept;
-    p.slot = g->slot;
-    p.sequence = ++g->sequence;
-    gpu_sample(&g->q, &p);
+    gpu_choose_next(s, sampling);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-    s->logged = 1;
-    s->kept = 0;
+    session_computed(s, 1);
     code = gpu_session_failed(s, err);
-    return code ? code : gpu_hear(s, id, err);
+    if (!code) code = gpu_hear(s, id, &count, err);
+    if (!code && *id < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+    if (code) session_drop(s);
+    return code;
 }
 
 static void gpu_session_close(mote_session *s) {
@@ -3039,10 +3373,13 @@ static void gpu_session_close(mote_session *s) {
         for (int kind = 0; kind < GPU_KINDS; kind++)
             for (int T = 1; T <= GPU_ROWS; T++)
                 if (g->graph[kind][T]) (void)cudaGraphExecDestroy(g->graph[kind][T]);
+        for (int T = 0; T <= GPU_ROWS; T++)
+            for (int drafts = 0; drafts < GPU_ROWS; drafts++)
+                if (g->cycle[T][drafts]) (void)cudaGraphExecDestroy(g->cycle[T][drafts]);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (s->memory) (void)cudaFree(s->memory);
         if (s->here) (void)cudaFreeHost(s->here);
-        if (g->slot) (void)cudaFreeHost((void *)g->slot);
+        if (g->answer) (void)cudaFreeHost((void *)g->answer);
         (void)cudaGetLastError();
     }
     s->memory = NULL;
@@ -3080,17 +3417,21 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
     if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->here, here, cudaHostAllocDefault), "pinning memory");
     if (q->status == cudaSuccess)
-        gpu_check(q, cudaHostAlloc((void **)&g->slot, sizeof *g->slot, cudaHostAllocMapped), "pinning memory");
+        gpu_check(q, cudaHostAlloc((void **)&g->answer, sizeof *g->answer, cudaHostAllocMapped), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
     if (q->status != cudaSuccess) return gpu_session_failed(s, err);
     layout_session(s->m, &s->o, s->memory, s->here, s);
     memset(s->here, 0, here);
-    *g->slot = 0;
+    memset((void *)g->answer, 0, sizeof *g->answer);
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
-    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++) g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS);
-    if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS);
+    gpu_how greedy;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.k = 1;
+    gpu_put(q, gpu_put_how_kernel, g->greedy, &greedy);
+    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++) g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
+    if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);
     return gpu_finish(s, err);
 }
 #endif
@@ -3149,7 +3490,7 @@ static int session_set_logits(mote_session *s, mote_error *err) {
 #ifdef __CUDACC__
     if (s->gpu) {
         s->gpu->head_done = s->gpu->logits_here = 1;
-        s->gpu->logits_row = 0;
+        s->gpu->logits_row = s->gpu->all_logits = 0;
         return session_write(s, s->gpu->logits, s->logits, (size_t)s->m->c.vocab * sizeof(float), err);
     }
 #endif
@@ -3170,20 +3511,27 @@ static int forward(mote_session *s, const int32_t *ids, int T, int last, float *
     (void)last;
     (void)err;
     memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
-    s->logged = T <= BLOCK ? T : 0;
-    s->kept = 0;
+    session_computed(s, T);
+    s->logits_in_block = logits && logits == s->s.block_logits;
     return code;
 }
 
 /* Makes the first `rows` of the block just computed part of the timeline. All of them, or, of a block of at most BLOCK
-   rows, fewer: KV rows behind the end are overwritten later, and DeltaNet repeats the kept rows from its log when the
-   next block runs. */
+   rows, fewer, and then fewer or more again: KV rows behind the end are overwritten later, and DeltaNet repeats the kept
+   rows from its log when the next block runs. */
 static void session_keep(mote_session *s, int rows) {
-    size_t hidden = (size_t)s->m->c.hidden;
+    size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     if (!s->gpu) memcpy(s->last_hidden, s->s.hidden + (size_t)(rows - 1) * hidden, hidden * sizeof(float));
-    s->count += rows;
-    s->valid = s->count;
+    s->count = s->valid = s->block_at + rows;
     s->kept = s->logged ? rows : 0;
+    if (s->logits_in_block)
+        memcpy(s->logits, s->s.block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
+#ifdef __CUDACC__
+    if (s->gpu && s->gpu->all_logits) {
+        s->gpu->logits_row = rows - 1;
+        s->gpu->logits_here = s->logits_in_block;
+    }
+#endif
 }
 
 static int session_clear_state(mote_session *s) {
@@ -3260,12 +3608,6 @@ const float *mote_logits(const mote_session *session) {
 /* ---- 11. Sampling ------------------------------------------------------------------------------------------------
    The candidates lie in a heap, most probable on top; taking them off one by one stops as soon as top-k, top-p or min-p
    say so, which is after a few of a vocabulary of 248,320. */
-
-/* Ids a sampler may choose: those the tokenizer knows. Above them the table is padding. */
-static int sample_vocab(const mote_session *s) {
-    int known = s->m->text ? tokenizer_vocab(s->m->text) : s->m->c.vocab;
-    return known < s->m->c.vocab ? known : s->m->c.vocab;
-}
 
 /* A uniform number in [0, 1) that depends on seed and position only (splitmix64). */
 static double uniform(uint64_t seed, uint64_t position) {
@@ -3423,7 +3765,7 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     if (code) return code;
     if (can_sample_there(s, sampling)) {
 #ifdef __CUDACC__
-        code = gpu_step_sampled(s, sampling, sample_vocab(s), &next, error);
+        code = gpu_step_sampled(s, sampling, &next, error);
         if (!code) s->tokens[s->count] = next;
 #endif
     } else {
@@ -3456,7 +3798,294 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     return MOTE_OK;
 }
 
-/* ---- 12. Generating text -----------------------------------------------------------------------------------------
+/* ---- 12. Speculation ---------------------------------------------------------------------------------------------
+   A pass that computes four rows costs far less than four passes: it reads most weights once. So the MTP layer, one layer
+   where the model has forty, drafts the tokens that may follow, and a pass computes the chosen token and its drafts as one
+   block. Then, row by row, the next token is chosen from the model's own logits, as it always is: with the same sampler,
+   and the random number that belongs to the position. If it is the draft that stands there, the next row was computed for
+   the right text and its logits count; the first surprise ends the pass, and begins the next one. So the text is that of
+   plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not depend on the rows
+   beside it, so is the state, bit for bit.
+
+   What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
+   block's own rows: they are in the log, and the next block repeats those that session_keep kept (kernels.cu section 8).
+
+   Three ways through a pass: by the host, which draws the tokens itself; by a GPU alone, where one graph verifies, accepts
+   and drafts again, while the host reads what was accepted; and plain steps, when no drafts pay. */
+
+static int speculates(const mote_session *s) {
+    return s->kv[s->m->c.layers].k != NULL;
+}
+
+/* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
+   Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
+   some hundred passes, for a few. A change must promise a twentieth. */
+
+enum { HOPE_MEMORY_FIRST = 4, HOPE_MEMORY = 32, HOPE_DRIFT = 2048 };  /* passes */
+
+static void speculation_start(mote_session *s) {
+    speculation *p = &s->spec;
+    for (int i = 0; i < BLOCK - 1; i++) p->hope[i] = 0.95 - 0.1 * i;
+    p->seen.depth = s->o.mtp > 0 ? s->o.mtp : 0;
+    p->next = -1;
+}
+
+/* Tokens per second to be expected of passes with k drafts. */
+static double speculation_speed(const speculation *p, int k) {
+    double tokens = 1, all = 1;
+    for (int i = 0; i < k; i++) tokens += all *= p->hope[i];
+    return tokens / p->seen.cost[k];
+}
+
+static void speculation_choose(mote_session *s) {
+    speculation *p = &s->spec;
+    double now = speculation_speed(p, p->seen.depth), best = now * 1.05;
+    if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
+    for (int k = 0; k < BLOCK; k++) {
+        double speed = speculation_speed(p, k);
+        if (speed <= best) continue;
+        best = speed;
+        p->seen.depth = k;
+    }
+}
+
+/* A pass verified `drafts`, and accepted the first `accepted` of them. */
+static void speculation_learn(mote_session *s, int drafts, int accepted) {
+    speculation *p = &s->spec;
+    size_t n = strlen(p->seen.recent);
+    for (int i = 0; i < BLOCK - 1; i++) {
+        int reached = i < drafts && i <= accepted, hit = i < accepted;
+        double seen = (double)(p->seen.drafted[i] += (uint64_t)reached) + HOPE_MEMORY_FIRST;
+        p->seen.accepted[i] += (uint64_t)hit;
+        if (reached) p->hope[i] += (hit - p->hope[i]) / fmin(seen, HOPE_MEMORY);
+        else p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
+    }
+    p->seen.passes[drafts]++;
+    p->seen.tokens += (uint64_t)accepted + 1;
+    if (n + 1 == sizeof p->seen.recent) memmove(p->seen.recent, p->seen.recent + 1, n--);
+    p->seen.recent[n] = (char)('0' + drafts);
+    p->seen.recent[n + 1] = 0;
+    speculation_choose(s);
+}
+
+void mote_speculation_of(const mote_session *session, mote_speculation *speculation) {
+    *speculation = session->spec.seen;
+}
+
+/* drafts[0..k-1] behind the timeline and `id`. */
+static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu) return gpu_make_drafts(s, id, k, drafts, err);
+#endif
+    (void)err;
+    draft_here(s, id, k, drafts);
+    return MOTE_OK;
+}
+
+/* Seconds of one pass with k drafts behind the timeline, and of these for drafting. Nothing of it is kept. */
+static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
+    int32_t ids[BLOCK];
+    double start = seconds();
+    for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
+    int code = make_drafts(s, ids[0], k, ids + 1, err);
+    *draft = seconds() - start;
+    if (!code) code = forward(s, ids, k + 1, 1, s->s.block_logits, NULL, err);
+    *pass = seconds() - start;
+    session_drop(s);
+    return code;
+}
+
+/* Measures what passes cost, in a fraction of a second. On a machine so slow that one round takes longer, what is not
+   measured after a second is reckoned from what is. */
+static int measure_passes(mote_session *s, mote_error *err) {
+    mote_speculation *seen = &s->spec.seen;
+    double start = seconds(), pass = 0, draft = 0;
+    int code = session_logits(s, err);
+    memset(seen->cost, 0, sizeof seen->cost);
+    for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
+        for (int k = 0; k < BLOCK && !code; k++) {
+            if (seconds() - start > 1 && k && !round) {
+                seen->cost[k] = seen->cost[k - 1] * (k == 1 ? 1.5 : seen->cost[1] / seen->cost[0]);
+                continue;
+            }
+            if (seconds() - start > 1 && round) break;
+#ifdef __CUDACC__
+            if (s->gpu) code = gpu_time_pass(s, k, &pass, &draft, err);
+#endif
+            if (!s->gpu) code = time_pass(s, k, &pass, &draft, err);
+            if (code || (seen->cost[k] > 0 && seen->cost[k] <= pass)) continue;
+            seen->cost[k] = pass;
+            seen->draft[k] = draft;
+        }
+    }
+    s->spec.measured_at = s->count;
+    return code ? code : session_set_logits(s, err);
+}
+
+/* Before an answer. Costs are measured when they may have changed: a long context is a larger part of a pass. */
+static int speculation_begin(mote_session *s, mote_error *err) {
+    speculation *p = &s->spec;
+    int code = MOTE_OK, due = !p->measured_at || s->count > 2 * p->measured_at + 4096 || p->measured_at > 2 * s->count + 4096;
+    p->next = -1;
+    p->drafts = 0;
+    if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > BLOCK) code = measure_passes(s, err);
+    if (!code) speculation_choose(s);
+    return code;
+}
+
+/* The drafts for a pass behind `count` tokens of which `left` may be generated. */
+static int drafts_wanted(const mote_session *s, int count, int left) {
+    int k = speculates(s) ? s->spec.seen.depth : 0, room = s->o.context - count - 1;
+    if (k > room) k = room;
+    if (k > left - 1) k = left - 1;
+    return k > 0 ? k : 0;
+}
+
+/* A pass in which the host chooses the tokens. The rows that count are s->tokens[s->count..], *n of them, for session_keep. */
+static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+    speculation *p = &s->spec;
+    int32_t ids[BLOCK];
+    int code = p->next < 0 ? mote_sample(s, sampling, &p->next, err) : MOTE_OK;
+    ids[0] = p->next;
+    if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
+    if (!code) code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
+    if (code) return code;
+    for (*n = 1;; ++*n) {
+        session_keep(s, *n);
+        if (mote_sample(s, sampling, &p->next, NULL)) p->next = -1;     /* the next pass will say why */
+        if (*n > k || p->next != ids[*n]) break;
+    }
+    s->count = s->block_at;
+    return MOTE_OK;
+}
+
+#ifdef __CUDACC__
+/* The same without the host: p->drafts of the pass are on the GPU already, and `k` are made for the next one. */
+static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+    speculation *p = &s->spec;
+    int32_t ids[BLOCK];
+    int T = p->drafts + 1, code = gpu_enter(s, err);
+    if (!code && T == 1) {
+        gpu_choose_next(s, sampling);
+        code = gpu_hear(s, &p->next, n, err);
+    }
+    if (!code && p->next < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+    if (code) return code;
+    gpu_launch_cycle(s, T, k);
+    session_computed(s, T);
+    code = gpu_session_failed(s, err);
+    if (!code) code = gpu_hear(s, ids, n, err);
+    if (code) return code;
+    s->tokens[s->count] = p->next;
+    memcpy(s->tokens + s->count + 1, ids, (size_t)(*n - 1) * sizeof *ids);
+    p->next = ids[*n - 1];
+    p->drafts = k;
+    return MOTE_OK;
+}
+
+/* A plain step, as part of an answer. */
+static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mote_error *err) {
+    int code = gpu_step_sampled(s, sampling, s->tokens + s->count, err);
+    *n = 1;
+    s->spec.next = -1;
+    return code;
+}
+#endif
+
+/* One pass of an answer of which `left` tokens are left: *n >= 1 rows that count, see pass_by_host. The caller keeps at
+   least one; if not all, it ends the answer. */
+static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
+    int drafts = drafts_wanted(s, s->count, left), code;
+#ifdef __CUDACC__
+    if (can_sample_there(s, sampling)) {
+        int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
+        drafts = s->spec.drafts;
+        if (!drafts && !next) code = pass_plain(s, sampling, n, err);
+        else code = pass_on_gpu(s, sampling, next, n, err);
+    } else
+#endif
+        code = pass_by_host(s, sampling, drafts, n, err);
+    if (!code) speculation_learn(s, drafts, *n - 1);
+    return code;
+}
+
+/* Checking it: plain decoding beside it, on a second session, the twin. */
+
+/* The token just kept is what the twin chooses. */
+static int verify_token(const mote_session *s, mote_session *twin, const mote_sampling *sampling, mote_error *err) {
+    int32_t want, id = s->tokens[s->count - 1];
+    int code = mote_step(twin, sampling, &want, err);
+    if (code || want == id) return code;
+    return fail(err, MOTE_EMISMATCH, "token %d of the timeline is %d with speculation, %d without", s->count - 1, id, want);
+}
+
+/* Brings S and the convolution's window up to the end of the timeline: a row behind it is computed and dropped. What the
+   GPU has prepared for the next pass stays. */
+static int session_fold(mote_session *s, mote_error *err) {
+    int32_t id = s->tokens[s->count - 1];
+    int code = session_logits(s, err);
+#ifdef __CUDACC__
+    gpu_step step;
+    if (!code && s->gpu) code = session_read(s, &step, s->gpu->step, sizeof step, err);
+#endif
+    if (!code) code = forward(s, &id, 1, 1, s->s.block_logits, NULL, err);
+    session_drop(s);
+    if (!code) code = session_set_logits(s, err);
+#ifdef __CUDACC__
+    step.replay = 0;
+    if (!code && s->gpu) code = session_write(s, s->gpu->step, &step, sizeof step, err);
+#endif
+    return code;
+}
+
+/* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
+static int verify_bytes(const mote_session *s, const void *a, const mote_session *twin, const void *b, size_t n, int layer,
+                        const char *what, mote_error *err) {
+    char *both = (char *)malloc(2 * n + 1), where[32] = "";
+    int code = both ? session_read(s, both, a, n, err) : fail_memory(err);
+    if (!code) code = session_read(twin, both + n, b, n, err);
+    size_t at = 0;
+    while (!code && at < n && both[at] == both[n + at]) at++;
+    if (!code && at < n) {
+        float x, y;
+        memcpy(&x, both + at / 4 * 4, 4);
+        memcpy(&y, both + n + at / 4 * 4, 4);
+        if (layer >= 0) snprintf(where, sizeof where, "layer %d, ", layer);
+        code = fail(err, MOTE_EMISMATCH, "after token %d: %s%s, byte %zu of %zu: %g (as float) with speculation, %g without",
+                    s->count - 1, where, what, at, n, (double)x, (double)y);
+    }
+    free(both);
+    return code;
+}
+
+/* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
+static int verify_state(mote_session *s, mote_session *twin, mote_error *err) {
+    const config *c = &s->m->c;
+    size_t row = (size_t)(c->kv_heads * c->head_dim) * kv_size(s->kv_type), hidden = (size_t)c->hidden;
+    size_t S = (size_t)c->value_heads * (size_t)c->value_dim * (size_t)c->key_dim * sizeof(float);
+    size_t window = (size_t)(c->taps - 1) * (size_t)deltanet_channels(&s->m->deltanet) * sizeof(float);
+    int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
+    if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
+    if (!code) code = session_fold(s, err);
+    if (!code) code = session_fold(twin, err);
+    if (!code) code = verify_bytes(s, s->logits, twin, twin->logits, (size_t)c->vocab * sizeof(float), -1, "logits", err);
+    if (!code) code = verify_bytes(s, s->last_hidden, twin, twin->last_hidden, hidden * sizeof(float), -1, "final row", err);
+    for (int i = 0; i <= c->layers && !code; i++) {
+        const deltanet_state *a = &s->deltanet[i], *b = &twin->deltanet[i];
+        size_t rows = (size_t)(s->count - from - (i == c->layers)), first = (size_t)from * row;
+        if (i < c->layers && !c->is_attention[i]) {
+            code = verify_bytes(s, a->S, twin, b->S, S, i, "DeltaNet state", err);
+            if (!code) code = verify_bytes(s, a->window, twin, b->window, window, i, "conv1d window", err);
+            continue;
+        }
+        code = verify_bytes(s, (char *)s->kv[i].k + first, twin, (char *)twin->kv[i].k + first, rows * row, i, "keys", err);
+        if (!code)
+            code = verify_bytes(s, (char *)s->kv[i].v + first, twin, (char *)twin->kv[i].v + first, rows * row, i, "values", err);
+    }
+    return code;
+}
+
+/* ---- 13. Generating text -----------------------------------------------------------------------------------------
    Tokens become bytes, bytes whole characters, characters pass the search for stop texts, and what passes is split into
    channels. Each step holds back only what it cannot decide yet. */
 
@@ -3544,24 +4173,31 @@ static int is_eos(const mote_model *m, int32_t id) {
     return 0;
 }
 
-/* Steps until something ends the answer; says what. */
+/* Passes until something ends the answer; says what. Of a pass that it ends in the middle, the rest is dropped. twin: see
+   verify_pass; NULL: none. */
 static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w,
-                           mote_result *result, mote_error *err) {
-    int code = MOTE_OK;
+                           mote_session *twin, mote_result *result, mote_error *err) {
+    int code = speculation_begin(s, err);
     result->stop = -1;
     while (!code && result->stop < 0) {
-        int32_t id = -1;
-        if (g->max_tokens > 0 && result->generated_tokens >= g->max_tokens) result->stop = MOTE_STOP_LENGTH;
-        else if (s->count >= s->o.context) result->stop = MOTE_STOP_CONTEXT;
+        int n = 0, left = g->max_tokens > 0 ? g->max_tokens - result->generated_tokens : INT32_MAX;
+        if (s->count >= s->o.context) result->stop = MOTE_STOP_CONTEXT;
         else if (cancelled(&s->o.callbacks)) result->stop = MOTE_STOP_CALLBACK;
         if (result->stop >= 0) break;
-        code = mote_step(s, sampling, &id, err);
-        if (code) break;
-        result->generated_tokens++;
-        if (g->on_token && g->on_token(g->user, id)) result->stop = MOTE_STOP_CALLBACK;
-        if (is_eos(s->m, id)) result->stop = MOTE_STOP_EOS;
-        else if (s->m->text) writer_token(w, id);
-        if (w->stopped) result->stop = w->stopped;
+        code = run_pass(s, sampling, left, &n, err);
+        for (int kept = 1; !code && kept <= n && result->stop < 0; kept++) {
+            session_keep(s, kept);
+            int32_t id = s->tokens[s->count - 1];
+            if (twin) code = verify_token(s, twin, sampling, err);
+            if (code) break;
+            result->generated_tokens++;
+            if (g->on_token && g->on_token(g->user, id)) result->stop = MOTE_STOP_CALLBACK;
+            if (is_eos(s->m, id)) result->stop = MOTE_STOP_EOS;
+            else if (s->m->text) writer_token(w, id);
+            if (w->stopped) result->stop = w->stopped;
+            if (result->stop < 0 && --left == 0) result->stop = MOTE_STOP_LENGTH;
+        }
+        if (!code && twin) code = verify_state(s, twin, err);
     }
     return code;
 }
@@ -3581,6 +4217,7 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
     mote_generation g;
     mote_sampling sampling;
     mote_result r;
+    mote_session *twin = NULL;
     writer w;
     memset(&g, 0, sizeof g);
     memset(&r, 0, sizeof r);
@@ -3591,10 +4228,13 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
     if (code) return code;
     if (g.sampling) sampling = *g.sampling;
     else mote_sampling_defaults(session->m, &sampling);
+    if (g.verify && speculates(session)) code = mote_clone(session, &twin, error);
+    if (code) return code;
     writer_open(&w, session, &g);
     double start = seconds();
-    code = generate_tokens(session, &g, &sampling, &w, &r, error);
+    code = generate_tokens(session, &g, &sampling, &w, twin, &r, error);
     writer_close(&w);
+    mote_session_close(twin);
     r.generate_seconds = seconds() - start;
     r.seed = sampling.seed;
     if (w.text.failed && !code) code = fail_memory(error);
@@ -3651,7 +4291,7 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
     return MOTE_OK;
 }
 
-/* ---- 13. Checkpoints, copies and files ---------------------------------------------------------------------------
+/* ---- 14. Checkpoints, copies and files ---------------------------------------------------------------------------
    What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
    are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
@@ -3959,7 +4599,7 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     return code;
 }
 
-/* ---- 14. Measuring -----------------------------------------------------------------------------------------------
+/* ---- 15. Measuring -----------------------------------------------------------------------------------------------
    What a step costs, on the GPU's own clock, and what really ran. A step cut down to some stages computes nothing of use,
    but touches the same memory in the same order; so the timeline is empty before and after. */
 
@@ -4004,9 +4644,15 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
     const mote_model *m = s->m;
     uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
     for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
-    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone: it drafts nothing here */
+    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone */
         n += matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_QKV, 0, 0);
     return n;
+}
+
+/* Bytes read to make one draft. */
+static uint64_t draft_bytes(const mote_session *s, int length) {
+    const mote_model *m = s->m;
+    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_ALL, m->c.top_k, length) + matrix_bytes(&m->draft_head);
 }
 
 /* The ids of step number i. */
@@ -4024,17 +4670,31 @@ static void measure_place(mote_session *s, const mote_measurement *m, int i) {
     s->logged = s->kept = i ? m->rows : 0;
 }
 
-/* Queues m->steps steps between events, after some to warm up, and writes each one's seconds. */
+static int by_seconds(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Puts the session where step number i begins. A cycle goes on where the last one ended, as long as there is room. */
+static void measure_begin(mote_session *s, const mote_measurement *m, int i) {
+    int32_t ids[GPU_ROWS];
+    int span = (s->o.context - m->depth) / m->rows - 1;
+    if (m->drafts && i % (span > 1 ? span : 1)) return;
+    measure_place(s, m, m->drafts ? 0 : i);
+    measure_ids(s, i, m->rows, ids);
+    gpu_set_step(s, ids, m->rows);
+    s->spec.next = ids[0];
+    s->spec.drafts = m->drafts;
+}
+
+/* Queues m->steps steps between events, after some to warm up, and writes each one's seconds, in ascending order. */
 static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, double *seconds_of) {
     gpu_queue *q = &s->gpu->q;
     cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
-    int32_t ids[GPU_ROWS];
     if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
     for (int i = 0; i < 2 * m->steps; i++) gpu_check(q, cudaEventCreate(&event[i]), "timing");
     for (int i = -8; i < m->steps && q->status == cudaSuccess; i++) {
-        measure_place(s, m, i + 8);
-        measure_ids(s, i + 8, m->rows, ids);
-        gpu_set_step(s, ids, m->rows);
+        measure_begin(s, m, i + 8);
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
         gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
@@ -4048,31 +4708,60 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
     for (int i = 0; i < 2 * m->steps; i++)
         if (event[i]) (void)cudaEventDestroy(event[i]);
     free(event);
+    qsort(seconds_of, (size_t)m->steps, sizeof *seconds_of, by_seconds);
 }
 
-/* Seconds of a step as a caller of mote_step (one row) or of forward (several) sees it. */
-static double measure_wall(mote_session *s, const mote_measurement *m, mote_error *err) {
+/* The same for a step of T rows (0: none) and `drafts` as in gpu_capture, which it captures. */
+static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
+    enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
+    cudaGraphExec_t graph = gpu_capture(s, T, kind, drafts);
+    if (graph) measure_events(s, m, graph, seconds_of);
+    if (graph) (void)cudaGraphExecDestroy(graph);
+}
+
+/* Seconds of a step as a caller of mote_step (one row), of forward (several) or of run_pass (a cycle) sees it. */
+static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
     int32_t ids[GPU_ROWS];
     double start = 0;
+    uint64_t tokens = 0;
     for (int i = -4; i < m->steps; i++) {
-        int code = MOTE_OK;
+        int code = MOTE_OK, n = 1;
         if (i == 0) {
             if (gpu_finish(s, err)) return 0;
             start = seconds();
         }
-        measure_place(s, m, i + 4);
-        measure_ids(s, i + 4, m->rows, ids);
-        if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
-        else code = forward(s, ids, m->rows, 1, NULL, NULL, err);
-        if (!code && m->rows > 1) code = gpu_finish(s, err);
+        if (m->drafts) {
+            measure_begin(s, m, i + 4);
+            code = pass_on_gpu(s, NULL, m->drafts, &n, err);
+            if (!code) session_keep(s, n);
+        } else {
+            measure_place(s, m, i + 4);
+            measure_ids(s, i + 4, m->rows, ids);
+            if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
+            else code = forward(s, ids, m->rows, 1, NULL, NULL, err);
+            if (!code && m->rows > 1) code = gpu_finish(s, err);
+        }
         if (code) return 0;
+        if (i >= 0) tokens += (uint64_t)n;
     }
-    return gpu_finish(s, err) ? 0 : (seconds() - start) / m->steps;
+    if (gpu_finish(s, err)) return 0;
+    m->tokens = (double)tokens / m->steps;
+    return (seconds() - start) / m->steps;
 }
 
-static int by_seconds(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* Random tokens, and drafts accepted at m's rates; or as ever. */
+static void measure_simulate(mote_session *s, const mote_measurement *m) {
+    gpu_how how, greedy;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.k = 1;
+    how = greedy;
+    if (m) {
+        how.simulate = 1;
+        for (int i = 0; i < BLOCK - 1; i++) how.accept[i] = (float)m->accept[i];
+    }
+    s->gpu->overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
+    gpu_set_how(s, &how);
+    gpu_put(&s->gpu->q, gpu_put_how_kernel, s->gpu->greedy, &how);
 }
 
 static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
@@ -4081,21 +4770,27 @@ static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
     int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);
+    m->tokens = 1;
+    m->verify = m->choose = m->draft = 0;
     if (!code) {
         g->q.stages = stages;
-        cudaGraphExec_t graph = gpu_capture(s, m->rows, m->rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+        if (m->drafts) {
+            measure_graph(s, m, 0, m->drafts, of);
+            m->draft = of[m->steps / 2];
+            measure_graph(s, m, m->rows, -1, of);
+            m->verify = of[m->steps / 2];
+        }
+        measure_graph(s, m, m->rows, m->drafts ? m->drafts : -1, of);
         g->q.stages = ~0u;
-        if (graph) measure_events(s, m, graph, of);
-        if (graph) (void)cudaGraphExecDestroy(graph);
         code = gpu_session_failed(s, err);
     }
     if (!code) code = session_read(s, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
     if (!code) {
-        qsort(of, (size_t)m->steps, sizeof *of, by_seconds);
         m->fastest = of[0];
         m->median = of[m->steps / 2];
         m->slowest = of[m->steps - 1];
-        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
+        if (m->drafts) m->choose = m->median - m->verify - m->draft;
+        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows) + (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
         m->wall = stages == MOTE_STAGE_ALL ? measure_wall(s, m, err) : 0;
         code = gpu_session_failed(s, err);
     }
@@ -4103,14 +4798,41 @@ static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
     free(chosen);
     return code;
 }
+
+/* With what is simulated in place. The graphs captured for it are of no other use. */
+static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
+    cudaGraphExec_t *graph = &s->gpu->cycle[m->rows][m->drafts], kept = *graph;
+    *graph = NULL;
+    measure_simulate(s, m);
+    int code = measure_step(s, m, err);
+    measure_simulate(s, NULL);
+    if (*graph) (void)cudaGraphExecDestroy(*graph);
+    *graph = kept;
+    s->spec.next = -1;
+    s->spec.drafts = 0;
+    return code;
+}
 #endif
+
+/* What a measurement asks for makes sense. */
+static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
+    if (!m || m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
+        m->depth > s->o.context - m->rows)
+        return fail(err, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context", BLOCK);
+    if (!m->drafts) return MOTE_OK;
+    if (m->drafts < 0 || m->rows != m->drafts + 1 || m->stages)
+        return fail(err, MOTE_EINVAL, "mote_measure: 1 to %d drafts need one row more, and all stages", BLOCK - 1);
+    if (!speculates(s)) return fail(err, MOTE_EUNSUPPORTED, "mote_measure: there is no MTP layer to draft");
+    for (int i = 0; i < m->drafts; i++)
+        if (!(m->accept[i] >= 0 && m->accept[i] <= 1)) return fail(err, MOTE_EINVAL, "mote_measure: a rate is not in 0..1");
+    if (!(m->overlap >= 0 && m->overlap <= 1)) return fail(err, MOTE_EINVAL, "mote_measure: the overlap is not in 0..1");
+    return MOTE_OK;
+}
 
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
     mote_measurement *m = measurement;
-    if (!m || m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
-        m->depth > session->o.context - m->rows)
-        return fail(error, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context",
-                    BLOCK);
+    int invalid = check_measurement(session, m, error);
+    if (invalid) return invalid;
 #ifdef __CUDACC__
     if (session->gpu) {
         const mote_launch *launches;
@@ -4121,7 +4843,7 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
                 counted += !strcmp(launches[i].stage, gpu_stage_names[stage]) && (!m->stages || m->stages >> stage & 1);
         m->launches = (int)counted;
         mote_reset(session);
-        if (!code) code = measure_step(session, m, error);
+        if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, error);
         mote_reset(session);
         return code;
     }
@@ -4237,7 +4959,7 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
         g->q.notes = g->notes;
         g->q.note_count = 0;
         g->q.note_capacity = (int)room;
-        cudaGraphExec_t graph = gpu_capture(session, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+        cudaGraphExec_t graph = gpu_capture(session, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS, -1);
         g->q.notes = NULL;
         if (graph) (void)cudaGraphExecDestroy(graph);
         char *names = (char *)(g->launches + room);
@@ -4257,7 +4979,7 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
     return fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }
 
-/* ---- 15. Selftest ------------------------------------------------------------------------------------------------
+/* ---- 16. Selftest ------------------------------------------------------------------------------------------------
    Made-up models have the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
    GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages), on the CPU by its
    plain C twin. Each stage gets the CPU's input, so that differences do not add up. What is allowed is relative to the

@@ -40,7 +40,8 @@ enum {                                     /* return codes */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
     MOTE_ECANCELLED = 7,                   /* a callback asked to stop */
-    MOTE_EDEVICE = 8                       /* the GPU: none there, its driver too old, an operation on it failed, or it is lost */
+    MOTE_EDEVICE = 8,                      /* the GPU: none there, its driver too old, an operation on it failed, or it is lost */
+    MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
 
 typedef struct mote_error {
@@ -71,6 +72,7 @@ typedef struct mote_options {
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
+    int draft_rows;                        /* drafts are chosen from the first so many tokens of the vocabulary; default 65,536 */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -110,6 +112,11 @@ typedef struct mote_info {
 /* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
 const mote_info *mote_model_info(const mote_model *model);
 
+enum {                                     /* how many tokens the MTP layer drafts for a forward pass to verify; or 1, 2, 3 */
+    MOTE_MTP_AUTO = 0,                     /* as many as pay, by their measured cost and acceptance; also none */
+    MOTE_MTP_OFF = -1                      /* none: the MTP layer has no KV rows, so there are no MTP logits either */
+};
+
 enum {                                     /* how keys and values of attention layers are kept */
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
@@ -123,7 +130,7 @@ typedef struct mote_session_options {
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
     int kv;                                /* MOTE_KV_... */
-    int no_mtp;                            /* 1: leave out the MTP layer's KV rows: no MTP logits, no drafting */
+    int mtp;                               /* MOTE_MTP_..., or 1 to 3 drafts; without an MTP layer there are none */
     int sms;                               /* GPU: use at most so many multiprocessors; 0: all */
 } mote_session_options;
 
@@ -240,6 +247,8 @@ typedef struct mote_generation {
     const char *role;                      /* mote_ask: "user" (default) or "tool" */
     int think;                             /* mote_ask: MOTE_THINK_... */
     int raw;                               /* mote_generate: 1 = no channels, all text as MOTE_ANSWER */
+    int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
+                                              whole state after each pass; the first difference is MOTE_EMISMATCH */
     /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
        Non-zero stops the answer. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
@@ -270,6 +279,19 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
    is plain text: a message cannot end its own turn. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
+
+/* What speculation did on a session since it was opened. mote_generate and mote_ask draft, mote_step never does. The text is
+   the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
+typedef struct mote_speculation {
+    int depth;                             /* drafts of the next pass */
+    uint64_t passes[4];                    /* forward passes that verified 0..3 drafts */
+    uint64_t drafted[3], accepted[3];      /* first, second, third drafts: that followed accepted ones only, and accepted too */
+    uint64_t tokens;                       /* generated in these passes */
+    double cost[4], draft[4];              /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not measured */
+    char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
+} mote_speculation;
+
+void mote_speculation_of(const mote_session *session, mote_speculation *speculation);
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
@@ -318,6 +340,13 @@ typedef struct mote_measurement {
     double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
     int launches;                          /* out: kernels in a step */
+    int drafts;                            /* in: 1..3: a step is a whole cycle, rows = drafts + 1: verify, accept, draft again */
+    double accept[3];                      /* in: with drafts, the rates at which first, second, third drafts are accepted: simulated */
+    double overlap;                        /* in: with several rows, the share of its experts that a row takes from the row
+                                              before it: simulated; 0: as the router says */
+    double tokens;                         /* out: that a step generates on average; 1 without drafts */
+    double verify, choose, draft;          /* out: with drafts, what the median consists of: verifying and drafting measured
+                                              alone, choosing and accepting is the rest */
 } mote_measurement;
 
 /* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */

@@ -474,7 +474,8 @@ static const char *const gpu_stage_names[GPU_STAGES] = {
 typedef struct gpu_step {
     int32_t position;            /* of the block's first row: tokens before it */
     int32_t replay;              /* rows of the logged block that were kept */
-    int32_t ids[GPU_ROWS];
+    int32_t ids[GPU_ROWS];       /* the block's tokens: behind the first, drafts to verify */
+    uint32_t sequence;           /* number of the last answer to the host */
 } gpu_step;
 
 typedef struct gpu_note {        /* a launch, for those who ask what ran */
@@ -771,6 +772,45 @@ __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int co
     int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / GROUP_BYTES >> w->group_shift;
     return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
            (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
+}
+
+/* The E4M3 code nearest to x, at most 448. */
+__device__ __forceinline__ uint8_t gpu_fp8(float x) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return (uint8_t)pair;
+}
+
+/* The first rows of a packed matrix, copied to FP8: the largest weight of each block becomes 448. */
+typedef struct gpu_quantising { gpu_matrix from, to; } gpu_quantising;
+
+/* Grid: blocks of `to`, column by row. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_quantise_blocks(const __grid_constant__ gpu_quantising p) {
+    __shared__ float largest[GPU_WARPS];
+    const int side_row = 1 << p.to.row_shift, side_col = GROUP_BYTES << p.to.group_shift;
+    const int rows = min(side_row, p.to.rows - (int)blockIdx.y * side_row);
+    const int cols = min(side_col, p.to.cols - (int)blockIdx.x * side_col);
+    float most = 0;
+    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS)
+        most = fmaxf(most, fabsf(gpu_weight(&p.from, blockIdx.y * side_row + i / cols, blockIdx.x * side_col + i % cols)));
+    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int w = 0; w < GPU_WARPS; w++) most = fmaxf(most, largest[w]);
+    float scale = most > 0 ? most / 448 : 1;
+    if (threadIdx.x == 0) ((float *)p.to.scale)[blockIdx.y * p.to.scale_cols + blockIdx.x] = scale;
+    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) {
+        int row = blockIdx.y * side_row + i / cols, col = blockIdx.x * side_col + i % cols;
+        *(uint8_t *)gpu_element(&p.to, row, col, 1) = gpu_fp8(gpu_weight(&p.from, row, col) / scale);
+    }
+}
+
+static cudaError_t gpu_quantise(const matrix *from, const matrix *to) {
+    gpu_quantising p;
+    p.from = gpu_matrix_of(from);
+    p.to = gpu_matrix_of(to);
+    gpu_quantise_blocks<<<dim3((to->cols - 1) / to->block_cols + 1, (to->rows - 1) / to->block_rows + 1), GPU_THREADS>>>(p);
+    return cudaGetLastError();
 }
 
 /* Where a lane reads of a tile: its 16 bytes of the first group of either octet; the scales of octet lane / 16. An octet
@@ -2229,15 +2269,9 @@ __device__ __forceinline__ float attend_factor(const gpu_attention *p, float squ
     return 1.0f / sqrtf(warp_sum(squares) / (float)p->shape.head_dim + p->shape.eps);
 }
 
-__device__ __forceinline__ uint8_t attend_fp8(float x) {
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-    return (uint8_t)pair;
-}
-
 /* Element `at` of a cache = x. */
 template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x) {
-    if (FP8) ((uint8_t *)cache)[at] = attend_fp8(x);
+    if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x);
     else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
 }
 
@@ -3204,6 +3238,7 @@ typedef struct gpu_moe {
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
     size_t h_row;
     int rehearse;                /* so many blocks do, the first */
+    uint32_t overlap;            /* simulated share of experts that a row takes from the row before it, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
     int log_blocks;
@@ -3253,15 +3288,24 @@ __device__ __forceinline__ uint32_t gpu_sort8(uint32_t *key) {
     return all;
 }
 
-/* One warp: the top_k best of a row's logits (the lower index first among equals), the r-th on lane r, and softmax over
+/* The row whose logit for an expert counts for row t: its own, but where rows are to overlap, for a random share of the
+   experts that of the row before it. */
+__device__ __forceinline__ int gpu_router_row(const gpu_moe &p, int t, int expert) {
+    while (t && (uint32_t)(expert * GPU_ROWS + t) * 0x9e3779b1u < p.overlap) t--;
+    return t;
+}
+
+/* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r, and softmax over
    them. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
 template <int LISTS>
-__device__ __forceinline__ void gpu_choose(const float *logits, int experts, int top_k, int *expert, float *weight) {
-    int lane = threadIdx.x % 32;
+__device__ __forceinline__ void gpu_choose(const gpu_moe &p, int t, int *expert, float *weight) {
+    const int lane = threadIdx.x % 32, experts = p.shape.experts, top_k = p.shape.top_k;
+    const float *logits = p.router + (size_t)t * experts;
     uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
         int e = lane * 8 * LISTS + i;
+        if (p.overlap) logits = p.router + (size_t)gpu_router_row(p, t, e) * experts;
         uint32_t bits = e < experts ? __float_as_uint(__ldcg(logits + e)) : 0xffffffffu;
         key[i / 8][i % 8] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
     }
@@ -3312,9 +3356,8 @@ __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     float weight = 0;
     if (t < p.T) {
-        const float *logits = p.router + (size_t)t * p.shape.experts;
-        if (p.shape.experts <= 256) gpu_choose<1>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
-        else gpu_choose<GPU_EXPERTS / 256>(logits, p.shape.experts, p.shape.top_k, &expert, &weight);
+        if (p.shape.experts <= 256) gpu_choose<1>(p, t, &expert, &weight);
+        else gpu_choose<GPU_EXPERTS / 256>(p, t, &expert, &weight);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
@@ -3687,6 +3730,40 @@ static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
     gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
+
+/* What goes into fc for draft number p.draft: the token chosen last and the final row of the token before it, or then the
+   draft before and what the MTP layer made of it. One block. */
+typedef struct gpu_draft_input {
+    gpu_matrix embed_tokens;
+    const gpu_step *step;
+    int draft;                   /* from 0 on */
+    const float *hidden;         /* [GPU_ROWS][cols] final rows of the block that was verified */
+    const float *last_hidden;    /* [cols] if none of it was kept */
+    const float *x, *norm;       /* [cols] the MTP layer's residual after draft - 1, its final norm */
+    const float *norm_embedding, *norm_hidden;
+    float *in;                   /* [2 cols] */
+    float eps;
+} gpu_draft_input;
+
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_draft_input p) {
+    extern __shared__ float row[];                          /* [cols] */
+    __shared__ float shared[GPU_WARPS];
+    int cols = p.embed_tokens.cols;
+    gpu_trigger();
+    gpu_wait();
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[p.draft], i);
+    __syncthreads();
+    gpu_norm_row(p.in, row, p.norm_embedding, cols, p.eps, shared);
+    const int kept = p.step->replay;
+    const float *final_row = kept ? p.hidden + (size_t)(kept - 1) * cols : p.last_hidden;
+    if (p.draft) gpu_norm_row(row, p.x, p.norm, cols, p.eps, shared);
+    gpu_norm_row(p.in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
+}
+
+static void gpu_draft_start(gpu_queue *q, const gpu_draft_input *p) {
+    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
+               (size_t)p->embed_tokens.cols * sizeof(float), p);
+}
 #endif
 
 /* ---- 12. Sampling ------------------------------------------------------------------------------------------------
@@ -3709,23 +3786,35 @@ enum {
 
 #define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; 0 is the key of nothing */
 
-typedef struct gpu_sampling {
-    const float *logits;         /* device: [n] */
-    int n;                       /* ids that may be chosen */
+/* How to choose; in device memory, because a captured graph reads it. */
+typedef struct gpu_how {
     float temperature;           /* 0: greedy */
-    int top_k;                   /* 1..GPU_TOP_K unless greedy */
+    int32_t k;                   /* candidates: 1..GPU_TOP_K; greedy: 1 */
     float top_p, min_p;          /* as in mote_sampling */
-    uint64_t seed, position;     /* of the random number */
-    uint64_t *picks;             /* device scratch: [GPU_PICKS][GPU_TOP_K] */
-    int32_t *id;                 /* device: the token, -1 if a logit is NaN; or NULL */
-    gpu_step *next;              /* device: the step that runs it; or NULL */
-    int32_t next_position, next_replay;
-    volatile uint64_t *slot;     /* host memory seen by the device: sequence << 32 | id, for a waiting host; or NULL */
-    uint32_t sequence;
-    int k, blocks;               /* set by gpu_sample: candidates, blocks of gpu_pick */
+    uint64_t seed;
+    int32_t simulate;            /* 1: tokens are random, drafts are accepted at the rates `accept` */
+    float accept[GPU_ROWS - 1];
+} gpu_how;
+
+/* What the device tells a waiting host, in its memory: `told`, written last, is sequence << 32 | number of ids. */
+typedef struct gpu_answer { uint64_t told; int32_t ids[GPU_ROWS]; } gpu_answer;
+
+typedef struct gpu_sampling {
+    const gpu_how *how;          /* device */
+    const float *logits;         /* device: [T][stride] */
+    size_t stride;
+    int T;                       /* rows: 1 unless gpu_accept */
+    int n;                       /* ids that may be chosen */
+    uint64_t *picks;             /* device scratch: [GPU_ROWS][GPU_PICKS][GPU_TOP_K] */
+    gpu_step *step;              /* device: the step that was computed and then the next */
+    volatile gpu_answer *answer; /* in the host's memory; NULL: it need not know */
+    int32_t position, replay;    /* gpu_draw with an answer: of the step that runs the token */
+    int draft;                   /* gpu_draw without: place of the token in the step */
+    int blocks;                  /* set by the launcher: of gpu_pick, for a row */
 } gpu_sampling;
 
-typedef struct gpu_begin_params { gpu_step *to, value; } gpu_begin_params;
+typedef struct gpu_put_step { gpu_step *to, value; } gpu_put_step;
+typedef struct gpu_put_how { gpu_how *to, value; } gpu_put_how;
 
 /* Whether gpu_sample chooses as sample() would. Else the logits go to the host. */
 static int gpu_can_sample(int n, float temperature, int top_k) {
@@ -3797,47 +3886,49 @@ __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k
     for (int i = count + threadIdx.x; i < k; i += GPU_THREADS) best[i] = 0;
 }
 
-/* picks[block] = the best k of the block's logits. Warps of all blocks take groups of 32 in turn, so that good neighbours
-   fall to different blocks. */
+/* picks[row][block] = the best k of the block's logits. Warps of all blocks take groups of 32 in turn, so that good
+   neighbours fall to different blocks. Grid: (blocks, rows). */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ gpu_sampling p) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, with all their keys at most */
     __shared__ int count;
-    uint64_t head = 0, *best = p.picks + (size_t)blockIdx.x * GPU_TOP_K;
+    const float *logits = p.logits + blockIdx.y * p.stride;
+    const int k = p.how->k;
+    uint64_t head = 0, *best = p.picks + (size_t)(blockIdx.y * GPU_PICKS + blockIdx.x) * GPU_TOP_K;
     int first = ((threadIdx.x / 32) * p.blocks + blockIdx.x) * 32 + threadIdx.x % 32, step = p.blocks * GPU_THREADS;
     gpu_trigger();
     gpu_wait();
 #pragma unroll 8
-    for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(p.logits[i], i));
+    for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(logits[i], i));
     if (threadIdx.x == 0) count = 0;
-    uint64_t bound = gpu_kth_best(head, p.k);
-    if (bound == GPU_NAN || p.k == 1) {
+    uint64_t bound = gpu_kth_best(head, k);
+    if (bound == GPU_NAN || k == 1) {
         if (threadIdx.x == 0) best[0] = bound;
         return;
     }
     if (head >= bound)
         for (int i = first; i < p.n; i += step) {
-            uint64_t key = gpu_key(p.logits[i], i);
+            uint64_t key = gpu_key(logits[i], i);
             if (key >= bound) keys[atomicAdd(&count, 1)] = key;
         }
     __syncthreads();
-    gpu_order(keys, count, p.k, best);
+    gpu_order(keys, count, k, best);
 }
 
-/* sample(), from the candidates best first: each thread weighs one, one thread adds. */
-__device__ __forceinline__ int32_t gpu_draw_one(const gpu_sampling *p, const uint64_t *top, double *weight) {
-    int taken = 0, most = p->k;
+/* sample(), from the candidates best first: each thread weighs one, one thread adds. position: of the token. */
+__device__ __forceinline__ int32_t gpu_draw_one(const gpu_how *how, const uint64_t *top, double *weight, uint64_t position) {
+    int taken = 0, most = how->k;
     float best = gpu_key_logit(top[0]);
     if (threadIdx.x < most)
-        weight[threadIdx.x] = exp((double)(gpu_key_logit(top[threadIdx.x]) - best) / p->temperature);
+        weight[threadIdx.x] = exp((double)(gpu_key_logit(top[threadIdx.x]) - best) / how->temperature);
     __syncthreads();
     if (threadIdx.x) return 0;
     double total = 0, limit = INFINITY, sum = 0, mass = 0;
-    if (p->top_p > 0 && p->top_p < 1) {
+    if (how->top_p > 0 && how->top_p < 1) {
         for (int i = 0; i < most; i++) total += weight[i];
-        limit = p->top_p * total;
+        limit = how->top_p * total;
     }
-    while (taken < most && sum < limit && !(taken && weight[taken] < p->min_p)) sum += weight[taken++];
-    double draw = gpu_uniform(p->seed, p->position) * sum;
+    while (taken < most && sum < limit && !(taken && weight[taken] < how->min_p)) sum += weight[taken++];
+    double draw = gpu_uniform(how->seed, position) * sum;
     for (int i = 0; i < taken; i++) {
         mass += weight[i];
         if (draw < mass) return (int32_t)~(uint32_t)top[i];
@@ -3845,74 +3936,116 @@ __device__ __forceinline__ int32_t gpu_draw_one(const gpu_sampling *p, const uin
     return (int32_t)~(uint32_t)top[taken - 1];
 }
 
-/* The token, where all who need it look. The next step is written for a token that exists, even if this is none. */
-__device__ __forceinline__ void gpu_tell(const gpu_sampling *p, int32_t id) {
-    if (p->id) *p->id = id;
-    if (p->next) {
-        p->next->position = p->next_position;
-        p->next->replay = p->next_replay;
-        p->next->ids[0] = id < 0 ? 0 : id;
-    }
-    __threadfence_system();
-    if (p->slot) *p->slot = (uint64_t)p->sequence << 32 | (uint32_t)id;
-    __threadfence_system();
-}
-
-/* One block. It does not trigger: the next kernel may read gpu_step before its wait, and this one writes it. */
-__global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
+/* The token of a row, from what gpu_pick found; -1: a logit is NaN. For thread 0 of the only block. */
+__device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uint64_t position) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
     __shared__ double weight[GPU_TOP_K];
     __shared__ int count;
-    const uint64_t *mine = p.picks + (size_t)threadIdx.x * GPU_TOP_K;
-    int32_t id;
-    gpu_wait();
+    const uint64_t *mine = p.picks + (size_t)(row * GPU_PICKS + threadIdx.x) * GPU_TOP_K;
+    const int k = p.how->k;
     uint64_t head = threadIdx.x < p.blocks ? mine[0] : 0;
     if (threadIdx.x == 0) count = 0;
-    uint64_t bound = gpu_kth_best(head, p.k);
-    if (bound == GPU_NAN || p.k == 1) {
-        if (threadIdx.x == 0) gpu_tell(&p, bound == GPU_NAN ? -1 : (int32_t)~(uint32_t)bound);
-        return;
-    }
+    uint64_t bound = gpu_kth_best(head, k);
+    if (bound == GPU_NAN) return -1;
+    if (k == 1) return (int32_t)~(uint32_t)bound;
     uint64_t key = head;
-    for (int i = 0; i < p.k && key >= bound; i += 4)        /* its keys come best first */
+    for (int i = 0; i < k && key >= bound; i += 4)          /* its keys come best first */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            key = i + j < p.k ? mine[i + j] : 0;
+            key = i + j < k ? mine[i + j] : 0;
             if (key >= bound) keys[atomicAdd(&count, 1)] = key;
         }
     __syncthreads();
-    gpu_order(keys, count, p.k, top);
+    gpu_order(keys, count, k, top);
     __syncthreads();
-    id = isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(&p, top, weight) : (int32_t)~(uint32_t)top[0];
-    if (threadIdx.x == 0) gpu_tell(&p, id);
+    return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.how, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
-__global__ void gpu_begin_kernel(const __grid_constant__ gpu_begin_params p) {
+/* A random token, for simulations; place: in the step. */
+__device__ __forceinline__ int32_t gpu_random_token(const gpu_sampling &p, int place) {
+    return (int32_t)(gpu_uniform(p.step->sequence, (uint64_t)(GPU_ROWS + place)) * p.n);
+}
+
+/* Tells the host `count` ids. */
+__device__ __forceinline__ void gpu_tell(const gpu_sampling &p, const int32_t *ids, int count) {
+    for (int i = 0; i < count; i++) p.answer->ids[i] = ids[i];
+    __threadfence_system();
+    p.answer->told = (uint64_t)++p.step->sequence << 32 | (uint32_t)count;
+    __threadfence_system();
+}
+
+/* One token, in one block: the first of the next step, told to the host, or a draft. An id that does not exist is told,
+   but not run. This kernel and the next do not trigger: those after them may read gpu_step before their wait. */
+__global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
+    gpu_wait();
+    int32_t id = gpu_token(p, 0, (uint64_t)p.position);
+    if (threadIdx.x) return;
+    if (p.how->simulate) id = gpu_random_token(p, p.draft);
+    p.step->ids[p.draft] = id < 0 ? 0 : id;
+    if (!p.answer) return;
+    p.step->position = p.position;
+    p.step->replay = p.replay;
+    gpu_tell(p, &id, 1);
+}
+
+/* Verification. Row t of the block that was computed says which token comes at position + t + 1, chosen as always for that
+   position. As long as that is the block's next token, a draft, its row was computed for the right text, and counts. So
+   the next step keeps the rows up to the first surprise, and that begins it. One block. */
+__global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
+    __shared__ int32_t ids[GPU_ROWS];
+    __shared__ int kept, go_on;
+    gpu_wait();
+    const int position = p.step->position;
+    for (int t = 0; t < p.T; t++) {
+        int32_t id = gpu_token(p, t, (uint64_t)(position + t + 1));
+        if (threadIdx.x == 0) {
+            go_on = t + 1 < p.T && id == p.step->ids[t + 1];
+            if (p.how->simulate) {
+                go_on = t + 1 < p.T && gpu_uniform(p.step->sequence, (uint64_t)t) < p.how->accept[t];
+                id = go_on ? p.step->ids[t + 1] : gpu_random_token(p, 0);
+            }
+            ids[t] = id;
+            kept = t + 1;
+        }
+        __syncthreads();
+        if (!go_on) break;
+    }
+    if (threadIdx.x) return;
+    p.step->position = position + kept;
+    p.step->replay = kept;
+    p.step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
+    gpu_tell(p, ids, kept);
+}
+
+__global__ void gpu_put_step_kernel(const __grid_constant__ gpu_put_step p) {
     *p.to = p.value;
 }
 
-/* Chooses a token; gpu_can_sample has been asked. */
-static void gpu_sample(gpu_queue *q, const gpu_sampling *sampling) {
+__global__ void gpu_put_how_kernel(const __grid_constant__ gpu_put_how p) {
+    *p.to = p.value;
+}
+
+/* Chooses tokens by `choose`, gpu_draw or gpu_accept; gpu_can_sample has been asked. Counts as the stage `as`. */
+static void gpu_sample(gpu_queue *q, enum gpu_stage as, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
     gpu_sampling p = *sampling;
     int fewest = (p.n - 1) / (GPU_THREADS * GPU_PICK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
-    p.k = p.temperature > 0 ? p.top_k : 1;
     p.blocks = q->sms < most ? q->sms : most;
     if (p.blocks > GPU_PICKS) p.blocks = GPU_PICKS;
     if (p.blocks < fewest) p.blocks = fewest;
-    gpu_launch(q, GPU_HEAD, "", gpu_pick, p.blocks, 1, 0, &p);
-    gpu_launch(q, GPU_HEAD, "", gpu_draw, 1, 1, 0, &p);
+    gpu_launch(q, as, "", gpu_pick, p.blocks, p.T, 0, &p);
+    gpu_launch(q, as, "", choose, 1, 1, 0, &p);
 }
 
-/* *step = *value, behind all that was queued and before all that will be: a launch that neither overlaps. */
-static void gpu_begin(gpu_queue *q, gpu_step *step, const gpu_step *value) {
-    gpu_begin_params p;
+/* *to = value, behind all that was queued and before all that will be: a launch that neither overlaps. */
+template <class P, class V> static void gpu_put(gpu_queue *q, void (*kernel)(P), V *to, const V *value) {
+    P p;
     cudaLaunchConfig_t c = {};
     if (q->status != cudaSuccess) return;
     c.gridDim = dim3(1);
     c.blockDim = dim3(1);
     c.stream = q->stream;
-    p.to = step;
+    p.to = to;
     p.value = *value;
-    gpu_check(q, cudaLaunchKernelEx(&c, gpu_begin_kernel, p), "begin");
+    gpu_check(q, cudaLaunchKernelEx(&c, kernel, p), "writing a step");
 }
 #endif

@@ -108,32 +108,34 @@ static void catch_interrupt(int once) {
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
        SELFTEST = 512 };
-enum { STOPS_MAX = 16, LIST_MAX = 16 };
+enum { STOPS_MAX = 16, LIST_MAX = 16, DRAFTS_MAX = 3 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
 typedef struct list { int value[LIST_MAX], count; } list;
+typedef struct reals { double value[DRAFTS_MAX]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
-    const char *model, *prompt, *system, *tokens, *output, *mtp, *topic, *device, *synthetic, *json;
+    const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
     texts stop;
     list prompts, depths, rows;
+    reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
-    int kv, sms, stages, verbose;
-    double temperature, top_p, min_p;
+    int kv, sms, stages, verbose, mtp, draft_rows, verify;
+    double temperature, top_p, min_p, overlap;
 } options;
 
 static options defaults(void) {
     options o;
     memset(&o, 0, sizeof o);
     o.top_k = -1;
-    o.temperature = o.top_p = o.min_p = -1;
+    o.temperature = o.top_p = o.min_p = o.overlap = -1;
     o.repeat = 3;
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, DEVICE, KV };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP };
 
 typedef struct option {
     const char *name, *value;              // value: how the help calls it
@@ -157,7 +159,8 @@ static const option option_table[] = {
     {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
-    {"--mtp", "OUT.f32", TEXT, AT(mtp), 0, 0, LOGITS, "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
+    {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
+     "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
     {"--chunk", "N", WHOLE, AT(chunk), 1, 65536, LOGITS, "tokens computed at a time"},
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
@@ -173,9 +176,15 @@ static const option option_table[] = {
      "context depths to decode at (default: 0,1024; on a GPU 0,4096,32768,131072)"},
     {"--rows", "N,N...", LIST, AT(rows), 1, 4, BENCH, "GPU: tokens decoded in one step (default: 1,2,3,4)"},
     {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH,
-     "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000)"},
+     "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000); with --ask of an answer (128)"},
     {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH,
      "measurements of which the median counts (default: 3); not for decoding on a GPU"},
+    {"--ask", "FILE", TEXT, AT(ask), 0, 0, BENCH,
+     "instead: answer its questions, one a line, without and with speculation, and compare"},
+    {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
+     "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
+    {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
+     "with --accept: share of its experts that a row takes from the row before it, simulated"},
     {"--synthetic", "NAME[:FORMAT]", TEXT, AT(synthetic), 0, 0, BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
@@ -187,6 +196,12 @@ static const option option_table[] = {
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
+    {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH,
+     "tokens to draft for each pass; auto: as many as pay (default)"},
+    {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH,
+     "drafts come from the first N tokens of the vocabulary (default: 65536)"},
+    {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
+     "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: blocks for N multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH,
      "threads, on the CPU (default: one for each processor)"},
@@ -253,18 +268,34 @@ static int parse_switch(const char *text, int *out) {
     return 1;
 }
 
+// Takes the first item off a list with commas; *text is NULL after the last one. 0: too long to be a number.
+static int next_item(const char **text, char item[32]) {
+    size_t length = strcspn(*text, ",");
+    if (length >= 32) return 0;
+    memcpy(item, *text, length);
+    item[length] = 0;
+    *text = (*text)[length] ? *text + length + 1 : NULL;
+    return 1;
+}
+
 static int parse_list(const char *text, double low, double high, list *out) {
-    char item[16];
-    out->count = 0;
-    for (;;) {
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof item || out->count == LIST_MAX) return 0;
-        memcpy(item, text, length);
-        item[length] = 0;
-        if (!parse_whole(item, low, high, &out->value[out->count++])) return 0;
-        if (!text[length]) return 1;
-        text += length + 1;
-    }
+    char item[32];
+    for (out->count = 0; text; out->count++)
+        if (out->count == LIST_MAX || !next_item(&text, item) ||
+            !parse_whole(item, low, high, &out->value[out->count]))
+            return 0;
+    return 1;
+}
+
+// Those that are missing are as the last one.
+static int parse_reals(const char *text, double low, double high, reals *out) {
+    char item[32];
+    for (out->count = 0; text; out->count++)
+        if (out->count == DRAFTS_MAX || !next_item(&text, item) ||
+            !parse_real(item, low, high, &out->value[out->count]))
+            return 0;
+    for (int i = out->count; i < DRAFTS_MAX; i++) out->value[i] = out->value[i - 1];
+    return 1;
 }
 
 static int parse_device(const char *text, const char **out) {
@@ -279,6 +310,14 @@ static int parse_kv(const char *text, int *out) {
     for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
         if (strcmp(text, kv_names[kv]) == 0) return *out = kv;
     return 0;
+}
+
+static int parse_mtp(const char *text, int *out) {
+    *out = MOTE_MTP_AUTO;
+    if (strcmp(text, "auto") == 0) return 1;
+    if (!parse_whole(text, 0, DRAFTS_MAX, out)) return 0;
+    if (*out == 0) *out = MOTE_MTP_OFF;
+    return 1;
 }
 
 // Stores one option's value. Returns NULL, or what the option needs instead of this value.
@@ -298,6 +337,8 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
+    case MTP: return parse_mtp(value, at) ? NULL : "auto, 0, 1, 2 or 3";
+    case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : "up to 3 numbers with commas between them";
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
     }
 }
@@ -418,7 +459,7 @@ static int find_bundled(char *path, size_t capacity) {
 // The model that the options name. With --synthetic it is made up instead.
 static int open_model(options *o, int parts, mote_model **model) {
     static char bundled[PATH_MAX + 16];
-    mote_options how = {parts, callbacks(), o->device};
+    mote_options how = {parts, callbacks(), o->device, o->draft_rows};
     mote_error error = {0, ""};
     int code;
     if (!o->model && !o->synthetic) {
@@ -478,7 +519,7 @@ static int log_launches(const mote_info *info, const options *o, mote_session *s
 }
 
 static mote_session_options session_options(const options *o) {
-    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), o->kv, 0, o->sms};
+    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), o->kv, o->mtp, o->sms};
     return s;
 }
 
@@ -673,6 +714,7 @@ static mote_generation generation_for(const options *o, const mote_sampling *sam
     g.system = o->system;
     g.think = o->think;
     g.raw = o->raw;
+    g.verify = o->verify;
     g.on_text = on_text;
     g.on_token = on_token;
     g.user = s;
@@ -777,12 +819,16 @@ typedef struct chat_command {
     void (*function)(chat *c, const char *argument);   // argument: "" when there is none
 } chat_command;
 
-// Remarks of the chat itself: never into a pipe that wants answers.
+// Where remarks of the chat itself go: never into a pipe that wants answers.
+static FILE *remarks(const chat *c) {
+    return c->styled ? stdout : stderr;
+}
+
 __attribute__((format(printf, 2, 3)))
 static void say(const chat *c, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(c->styled ? stdout : stderr, format, arguments);
+    vfprintf(remarks(c), format, arguments);
     va_end(arguments);
 }
 
@@ -816,18 +862,56 @@ static void chat_fail(chat *c, const mote_error *error) {
         complain(0, "the context holds %d tokens: /reset starts anew, /undo takes a turn back", c->context);
 }
 
-static void chat_stats(const chat *c, const mote_result *r) {
+// What speculation did since `before`.
+static mote_speculation speculation_since(const mote_session *session, const mote_speculation *before) {
+    mote_speculation s;
+    mote_speculation_of(session, &s);
+    for (int k = 0; k <= DRAFTS_MAX; k++) s.passes[k] -= before->passes[k];
+    for (int k = 0; k < DRAFTS_MAX; k++) {
+        s.drafted[k] -= before->drafted[k];
+        s.accepted[k] -= before->accepted[k];
+    }
+    s.tokens -= before->tokens;
+    return s;
+}
+
+static double tokens_per_pass(const mote_speculation *s) {
+    return (double)s->tokens / (double)(s->passes[0] + s->passes[1] + s->passes[2] + s->passes[3]);
+}
+
+// At most three lines.
+static void print_speculation(FILE *out, const mote_speculation *s) {
+    static const char *const names[] = {"first", "second", "third"};
+    int priced = 0;
+    fprintf(out, " %.2f tokens per pass; drafts accepted:%s", tokens_per_pass(s), s->drafted[0] ? "" : " none");
+    for (int k = 0; k < DRAFTS_MAX; k++)
+        if (s->drafted[k])
+            fprintf(out, "%s %s %.0f %%", k ? "," : "", names[k],
+                    100.0 * (double)s->accepted[k] / (double)s->drafted[k]);
+    fprintf(out, "; passes with 0, 1, 2, 3: %" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "; now %d\n", s->passes[0],
+            s->passes[1], s->passes[2], s->passes[3], s->depth);
+    for (int k = 1; k <= DRAFTS_MAX; k++)
+        if (s->cost[0] > 0 && s->cost[k] > 0)
+            fprintf(out, "%s %.2f with %d (%.0f %% drafting)", priced++ ? "," : " cost of a pass, plain = 1:",
+                    s->cost[k] / s->cost[0], k, 100 * s->draft[k] / s->cost[k]);
+    fprintf(out, "%s depths of the last passes: %s\n", priced ? "\n" : "", s->recent);
+}
+
+static void chat_stats(const chat *c, const mote_result *r, const mote_speculation *before) {
+    mote_speculation speculation = speculation_since(c->session, before);
     size_t used;
     mote_tokens(c->session, &used);
     say(c, "[read %d tokens, %.1f tok/s; wrote %d, %.1f tok/s; context %zu of %d]\n", r->prompt_tokens,
         r->prompt_seconds > 0 ? r->prompt_tokens / r->prompt_seconds : 0, r->generated_tokens,
         r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, used, c->context);
+    if (speculation.drafted[0]) print_speculation(remarks(c), &speculation);
 }
 
 static void chat_turn(chat *c) {
     screen s = {c->styled, MOTE_ANSWER, 0, 0, 0};
     mote_generation g = generation_for(c->o, &c->sampling, &s);
     mote_result result;
+    mote_speculation before;
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
     interrupted = 0;
@@ -835,6 +919,7 @@ static void chat_turn(chat *c) {
         chat_fail(c, &error);
         return;
     }
+    mote_speculation_of(c->session, &before);
     int code = mote_ask(c->session, c->message.data, &g, &result, &error);
     if (!code || s.last) end_screen(&s);
     if (code) {
@@ -844,7 +929,7 @@ static void chat_turn(chat *c) {
     }
     if (interrupted) say(c, "[stopped]\n");
     if (result.stop == MOTE_STOP_CONTEXT) say(c, "[context of %d tokens full: /reset starts anew]\n", c->context);
-    if (c->show_stats) chat_stats(c, &result);
+    if (c->show_stats) chat_stats(c, &result, &before);
 }
 
 // Commands of the chat.
@@ -934,7 +1019,7 @@ static const chat_command chat_commands[] = {
     {"/save", "FILE", "save the conversation", chat_save},
     {"/load", "FILE", "go on with a saved one", chat_load},
     {"/undo", "", "take the last turn back", chat_undo},
-    {"/stats", "", "tokens per second after each answer, on or off", chat_toggle_stats},
+    {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats},
     {"/quit", "", "leave (also Ctrl-D)", chat_quit},
 };
 enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
@@ -1153,10 +1238,11 @@ static int logits_to_files(mote_session *session, const options *o, const bytes 
     FILE *out = fopen(o->output, "wb"), *mtp = NULL;
     if (!out) return complain(EXIT_FAILURE, "%s: %s", o->output, strerror(errno));
     int code = 0;
-    if (o->mtp && !(mtp = fopen(o->mtp, "wb"))) code = complain(EXIT_FAILURE, "%s: %s", o->mtp, strerror(errno));
+    if (o->mtp_output && !(mtp = fopen(o->mtp_output, "wb")))
+        code = complain(EXIT_FAILURE, "%s: %s", o->mtp_output, strerror(errno));
     if (!code) code = write_logits(session, (const int32_t *)(const void *)tokens->data, count, piece, vocab, out, mtp);
     code = close_output(out, o->output, code);
-    if (mtp && close_output(mtp, o->mtp, code) && !code) {
+    if (mtp && close_output(mtp, o->mtp_output, code) && !code) {
         remove(o->output);
         code = EXIT_FAILURE;
     }
@@ -1169,11 +1255,13 @@ static int command_logits(options *o) {
     mote_session *session = NULL;
     size_t count = 0;
     if (!o->tokens || !o->output) return complain(EXIT_USAGE, "logits: --tokens FILE.i32 and -o OUT.f32 are needed");
-    if (o->mtp && !strcmp(o->mtp, o->output)) return complain(EXIT_USAGE, "logits: -o and --mtp name the same file");
+    if (o->mtp_output && !strcmp(o->mtp_output, o->output))
+        return complain(EXIT_USAGE, "logits: -o and --mtp name the same file");
     catch_interrupt(1);
     int code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
     const mote_info *info = code ? NULL : mote_model_info(model);
-    if (!code && o->mtp && !info->mtp_layers) code = complain(EXIT_FAILURE, "%s: the model has no MTP layer", o->model);
+    if (!code && o->mtp_output && !info->mtp_layers)
+        code = complain(EXIT_FAILURE, "%s: the model has no MTP layer", o->model);
     if (!code) code = read_tokens(o->tokens, info->vocab_size, &tokens, &count);
     if (!code) {
         o->context = count > INT_MAX ? INT_MAX : (int)count;
@@ -1255,7 +1343,7 @@ static int command_info(options *o) {
     mote_memory plan;
     mote_error error = {0, ""};
     int code = open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device};
+    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device, 0};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
     if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
@@ -1277,17 +1365,23 @@ static int command_info(options *o) {
 // half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
 // chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
 
+typedef struct question { char *text; int line; bytes first; } question;       // first: token ids of its first answer
+typedef struct side { mote_session *session; double tokens, seconds; } side;   // of a comparison: what it generated
+
 typedef struct bench {
     const options *o;
     const mote_info *info;
     mote_session *session;
     int32_t *ids;                          // enough for the longest prompt and depth
+    bytes file;                            // of --ask, and the questions in it
+    question *questions;
+    int question_count;
     FILE *table, *json;                    // json: NULL when not wanted
     int json_rows;
     double ceiling;                        // bytes per second; NAN on the CPU
 } bench;
 
-typedef struct timing { double median, low, high; } timing;    // tokens per second
+typedef struct timing { double median, low, high; } timing;    // tokens per second, or ratios of them
 
 static double seconds(void) {
     struct timespec t;
@@ -1475,13 +1569,16 @@ static int bench_decode_cpu(bench *b) {
 
 // Decoding on a GPU.
 
-static int measure(const bench *b, int depth, int rows, unsigned stages, mote_measurement *m) {
+static int measure(const bench *b, int depth, int rows, int drafts, unsigned stages, mote_measurement *m) {
     mote_error error = {0, ""};
     memset(m, 0, sizeof *m);
     m->rows = rows;
     m->depth = depth;
     m->steps = b->o->steps;
     m->stages = stages;
+    m->drafts = drafts;
+    for (int k = 0; k < drafts; k++) m->accept[k] = b->o->accept.value[k];
+    if (drafts && b->o->overlap > 0) m->overlap = b->o->overlap;
     if (mote_measure(b->session, m, &error)) return report(&error);
     return interrupted ? EXIT_INTERRUPTED : 0;
 }
@@ -1538,9 +1635,52 @@ static int bench_decode_gpu(bench *b) {
         double one = NAN;
         for (int k = 0; k < o->rows.count && !code; k++) {
             mote_measurement m;
-            code = measure(b, o->depths.value[i], o->rows.value[k], 0, &m);
+            code = measure(b, o->depths.value[i], o->rows.value[k], 0, 0, &m);
             if (!code && m.rows == 1) one = m.median;
             if (!code) print_step(b, &m, one);
+        }
+    }
+    return code;
+}
+
+// plain: seconds of a step without drafts at this depth.
+static void print_cycle(bench *b, const mote_measurement *m, double plain) {
+    begin_row(b, "speculation_simulated", "simulated", 9);
+    put(b, "depth", m->depth, 1, 7, 0);
+    put(b, "drafts", m->drafts, 1, 7, 0);
+    put(b, "accept_1", m->accept[0], 1, 6, 2);
+    put(b, "accept_2", m->drafts > 1 ? m->accept[1] : NAN, 1, 6, 2);
+    put(b, "accept_3", m->drafts > 2 ? m->accept[2] : NAN, 1, 6, 2);
+    put(b, "overlap", m->overlap, 1, 8, 2);
+    put(b, "tokens_per_cycle", m->tokens, 1, 7, 2);
+    put(b, "seconds", m->median, 1e3, 9, 3);
+    put(b, "fastest", m->fastest, 1, 0, 0);
+    put(b, "slowest", m->slowest, 1, 0, 0);
+    put(b, "seconds_wall", m->wall, 1, 0, 0);
+    put(b, "relative_to_plain", m->median / plain, 1, 8, 2);
+    put(b, "verify", m->verify, 1e3, 8, 3);
+    put(b, "choose", m->choose, 1e3, 8, 3);
+    put(b, "draft", m->draft, 1e3, 8, 3);
+    put(b, "tokens_per_second", m->tokens / m->median, 1, 9, 1);
+    put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 9, 1);
+    put(b, "speedup", m->tokens / m->median * plain, 1, 9, 2);
+    put(b, "idle", (m->wall - m->median) / m->wall, 100, 7, 1);
+    end_row(b);
+}
+
+// Cycles of verifying drafts, accepting them at the rates asked for, and drafting again, on random tokens.
+static int bench_speculation(bench *b) {
+    const options *o = b->o;
+    int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
+    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%8s%7s%9s%8s%8s%8s%8s%9s%9s%9s%7s\n", "", "depth",
+            "drafts", "accepted", "overlap", "tokens", "ms/cycle", "x plain", "verify", "choose", "draft", "tok/s",
+            "by wall", "speed-up", "idle%");
+    for (int i = 0; i < o->depths.count && !code; i++) {
+        mote_measurement plain, m;
+        code = measure(b, o->depths.value[i], 1, 0, 0, &plain);
+        for (int drafts = least; drafts <= most && !code; drafts++) {
+            code = measure(b, o->depths.value[i], drafts + 1, drafts, 0, &m);
+            if (!code) print_cycle(b, &m, plain.median);
         }
     }
     return code;
@@ -1575,16 +1715,150 @@ static int bench_stages(bench *b) {
                        (info->mtp_layers ? 0 : MOTE_STAGE_MTP);
     int depth = b->o->depths.value[0], rows = b->o->rows.value[0];
     mote_measurement all, m;
-    int code = measure(b, depth, rows, 0, &all);
+    int code = measure(b, depth, rows, 0, 0, &all);
     if (code) return code;
     fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%9s%9s\n", "", "launches", "us/step", "fastest", "slowest",
             "of all%", "MB/step", "GB/s", "ceiling%");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && !code; i++) {
         if (parts[i].stages & lacking) continue;
-        code = measure(b, depth, rows, parts[i].stages, &m);
+        code = measure(b, depth, rows, 0, parts[i].stages, &m);
         if (!code) print_stage(b, parts[i].name, &m, all.median);
     }
     if (!code) print_stage(b, "all", &all, all.median);
+    return code;
+}
+
+// Real text: the questions of a file, answered by a session that does not speculate and by one that does.
+
+static int read_questions(bench *b, const char *path) {
+    size_t lines = 1;
+    FILE *in = fopen(path, "r");
+    if (!in) return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+    int code = read_all(in, path, &b->file);
+    fclose(in);
+    if (code) return code;
+    if (strlen(b->file.data) != b->file.size) return complain(EXIT_FAILURE, "%s: holds a zero byte", path);
+    for (size_t i = 0; i < b->file.size; i++) lines += b->file.data[i] == '\n';
+    b->questions = calloc(lines, sizeof *b->questions);
+    if (!b->questions) return complain(EXIT_FAILURE, "out of memory for %zu questions", lines);
+    char *rest = b->file.data, *line;
+    for (int number = 1; (line = strsep(&rest, "\n")); number++) {
+        question q = {line, number, {NULL, 0, 0}};
+        line[strcspn(line, "\r")] = 0;
+        if (line[strspn(line, " \t")]) b->questions[b->question_count++] = q;
+    }
+    return b->question_count ? 0 : complain(EXIT_FAILURE, "%s: holds no questions", path);
+}
+
+static int on_asked(void *user, int32_t id) {
+    return append(user, (const char *)&id, sizeof id);
+}
+
+// The answer to one question into `ids`; adds to the tokens and seconds of the side.
+static int ask(const bench *b, const question *q, side *of, bytes *ids) {
+    mote_sampling greedy;
+    mote_generation g;
+    mote_result result;
+    mote_error error = {0, ""};
+    memset(&greedy, 0, sizeof greedy);
+    memset(&g, 0, sizeof g);
+    g.sampling = &greedy;
+    g.max_tokens = b->o->steps;
+    g.on_token = on_asked;
+    g.user = ids;
+    ids->size = 0;
+    if (append(ids, "", 0)) return EXIT_FAILURE;
+    mote_reset(of->session);
+    int code = mote_ask(of->session, q->text, &g, &result, &error);
+    if (code == MOTE_ECANCELLED) return report(&error);
+    if (code) return complain(EXIT_FAILURE, "%s: line %d: %s", b->o->ask, q->line, error.message);
+    if (result.stop == MOTE_STOP_CALLBACK) return interrupted ? EXIT_INTERRUPTED : EXIT_FAILURE;
+    of->tokens += result.generated_tokens;
+    of->seconds += result.generate_seconds;
+    return 0;
+}
+
+// All questions once; *rate: tokens per second. An answer that is not the first one to its question differs.
+static int ask_all(bench *b, side *of, double *rate, int *differing) {
+    side before = *of;
+    bytes ids = {NULL, 0, 0};
+    int code = 0;
+    for (int i = 0; i < b->question_count && !code; i++) {
+        question *q = &b->questions[i];
+        int first = !q->first.data;
+        code = ask(b, q, of, first ? &q->first : &ids);
+        if (!code && !first && (ids.size != q->first.size || memcmp(ids.data, q->first.data, ids.size))) ++*differing;
+    }
+    *rate = (of->tokens - before.tokens) / (of->seconds - before.seconds);
+    free(ids.data);
+    return code;
+}
+
+static void put_speculation(const bench *b, const mote_speculation *s) {
+    char name[32];
+    put(b, "tokens_per_pass", tokens_per_pass(s), 1, 0, 0);
+    for (int k = 0; k <= DRAFTS_MAX; k++) {
+        snprintf(name, sizeof name, "passes_%d", k);
+        put(b, name, (double)s->passes[k], 1, 0, 0);
+        snprintf(name, sizeof name, "seconds_%d", k);
+        put(b, name, s->cost[k] > 0 ? s->cost[k] : NAN, 1, 0, 0);
+        snprintf(name, sizeof name, "drafting_%d", k);
+        put(b, name, s->cost[k] > 0 ? s->draft[k] : NAN, 1, 0, 0);
+        if (k == 0) continue;
+        snprintf(name, sizeof name, "accept_%d", k);
+        put(b, name, (double)s->accepted[k - 1] / (double)s->drafted[k - 1], 1, 0, 0);
+    }
+    if (b->json) fputs(", ", b->json);
+    if (b->json) json_text(b->json, "recent", s->recent);
+}
+
+static void print_asked(bench *b, const side *off, const side *on, timing ratio, int differing) {
+    mote_speculation s;
+    mote_speculation_of(on->session, &s);
+    fprintf(b->table, "%d questions, at most %d tokens an answer, %d rounds without speculation and with it\n",
+            b->question_count, b->o->steps, b->o->repeat);
+    fprintf(b->table, "%-8s%10s%10s%10s%9s%9s%9s%11s\n", "", "tokens", "tok/s off", "tok/s on", "ratio", "lowest",
+            "highest", "differing");
+    begin_row(b, "ask", "ask", 8);
+    put(b, "questions", b->question_count, 1, 0, 0);
+    put(b, "rounds", b->o->repeat, 1, 0, 0);
+    put(b, "tokens", on->tokens, 1, 10, 0);
+    put(b, "tokens_per_second_off", off->tokens / off->seconds, 1, 10, 1);
+    put(b, "tokens_per_second_on", on->tokens / on->seconds, 1, 10, 1);
+    put(b, "ratio", ratio.median, 1, 9, 2);
+    put(b, "ratio_lowest", ratio.low, 1, 9, 2);
+    put(b, "ratio_highest", ratio.high, 1, 9, 2);
+    put(b, "differing", differing, 1, 11, 0);
+    put_speculation(b, &s);
+    end_row(b);
+    if (s.tokens) print_speculation(b->table, &s);
+}
+
+static int bench_ask(bench *b, options *o, const mote_model *model) {
+    options plain = *o;
+    side off = {NULL, 0, 0}, on = {NULL, 0, 0};
+    double ratios[99], slow, fast;
+    int differing = 0;
+    if (!b->info->chat_template)
+        return complain(EXIT_FAILURE, "%s: no chat template mote knows, which --ask needs", o->model);
+    if (!o->steps) plain.steps = o->steps = 128;
+    plain.mtp = MOTE_MTP_OFF;
+    plain.verbose = 0;
+    int code = open_session(model, &plain, &b->session);
+    off.session = b->session;
+    if (!code) code = open_session(model, o, &on.session);
+    if (!code) print_head(b, o->model);
+    if (!code) json_head(b, o->model);
+    for (int r = 0; r < o->repeat && !code; r++) {
+        code = ask_all(b, &off, &slow, &differing);
+        if (!code) code = ask_all(b, &on, &fast, &differing);
+        ratios[r] = fast / slow;
+    }
+    if (!code) print_asked(b, &off, &on, summarise(ratios, o->repeat), differing);
+    if (!code && b->json) fputs("\n]}\n", b->json);
+    if (!code && differing)
+        code = complain(EXIT_FAILURE, "bench: %d answers differ: mote run --verify-spec tells where", differing);
+    mote_session_close(on.session);
     return code;
 }
 
@@ -1599,7 +1873,7 @@ static void add_defaults(list *l, const int *values, int count, int limit) {
 static int plan_bench(options *o, const mote_info *info) {
     static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
                      rows[] = {1, 2, 3, 4};
-    int gpu = on_gpu(info), most = 1, need = 0;
+    int gpu = on_gpu(info), most = o->accept.count ? DRAFTS_MAX + 1 : 1, need = 0;
     int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
     if (gpu) add_defaults(&o->rows, rows, 4, 4);
     for (int i = 0; i < o->rows.count; i++)
@@ -1630,8 +1904,11 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
     b->info = mote_model_info(model);
-    if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms))
-        return complain(EXIT_FAILURE, "bench: --rows, --stages and --sms are for a GPU, but the model is on the CPU");
+    if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms || o->accept.count))
+        return complain(EXIT_FAILURE,
+                        "bench: --rows, --stages, --sms and --accept are for a GPU, but the model is on the CPU");
+    if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
+    if (o->ask) return bench_ask(b, o, model);
     if (on_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
@@ -1642,27 +1919,44 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     json_head(b, name);
     code = bench_prefill(b);
     if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);
+    if (!code && o->accept.count) code = bench_speculation(b);
     if (!code && o->stages && o->depths.count) code = bench_stages(b);
     if (b->json) fputs("\n]}\n", b->json);
     return code;
 }
 
+static int bench_usage(const options *o) {
+    if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
+    if (o->ask && o->synthetic) return complain(EXIT_USAGE, "bench: --ask needs text: not with --synthetic");
+    if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
+        return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
+    if (o->overlap >= 0 && !o->accept.count)
+        return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
+    if (o->accept.count && o->mtp == MOTE_MTP_OFF)
+        return complain(EXIT_USAGE, "bench: --accept needs drafts: not with --mtp 0");
+    return 0;
+}
+
 static int command_bench(options *o) {
     mote_model *model = NULL;
     bench b;
-    int code = 0, json_to_screen = o->json && strcmp(o->json, "-") == 0;
+    int code = bench_usage(o), json_to_screen = o->json && strcmp(o->json, "-") == 0;
+    if (code) return code;
     memset(&b, 0, sizeof b);
     b.o = o;
     b.table = json_to_screen ? stderr : stdout;
     b.ceiling = NAN;
-    if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
     if (json_to_screen) b.json = stdout;
     else if (o->json && !(b.json = fopen(o->json, "w")))
         return complain(EXIT_FAILURE, "%s: %s", o->json, strerror(errno));
     catch_interrupt(1);
-    code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
+    if (o->ask) code = read_questions(&b, o->ask);
+    if (!code) code = open_model(o, o->ask ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
     if (!code) code = bench_model(&b, o, model);
     if (b.json && !json_to_screen) code = close_output(b.json, o->json, code);
+    for (int i = 0; i < b.question_count; i++) free(b.questions[i].first.data);
+    free(b.questions);
+    free(b.file.data);
     free(b.ids);
     mote_session_close(b.session);
     mote_close(model);
@@ -1744,7 +2038,7 @@ static void print_usage(const command *c) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const option *d = &option_table[i];
         if (!(d->commands & c->bit)) continue;
-        printf("  %-12s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
+        printf("  %-14s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
     }
 }
 

@@ -726,14 +726,14 @@ static void test_options(const fixture *f) {
     mote_session_options o = options_of(f->T, MOTE_KV_BF16);
     float *mtp = (float *)room(row_bytes(f, f->T));
     mote_session *s;
-    o.no_mtp = 1;
+    o.mtp = MOTE_MTP_OFF;
     s = session_with(f->m, &o);
     feed_to(s, f, 5, "without MTP");
     EXPECT(MOTE_EUNSUPPORTED, mote_feed_logits(s, f->tokens + 5, 2, NULL, mtp, &failure));
     feed_to(s, f, f->T, "without MTP");
     mote_session_close(s);
     free(mtp);
-    o.no_mtp = 0;
+    o.mtp = MOTE_MTP_AUTO;
     o.sms = 3;
     s = session_with(f->m, &o);
     feed_near(s, f, f->T, "on three multiprocessors");

@@ -124,9 +124,11 @@ static void test_help(void) {
               strstr(out.data, "\n  --sms ") && !strstr(out.data, "  -m "),
           "help selftest: %d %s", code, out.data);
     static const struct { const char *command, *options[12]; } news[] = {
-        {"chat", {"--device", "--kv", "-v"}}, {"run", {"--device", "--kv", "-v"}}, {"info", {"--device", "--kv"}},
-        {"logits", {"--device", "--kv"}},
-        {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}}};
+        {"chat", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
+        {"run", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
+        {"info", {"--device", "--kv"}}, {"logits", {"--device", "--kv", "--mtp"}},
+        {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}},
+        {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask"}}};
     for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
         snprintf(line, sizeof line, "mote %s --help", news[i].command);
         shell(line);
@@ -167,6 +169,20 @@ static void test_mistakes(void) {
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
     check_refused("mote bench --rows 1,5", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
+    check_refused("mote run -p x --mtp 4", 2, "--mtp needs auto, 0, 1, 2 or 3, not '4'");
+    check_refused("mote chat --mtp -1", 2, "not '-1'");
+    check_refused("mote bench --mtp off", 2, "not 'off'");
+    check_refused("mote info --mtp 1", 2, "'--mtp'");
+    check_refused("mote run -p x --draft-rows 0", 2, "--draft-rows needs a whole number from 1 to");
+    check_refused("mote bench --verify-spec", 2, "'--verify-spec'");
+    check_refused("mote bench --accept 0.9,1.1", 2, "--accept needs up to 3 numbers with commas between them from 0");
+    check_refused("mote bench --accept 0.9,", 2, "not '0.9,'");
+    check_refused("mote bench --accept 1,1,1,1", 2, "not '1,1,1,1'");
+    check_refused("mote bench --accept 0.8 --overlap 2", 2, "--overlap needs a number from 0 to 1, not '2'");
+    check_refused("mote bench --overlap 0", 2, "--overlap belongs");
+    check_refused("mote bench --accept 0.8 --mtp 0", 2, "not with --mtp 0");
+    check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
+    check_refused("mote bench --ask x --synthetic y", 2, "not with --synthetic");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
     check_refused("mote selftest -m x", 2, "'-m'");
 }
@@ -288,6 +304,7 @@ static void test_devices(void) {
     check_refused("mote bench --device cpu --stages -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --sms 4 -m " FIXTURE, 1, "for a GPU");
     check_refused("mote bench --device cpu --rows 2 -m " FIXTURE, 1, "for a GPU");
+    check_refused("mote bench --device cpu --accept 0.8 -m " FIXTURE, 1, "for a GPU");
     shell("mote info -m " FIXTURE);
     if (strstr(out.data, "\ndevice          cuda")) {
         test_skip("a GPU is here: what is refused without one");
@@ -408,6 +425,63 @@ static void test_chat(void) {
     CHECK(line_count(&out) == 1, "chat went on after /quit: '%s'", out.data);
 }
 
+// The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
+static void test_speculation(void) {
+    static const char *const ways[] = {"auto", "1", "2", "3", "2 --draft-rows 100", "2 --verify-spec", "--verify-spec"};
+    static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
+    static text plain;
+    char line[256];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 60 %s --mtp 0", texts[i]);
+        shell(line);
+        CHECK(code == 0 && out.size > 20 && err.size == 0, "%s: %d %s", line, code, err.data);
+        plain = out;
+        for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
+            snprintf(line, sizeof line, "mote run -p 'Tell me a story.' --think off -n 60 %s %s%s", texts[i],
+                     ways[k][0] == '-' ? "" : "--mtp ", ways[k]);
+            shell(line);
+            CHECK(code == 0 && strcmp(out.data, plain.data) == 0 && err.size == 0, "%s: %d '%s', not '%s' %s", line,
+                  code, out.data, plain.data, err.data);
+        }
+    }
+    shell_text("/stats\nWhat is mote?\n", "mote --greedy --think off -n 20 --mtp 2");
+    CHECK(code == 0 && strstr(err.data, "tok/s; context") && strstr(err.data, "\n depths of the last passes: ") &&
+              strstr(err.data, " tokens per pass; drafts accepted: first "),
+          "/stats with --mtp 2: %d %s", code, err.data);
+    shell_text("/stats\nWhat is mote?\n", "mote --greedy --think off -n 20 --mtp 0");
+    CHECK(code == 0 && strstr(err.data, "tok/s; context") && !strstr(err.data, "tokens per pass"),
+          "/stats with --mtp 0: %d %s", code, err.data);
+}
+
+static void test_bench_ask(void) {
+    static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
+    static char data[1 << 16];
+    write_temp("questions", questions, sizeof questions - 1);
+    shell("mote bench --ask @/questions --tokens 16 --repeat 2 --mtp 2 --json @/j");
+    size_t size = read_temp("j", data, sizeof data - 1);
+    data[size] = 0;
+    CHECK(code == 0 && err.size == 0 && strstr(out.data, "\n2 questions, ") && strstr(out.data, "\nask ") &&
+              strstr(out.data, "\n depths of the last passes: ") && !strstr(out.data, "prefill"),
+          "bench --ask: %d '%s' %s", code, out.data, err.data);
+    CHECK(is_json(data) && strstr(data, "{\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,") &&
+              strstr(data, "\"accept_2\": "),
+          "bench --ask --json: %s", data);
+    shell("mote bench --ask @/questions --tokens 8 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, auto: %d '%s' %s", code, out.data, err.data);
+    check_refused("mote bench --ask @/nosuch", 1, "nosuch");
+    check_refused("mote bench --ask @", 1, "mote: /tmp/mote-cli-");
+    write_temp("questions", "\n \r\n", 4);
+    check_refused("mote bench --ask @/questions", 1, "holds no questions");
+    write_temp("questions", "a\0b", 3);
+    check_refused("mote bench --ask @/questions", 1, "holds a zero byte");
+    write_temp("questions", "\nWhat is a router, and what is mote?\n", 37);
+    shell("mote bench --ask @/questions --context 16");
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "/questions: line 2: "),
+          "a question too long: %d %s", code, err.data);
+    shell("mote bench --ask @/questions -m " FIXTURE);
+    CHECK(code == 1 && line_count(&err) == 1, "bench --ask without a tokenizer: %d %s", code, err.data);
+}
+
 static void test_reports(void) {
     shell("mote info");
     CHECK(code == 0 && strstr(out.data, "qwen3_5_moe") && strstr(out.data, "FP8 128x128"), "info: %d %s %s", code,
@@ -511,6 +585,8 @@ int main(int argc, char **argv) {
         test_text();
         test_run();
         test_chat();
+        test_speculation();
+        test_bench_ask();
         test_reports();
         test_terminal();
     } else {

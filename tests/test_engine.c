@@ -504,7 +504,7 @@ static mote_session *kv_session(const mote_model *m, int context, int chunk, int
     o.chunk = chunk;
     o.threads = 1;
     o.kv = kv;
-    o.no_mtp = no_mtp;
+    o.mtp = no_mtp ? MOTE_MTP_OFF : MOTE_MTP_AUTO;
     EXPECT(MOTE_OK, mote_session_open(m, &o, &s, &failure));
     if (!s) exit(2);
     return s;
