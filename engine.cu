@@ -4790,7 +4790,8 @@ static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
         m->median = of[m->steps / 2];
         m->slowest = of[m->steps - 1];
         if (m->drafts) m->choose = m->median - m->verify - m->draft;
-        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows) + (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
+        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
+        if (m->drafts) m->bytes += (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
         m->wall = stages == MOTE_STAGE_ALL ? measure_wall(s, m, err) : 0;
         code = gpu_session_failed(s, err);
     }

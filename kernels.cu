@@ -939,13 +939,35 @@ __device__ __forceinline__ void gpu_load4(float *v, const float *at, bool there)
     *(float4 *)v = there ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
 }
 
+/* Eight columns of token row t, number `part` of those of a group, to their place in an operand, if it is `there`. The lanes
+   that have the other parts do the same at the same time. */
+template <class F, int ROWS>
+__device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group, int part, int t, float *v, bool there) {
+    const int pairs = gpu_step_pairs<F>();
+    float unit = F::half ? gpu_bring_into_range<4 * F::per_load / 8>(v) : 1;
+    uint4 low, high = gpu_split<F>(v, &low), *x;
+    if (!there) return;
+    if (F::half && part == 0) to.unit[group * ROWS + t] = unit;
+    if (F::per_load > 4) {                                  /* two steps of lane part / pairs */
+        x = to.x + ((group * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
+        x[0] = high;
+        x[4 * ROWS] = low;
+    } else {                                                /* the only step of two lanes */
+        x = to.x + (group * 2 * ROWS + t) * 4 + part * 2;
+        *(uint2 *)&x[0] = make_uint2(high.x, high.y);
+        *(uint2 *)&x[1] = make_uint2(high.z, high.w);
+        *(uint2 *)&x[4 * ROWS] = make_uint2(low.x, low.y);
+        *(uint2 *)&x[4 * ROWS + 1] = make_uint2(low.z, low.w);
+    }
+}
+
 /* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE times eight columns a lane at a time.
    in.values<ROWS>(v, T, col, square) gives eight columns of all token rows, zeros from in.cols on, and where there is a
    norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4. */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a group */
-    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, items = count * LANES;
+    const int lane = threadIdx.x % 32, items = count * LANES;
 #pragma unroll 1
     for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
         float v[AT_ONCE][ROWS][8];
@@ -958,23 +980,7 @@ __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int cou
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane, group = first + item / LANES, part = item % LANES;
 #pragma unroll
-            for (int t = 0; t < ROWS; t++) {
-                float unit = F::half ? gpu_bring_into_range<LANES>(v[n][t]) : 1;
-                uint4 low, high = gpu_split<F>(v[n][t], &low), *x;
-                if (item >= items) continue;
-                if (F::half && part == 0) to.unit[group * ROWS + t] = unit;
-                if (F::per_load > 4) {                      /* two steps of lane part / pairs */
-                    x = to.x + ((group * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
-                    x[0] = high;
-                    x[4 * ROWS] = low;
-                } else {                                    /* the only step of two lanes */
-                    x = to.x + (group * 2 * ROWS + t) * 4 + part * 2;
-                    *(uint2 *)&x[0] = make_uint2(high.x, high.y);
-                    *(uint2 *)&x[1] = make_uint2(high.z, high.w);
-                    *(uint2 *)&x[4 * ROWS] = make_uint2(low.x, low.y);
-                    *(uint2 *)&x[4 * ROWS + 1] = make_uint2(low.z, low.w);
-                }
-            }
+            for (int t = 0; t < ROWS; t++) gpu_put_columns<F, ROWS>(to, group, part, t, v[n][t], item < items);
         }
     }
     __syncwarp();
@@ -3473,48 +3479,87 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     }
 }
 
-/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
-   entry's group is an item. The weights of DEEP items are in flight; h of a batch of items is filled in at once, for one
-   row and a top-8 that of all. */
-enum { DOWN_BATCH = 12, DOWN_BATCH_ROWS = 4 };              /* for one row, for four: multiples of DEEP */
+/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each. The
+   weights of DEEP of them, items, are in flight; the operand is filled in for a batch of items. Most entries are used by
+   one row only, so what is filled in goes by uses, an entry and a row; the rest of the operand is zeros, from before the
+   wait. */
+template <int ROWS> struct gpu_down_sizes {
+    enum { DEEP = ROWS == 4 ? 4 : 6, BATCH = ROWS == 1 ? 12 : ROWS == 2 ? 18 : 8 };    /* items; BATCH a multiple of DEEP */
+};
 
 typedef struct gpu_uses {
-    int32_t count;
+    int32_t count;               /* of entries */
     uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to the entry's, in 16 bytes */
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
-    float gate[GPU_ROWS];            /* sigmoid of shared_gate */
+    int32_t first[2 + GPU_CHOSEN];   /* the entry's first use */
+    uint16_t use[(1 + GPU_TOP) * GPU_ROWS];  /* entry * GPU_ROWS + row, ascending */
+    float gate[GPU_ROWS];        /* sigmoid of shared_gate */
 } gpu_uses;
 
-/* Items from `base` on as columns of a token row: h of a row that uses the entry, which is weighted already. */
-template <class F> struct gpu_item_rows {
-    enum { GROUP_COLS = 4 * F::per_load };
-    const gpu_moe &p;
-    const gpu_uses *uses;
-    int first, mine;             /* the warp's groups */
+/* Lists the uses: each thread those of an entry. */
+__device__ __forceinline__ void gpu_list_uses(gpu_uses *uses) {
+    int entry = threadIdx.x, at = 0;
+    if (entry > uses->count) return;
+    for (int i = 0; i < entry; i++) at += __popc(uses->rows[i]);
+    uses->first[entry] = at;
+    for (int rows = entry < uses->count ? uses->rows[entry] : 0; rows; rows &= rows - 1)
+        uses->use[at++] = (uint16_t)(entry * GPU_ROWS + __ffs(rows) - 1);
+}
+
+/* A warp's groups of h: of each entry `mine`, from group `first` on. An entry's group is an item. */
+struct gpu_down_share {
+    int first, mine;
     uint32_t per_mine;           /* 2^32 / mine, rounded up */
-    int base, cols;              /* the first item, the columns of all there are */
     __device__ __forceinline__ int entry(int item) const { return mine == 1 ? item : (int)__umulhi((uint32_t)item, per_mine); }
-    template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
-        int item = base + col / GROUP_COLS, i = entry(item), at = (first + item - i * mine) * GROUP_COLS + col % GROUP_COLS;
-        int rows = col < cols ? uses->rows[i] : 0;
+};
+
+/* A warp's operand for `count` items from `base` on: h is weighted already. */
+template <class F, int ROWS>
+__device__ __forceinline__ void gpu_fill_down(const gpu_moe &p, const gpu_uses *uses, const gpu_down_share &share, int base,
+                                              int count, const gpu_operand &to) {
+    enum { COLS = 4 * F::per_load, LANES = COLS / 8, AT_ONCE = 3 };
+    const int lane = threadIdx.x % 32, low = uses->first[share.entry(base)];
+    const int items = (uses->first[share.entry(base + count - 1) + 1] - low) * share.mine * LANES;
+#pragma unroll 1
+    for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
+        float v[AT_ONCE][8];
+        int use[AT_ONCE], slot[AT_ONCE];
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], p.h + (i * GPU_ROWS + t) * p.h_row, at, rows >> t & 1 ? at + 8 : 0);
+        for (int n = 0; n < AT_ONCE; n++) {
+            int at = begin + n * 32 + lane, i = share.entry(at / LANES), group = at / LANES - i * share.mine;
+            use[n] = at < items ? uses->use[low + i] : 0;
+            slot[n] = at < items ? use[n] / GPU_ROWS * share.mine + group - base : -1;
+            bool there = slot[n] >= 0 && slot[n] < count;   /* an entry may lie in two batches */
+            int col = (share.first + group) * COLS + at % LANES * 8;
+            gpu_load8(v[n], p.h + use[n] * p.h_row, col, there ? col + 8 : 0);
+        }
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            float factor = i ? 1 : uses->gate[t];
+        for (int n = 0; n < AT_ONCE; n++) {
+            int t = use[n] % GPU_ROWS;
+            float factor = use[n] / GPU_ROWS ? 1 : uses->gate[t];
 #pragma unroll
-            for (int c = 0; c < 8; c++) v[t][c] *= factor;
+            for (int c = 0; c < 8; c++) v[n][c] *= factor;
+            gpu_put_columns<F, ROWS>(to, slot[n], lane % LANES, t, v[n], slot[n] >= 0 && slot[n] < count);
         }
     }
-};
+    __syncwarp();
+}
+
+/* Zeros in all of a warp's operand. */
+template <class F, int ROWS> __device__ __forceinline__ void gpu_clear_down(const gpu_operand &to) {
+    enum { BATCH = gpu_down_sizes<ROWS>::BATCH };
+    if (ROWS == 1) return;                                  /* its one row uses every entry */
+    for (int i = threadIdx.x % 32; i < BATCH * gpu_step_pairs<F>() * 8 * ROWS; i += 32) to.x[i] = make_uint4(0, 0, 0, 0);
+    for (int i = threadIdx.x % 32; F::half && i < BATCH * ROWS; i += 32) to.unit[i] = 0;
+    __syncwarp();
+}
 
 /* sum += entries low .. high - 1 of a tile, all of one format. Which warp adds what, and in which order, does not depend
    on who else is in the list; who does not use an entry adds an exact zero. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { BATCH = ROWS == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS, DEEP = ROWS == 1 ? 6 : AHEAD };
+    enum { BATCH = gpu_down_sizes<ROWS>::BATCH, DEEP = gpu_down_sizes<ROWS>::DEEP };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int slot = lane % 16 / ROWS % DEEP;               /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
@@ -3525,40 +3570,42 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
     operand.x += warp * BATCH * pairs * 8 * ROWS;
     operand.unit += warp * BATCH * ROWS;
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
-    int mine, first = gpu_share(w.groups, warp, GPU_WARPS, &mine), end = high * mine;
-    gpu_item_rows<F> in = {p, uses, first, mine, mine ? 0xffffffffu / (uint32_t)mine + 1 : 0, low * mine, 0};
+    gpu_down_share share;
+    share.first = gpu_share(w.groups, warp, GPU_WARPS, &share.mine);
+    share.per_mine = share.mine ? 0xffffffffu / (uint32_t)share.mine + 1 : 0;
+    const int end = high * share.mine;
     uint4 raw[DEEP][2] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
-        int i = in.entry(item);
+        int i = share.entry(item);
         const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
-        at += uses->shift[i] + (first + item - i * mine) * (PIECE / 16);
+        at += uses->shift[i] + (share.first + item - i * share.mine) * (PIECE / 16);
         raw[j][0] = __ldcs(at);
         raw[j][1] = __ldcs(at + octet);
     };
     auto load_scale = [&](int item) {                       /* both octets share it */
         if (!F::scaled || item >= end) return;
-        int i = in.entry(item);
+        int i = share.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)uses->shift[i] * 4;
-        scale = __ldg(at + (first + item - i * mine >> w.group_shift));
+        scale = __ldg(at + (share.first + item - i * share.mine >> w.group_shift));
     };
+    int base = low * share.mine;
 #pragma unroll
-    for (int j = 0; j < DEEP; j++) load(j, in.base + j);
-    load_scale(in.base + slot);
+    for (int j = 0; j < DEEP; j++) load(j, base + j);
+    load_scale(base + slot);
+    gpu_clear_down<F, ROWS>(operand);
     gpu_wait();
 #pragma unroll 1
-    for (; in.base < end; in.base += BATCH) {
-        int count = min(end - in.base, (int)BATCH);
-        float square[ROWS];
-        in.cols = count * gpu_item_rows<F>::GROUP_COLS;
-        __syncwarp();
-        gpu_fill<F, ROWS, ROWS == 1 ? 3 : 1>(in, p.T, 0, count, operand, square);
+    for (; base < end; base += BATCH) {
+        int count = min(end - base, (int)BATCH);
+        if (base > low * share.mine) gpu_clear_down<F, ROWS>(operand);
+        gpu_fill_down<F, ROWS>(p, uses, share, base, count, operand);
 #pragma unroll 1
         for (int from = 0; from < count; from += DEEP) {
             float factor = 0;
             if (F::half && from + slot < count) factor = scale * operand.unit[(from + slot) * ROWS + lane % ROWS];
-            load_scale(in.base + from + DEEP + slot);
+            load_scale(base + from + DEEP + slot);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {
                 uint4 x[pairs];
@@ -3566,9 +3613,10 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((from + j) * pairs + pair) * 8 * ROWS];
                 gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-                load(j, in.base + from + DEEP + j);
+                load(j, base + from + DEEP + j);
             }
         }
+        __syncwarp();
     }
 }
 
@@ -3628,6 +3676,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     if (x) old = __ldcg(x);
     __syncthreads();
     gpu_prefetch_down(p, &uses, tile);
+    gpu_list_uses(&uses);
+    __syncthreads();
     gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
     gpu_put_part<ROWS>(parts.tile[0], sum);
     __syncthreads();
@@ -3655,14 +3705,16 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
     const int rows = p->T == 1 ? 1 : GPU_ROWS, tiles = (s->hidden + TILE_ROWS - 1) / TILE_ROWS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-    void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>;
+    void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
+    const int batch = p->T == 1   ? (int)gpu_down_sizes<1>::BATCH
+                      : p->T == 2 ? (int)gpu_down_sizes<2>::BATCH : (int)gpu_down_sizes<GPU_ROWS>::BATCH;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     dtype wider = p->down.type == DTYPE_FP8 ? p->down.type : p->shared_down.type;
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     p->rehearse = gpu_rehearse(q, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
-               gpu_operand_size(wider, rows, GPU_WARPS * (p->T == 1 ? DOWN_BATCH : DOWN_BATCH_ROWS)), p);
+               gpu_operand_size(wider, p->T == 2 ? 2 : rows, GPU_WARPS * batch), p);
 }
 #endif
 
