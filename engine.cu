@@ -4676,11 +4676,11 @@ static int by_seconds(const void *a, const void *b) {
 }
 
 /* Puts the session where step number i begins. A cycle goes on where the last one ended, as long as there is room. */
-static void measure_begin(mote_session *s, const mote_measurement *m, int i) {
+static void measure_begin(mote_session *s, const mote_measurement *m, int i, int is_cycle) {
     int32_t ids[GPU_ROWS];
     int span = (s->o.context - m->depth) / m->rows - 1;
-    if (m->drafts && i % (span > 1 ? span : 1)) return;
-    measure_place(s, m, m->drafts ? 0 : i);
+    if (is_cycle && i % (span > 1 ? span : 1)) return;
+    measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
     gpu_set_step(s, ids, m->rows);
     s->spec.next = ids[0];
@@ -4688,13 +4688,14 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i) {
 }
 
 /* Queues m->steps steps between events, after some to warm up, and writes each one's seconds, in ascending order. */
-static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, double *seconds_of) {
+static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, int is_cycle,
+                           double *seconds_of) {
     gpu_queue *q = &s->gpu->q;
     cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
     if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
     for (int i = 0; i < 2 * m->steps; i++) gpu_check(q, cudaEventCreate(&event[i]), "timing");
     for (int i = -8; i < m->steps && q->status == cudaSuccess; i++) {
-        measure_begin(s, m, i + 8);
+        measure_begin(s, m, i + 8, is_cycle);
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
         gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
@@ -4715,7 +4716,7 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
 static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
     enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
     cudaGraphExec_t graph = gpu_capture(s, T, kind, drafts);
-    if (graph) measure_events(s, m, graph, seconds_of);
+    if (graph) measure_events(s, m, graph, T && drafts >= 0, seconds_of);
     if (graph) (void)cudaGraphExecDestroy(graph);
 }
 
@@ -4731,7 +4732,7 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
             start = seconds();
         }
         if (m->drafts) {
-            measure_begin(s, m, i + 4);
+            measure_begin(s, m, i + 4, 1);
             code = pass_on_gpu(s, NULL, m->drafts, &n, err);
             if (!code) session_keep(s, n);
         } else {

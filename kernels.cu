@@ -3479,19 +3479,19 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     }
 }
 
-/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each. The
-   weights of DEEP of them, items, are in flight; the operand is filled in for a batch of items. Most entries are used by
-   one row only, so what is filled in goes by uses, an entry and a row; the rest of the operand is zeros, from before the
-   wait. */
+/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
+   entry's group is an item. The weights of DEEP items are in flight. Most entries are used by one token row only, so the
+   operand has a slot for each use of an item, by one row, and one slot of zeros for all other rows. It is filled in for a
+   batch of items: as many as there are slots for. */
 template <int ROWS> struct gpu_down_sizes {
-    enum { DEEP = ROWS == 4 ? 4 : 6, BATCH = ROWS == 1 ? 12 : ROWS == 2 ? 18 : 8 };    /* items; BATCH a multiple of DEEP */
+    enum { DEEP = ROWS == 4 ? 4 : 6, SLOTS = ROWS == 1 ? 12 : 36 };
 };
 
 typedef struct gpu_uses {
     int32_t count;               /* of entries */
     uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to the entry's, in 16 bytes */
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
-    int32_t first[2 + GPU_CHOSEN];   /* the entry's first use */
+    int32_t first[2 + GPU_CHOSEN];   /* its first use */
     uint16_t use[(1 + GPU_TOP) * GPU_ROWS];  /* entry * GPU_ROWS + row, ascending */
     float gate[GPU_ROWS];        /* sigmoid of shared_gate */
 } gpu_uses;
@@ -3506,52 +3506,80 @@ __device__ __forceinline__ void gpu_list_uses(gpu_uses *uses) {
         uses->use[at++] = (uint16_t)(entry * GPU_ROWS + __ffs(rows) - 1);
 }
 
-/* A warp's groups of h: of each entry `mine`, from group `first` on. An entry's group is an item. */
-struct gpu_down_share {
-    int first, mine;
+/* The items of a warp, and their uses by ROWS rows, in the order of the items. */
+template <int ROWS> struct gpu_down_items {
+    const gpu_uses *uses;
+    int first, mine;             /* groups: of each entry `mine`, from group `first` on */
     uint32_t per_mine;           /* 2^32 / mine, rounded up */
-    __device__ __forceinline__ int entry(int item) const { return mine == 1 ? item : (int)__umulhi((uint32_t)item, per_mine); }
+    __device__ __forceinline__ int divide(int n) const { return mine == 1 ? n : (int)__umulhi((uint32_t)n, per_mine); }
+    __device__ __forceinline__ int entry(int item) const { return divide(item); }
+    __device__ __forceinline__ int group(int item) const { return item - entry(item) * mine; }
+    /* Uses of the items before this one. */
+    __device__ __forceinline__ int uses_before(int item) const {
+        int i = entry(item), n = uses->first[i];
+        return ROWS == 1 ? item : n * mine + (mine == 1 ? 0 : (item - i * mine) * (uses->first[i + 1] - n));
+    }
+    /* The use of an item by a row; -1: it is not used by that. */
+    __device__ __forceinline__ int use_of(int item, int row) const {
+        if (ROWS == 1) return item;
+        int rows = uses->rows[entry(item)];
+        return rows >> row & 1 ? uses_before(item) + __popc(rows & ((1 << row) - 1)) : -1;
+    }
+    /* The entry, group and row of a use; *use: entry * GPU_ROWS + row. */
+    __device__ __forceinline__ int find(int number, int *use) const {
+        int at = divide(number);
+        *use = uses->use[at];
+        if (mine == 1) return 0;
+        int i = *use / GPU_ROWS, begin = uses->first[i], of = uses->first[i + 1] - begin, rest = number - begin * mine;
+        *use = uses->use[begin + rest % of];
+        return rest / of;
+    }
+    /* Items from `base` on whose uses fit into `slots`: whole rounds of `deep`, up to `end`. */
+    __device__ __forceinline__ int batch(int base, int end, int deep, int slots) const {
+        int count = 0, before = uses_before(base);
+        while (base + count < end) {
+            int next = min(count + deep, end - base);
+            if (uses_before(base + next) - before > slots) break;
+            count = next;
+        }
+        return count;
+    }
 };
 
-/* A warp's operand for `count` items from `base` on: h is weighted already. */
+/* A warp's operand for `count` items from `base` on: h, weighted already, in its slots. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_fill_down(const gpu_moe &p, const gpu_uses *uses, const gpu_down_share &share, int base,
-                                              int count, const gpu_operand &to) {
+__device__ __forceinline__ void gpu_fill_down(const gpu_moe &p, const gpu_down_items<ROWS> &items, int base, int count,
+                                              const gpu_operand &to) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, AT_ONCE = 3 };
-    const int lane = threadIdx.x % 32, low = uses->first[share.entry(base)];
-    const int items = (uses->first[share.entry(base + count - 1) + 1] - low) * share.mine * LANES;
+    const int lane = threadIdx.x % 32, before = items.uses_before(base);
+    const int parts = (items.uses_before(base + count) - before) * LANES;
 #pragma unroll 1
-    for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
+    for (int begin = 0; begin < parts; begin += 32 * AT_ONCE) {
         float v[AT_ONCE][8];
-        int use[AT_ONCE], slot[AT_ONCE];
+        int use[AT_ONCE];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
-            int at = begin + n * 32 + lane, i = share.entry(at / LANES), group = at / LANES - i * share.mine;
-            use[n] = at < items ? uses->use[low + i] : 0;
-            slot[n] = at < items ? use[n] / GPU_ROWS * share.mine + group - base : -1;
-            bool there = slot[n] >= 0 && slot[n] < count;   /* an entry may lie in two batches */
-            int col = (share.first + group) * COLS + at % LANES * 8;
-            gpu_load8(v[n], p.h + use[n] * p.h_row, col, there ? col + 8 : 0);
+            int part = begin + n * 32 + lane, group = 0;
+            use[n] = 0;
+            if (part < parts) group = items.find(before + part / LANES, &use[n]);
+            int col = (items.first + group) * COLS + part % LANES * 8;
+            gpu_load8(v[n], p.h + use[n] * p.h_row, col, part < parts ? col + 8 : 0);
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
-            int t = use[n] % GPU_ROWS;
-            float factor = use[n] / GPU_ROWS ? 1 : uses->gate[t];
+            int part = begin + n * 32 + lane;
+            float factor = use[n] < GPU_ROWS ? items.uses->gate[use[n]] : 1;
 #pragma unroll
             for (int c = 0; c < 8; c++) v[n][c] *= factor;
-            gpu_put_columns<F, ROWS>(to, slot[n], lane % LANES, t, v[n], slot[n] >= 0 && slot[n] < count);
+            gpu_put_columns<F, 1>(to, part / LANES, part % LANES, 0, v[n], part < parts);
         }
     }
     __syncwarp();
 }
 
-/* Zeros in all of a warp's operand. */
-template <class F, int ROWS> __device__ __forceinline__ void gpu_clear_down(const gpu_operand &to) {
-    enum { BATCH = gpu_down_sizes<ROWS>::BATCH };
-    if (ROWS == 1) return;                                  /* its one row uses every entry */
-    for (int i = threadIdx.x % 32; i < BATCH * gpu_step_pairs<F>() * 8 * ROWS; i += 32) to.x[i] = make_uint4(0, 0, 0, 0);
-    for (int i = threadIdx.x % 32; F::half && i < BATCH * ROWS; i += 32) to.unit[i] = 0;
-    __syncwarp();
+/* Bytes of a warp's operand in any format: FP8's are most. */
+template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
+    return ((gpu_down_sizes<ROWS>::SLOTS + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16;
 }
 
 /* sum += entries low .. high - 1 of a tile, all of one format. Which warp adds what, and in which order, does not depend
@@ -3559,64 +3587,67 @@ template <class F, int ROWS> __device__ __forceinline__ void gpu_clear_down(cons
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { BATCH = gpu_down_sizes<ROWS>::BATCH, DEEP = gpu_down_sizes<ROWS>::DEEP };
+    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slot = lane % 16 / ROWS % DEEP;               /* of those in flight, the item whose factor this lane knows */
+    const int piece = lane % 16 / ROWS % DEEP;              /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
     const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
     const int octet = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
-    gpu_operand operand = gpu_operand_at<F, ROWS>(memory, GPU_WARPS * BATCH);
-    operand.x += warp * BATCH * pairs * 8 * ROWS;
-    operand.unit += warp * BATCH * ROWS;
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
-    gpu_down_share share;
-    share.first = gpu_share(w.groups, warp, GPU_WARPS, &share.mine);
-    share.per_mine = share.mine ? 0xffffffffu / (uint32_t)share.mine + 1 : 0;
-    const int end = high * share.mine;
+    const gpu_operand operand = gpu_operand_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
+    gpu_down_items<ROWS> items = {uses};
+    items.first = gpu_share(w.groups, warp, GPU_WARPS, &items.mine);
+    items.per_mine = items.mine ? 0xffffffffu / (uint32_t)items.mine + 1 : 0;
+    const int end = high * items.mine;
     uint4 raw[DEEP][2] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
-        int i = share.entry(item);
+        int i = items.entry(item);
         const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
-        at += uses->shift[i] + (share.first + item - i * share.mine) * (PIECE / 16);
+        at += uses->shift[i] + (items.first + items.group(item)) * (PIECE / 16);
         raw[j][0] = __ldcs(at);
         raw[j][1] = __ldcs(at + octet);
     };
     auto load_scale = [&](int item) {                       /* both octets share it */
         if (!F::scaled || item >= end) return;
-        int i = share.entry(item);
+        int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)uses->shift[i] * 4;
-        scale = __ldg(at + (share.first + item - i * share.mine >> w.group_shift));
+        scale = __ldg(at + (items.first + items.group(item) >> w.group_shift));
     };
-    int base = low * share.mine;
+    int base = low * items.mine;
 #pragma unroll
     for (int j = 0; j < DEEP; j++) load(j, base + j);
-    load_scale(base + slot);
-    gpu_clear_down<F, ROWS>(operand);
+    load_scale(base + piece);
+    if (lane < pairs * 8) operand.x[SLOTS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (F::half && lane == 0) operand.unit[SLOTS] = 0;
     gpu_wait();
 #pragma unroll 1
-    for (; base < end; base += BATCH) {
-        int count = min(end - base, (int)BATCH);
-        if (base > low * share.mine) gpu_clear_down<F, ROWS>(operand);
-        gpu_fill_down<F, ROWS>(p, uses, share, base, count, operand);
+    for (int count; base < end; base += count) {
+        count = items.batch(base, end, DEEP, SLOTS);
+        int before = items.uses_before(base);
+        auto slot = [&](int item, int row) {
+            int use = items.use_of(item, row);
+            return use < 0 ? (int)SLOTS : use - before;
+        };
+        __syncwarp();
+        gpu_fill_down<F, ROWS>(p, items, base, count, operand);
 #pragma unroll 1
-        for (int from = 0; from < count; from += DEEP) {
+        for (int from = base; from < base + count; from += DEEP) {
             float factor = 0;
-            if (F::half && from + slot < count) factor = scale * operand.unit[(from + slot) * ROWS + lane % ROWS];
-            load_scale(base + from + DEEP + slot);
+            if (F::half && from + piece < base + count) factor = scale * operand.unit[slot(from + piece, lane % ROWS)];
+            load_scale(from + DEEP + piece);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {
                 uint4 x[pairs];
-                if (from + j >= count) break;
+                if (from + j >= base + count) break;
+                const uint4 *at = operand.x + slot(from + j, lane / 4 % ROWS) * pairs * 8 + lane / 16 * 4 + lane % 4;
 #pragma unroll
-                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((from + j) * pairs + pair) * 8 * ROWS];
+                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
                 gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-                load(j, base + from + DEEP + j);
+                load(j, from + DEEP + j);
             }
         }
-        __syncwarp();
     }
 }
 
@@ -3706,15 +3737,12 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const int rows = p->T == 1 ? 1 : GPU_ROWS, tiles = (s->hidden + TILE_ROWS - 1) / TILE_ROWS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
-    const int batch = p->T == 1   ? (int)gpu_down_sizes<1>::BATCH
-                      : p->T == 2 ? (int)gpu_down_sizes<2>::BATCH : (int)gpu_down_sizes<GPU_ROWS>::BATCH;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
-    dtype wider = p->down.type == DTYPE_FP8 ? p->down.type : p->shared_down.type;
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     p->rehearse = gpu_rehearse(q, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
-               gpu_operand_size(wider, p->T == 2 ? 2 : rows, GPU_WARPS * batch), p);
+               (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>()), p);
 }
 #endif
 
