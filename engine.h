@@ -342,8 +342,8 @@ typedef struct mote_measurement {
     int launches;                          /* out: kernels in a step */
     int drafts;                            /* in: 1..3: a step is a whole cycle, rows = drafts + 1: verify, accept, draft again */
     double accept[3];                      /* in: with drafts, the rates at which first, second, third drafts are accepted: simulated */
-    double overlap;                        /* in: with several rows, the share of its experts that a row takes from the row
-                                              before it: simulated; 0: as the router says */
+    double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the
+                                              first: simulated; 0: as the router says */
     double tokens;                         /* out: that a step generates on average; 1 without drafts */
     double verify, choose, draft;          /* out: with drafts, what the median consists of: verifying and drafting measured
                                               alone, choosing and accepting is the rest */

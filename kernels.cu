@@ -871,8 +871,9 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
 
 /* sum += a group of a tile times x, this lane's B registers, two steps at a time. With `half` the sums of token row t
    and octet o are multiplied with what `factor` is on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o), or, if
-   the octets have it in common (step = 0), on lane from + t. Without, a group that is not there counts nothing. */
-template <class F, int ROWS>
+   the octets have it in common (step = 0), on lane from + t. Without, a group that is not there counts nothing. OCTETS: of
+   the tile, 1 or 2; the rows of one that is not there get zeros. */
+template <class F, int ROWS, int OCTETS = 2>
 __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there) {
     float part[4] = {0, 0, 0, 0};
@@ -880,14 +881,14 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
     for (int s = 0; s < F::per_load / 4; s++)
 #pragma unroll
         for (int term = 0; term < F::terms; term++) {
-            uint32_t a[4], b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
+            uint32_t a[4] = {}, b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
             F::fragment(raw[0], s, term, &a[0], &a[2]);
-            F::fragment(raw[1], s, term, &a[1], &a[3]);
+            if (OCTETS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
             if (F::half) mma_f16(part, a, b0, b1);
             else mma_bf16(part, a, b0, b1);
         }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {                           /* column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
+    for (int i = 0; i < 2 * OCTETS; i++) {                  /* column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
         if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
@@ -3244,7 +3245,7 @@ typedef struct gpu_moe {
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
     size_t h_row;
     int rehearse;                /* so many blocks do, the first */
-    uint32_t overlap;            /* simulated share of experts that a row takes from the row before it, of 2^32; 0: none */
+    uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
     int log_blocks;
@@ -3294,11 +3295,12 @@ __device__ __forceinline__ uint32_t gpu_sort8(uint32_t *key) {
     return all;
 }
 
-/* The row whose logit for an expert counts for row t: its own, but where rows are to overlap, for a random share of the
-   experts that of the row before it. */
-__device__ __forceinline__ int gpu_router_row(const gpu_moe &p, int t, int expert) {
-    while (t && (uint32_t)(expert * GPU_ROWS + t) * 0x9e3779b1u < p.overlap) t--;
-    return t;
+/* Simulated overlap: a bit set of those of `count` experts, from `first` on, for which every row has row 0's logit. */
+__device__ __forceinline__ uint32_t gpu_overlapping(uint32_t overlap, int first, int count) {
+    uint32_t all = 0;
+#pragma unroll 1
+    for (int i = 0; overlap && i < count; i++) all |= (uint32_t)((uint32_t)(first + i + 1) * 0x9e3779b1u < overlap) << i;
+    return all;
 }
 
 /* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r, and softmax over
@@ -3307,12 +3309,13 @@ template <int LISTS>
 __device__ __forceinline__ void gpu_choose(const gpu_moe &p, int t, int *expert, float *weight) {
     const int lane = threadIdx.x % 32, experts = p.shape.experts, top_k = p.shape.top_k;
     const float *logits = p.router + (size_t)t * experts;
+    const uint32_t overlapping = gpu_overlapping(p.overlap, lane * 8 * LISTS, 8 * LISTS);
     uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
         int e = lane * 8 * LISTS + i;
-        if (p.overlap) logits = p.router + (size_t)gpu_router_row(p, t, e) * experts;
-        uint32_t bits = e < experts ? __float_as_uint(__ldcg(logits + e)) : 0xffffffffu;
+        const float *at = overlapping >> i & 1 ? p.router + e : logits + e;
+        uint32_t bits = e < experts ? __float_as_uint(__ldcg(at)) : 0xffffffffu;
         key[i / 8][i % 8] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
     }
 #pragma unroll
@@ -3484,7 +3487,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    operand has a slot for each use of an item, by one row, and one slot of zeros for all other rows. It is filled in for a
    batch of items: as many as there are slots for. */
 template <int ROWS> struct gpu_down_sizes {
-    enum { DEEP = ROWS == 4 ? 4 : 6, SLOTS = ROWS == 1 ? 12 : 36 };
+    enum {
+        DEEP = ROWS == 4 ? 8 : ROWS == 2 ? 5 : 6, SLOTS = ROWS == 1 ? 12 : 36,
+        OCTETS = ROWS == 4 ? 1 : 2                          /* of output rows, to a block: more blocks for more work */
+    };
 };
 
 typedef struct gpu_uses {
@@ -3493,6 +3499,7 @@ typedef struct gpu_uses {
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
     int32_t first[2 + GPU_CHOSEN];   /* its first use */
     uint16_t use[(1 + GPU_TOP) * GPU_ROWS];  /* entry * GPU_ROWS + row, ascending */
+    int16_t number[(1 + GPU_CHOSEN) * GPU_ROWS];  /* of an entry's use by a row; -1: none */
     float gate[GPU_ROWS];        /* sigmoid of shared_gate */
 } gpu_uses;
 
@@ -3502,8 +3509,11 @@ __device__ __forceinline__ void gpu_list_uses(gpu_uses *uses) {
     if (entry > uses->count) return;
     for (int i = 0; i < entry; i++) at += __popc(uses->rows[i]);
     uses->first[entry] = at;
-    for (int rows = entry < uses->count ? uses->rows[entry] : 0; rows; rows &= rows - 1)
-        uses->use[at++] = (uint16_t)(entry * GPU_ROWS + __ffs(rows) - 1);
+    for (int t = 0; t < GPU_ROWS && entry < uses->count; t++) {
+        bool is = uses->rows[entry] >> t & 1;
+        uses->number[entry * GPU_ROWS + t] = (int16_t)(is ? at : -1);
+        if (is) uses->use[at++] = (uint16_t)(entry * GPU_ROWS + t);
+    }
 }
 
 /* The items of a warp, and their uses by ROWS rows, in the order of the items. */
@@ -3522,14 +3532,14 @@ template <int ROWS> struct gpu_down_items {
     /* The use of an item by a row; -1: it is not used by that. */
     __device__ __forceinline__ int use_of(int item, int row) const {
         if (ROWS == 1) return item;
-        int rows = uses->rows[entry(item)];
-        return rows >> row & 1 ? uses_before(item) + __popc(rows & ((1 << row) - 1)) : -1;
+        int i = entry(item), number = uses->number[i * GPU_ROWS + row];
+        return mine == 1 || number < 0 ? number : uses_before(item) + number - uses->first[i];
     }
     /* The entry, group and row of a use; *use: entry * GPU_ROWS + row. */
     __device__ __forceinline__ int find(int number, int *use) const {
         int at = divide(number);
-        *use = uses->use[at];
-        if (mine == 1) return 0;
+        *use = ROWS == 1 ? at * GPU_ROWS : uses->use[at];
+        if (mine == 1 || ROWS == 1) return number - at * mine;
         int i = *use / GPU_ROWS, begin = uses->first[i], of = uses->first[i + 1] - begin, rest = number - begin * mine;
         *use = uses->use[begin + rest % of];
         return rest / of;
@@ -3587,29 +3597,28 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_uses *uses, int tile, int low, int high,
                                                  void *memory, float *sum) {
-    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP };
+    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP, OCTETS = gpu_down_sizes<ROWS>::OCTETS };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int piece = lane % 16 / ROWS % DEEP;              /* of those in flight, the item whose factor this lane knows */
+    const int piece = lane / ROWS % DEEP;                   /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
-    const gpu_place shared = gpu_place_of(p.shared_down, 2 * tile, p.shared_down, 2 * tile + 1);
-    const gpu_place routed = gpu_place_of(p.down, 2 * tile, p.down, 2 * tile + 1);
+    const gpu_place shared = gpu_place_of(p.shared_down, OCTETS * tile, p.shared_down, OCTETS * tile + 1);
+    const gpu_place routed = gpu_place_of(p.down, OCTETS * tile, p.down, OCTETS * tile + 1);
     const int octet = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {uses};
     items.first = gpu_share(w.groups, warp, GPU_WARPS, &items.mine);
     items.per_mine = items.mine ? 0xffffffffu / (uint32_t)items.mine + 1 : 0;
     const int end = high * items.mine;
-    uint4 raw[DEEP][2] = {};
+    uint4 raw[DEEP][OCTETS] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
         int i = items.entry(item);
         const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
         at += uses->shift[i] + (items.first + items.group(item)) * (PIECE / 16);
-        raw[j][0] = __ldcs(at);
-        raw[j][1] = __ldcs(at + octet);
+        for (int o = 0; o < OCTETS; o++) raw[j][o] = __ldcs(at + o * octet);
     };
-    auto load_scale = [&](int item) {                       /* both octets share it */
+    auto load_scale = [&](int item) {                       /* the octets share it */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)uses->shift[i] * 4;
@@ -3644,7 +3653,7 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
                 const uint4 *at = operand.x + slot(from + j, lane / 4 % ROWS) * pairs * 8 + lane / 16 * 4 + lane % 4;
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
-                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
+                gpu_multiply<F, ROWS, OCTETS>(sum, raw[j], x, factor, j * ROWS, 0, true);
                 load(j, from + DEEP + j);
             }
         }
@@ -3668,23 +3677,25 @@ __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_uses *u
 }
 
 /* Brings the tile of each entry into the second-level cache. */
-__device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_uses *uses, int tile) {
+template <int OCTETS> __device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_uses *uses, int tile) {
     int i = threadIdx.x;
     if (i >= uses->count) return;
     const gpu_matrix &w = i ? p.down : p.shared_down;
     const uint32_t octet = w.groups * PIECE;
-    gpu_prefetch(w.data + (size_t)tile * 2 * octet + (size_t)uses->shift[i] * 16, min(2, w.octets - 2 * tile) * octet);
+    gpu_prefetch(w.data + (size_t)tile * OCTETS * octet + (size_t)uses->shift[i] * 16,
+                 min(OCTETS, w.octets - OCTETS * tile) * octet);
 }
 
-/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has 16
-   output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate, was complete
+/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has one
+   or two octets of output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate, was complete
    before experts_up triggered. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_uses uses;
-    const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_ROWS + out % TILE_ROWS, t = out / TILE_ROWS;
+    enum { OCTETS = gpu_down_sizes<ROWS>::OCTETS, TILE_OUT = OCTETS * OCTET };
+    const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_OUT + out % TILE_OUT, t = out / TILE_OUT;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
     float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
     float sum[4] = {0, 0, 0, 0}, old = 0;
@@ -3706,13 +3717,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) uses.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
     if (x) old = __ldcg(x);
     __syncthreads();
-    gpu_prefetch_down(p, &uses, tile);
-    gpu_list_uses(&uses);
-    __syncthreads();
+    gpu_prefetch_down<OCTETS>(p, &uses, tile);
+    if (ROWS > 1) {
+        gpu_list_uses(&uses);
+        __syncthreads();
+    }
     gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
     gpu_put_part<ROWS>(parts.tile[0], sum);
     __syncthreads();
-    if (x) *x = old + gpu_add_parts(parts.tile[0][out % TILE_ROWS][t]);
+    if (x) *x = old + gpu_add_parts(parts.tile[0][out % TILE_OUT][t]);
 }
 
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
@@ -3734,7 +3747,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
-    const int rows = p->T == 1 ? 1 : GPU_ROWS, tiles = (s->hidden + TILE_ROWS - 1) / TILE_ROWS;
+    const int rows = p->T == 1 ? 1 : GPU_ROWS, octets = gpu_octets(s->hidden), tiles = p->T > 2 ? octets : (octets + 1) / 2;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
