@@ -2915,10 +2915,14 @@ static void session_drop(mote_session *s) {
 
 /* ---- 9. The forward pass on a GPU --------------------------------------------------------------------------------
    The same stages in the same order, for one to four rows. Their launches are captured once as a graph for each number of
-   rows and each kind of result, and replayed: position, kept rows and tokens are read from gpu_step, which gpu_begin, or
+   rows and each kind of result, and replayed: position, kept rows and tokens are read from gpu_step, which gpu_put, or
    the sampler, writes before the graph runs. The host never waits inside a step: mote_step queues the choice of a token
    and the step that runs it, and comes back when the token is known, while the GPU is still at work. So the logits of the
-   last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted. */
+   last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted.
+
+   A cycle of speculation is one graph, too, for each number of rows and of drafts: the step, the choice of what follows
+   each row, which writes gpu_step for the next one and tells the host, and the drafts, which the next one verifies. While
+   these are made, the host reads the tokens, and queues the next cycle. */
 
 #ifdef __CUDACC__
 
@@ -3941,14 +3945,11 @@ static int drafts_wanted(const mote_session *s, int count, int left) {
     return k > 0 ? k : 0;
 }
 
-/* A pass in which the host chooses the tokens. The rows that count are s->tokens[s->count..], *n of them, for session_keep. */
-static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+/* Computes ids[0], the chosen token, and the k drafts behind it as one block, and chooses what follows each: *n rows count,
+   those up to the first surprise, which is p->next. They are s->tokens[s->count..], for session_keep. */
+static int verify_drafts(mote_session *s, const mote_sampling *sampling, const int32_t *ids, int k, int *n, mote_error *err) {
     speculation *p = &s->spec;
-    int32_t ids[BLOCK];
-    int code = p->next < 0 ? mote_sample(s, sampling, &p->next, err) : MOTE_OK;
-    ids[0] = p->next;
-    if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
-    if (!code) code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
+    int code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
     if (code) return code;
     for (*n = 1;; ++*n) {
         session_keep(s, *n);
@@ -3957,6 +3958,15 @@ static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, i
     }
     s->count = s->block_at;
     return MOTE_OK;
+}
+
+/* A pass in which the host chooses the tokens. */
+static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+    int32_t ids[BLOCK];
+    int code = s->spec.next < 0 ? mote_sample(s, sampling, &s->spec.next, err) : MOTE_OK;
+    ids[0] = s->spec.next;
+    if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
+    return code ? code : verify_drafts(s, sampling, ids, k, n, err);
 }
 
 #ifdef __CUDACC__
@@ -3992,7 +4002,7 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mo
 }
 #endif
 
-/* One pass of an answer of which `left` tokens are left: *n >= 1 rows that count, see pass_by_host. The caller keeps at
+/* One pass of an answer of which `left` tokens are left: *n >= 1 rows that count, see verify_drafts. The caller keeps at
    least one; if not all, it ends the answer. */
 static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
@@ -4177,7 +4187,7 @@ static int is_eos(const mote_model *m, int32_t id) {
    verify_pass; NULL: none. */
 static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w,
                            mote_session *twin, mote_result *result, mote_error *err) {
-    int code = speculation_begin(s, err);
+    int code = MOTE_OK;
     result->stop = -1;
     while (!code && result->stop < 0) {
         int n = 0, left = g->max_tokens > 0 ? g->max_tokens - result->generated_tokens : INT32_MAX;
@@ -4228,7 +4238,8 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
     if (code) return code;
     if (g.sampling) sampling = *g.sampling;
     else mote_sampling_defaults(session->m, &sampling);
-    if (g.verify && speculates(session)) code = mote_clone(session, &twin, error);
+    code = speculation_begin(session, error);
+    if (!code && g.verify && speculates(session)) code = mote_clone(session, &twin, error);
     if (code) return code;
     writer_open(&w, session, &g);
     double start = seconds();

@@ -264,7 +264,7 @@ enum {                                     /* why an answer ended */
 typedef struct mote_result {
     int stop;                              /* MOTE_STOP_... */
     int prompt_tokens, generated_tokens;
-    double prompt_seconds, generate_seconds;
+    double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
     uint64_t seed;                         /* the one used */
 } mote_result;
 

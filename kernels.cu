@@ -964,7 +964,8 @@ __device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group
 
 /* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE times eight columns a lane at a time.
    in.values<ROWS>(v, T, col, square) gives eight columns of all token rows, zeros from in.cols on, and where there is a
-   norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4. */
+   norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4
+   (experts_down for ROWS = 2, too). */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a group */
@@ -3686,9 +3687,9 @@ template <int OCTETS> __device__ __forceinline__ void gpu_prefetch_down(const gp
                  min(OCTETS, w.octets - OCTETS * tile) * octet);
 }
 
-/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has one
-   or two octets of output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate, was complete
-   before experts_up triggered. */
+/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has one or
+   two octets of output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate,
+   was complete before experts_up triggered. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
@@ -3747,14 +3748,15 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
-    const int rows = p->T == 1 ? 1 : GPU_ROWS, octets = gpu_octets(s->hidden), tiles = p->T > 2 ? octets : (octets + 1) / 2;
+    const int rows = p->T == 1 ? 1 : GPU_ROWS;
+    const int side = p->T > 2 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     p->rehearse = gpu_rehearse(q, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
-    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, tiles + p->log_blocks, 1,
+    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>()), p);
 }
 #endif

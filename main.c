@@ -184,7 +184,7 @@ static const option option_table[] = {
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
-     "with --accept: share of its experts that a row takes from the row before it, simulated"},
+     "with --accept: share of its experts that a row has in common with the first, simulated"},
     {"--synthetic", "NAME[:FORMAT]", TEXT, AT(synthetic), 0, 0, BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
