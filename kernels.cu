@@ -309,6 +309,7 @@ INLINE void type_dots(const matrix *w, int row, const float *const *x, int count
         int t = 0;
         decode(w, data, scale, col, TILE, tile, type);
         for (; t + 4 <= count; t += 4) add_products(sum + t, tile, x + t, col, TILE, 4);
+        for (; t + 2 <= count; t += 2) add_products(sum + t, tile, x + t, col, TILE, 2);
         for (; t < count; t++) add_products(sum + t, tile, x + t, col, TILE, 1);
     }
     if (!rest) {
@@ -330,9 +331,11 @@ INLINE void any_type_dots(const matrix *w, int row, const float *const *x, int c
     else type_dots(w, row, x, count, y, DTYPE_F32);
 }
 
-/* The same for a matrix of any type. A single row, decoding, is worth a copy of its own: its sums stay in registers. */
+/* The same for a matrix of any type. One row, decoding, and two, verifying a draft, are worth a copy of their own: the sums
+   stay in registers. */
 SIMD static void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
     if (count == 1) any_type_dots(w, row, x, 1, y);
+    else if (count == 2) any_type_dots(w, row, x, 2, y);
     else any_type_dots(w, row, x, count, y);
 }
 
