@@ -1154,8 +1154,8 @@ static int check_gpu(const binder *b) {
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>
-            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 8))
-        wrong = "FP8 blocks whose sides are no powers of two, or of less than 8 rows or 64 columns,";
+            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 16))
+        wrong = "FP8 blocks whose sides are no powers of two, or of less than 16 rows or 64 columns,";
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
                  : MOTE_OK;
 }

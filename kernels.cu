@@ -3309,11 +3309,11 @@ __device__ __forceinline__ uint32_t gpu_overlapping(uint32_t overlap, int first,
 
 /* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r, and softmax over
    them. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
-template <int LISTS>
+template <int LISTS, int ROWS>
 __device__ __forceinline__ void gpu_choose(const gpu_moe &p, int t, int *expert, float *weight) {
     const int lane = threadIdx.x % 32, experts = p.shape.experts, top_k = p.shape.top_k;
     const float *logits = p.router + (size_t)t * experts;
-    const uint32_t overlapping = gpu_overlapping(p.overlap, lane * 8 * LISTS, 8 * LISTS);
+    const uint32_t overlapping = ROWS > 1 ? gpu_overlapping(p.overlap, lane * 8 * LISTS, 8 * LISTS) : 0;
     uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
@@ -3365,12 +3365,12 @@ __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
 }
 
 /* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
-__device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
+template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     float weight = 0;
     if (t < p.T) {
-        if (p.shape.experts <= 256) gpu_choose<1>(p, t, &expert, &weight);
-        else gpu_choose<GPU_EXPERTS / 256>(p, t, &expert, &weight);
+        if (p.shape.experts <= 256) gpu_choose<1, ROWS>(p, t, &expert, &weight);
+        else gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert, &weight);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
@@ -3475,7 +3475,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
             default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
-        gpu_route(p, &choice);
+        gpu_route<ROWS>(p, &choice);
         if (real) gpu_publish(p, choice);
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
@@ -3605,8 +3605,8 @@ __device__ __forceinline__ void gpu_down_entries(const gpu_moe &p, const gpu_use
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int piece = lane / ROWS % DEEP;                   /* of those in flight, the item whose factor this lane knows */
     const gpu_matrix &w = low ? p.down : p.shared_down;
-    const gpu_place shared = gpu_place_of(p.shared_down, OCTETS * tile, p.shared_down, OCTETS * tile + 1);
-    const gpu_place routed = gpu_place_of(p.down, OCTETS * tile, p.down, OCTETS * tile + 1);
+    const gpu_place shared = gpu_place_of(p.shared_down, OCTETS * tile, p.shared_down, OCTETS * (tile + 1) - 1);
+    const gpu_place routed = gpu_place_of(p.down, OCTETS * tile, p.down, OCTETS * (tile + 1) - 1);
     const int octet = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {uses};

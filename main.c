@@ -1665,6 +1665,7 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
     put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 9, 1);
     put(b, "speedup", m->tokens / m->median * plain, 1, 9, 2);
     put(b, "idle", (m->wall - m->median) / m->wall, 100, 7, 1);
+    put(b, "bytes", (double)m->bytes, 1e-6, 10, 1);
     end_row(b);
 }
 
@@ -1672,9 +1673,9 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
 static int bench_speculation(bench *b) {
     const options *o = b->o;
     int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
-    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%8s%7s%9s%8s%8s%8s%8s%9s%9s%9s%7s\n", "", "depth",
+    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%8s%7s%9s%8s%8s%8s%8s%9s%9s%9s%7s%10s\n", "", "depth",
             "drafts", "accepted", "overlap", "tokens", "ms/cycle", "x plain", "verify", "choose", "draft", "tok/s",
-            "by wall", "speed-up", "idle%");
+            "by wall", "speed-up", "idle%", "MB/cycle");
     for (int i = 0; i < o->depths.count && !code; i++) {
         mote_measurement plain, m;
         code = measure(b, o->depths.value[i], 1, 0, 0, &plain);

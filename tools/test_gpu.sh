@@ -55,6 +55,7 @@ grep -E 'off the|^full after' "$logs/mote-selftest.log"
 more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
 check "gpu_engine" "$build/gpu_engine" tests/fixtures/*/ $more
 grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
+check "gpu_speculation" "$build/gpu_speculation"
 
 if [ "${GPU_REAL:-1}" = 0 ]; then
     skip "real layer sizes" "GPU_REAL=0"
@@ -73,7 +74,8 @@ elif ! command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do skip "$tool" "no compute-sanitizer"; done
 else
     for tool in memcheck racecheck initcheck; do
-        check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy -p hi
+        check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
+        check "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
         check "$tool gpu_engine" sanitize $tool "$build/gpu_engine" --brief tests/fixtures/fp8-ragged
     done
 fi
