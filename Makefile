@@ -86,16 +86,16 @@ sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
-# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the 40 answers
+# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the many answers
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
-	    SUITE='$$(filter-out %/test_demo,$$(TESTS))' \
+	    SUITE='$$(filter-out %/test_demo %/test_speculation,$$(TESTS))' \
 	    RUN='valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
 
 # make aarch64: cross-compile for 64-bit Arm and run the tests in an emulator (qemu-user)
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
-	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' RUN=qemu-aarch64
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' SUITE='$$(filter-out %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
 FUZZ_SECONDS = 60
@@ -127,6 +127,8 @@ build/kernels/sm_%: $(LIBRARY)
 GPU_TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/gpu_*.c)))
 test-gpu: $(MOTE) $(GPU_TESTS)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+
+$(BUILD)/test_speculation $(BUILD)/gpu_speculation: tests/speculation.h
 
 $(BUILD)/gpu_%: tests/gpu_%.c tests/test.h engine.h $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)

@@ -2480,8 +2480,9 @@ static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *
     to->log_decay = take(l, BLOCK * (size_t)s->value_heads);
 }
 
+/* For a chunk of a prompt, or a block of drafts. */
 static void layout_scratch(layout *l, const config *c, const mote_session_options *o, scratch *s) {
-    size_t T = (size_t)o->chunk, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
+    size_t T = larger((size_t)o->chunk, BLOCK), hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
     size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
     size_t channels = 2 * (size_t)(c->key_heads * c->key_dim) + values, uses = T * ((size_t)c->top_k + 1);
     s->x = take(l, T * hidden);
