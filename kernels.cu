@@ -68,6 +68,8 @@ static inline float fp8_bits(uint8_t code) {
 #define INLINE static inline __attribute__((always_inline))
 
 /* 16 floats at any address: one register or several, whatever the processor has. */
+typedef float half_lanes __attribute__((vector_size(32)));
+typedef float quarter_lanes __attribute__((vector_size(16)));
 typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* ---- 2. Threads --------------------------------------------------------------------------------------------------
@@ -278,10 +280,16 @@ INLINE void add_products(partial *sum, const float *w, const float *const *x, in
 }
 
 INLINE float sum_lanes(const partial *sum) {
-    lanes both = sum->low + sum->high;
-    float total = 0;
-    for (int l = 0; l < 16; l++) total += both[l];
-    return total;
+    lanes all = sum->low + sum->high;
+    half_lanes a, b;
+    quarter_lanes c, d;
+    memcpy(&a, &all, sizeof a);
+    memcpy(&b, (const char *)&all + sizeof a, sizeof b);
+    a += b;
+    memcpy(&c, &a, sizeof c);
+    memcpy(&d, (const char *)&a + sizeof c, sizeof d);
+    c += d;
+    return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
 /* sum + the last n % 32 products, one after the other. */
