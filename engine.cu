@@ -3875,6 +3875,7 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
 
 void mote_speculation_of(const mote_session *session, mote_speculation *speculation) {
     *speculation = session->spec.seen;
+    if (!speculates(session)) speculation->depth = 0;
 }
 
 /* drafts[0..k-1] behind the timeline and `id`. */
