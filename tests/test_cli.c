@@ -427,7 +427,7 @@ static void test_chat(void) {
 
 // The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
 static void test_speculation(void) {
-    static const char *const ways[] = {"auto", "1", "3 --draft-rows 100", "2 --verify-spec"};
+    static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec"};
     static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
     static text plain;
     char line[256];
