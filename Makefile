@@ -73,7 +73,7 @@ test: $(MOTE) $(SUITE) $(DATA)
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
 # A test includes the parts of the library it looks into.
-$(BUILD)/test_%: tests/test_%.c tests/test.h $(LIBRARY) | $(BUILD)
+$(BUILD)/test_%: tests/test_%.c tests/test.h tests/api.h $(LIBRARY) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) -ffp-contract=fast -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
 
 build/data/.unpacked: $(ARCHIVE)
@@ -131,7 +131,7 @@ test-gpu: $(MOTE) $(GPU_TESTS)
 
 $(BUILD)/test_speculation $(BUILD)/gpu_speculation: tests/speculation.h
 
-$(BUILD)/gpu_%: tests/gpu_%.c tests/test.h engine.h $(BUILD)/engine.o
+$(BUILD)/gpu_%: tests/gpu_%.c tests/test.h tests/api.h engine.h $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
 clean:                        # make clean: remove all that make made

@@ -3046,7 +3046,7 @@ static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, fl
     gpu_run_experts(q, &p);
 }
 
-static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
+static gpu_mtp_input gpu_mtp_input_of(const mote_session *s) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
     gpu_mtp_input p;
@@ -3055,12 +3055,19 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     p.step = g->step;
     p.x = g->x;
     p.norm = m->norm;
+    p.hidden = g->hidden;
     p.last_hidden = s->last_hidden;
     p.norm_embedding = m->mtp_norm_embedding;
     p.norm_hidden = m->mtp_norm_hidden;
-    p.hidden = g->hidden;
     p.in = g->mtp_in;
     p.eps = m->c.eps;
+    return p;
+}
+
+static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
     q->as = GPU_MTP;
     q->layer = m->c.layers;
     gpu_mtp_start(q, &p, T);
@@ -3077,21 +3084,12 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
 static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
-    gpu_draft_input p;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
     gpu_sampling choice;
-    memset(&p, 0, sizeof p);
     memset(&choice, 0, sizeof choice);
-    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
-    p.step = g->step;
     p.draft = i;
-    p.hidden = g->hidden;
-    p.last_hidden = s->last_hidden;
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
-    p.norm_embedding = m->mtp_norm_embedding;
-    p.norm_hidden = m->mtp_norm_hidden;
-    p.in = g->mtp_in;
-    p.eps = m->c.eps;
     choice.how = g->greedy;
     choice.logits = g->draft_logits;
     choice.T = 1;
@@ -3866,7 +3864,6 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
         else p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
     }
     p->seen.passes[drafts]++;
-    p->seen.tokens += (uint64_t)accepted + 1;
     if (n + 1 == sizeof p->seen.recent) memmove(p->seen.recent, p->seen.recent + 1, n--);
     p->seen.recent[n] = (char)('0' + drafts);
     p->seen.recent[n + 1] = 0;
@@ -4203,6 +4200,7 @@ static int generate_tokens(mote_session *s, const mote_generation *g, const mote
             if (twin) code = verify_token(s, twin, sampling, err);
             if (code) break;
             result->generated_tokens++;
+            s->spec.seen.tokens++;
             if (g->on_token && g->on_token(g->user, id)) result->stop = MOTE_STOP_CALLBACK;
             if (is_eos(s->m, id)) result->stop = MOTE_STOP_EOS;
             else if (s->m->text) writer_token(w, id);

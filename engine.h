@@ -286,8 +286,8 @@ typedef struct mote_speculation {
     int depth;                             /* drafts of the next pass */
     uint64_t passes[4];                    /* forward passes that verified 0..3 drafts */
     uint64_t drafted[3], accepted[3];      /* first, second, third drafts: that followed accepted ones only, and accepted too */
-    uint64_t tokens;                       /* that these passes gave: one each, and the accepted drafts; of the last ones an
-                                              answer that ends inside a pass makes no use */
+    uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
+                                              middle an answer ended */
     double cost[4], draft[4];              /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not measured */
     char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
 } mote_speculation;

@@ -3794,12 +3794,13 @@ static void gpu_head(gpu_queue *q, const matrix *lm_head, const float *norm, con
 typedef struct gpu_mtp_input {
     gpu_matrix embed_tokens;
     const gpu_step *step;
-    const float *x, *norm;       /* [T][cols] residual after the last layer, the final norm */
-    const float *last_hidden;    /* [cols] */
-    const float *norm_embedding, *norm_hidden;
+    const float *x, *norm;       /* [T][cols] residual after the last layer, the final norm; see gpu_draft_row */
     float *hidden;               /* [T][cols] rms(x)(1 + norm) */
+    const float *last_hidden;    /* [cols] that of the row before the block */
+    const float *norm_embedding, *norm_hidden;
     float *in;                   /* [T][2 cols] */
     float eps;
+    int draft;                   /* only gpu_draft_row's: from 0 on */
 } gpu_mtp_input;
 
 /* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory; whole block. */
@@ -3837,21 +3838,10 @@ static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
-/* What goes into fc for draft number p.draft: the token chosen last and the final row of the token before it, or then the
-   draft before and what the MTP layer made of it. One block. */
-typedef struct gpu_draft_input {
-    gpu_matrix embed_tokens;
-    const gpu_step *step;
-    int draft;                   /* from 0 on */
-    const float *hidden;         /* [GPU_ROWS][cols] final rows of the block that was verified */
-    const float *last_hidden;    /* [cols] if none of it was kept */
-    const float *x, *norm;       /* [cols] the MTP layer's residual after draft - 1, its final norm */
-    const float *norm_embedding, *norm_hidden;
-    float *in;                   /* [2 cols] */
-    float eps;
-} gpu_draft_input;
-
-static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_draft_input p) {
+/* What goes into fc for draft number p.draft: the token chosen last and the final row of the token before it (the last one
+   kept of the block that was verified, p.hidden, or else p.last_hidden); then the draft before and what the MTP layer made
+   of it: p.x [cols] and p.norm are that layer's. One block. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];
     int cols = p.embed_tokens.cols;
@@ -3866,7 +3856,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
     gpu_norm_row(p.in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
 }
 
-static void gpu_draft_start(gpu_queue *q, const gpu_draft_input *p) {
+static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p) {
     gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }

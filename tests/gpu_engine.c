@@ -8,8 +8,7 @@
 // Usage: gpu_engine [--device NAME] [--brief] [CHECKPOINT...]. --brief: few tokens and the main tests, for tools that
 // slow everything down. With --device cpu the tests try themselves.
 
-#include "engine.h"
-#include "test.h"
+#include "api.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -31,36 +30,6 @@ static const char *device = "cuda";
 static int is_gpu = 1, brief;
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
-
-static uint64_t random_state = 88172645463325252u;
-
-static int random_int(int low, int high) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return low + (int)((random_state >> 33) % (uint64_t)(high - low + 1));
-}
-
-static void *room(size_t bytes) {
-    void *p = calloc(1, bytes + 1);
-    if (!p) exit(2);
-    return p;
-}
-
-static mote_error failure;       // of the last call given to EXPECT
-
-// The call returns `want` (or `other`), and fills the error then and only then, with one line.
-static void expect(int want, int other, int code, int line, const char *call) {
-    size_t n = strnlen(failure.message, sizeof failure.message);
-    const char *said = code ? failure.message : "";
-    test_check(code == want || code == other, __FILE__, line, "%s is %d, expected %d: %s", call, code, want, said);
-    if (!code) return;
-    test_check(failure.code == code, __FILE__, line, "%s: error code %d", call, failure.code);
-    test_check(n > 0 && n < sizeof failure.message && !strchr(said, '\n'), __FILE__, line, "%s: message", call);
-}
-
-#define EXPECT_EITHER(a, b, call) (memset(&failure, 0, sizeof failure), expect(a, b, call, __LINE__, #call))
-#define EXPECT(want, call) EXPECT_EITHER(want, want, call)
 
 static mote_model *model_of(const char *dir, const char *on) {
     mote_options o;

@@ -154,12 +154,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; i++) {
         mote_model *m = model_of(fixtures[i], MOTE_WEIGHTS_ONLY);
         test_fixture(m, i, 0);
-        if (i == 0) test_distribution(m, some_ids, 5);
         mote_close(m);
         fflush(stdout);
     }
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_demo(demo, argc > 1 ? atoi(argv[1]) : 200, argc > 1);
+    test_demo_distribution(demo);
     mote_close(demo);
     fflush(stdout);
     test_measure("tiny");

@@ -4,7 +4,9 @@
 #define MOTE_TEST_H
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const char *test_name = "test", *test_data;
 static int test_passed, test_failed, test_skipped;
@@ -50,5 +52,26 @@ static inline int test_check(int ok, const char *file, int line, const char *fmt
 }
 
 #define CHECK(condition, ...) test_check((condition) != 0, __FILE__, __LINE__, __VA_ARGS__)
+
+// The same numbers in every run.
+static inline uint32_t random_bits(void) {
+    static uint64_t state = 1;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)((state * 0x2545f4914f6cdd1du) >> 32);
+}
+
+// From low to high, both included.
+static inline int random_int(int low, int high) {
+    return low + (int)(random_bits() % (uint32_t)(high - low + 1));
+}
+
+// Zeroed memory; free() it.
+static inline void *room(size_t bytes) {
+    void *p = calloc(1, bytes + 1);
+    if (!p) exit(2);
+    return p;
+}
 
 #endif

@@ -6,45 +6,16 @@
 //            9. The bundled model
 
 #include "../engine.cu"
-#include "test.h"
+#include "api.h"
 
 #include <dirent.h>
 #include <malloc.h>
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
 
-static uint64_t random_state = 88172645463325252u;
-
-static int random_int(int low, int high) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return low + (int)((random_state >> 33) % (uint64_t)(high - low + 1));
-}
-
 static float random_float(void) {
     return (float)random_int(-1000000, 1000000) / 1e6f;
 }
-
-static void *room(size_t bytes) {
-    void *p = calloc(1, bytes + 1);
-    if (!p) exit(2);
-    return p;
-}
-
-static mote_error failure;       // of the last call given to EXPECT
-
-// The call returns `want`, and fills the error then and only then, with one line.
-static void expect(int want, int code, int line, const char *call) {
-    size_t n = strnlen(failure.message, sizeof failure.message);
-    const char *said = code ? failure.message : "";
-    test_check(code == want, __FILE__, line, "%s is %d, expected %d: %s", call, code, want, said);
-    if (!code) return;
-    test_check(failure.code == code, __FILE__, line, "%s: error code %d", call, failure.code);
-    test_check(n > 0 && n < sizeof failure.message && !strchr(said, '\n'), __FILE__, line, "%s: message", call);
-}
-
-#define EXPECT(want, call) (memset(&failure, 0, sizeof failure), expect(want, call, __LINE__, #call))
 
 static mote_session *session_of(const mote_model *m, int context, int chunk, int threads) {
     mote_session_options o;

@@ -9,29 +9,9 @@
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
 
-static uint64_t random_state = 1;
-
-static uint32_t random_bits(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)((random_state * 0x2545f4914f6cdd1du) >> 32);
-}
-
-// From low to high, both included.
-static int random_int(int low, int high) {
-    return low + (int)(random_bits() % (uint32_t)(high - low + 1));
-}
-
 // Uniform in [-1, 1].
 static float random_float(void) {
     return (float)((double)random_bits() / 2147483647.5 - 1);
-}
-
-static void *room(size_t bytes) {
-    void *p = calloc(1, bytes + 1);
-    if (!p) exit(2);
-    return p;
 }
 
 static float *floats(size_t n) {

@@ -475,6 +475,7 @@ int main(int argc, char **argv) {
     test_options(demo);
     test_draft_rows(demo);
     test_demo(demo, prompts ? prompts : slow ? 1 : 6, prompts > 0);
+    if (prompts) test_demo_distribution(demo);
     mote_close(demo);
     test_broken_layers(tmp);
     CHECK(rmdir(tmp) == 0, "%s is empty again", tmp);
