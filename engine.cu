@@ -2936,7 +2936,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     gpu_queue q;
     memset(&q, 0, sizeof q);
     q.sms = o->sms ? o->sms : m->gpu_sms;
-    g->splits = gpu_attention_splits(&q, &m->attention);
+    g->splits = gpu_attention_most_splits(&q, &m->attention);
     g->step = (gpu_step *)(void *)take(l, sizeof(gpu_step) / sizeof(float));
     g->how = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
     g->greedy = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
@@ -3427,6 +3427,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     memset(s->here, 0, here);
     memset((void *)g->answer, 0, sizeof *g->answer);
     q->stream = g->stream;
+    g->splits = gpu_attention_splits(q, &s->m->attention, s->kv_type, g->splits);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
     gpu_how greedy;

@@ -946,6 +946,12 @@ __device__ __forceinline__ void gpu_load8(float *v, const float *row, int col, i
     *(float4 *)(v + 4) = col + 4 < cols ? __ldcg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);
 }
 
+/* The same of a weight, which a rehearsal leaves in the first-level cache. */
+__device__ __forceinline__ void gpu_load8_constants(float *v, const float *row, int col, int cols) {
+    *(float4 *)v = col < cols ? __ldg((const float4 *)(row + col)) : make_float4(0, 0, 0, 0);
+    *(float4 *)(v + 4) = col + 4 < cols ? __ldg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);
+}
+
 /* Four floats, zeros if not there. */
 __device__ __forceinline__ void gpu_load4(float *v, const float *at, bool there) {
     *(float4 *)v = there ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
@@ -1170,7 +1176,7 @@ struct gpu_norm_rows {
     template <int ROWS>
     __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *square) const {
         float w[8];
-        gpu_load8(w, norm, col, cols);
+        gpu_load8_constants(w, norm, col, cols);
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
 #pragma unroll
@@ -2285,7 +2291,7 @@ __device__ __forceinline__ void attend_angles(const gpu_attention *p, int first,
 
 /* 1 / rms of a head that the lanes of a warp hold the squares of. */
 __device__ __forceinline__ float attend_factor(const gpu_attention *p, float squares) {
-    return 1.0f / sqrtf(warp_sum(squares) / (float)p->shape.head_dim + p->shape.eps);
+    return rsqrtf(warp_sum(squares) / (float)p->shape.head_dim + p->shape.eps);
 }
 
 /* Element `at` of a cache = x. */
@@ -2460,6 +2466,17 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, TILES> *sh, 
     }
 }
 
+/* Asks for the gates that this block's slice of the heads will need at the end. */
+__device__ __forceinline__ void attend_prefetch_gates(const gpu_attention *p, int slice) {
+#if __CUDA_ARCH__ >= 900
+    int group = p->shape.heads / p->shape.kv_heads, item = threadIdx.x, lines = slice < 0 ? ATTEND_CLUSTER : 1;
+    if (item >= p->T * group * lines) return;
+    int row = item / lines, line = slice < 0 ? item % lines : slice;
+    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p->qg + (head * 2 + 1) * ATTEND_DIM + line * 32));
+#endif
+}
+
 /* Everything that comes before the chunks: queries, new rows of k and v. */
 template <bool FP8, int TILES>
 __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s,
@@ -2488,7 +2505,8 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = tile * 16 + half * 8 + warp;
-            if (row < rows) attend_norm_rotate(p, x[half], sh->norm[0], sh->cs[row / group]);
+            if (row >= rows) continue;                       /* such rows get some result, which nobody looks at */
+            attend_norm_rotate(p, x[half], sh->norm[0], sh->cs[row / group]);
             attend_put_query<FP8, TILES>(sh, row, x[half]);
         }
     }
@@ -2839,6 +2857,7 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     __syncthreads();
     gpu_wait();
     attend_prepare<FP8, TILES>(&p, &s, sh);
+    attend_prefetch_gates(&p, place.slice);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, TILES>(sh, &s, chunk, &r);
@@ -3015,8 +3034,8 @@ static size_t gpu_attention_shared(const attention_shape *s) {
     return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
-/* Splits of the context: about two blocks for each multiprocessor, whole clusters. */
-static int gpu_attention_splits(const gpu_queue *q, const attention_shape *s) {
+/* Splits of the context, at most: about two blocks for each multiprocessor, whole clusters. */
+static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
     int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
 }
@@ -3031,17 +3050,46 @@ static size_t gpu_attention_tickets(const attention_shape *s) {
     return (size_t)s->kv_heads * ATTEND_CLUSTER;
 }
 
+typedef void (*attend_kernel)(gpu_attention);
+
+/* The kernel for a shape, and its shared memory. */
+template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, size_t *shared) {
+    bool fast = gpu_attention_is_fast(s), narrow = s->heads / s->kv_heads <= 8;
+    *shared = !fast ? gpu_attention_shared(s) : narrow ? sizeof(attend_shared<FP8, 2>) : sizeof(attend_shared<FP8, 4>);
+    return !fast ? attend_any<FP8> : narrow ? attend_fast<FP8, 2> : attend_fast<FP8, 4>;
+}
+
+/* As many splits as run at once, of at most `most`: a multiprocessor that has no neighbours left cannot take a cluster, and
+   a single cluster that comes when the others are done doubles the time. An eighth less than an empty GPU would take, for
+   the kernels before and behind this one need room, too (H100: 26 clusters; with 28 a long context takes half as long
+   again). */
+static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
+    size_t shared;
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, &shared) : gpu_attend_kernel<false>(s, &shared);
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute cluster = {};
+    int clusters = 0;
+    if (!q->dependent || !gpu_attention_is_fast(s)) return most;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
+    cluster.val.clusterDim.y = ATTEND_CLUSTER;
+    c.gridDim = dim3((unsigned)s->kv_heads, (unsigned)most);
+    c.blockDim = dim3(GPU_THREADS);
+    c.dynamicSmemBytes = shared;
+    c.attrs = &cluster;
+    c.numAttrs = 1;
+    gpu_allow_shared(q, (const void *)kernel, shared, "occupancy");
+    gpu_check(q, cudaOccupancyMaxActiveClusters(&clusters, kernel, &c), "occupancy");
+    int splits = clusters * 7 / 8 / s->kv_heads * ATTEND_CLUSTER;
+    return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
+}
+
 template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_attention *p) {
-    const char *format = FP8 ? "KV FP8" : "KV BF16";
-    int kv_heads = p->shape.kv_heads;
-    if (p->kv_only)
-        gpu_launch(q, GPU_ATTEND, format, attend_any<FP8>, kv_heads, 1, gpu_attention_shared(&p->shape), p);
-    else if (!gpu_attention_is_fast(&p->shape))
-        gpu_launch(q, GPU_ATTEND, format, attend_any<FP8>, kv_heads, p->splits, gpu_attention_shared(&p->shape), p);
-    else if (p->shape.heads / kv_heads <= 8)
-        gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 2>, kv_heads, p->splits, sizeof(attend_shared<FP8, 2>), p);
-    else
-        gpu_launch(q, GPU_ATTEND, format, attend_fast<FP8, 4>, kv_heads, p->splits, sizeof(attend_shared<FP8, 4>), p);
+    size_t shared;
+    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, &shared);
+    int splits = p->kv_only ? 1 : p->splits;
+    if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
+    gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
 }
 
 /* norm_qkv on the GPU. */
@@ -3315,19 +3363,35 @@ __device__ __forceinline__ uint32_t gpu_overlapping(uint32_t overlap, int first,
     return all;
 }
 
-/* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r, and softmax over
-   them. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
-template <int LISTS, int ROWS>
-__device__ __forceinline__ void gpu_choose(const gpu_moe &p, int t, int *expert, float *weight) {
-    const int lane = threadIdx.x % 32, experts = p.shape.experts, top_k = p.shape.top_k;
+/* Row t's logits from `first` on; what is behind the last one becomes the least. Wide loads where rows allow them: all
+   blocks ask for the same lines at once. */
+template <int COUNT, int ROWS>
+__device__ __forceinline__ void gpu_load_logits(const gpu_moe &p, int t, int first, float *v) {
+    const int experts = p.shape.experts;
     const float *logits = p.router + (size_t)t * experts;
-    const uint32_t overlapping = ROWS > 1 ? gpu_overlapping(p.overlap, lane * 8 * LISTS, 8 * LISTS) : 0;
+    const uint32_t overlapping = ROWS > 1 ? gpu_overlapping(p.overlap, first, COUNT) : 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) {
+        if (experts % 4 == 0 && first + i < experts) *(float4 *)(v + i) = __ldcg((const float4 *)(logits + first + i));
+        else
+            for (int j = i; j < i + 4; j++) v[j] = first + j < experts ? __ldcg(logits + first + j) : __uint_as_float(~0u);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (ROWS > 1 && overlapping >> i & 1 && first + i < experts) v[i] = __ldcg(p.router + first + i);
+}
+
+/* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r: its logit, and which
+   it is. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
+template <int LISTS, int ROWS>
+__device__ __forceinline__ float gpu_choose(const gpu_moe &p, int t, int *expert) {
+    const int lane = threadIdx.x % 32, top_k = p.shape.top_k;
     uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
+    float logits[8 * LISTS];
+    gpu_load_logits<8 * LISTS, ROWS>(p, t, lane * 8 * LISTS, logits);
 #pragma unroll
     for (int i = 0; i < 8 * LISTS; i++) {
-        int e = lane * 8 * LISTS + i;
-        const float *at = overlapping >> i & 1 ? p.router + e : logits + e;
-        uint32_t bits = e < experts ? __float_as_uint(__ldcg(at)) : 0xffffffffu;
+        uint32_t bits = __float_as_uint(logits[i]);
         key[i / 8][i % 8] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
     }
 #pragma unroll
@@ -3353,9 +3417,13 @@ __device__ __forceinline__ void gpu_choose(const gpu_moe &p, int t, int *expert,
         id = __shfl_sync(~0u, lane * 8 * LISTS + id, winner);
         if (lane == r) *expert = id, mine = top;
     }
-    float value = __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
-    float best = __shfl_sync(~0u, value, 0), share = lane < top_k ? __expf(value - best) : 0;
-    *weight = share / warp_sum(share);
+    return __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
+}
+
+/* Softmax over the chosen, one a lane, the best first. */
+__device__ __forceinline__ float gpu_weigh(float logit, int top_k) {
+    float best = __shfl_sync(~0u, logit, 0), share = (int)threadIdx.x % 32 < top_k ? __expf(logit - best) : 0;
+    return share / warp_sum(share);
 }
 
 /* What experts_up knows of the routing: the weights, too. */
@@ -3366,23 +3434,42 @@ struct gpu_choice {
 };
 
 /* Empties a choice, before gpu_route. */
-__device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
+template <int ROWS> __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
+    if (ROWS == 1) return;
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
     if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
+/* One row's choice in ascending order; one warp. */
+__device__ __forceinline__ void gpu_route_row(const gpu_moe &p, gpu_choice *to, float logit, int expert) {
+    int lane = threadIdx.x % 32, before = 0;
+    for (int i = 0; i < p.shape.top_k; i++) {
+        int other = __shfl_sync(~0u, expert, i);
+        before += other < expert || (other == expert && i < lane);
+    }
+    if (lane < p.shape.top_k) {
+        to->list.expert[before] = expert;
+        to->list.rows[before] = 1;
+    }
+    if (lane == 0) to->list.count = p.shape.top_k;
+    float weight = gpu_weigh(logit, p.shape.top_k);
+    if (lane < p.shape.top_k) to->weight[before][0] = weight;
+}
+
 /* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
 template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
-    float weight = 0;
+    float logit = 0, weight = 0;
     if (t < p.T) {
-        if (p.shape.experts <= 256) gpu_choose<1, ROWS>(p, t, &expert, &weight);
-        else gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert, &weight);
-        if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
+        if (p.shape.experts <= 256) logit = gpu_choose<1, ROWS>(p, t, &expert);
+        else logit = gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert);
+        if (ROWS == 1) gpu_route_row(p, to, logit, expert);
+        else if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
+        if (ROWS > 1) weight = gpu_weigh(logit, p.shape.top_k);
     }
     __syncthreads();
-    if (t < p.T) {                                          /* place in the list: experts in use that come before */
+    if (ROWS > 1 && t < p.T) {                              /* place in the list: experts in use that come before */
         uint32_t word = lane < words ? to->mask[lane] : 0;
         int all = __popc(word);
 #pragma unroll
@@ -3399,7 +3486,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
         }
         if (threadIdx.x == 31) to->list.count = all;
     }
-    __syncthreads();
+    if (ROWS > 1) __syncthreads();
 }
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
@@ -3450,10 +3537,10 @@ __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, floa
     gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
 }
 
-/* Block 0 writes the routing down; then experts_down may begin. */
+/* The last block, which has the fewest tiles, writes the routing down; then experts_down may begin. */
 __device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
     if (threadIdx.x >= 32) return;
-    if (blockIdx.x == 0) {
+    if (blockIdx.x == gridDim.x - 1) {
         for (int i = threadIdx.x; i < choice.list.count; i += 32) {
             p.routing->expert[i] = choice.list.expert[i];
             p.routing->rows[i] = choice.list.rows[i];
@@ -3475,7 +3562,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
         gpu_up_tiles tiles = {p, &choice, {}};
-        gpu_route_nothing(&choice);
+        gpu_route_nothing<ROWS>(&choice);
         if (real) gpu_wait();
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_fill_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
