@@ -982,7 +982,7 @@ __device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group
 /* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE times eight columns a lane at a time.
    in.values<ROWS>(v, T, col, square) gives eight columns of all token rows, zeros from in.cols on, and where there is a
    norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4
-   (experts_down for ROWS = 2, too). */
+   (experts_down for ROWS = 2, too): rows that are not there stay as they are, their sums go nowhere. */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a group */
@@ -999,7 +999,8 @@ __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int cou
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane, group = first + item / LANES, part = item % LANES;
 #pragma unroll
-            for (int t = 0; t < ROWS; t++) gpu_put_columns<F, ROWS>(to, group, part, t, v[n][t], item < items);
+            for (int t = 0; t < ROWS; t++)
+                if (ROWS == 1 || t < T) gpu_put_columns<F, ROWS>(to, group, part, t, v[n][t], item < items);
         }
     }
     __syncwarp();
@@ -2466,17 +2467,6 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, TILES> *sh, 
     }
 }
 
-/* Asks for the gates that this block's slice of the heads will need at the end. */
-__device__ __forceinline__ void attend_prefetch_gates(const gpu_attention *p, int slice) {
-#if __CUDA_ARCH__ >= 900
-    int group = p->shape.heads / p->shape.kv_heads, item = threadIdx.x, lines = slice < 0 ? ATTEND_CLUSTER : 1;
-    if (item >= p->T * group * lines) return;
-    int row = item / lines, line = slice < 0 ? item % lines : slice;
-    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(p->qg + (head * 2 + 1) * ATTEND_DIM + line * 32));
-#endif
-}
-
 /* Everything that comes before the chunks: queries, new rows of k and v. */
 template <bool FP8, int TILES>
 __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s,
@@ -2857,7 +2847,6 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     __syncthreads();
     gpu_wait();
     attend_prepare<FP8, TILES>(&p, &s, sh);
-    attend_prefetch_gates(&p, place.slice);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, TILES>(sh, &s, chunk, &r);
@@ -3441,8 +3430,8 @@ template <int ROWS> __device__ __forceinline__ void gpu_route_nothing(gpu_choice
     __syncthreads();
 }
 
-/* One row's choice in ascending order; one warp. */
-__device__ __forceinline__ void gpu_route_row(const gpu_moe &p, gpu_choice *to, float logit, int expert) {
+/* The list of a single row; one warp. Returns the place in it of this lane's expert. */
+__device__ __forceinline__ int gpu_route_row(const gpu_moe &p, gpu_choice *to, int expert) {
     int lane = threadIdx.x % 32, before = 0;
     for (int i = 0; i < p.shape.top_k; i++) {
         int other = __shfl_sync(~0u, expert, i);
@@ -3453,20 +3442,18 @@ __device__ __forceinline__ void gpu_route_row(const gpu_moe &p, gpu_choice *to, 
         to->list.rows[before] = 1;
     }
     if (lane == 0) to->list.count = p.shape.top_k;
-    float weight = gpu_weigh(logit, p.shape.top_k);
-    if (lane < p.shape.top_k) to->weight[before][0] = weight;
+    return before;
 }
 
 /* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
 template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
-    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
-    float logit = 0, weight = 0;
+    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0, before = 0;
+    float logit = 0;
     if (t < p.T) {
         if (p.shape.experts <= 256) logit = gpu_choose<1, ROWS>(p, t, &expert);
         else logit = gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert);
-        if (ROWS == 1) gpu_route_row(p, to, logit, expert);
+        if (ROWS == 1) before = gpu_route_row(p, to, expert);
         else if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
-        if (ROWS > 1) weight = gpu_weigh(logit, p.shape.top_k);
     }
     __syncthreads();
     if (ROWS > 1 && t < p.T) {                              /* place in the list: experts in use that come before */
@@ -3477,16 +3464,18 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
             int up = __shfl_up_sync(~0u, all, i);
             all += lane >= i ? up : 0;
         }
-        int before = __shfl_sync(~0u, all - __popc(word), expert / 32);
+        before = __shfl_sync(~0u, all - __popc(word), expert / 32);
         before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
         if (lane < p.shape.top_k) {
             to->list.expert[before] = expert;
-            to->weight[before][t] = weight;
             atomicOr(&to->list.rows[before], 1 << t);
         }
         if (threadIdx.x == 31) to->list.count = all;
     }
     if (ROWS > 1) __syncthreads();
+    if (t >= p.T) return;
+    float weight = gpu_weigh(logit, p.shape.top_k);         /* not needed before the first sum is */
+    if (lane < p.shape.top_k) to->weight[before][t] = weight;
 }
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
