@@ -2392,6 +2392,7 @@ typedef struct scratch {
 typedef struct speculation {
     mote_speculation seen;
     double hope[BLOCK - 1];                                 /* that a draft is accepted if those before it are */
+    double trust[BLOCK - 1];                                /* in that: the passes it is the average of */
     int measured_at;                                        /* tokens of the timeline when costs were measured */
     int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
     int drafts;                                             /* that follow it, made already */
@@ -2777,7 +2778,7 @@ static void run_attention(mote_session *s, const layer *l, const kv_rows *kv, in
     job.T = T;
     job.position = position;
     job.angles = w->angles;
-    job.qg = w->in;
+    job.qg = kv_only ? NULL : w->in;
     job.k_new = w->k;
     job.v_new = w->v;
     job.kv = s->kv_type;
@@ -2787,7 +2788,7 @@ static void run_attention(mote_session *s, const layer *l, const kv_rows *kv, in
     job.context = s->o.context;
     job.o = w->out;
     rotary_angles(w->angles, position, T, s->m->attention.rotary_dim, s->m->c.theta);
-    stage_norm_qkv(s->threads, job.shape, job.w, w->x, T, w->u, w->in, w->k, w->v);
+    stage_norm_qkv(s->threads, job.shape, job.w, w->x, T, w->u, job.qg, w->k, w->v);
     if (kv_only) {
         parallel(s->threads, T, attention_prepare, &job);
         return;
@@ -3023,7 +3024,7 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     p.tickets = g->tickets;
     p.o = g->o;
     p.kv_only = kv_only;
-    gpu_norm_qkv(q, &p.shape, &l->attention, x, T, g->in, g->k_new, g->v_new);
+    gpu_norm_qkv(q, &p.shape, &l->attention, x, T, kv_only ? NULL : g->in, g->k_new, g->v_new);
     gpu_rope_attend(q, &p);
     if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
 }
@@ -3823,13 +3824,17 @@ static int speculates(const mote_session *s) {
 
 /* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
    Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
-   some hundred passes, for a few. A change must promise a twentieth. */
+   some hundred passes. Trust in what was seen fades sooner: then two passes are enough to refute it. A change must promise
+   a twentieth. */
 
-enum { HOPE_MEMORY_FIRST = 4, HOPE_MEMORY = 32, HOPE_DRIFT = 2048 };  /* passes */
+enum { HOPE_DRIFT = 2048, TRUST_FIRST = 4, TRUST_MOST = 32, TRUST_LEAST = 2, TRUST_DRIFT = 256 };  /* passes */
 
 static void speculation_start(mote_session *s) {
     speculation *p = &s->spec;
-    for (int i = 0; i < BLOCK - 1; i++) p->hope[i] = 0.95 - 0.1 * i;
+    for (int i = 0; i < BLOCK - 1; i++) {
+        p->hope[i] = 0.95 - 0.1 * i;
+        p->trust[i] = TRUST_FIRST;
+    }
     p->seen.depth = s->o.mtp > 0 ? s->o.mtp : 0;
     p->next = -1;
 }
@@ -3859,10 +3864,15 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     size_t n = strlen(p->seen.recent);
     for (int i = 0; i < BLOCK - 1; i++) {
         int reached = i < drafts && i <= accepted, hit = i < accepted;
-        double seen = (double)(p->seen.drafted[i] += (uint64_t)reached) + HOPE_MEMORY_FIRST;
+        p->seen.drafted[i] += (uint64_t)reached;
         p->seen.accepted[i] += (uint64_t)hit;
-        if (reached) p->hope[i] += (hit - p->hope[i]) / fmin(seen, HOPE_MEMORY);
-        else p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
+        if (reached) {
+            p->trust[i] = fmin(p->trust[i] + 1, TRUST_MOST);
+            p->hope[i] += (hit - p->hope[i]) / p->trust[i];
+        } else {
+            p->trust[i] += (TRUST_LEAST - p->trust[i]) / TRUST_DRIFT;
+            p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
+        }
     }
     p->seen.passes[drafts]++;
     if (n + 1 == sizeof p->seen.recent) memmove(p->seen.recent, p->seen.recent + 1, n--);
@@ -4657,7 +4667,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
     uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
     for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
     if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone */
-        n += matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_QKV, 0, 0);
+        n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&m->mtp.attention.k_proj) + matrix_bytes(&m->mtp.attention.v_proj);
     return n;
 }
 

@@ -2038,7 +2038,7 @@ typedef struct attention_job {
     const attention_weights *w;
     int T, position;             /* rows of this block, position of the first */
     const float *angles;         /* [T][rotary_dim] */
-    float *qg;                   /* [T][heads][2][head_dim] */
+    float *qg;                   /* [T][heads][2][head_dim]; NULL: only KV rows are wanted */
     float *k_new;                /* [T][kv_heads][head_dim] */
     const float *v_new;          /* the same shape */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
@@ -2105,19 +2105,19 @@ INLINE const float *kv_floats(const void *cache, size_t at, int n, float *__rest
     return to;
 }
 
-/* norm_qkv: u = rms(x)(1 + input_norm); q | gate, k, v = projections of u. */
+/* norm_qkv: u = rms(x)(1 + input_norm); q | gate (unless qg is NULL), k, v = projections of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
                            float *u, float *qg, float *k, float *v) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
-    job.count = 3;
-    job.w[0] = &w->q_proj;
-    job.w[1] = &w->k_proj;
-    job.w[2] = &w->v_proj;
-    job.y[0] = qg;
-    job.y[1] = k;
-    job.y[2] = v;
+    job.w[0] = &w->k_proj;
+    job.w[1] = &w->v_proj;
+    job.w[2] = &w->q_proj;
+    job.y[0] = k;
+    job.y[1] = v;
+    job.y[2] = qg;
+    job.count = qg ? 3 : 2;
     job.x = u;
     job.T = T;
     project(p, &job);
@@ -2131,7 +2131,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     (void)thread;
     for (int t = begin; t < end; t++) {
         const float *angles = job->angles + (size_t)t * (size_t)s->rotary_dim;
-        for (int h = 0; h < s->heads; h++) {
+        for (int h = 0; job->qg && h < s->heads; h++) {
             float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * 2 * d;
             rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
@@ -3081,11 +3081,11 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_atten
     gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
 }
 
-/* norm_qkv on the GPU. */
+/* norm_qkv on the GPU; without qg it leaves out the queries. */
 static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
                          float *qg, float *k, float *v) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
-    gpu_add_segment(&p, &w->q_proj, qg);
+    if (qg) gpu_add_segment(&p, &w->q_proj, qg);
     gpu_add_segment(&p, &w->k_proj, k);
     gpu_add_segment(&p, &w->v_proj, v);
     gpu_launch_projection(q, GPU_QKV, &p);
