@@ -1755,6 +1755,17 @@ static int on_asked(void *user, int32_t id) {
     return append(user, (const char *)&id, sizeof id);
 }
 
+// Asks a synthetic model, which has no tokenizer: the question's bytes are its tokens.
+static int ask_synthetic(const bench *b, mote_session *session, const char *text, const mote_generation *g, mote_result *r,
+                         mote_error *error) {
+    int code = 0;
+    for (; *text && !code; text++) {
+        int32_t id = (unsigned char)*text % b->info->vocab_size;
+        code = mote_feed(session, &id, 1, error);
+    }
+    return code ? code : mote_generate(session, g, r, error);
+}
+
 // The answer to one question into `ids`; adds to the tokens and seconds of the side.
 static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     mote_sampling greedy;
@@ -1770,7 +1781,8 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     ids->size = 0;
     if (append(ids, "", 0)) return EXIT_FAILURE;
     mote_reset(of->session);
-    int code = mote_ask(of->session, q->text, &g, &result, &error);
+    int code = b->o->synthetic ? ask_synthetic(b, of->session, q->text, &g, &result, &error)
+                               : mote_ask(of->session, q->text, &g, &result, &error);
     if (code == MOTE_ECANCELLED) return report(&error);
     if (code) return complain(EXIT_FAILURE, "%s: line %d: %s", b->o->ask, q->line, error.message);
     if (result.stop == MOTE_STOP_CALLBACK) return interrupted ? EXIT_INTERRUPTED : EXIT_FAILURE;
@@ -1835,21 +1847,21 @@ static void print_asked(bench *b, const side *off, const side *on, timing ratio,
     if (s.tokens) print_speculation(b->table, &s);
 }
 
-static int bench_ask(bench *b, options *o, const mote_model *model) {
+static int bench_ask(bench *b, options *o, const char *name, const mote_model *model) {
     options plain = *o;
     side off = {NULL, 0, 0}, on = {NULL, 0, 0};
     double ratios[99], slow, fast;
     int differing = 0;
-    if (!b->info->chat_template)
-        return complain(EXIT_FAILURE, "%s: no chat template mote knows, which --ask needs", o->model);
+    if (!b->info->chat_template && !o->synthetic)
+        return complain(EXIT_FAILURE, "%s: no chat template mote knows, which --ask needs", name);
     if (!o->steps) plain.steps = o->steps = 128;
     plain.mtp = MOTE_MTP_OFF;
     plain.verbose = 0;
     int code = open_session(model, &plain, &b->session);
     off.session = b->session;
     if (!code) code = open_session(model, o, &on.session);
-    if (!code) print_head(b, o->model);
-    if (!code) json_head(b, o->model);
+    if (!code) print_head(b, name);
+    if (!code) json_head(b, name);
     for (int r = 0; r < o->repeat && !code; r++) {
         code = ask_all(b, &off, &slow, &differing);
         if (!code) code = ask_all(b, &on, &fast, &differing);
@@ -1909,7 +1921,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
         return complain(EXIT_FAILURE,
                         "bench: --rows, --stages, --sms and --accept are for a GPU, but the model is on the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
-    if (o->ask) return bench_ask(b, o, model);
+    if (o->ask) return bench_ask(b, o, name, model);
     if (on_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
@@ -1928,7 +1940,6 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
 
 static int bench_usage(const options *o) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
-    if (o->ask && o->synthetic) return complain(EXIT_USAGE, "bench: --ask needs text: not with --synthetic");
     if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
     if (o->overlap >= 0 && !o->accept.count)

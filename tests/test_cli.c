@@ -182,7 +182,6 @@ static void test_mistakes(void) {
     check_refused("mote bench --overlap 0", 2, "--overlap belongs");
     check_refused("mote bench --accept 0.8 --mtp 0", 2, "not with --mtp 0");
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
-    check_refused("mote bench --ask x --synthetic y", 2, "not with --synthetic");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
     check_refused("mote selftest -m x", 2, "'-m'");
 }
@@ -467,6 +466,8 @@ static void test_bench_ask(void) {
           "bench --ask --json: %s", data);
     shell("mote bench --ask @/questions --tokens 4 --repeat 1");
     CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, auto: %d '%s' %s", code, out.data, err.data);
+    shell("mote bench --synthetic tiny --ask @/questions --tokens 4 --repeat 1 --mtp 3");
+    CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, synthetic: %d '%s' %s", code, out.data, err.data);
     check_refused("mote bench --ask @/nosuch", 1, "nosuch");
     check_refused("mote bench --ask @", 1, "mote: /tmp/mote-cli-");
     write_temp("questions", "\n \r\n", 4);
