@@ -86,11 +86,13 @@ sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
-# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the many answers
+# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the many answers; of
+# the program one conversation
+VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
-	    SUITE='$$(filter-out %/test_demo %/test_speculation,$$(TESTS))' \
-	    RUN='valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite'
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
 # make aarch64: cross-compile for 64-bit Arm and run the same tests in an emulator (qemu-user)
 aarch64:

@@ -1154,7 +1154,8 @@ static int check_gpu(const binder *b) {
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>
-            TYPE_FP8 & 1 && (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 16))
+            TYPE_FP8 & 1 &&
+        (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 16))
         wrong = "FP8 blocks whose sides are no powers of two, or of less than 16 rows or 64 columns,";
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
                  : MOTE_OK;
@@ -1688,7 +1689,7 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
     if (!l.direct || !loader_cut(&l)) {
         fail_memory(&l.err);
     } else {
-        size_t pieces = l.pieces.size / sizeof(load_piece), threads = pieces < (size_t)LOAD_THREADS ? pieces : (size_t)LOAD_THREADS;
+        size_t pieces = l.pieces.size / sizeof(load_piece), most = LOAD_THREADS, threads = pieces < most ? pieces : most;
         cudaError_t status = cudaSuccess;
         if (threads)
             status = cudaHostAlloc((void **)&l.buffers, threads * LOAD_BUFFERS * LOAD_PIECE, cudaHostAllocDefault);
@@ -1763,7 +1764,8 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         else code = look_there(m, type, m->arena + item->at, item_elements(item), &seen, err);
 #endif
         if (code) return code;
-        const char *wrong = seen & WEIGHTS_NOT_FINITE ? "holds what is no finite number" : needs && !seen ? "is all zero" : NULL;
+        const char *wrong = needs && !seen ? "is all zero" : NULL;
+        if (seen & WEIGHTS_NOT_FINITE) wrong = "holds what is no finite number";
         if (!wrong) continue;
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
                table_name(&b->files->table, item->from), wrong);
@@ -2162,7 +2164,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (options) o = *options;
     if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0)
         return fail(error, MOTE_EINVAL,
-                    "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., and draft_rows of 0 or more");
+                    "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more");
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
     if (!m) return error->code;
@@ -3435,7 +3437,8 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
     gpu_put(q, gpu_put_how_kernel, g->greedy, &greedy);
-    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++) g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
+    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++)
+        g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
     if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);
     return gpu_finish(s, err);
 }
@@ -4098,9 +4101,9 @@ static int verify_state(mote_session *s, mote_session *twin, mote_error *err) {
             if (!code) code = verify_bytes(s, a->window, twin, b->window, window, i, "conv1d window", err);
             continue;
         }
-        code = verify_bytes(s, (char *)s->kv[i].k + first, twin, (char *)twin->kv[i].k + first, rows * row, i, "keys", err);
-        if (!code)
-            code = verify_bytes(s, (char *)s->kv[i].v + first, twin, (char *)twin->kv[i].v + first, rows * row, i, "values", err);
+        const kv_rows *mine = &s->kv[i], *plain = &twin->kv[i];
+        code = verify_bytes(s, (char *)mine->k + first, twin, (char *)plain->k + first, rows * row, i, "keys", err);
+        if (!code) code = verify_bytes(s, (char *)mine->v + first, twin, (char *)plain->v + first, rows * row, i, "values", err);
     }
     return code;
 }
@@ -4674,7 +4677,8 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 /* Bytes read to make one draft. */
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
-    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_ALL, m->c.top_k, length) + matrix_bytes(&m->draft_head);
+    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_ALL, m->c.top_k, length) +
+           matrix_bytes(&m->draft_head);
 }
 
 /* The ids of step number i. */

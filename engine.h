@@ -40,7 +40,7 @@ enum {                                     /* return codes */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
     MOTE_ECANCELLED = 7,                   /* a callback asked to stop */
-    MOTE_EDEVICE = 8,                      /* the GPU: none there, its driver too old, an operation on it failed, or it is lost */
+    MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost */
     MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
 
@@ -72,7 +72,7 @@ typedef struct mote_options {
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
-    int draft_rows;                        /* drafts are chosen from the first so many tokens of the vocabulary; default 65,536 */
+    int draft_rows;                        /* drafts come from the first so many tokens of the vocabulary; default 65,536 */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -103,7 +103,8 @@ typedef struct mote_info {
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
     uint64_t weight_bytes;                 /* held in memory */
     uint64_t weight_bytes_per_token;       /* read to decode one token */
-    uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, read once per token of context to decode one token */
+    uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, for one token of context; read to decode
+                                              one more */
     uint64_t state_bytes;                  /* DeltaNet state, read and written to decode one token */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
@@ -341,8 +342,9 @@ typedef struct mote_measurement {
     double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
     int launches;                          /* out: kernels in a step */
-    int drafts;                            /* in: 1..3: a step is a whole cycle, rows = drafts + 1: verify, accept, draft again */
-    double accept[3];                      /* in: with drafts, the rates at which first, second, third drafts are accepted: simulated */
+    int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
+    double accept[3];                      /* in: with drafts, the rates at which first, second, third ones are accepted:
+                                              simulated */
     double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the
                                               first: simulated; 0: as the router says */
     double tokens;                         /* out: that a step generates on average; 1 without drafts */

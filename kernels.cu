@@ -457,8 +457,9 @@ static void rotate(float *x, const float *angles, int dim) {
    chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
    stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
    for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
-   before that (but see gpu_trigger). Every kernel waits, also one that needs nothing, so that "all before me is complete" holds along the whole
-   chain. The chain is captured once as a graph: what differs from step to step is in device memory (gpu_step). */
+   before that (but see gpu_trigger). Every kernel waits, also one that needs nothing, so that "all before me is complete"
+   holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device memory
+   (gpu_step). */
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -1227,7 +1228,8 @@ template <class IN> struct gpu_segment_tiles {
 };
 
 template <class IN, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks) gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
+gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_trigger();

@@ -822,8 +822,8 @@ static void remove_folder(const char *dir) {
     CHECK(!rmdir(dir), "%s cannot be removed", dir);
 }
 
-// Sessions of the longest context that fits at all, or near it, until the GPU is full: the next one is refused with what would fit, the others go on,
-// and once they are closed all of their memory is there again.
+// Sessions of the longest context that fits at all, or near it, until the GPU is full: the next one is refused with what
+// would fit, the others go on, and once they are closed all of their memory is there again.
 static void test_full_memory(const fixture *f) {
     enum { MOST = 200 };
     static mote_session *s[MOST];
