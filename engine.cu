@@ -2996,7 +2996,7 @@ static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l,
     p.norm = l->deltanet.norm;
     p.o = g->o;
     p.squares = g->squares;
-    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
+    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, state, g->in, g->z, g->b, g->a);
     gpu_conv_delta(q, &p);
     gpu_gated_norm_out(q, &l->deltanet, &p, g->x);
     return p;
@@ -5313,6 +5313,44 @@ static void try_moe(selftest *t, int T) {
     try_row(t, 2e-5, "experts_up, experts_down T=%d", T);
 }
 
+/* Which experts experts_up finds chosen, of any number of them, by logits of which many are equal. All experts have the
+   weights of the first here. */
+static void try_choice(selftest *t, int T, int experts, int top_k) {
+    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
+    gpu_moe p = gpu_moe_of(&t->gpu->m->moe, &l->moe, T);
+    float logits[GPU_ROWS * GPU_EXPERTS], weight[GPU_TOP];
+    int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
+    gpu_routing want, got;
+    size_t n = (size_t)(T * experts);
+    memset(&want, 0, sizeof want);
+    memset(&got, 0, sizeof got);
+    try_fill(t, logits, n);
+    for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * 16);
+    for (int row = 0; row < T; row++) {
+        moe_choose(logits + (size_t)(row * experts), experts, top_k, choice, weight);
+        for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
+    }
+    for (int e = 0; e < experts; e++)
+        if (uses[e]) want.expert[want.count] = e, want.rows[want.count++] = uses[e];
+    try_put(t, t->g->logits, logits, n * sizeof(float));
+    p.shape.experts = experts;
+    p.shape.top_k = top_k;
+    p.stride = 0;
+    p.router = t->g->logits;
+    p.shared_gate = t->g->shared_gate;
+    p.routing = t->g->routing;
+    p.chosen = t->g->chosen;
+    p.h = t->g->h;
+    p.x = t->g->x;
+    gpu_run_experts(try_begin(t, 1u << GPU_UP, 0, 0, NULL, T), &p);
+    try_end(t);
+    if (!t->code) t->code = session_read(t->gpu, &got, t->g->routing, sizeof got, t->err);
+    try_worse(t, got.count != want.count);
+    for (int i = 0; i < want.count; i++)
+        try_worse(t, got.expert[i] != want.expert[i] || got.rows[i] != want.rows[i]);
+    try_row(t, 0, "choosing %d of %d T=%d", top_k, experts, T);
+}
+
 /* embed and head. The logits of a small vocabulary fit into s.in. */
 static void try_ends(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
@@ -5350,6 +5388,9 @@ static void try_stages(selftest *t) {
         try_norm_in_proj(t, T);
         for (int replay = 0; replay <= BLOCK && !t->code; replay++) try_deltanet(t, T, replay);
         try_moe(t, T);
+        try_choice(t, T, 256, 8);
+        try_choice(t, T, 77, 5);
+        try_choice(t, T, GPU_EXPERTS, GPU_TOP);
         try_ends(t, T);
     }
 }

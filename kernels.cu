@@ -14,6 +14,7 @@
    - Weights stay as stored and become float on use; activations, KV and state are float.
    Notation: row-major; W[out][in], x[T][in]; `rms(x) = x / sqrt(mean(x^2) + eps)`. */
 
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -578,8 +579,9 @@ __device__ __forceinline__ void gpu_wait() {
 #endif
 }
 
-/* Lets the next kernel become resident. At entry: what it may do before its gpu_wait harms nobody. Only experts_up does so
-   late, after its wait, when it has written what experts_down wants to know early. */
+/* Lets the next kernel become resident: what it may do before its gpu_wait harms nobody. Projections do so just before
+   their own wait, which is a little quicker than at entry, where other kernels do. Only experts_up does so late, after its
+   wait, when it has written what experts_down wants to know early. */
 __device__ __forceinline__ void gpu_trigger() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -851,6 +853,12 @@ __device__ __forceinline__ void gpu_prefetch(const void *from, uint32_t bytes) {
 #endif
 }
 
+/* This block's share of it. */
+__device__ __forceinline__ void gpu_prefetch_share(const void *from, int64_t bytes) {
+    int64_t share = (bytes / gridDim.x + 128) / 128 * 128, at = share * blockIdx.x;
+    if (threadIdx.x == 0 && at < bytes) gpu_prefetch((const char *)from + at, (uint32_t)min(share, bytes - at));
+}
+
 /* What a warp multiplies weights with, in shared memory: fragments [group][pair of steps][high, low][ROWS][4 lanes] of
    four registers, units [group][ROWS] (formats with `half`). */
 typedef struct gpu_operand {
@@ -929,9 +937,8 @@ template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, ui
 /* Multiplies the eight floats of each of LANES neighbouring lanes with the power of two that brings the largest of all
    into [2^14, 2^15), and returns its inverse. */
 template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float *v) {
-    float top = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) top = fmaxf(top, fabsf(v[i]));
+    float top = fmaxf(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))),
+                      fmaxf(fmaxf(fabsf(v[4]), fabsf(v[5])), fmaxf(fabsf(v[6]), fabsf(v[7]))));
 #pragma unroll
     for (int i = 1; i < LANES; i *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
     int exponent = min(268 - (__float_as_int(top) >> 23), 253);
@@ -958,14 +965,17 @@ __device__ __forceinline__ void gpu_load4(float *v, const float *at, bool there)
     *(float4 *)v = there ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
 }
 
-/* Eight columns of token row t, number `part` of those of a group, to their place in an operand, if it is `there`. The lanes
-   that have the other parts do the same at the same time. */
+/* The unit of the group that this lane has eight columns of, which it brings into range; its other lanes do the same. */
+template <class F> __device__ __forceinline__ float gpu_unit(float *v) {
+    return F::half ? gpu_bring_into_range<4 * F::per_load / 8>(v) : 1;
+}
+
+/* Eight columns of token row t, number `part` of those of a group, to their place in an operand. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group, int part, int t, float *v, bool there) {
+__device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group, int part, int t, const float *v,
+                                                float unit) {
     const int pairs = gpu_step_pairs<F>();
-    float unit = F::half ? gpu_bring_into_range<4 * F::per_load / 8>(v) : 1;
     uint4 low, high = gpu_split<F>(v, &low), *x;
-    if (!there) return;
     if (F::half && part == 0) to.unit[group * ROWS + t] = unit;
     if (F::per_load > 4) {                                  /* two steps of lane part / pairs */
         x = to.x + ((group * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
@@ -990,18 +1000,23 @@ __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int cou
     const int lane = threadIdx.x % 32, items = count * LANES;
 #pragma unroll 1
     for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
-        float v[AT_ONCE][ROWS][8];
+        float v[AT_ONCE][ROWS][8], unit[AT_ONCE][ROWS];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane;
             in.template values<ROWS>(v[n], T, item < items ? first * COLS + item * 8 : in.cols, square);
         }
 #pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+            for (int t = 0; t < ROWS; t++)
+                if (ROWS == 1 || t < T) unit[n][t] = gpu_unit<F>(v[n][t]);
+#pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane, group = first + item / LANES, part = item % LANES;
 #pragma unroll
             for (int t = 0; t < ROWS; t++)
-                if (ROWS == 1 || t < T) gpu_put_columns<F, ROWS>(to, group, part, t, v[n][t], item < items);
+                if ((ROWS == 1 || t < T) && item < items) gpu_put_columns<F, ROWS>(to, group, part, t, v[n][t], unit[n][t]);
         }
     }
     __syncwarp();
@@ -1150,6 +1165,8 @@ template <class IN> struct gpu_projection {
     int rehearse;                /* so many blocks do, the first */
     float eps;
     size_t h_row;                /* elements of a row of h */
+    const float *soon;           /* what the next kernel reads first, brought into the second-level cache */
+    int64_t soon_bytes;          /* whole 16; 0: nothing */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
@@ -1207,6 +1224,7 @@ template <class IN> struct gpu_segment_tiles {
     }
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
+        if (real) gpu_trigger();
         if (real) gpu_wait();
         gpu_fill<F, ROWS, ROWS == 1 ? IN::at_once : 1>(p.in, p.T, first, mine, operand, square);
     }
@@ -1232,7 +1250,7 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    gpu_trigger();
+    gpu_prefetch_share(p.soon, p.soon_bytes);
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     const gpu_segment &s = p.segment[i];
@@ -1249,10 +1267,11 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* How many blocks rehearse: the first on each multiprocessor, which come early. Several rows take longer than there is
-   time. */
-static int gpu_rehearse(const gpu_queue *q, int T) {
-    return q->dependent && T == 1 ? q->sms : 0;
+/* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
+   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and several rows take longer. */
+static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
+    if (!q->dependent || (T == 1 ? stage == GPU_OUT_PROJ : stage != GPU_UP && stage != GPU_O_PROJ)) return 0;
+    return T == 1 && stage == GPU_IN_PROJ ? INT_MAX : q->sms;
 }
 
 /* Deals the blocks to the segments and launches. */
@@ -1288,7 +1307,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         p->segment[i].blocks = (int)(share < 1 ? 1 : share);
         used += p->segment[i].blocks;
     }
-    p->rehearse = stage == GPU_OUT_PROJ ? 0 : gpu_rehearse(q, p->T);   /* conv_delta leaves no time */
+    p->rehearse = gpu_rehearse(q, stage, p->T);
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -1393,7 +1412,7 @@ typedef struct deltanet_weights {
 } deltanet_weights;
 
 /* Pointers into the session's state. channels = 2 key_heads key_dim + value_heads value_dim. */
-typedef struct deltanet_state {
+typedef struct deltanet_state {  /* one piece of memory, in this order */
     float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
     float *window;               /* [taps - 1][channels] raw conv inputs before the logged block, oldest first */
     float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block */
@@ -1958,30 +1977,34 @@ struct gpu_gated_rows {
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
     float scale, eps;            /* 1 / a head's columns */
+    /* 1 / root mean square of a head, from the first four of its sums of squares. */
+    __device__ __forceinline__ float factor(const float *of_head, const float *s) const {
+        float sum = s[0] + s[1] + s[2] + s[3];
+#pragma unroll 1
+        for (int part = 4; part < room; part++) sum += __ldcg(of_head + part);
+        return rsqrtf(fmaf(sum, scale, eps));
+    }
     template <int ROWS>
     __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
-        float s[ROWS][2][4];
+        const bool there = col < cols;
+        const int head[2] = {(int)__umulhi((uint32_t)col, per_head), (int)__umulhi((uint32_t)col + 4, per_head)};
+        float s[ROWS][4];
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
             gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int at = col + half * 4, head = (int)__umulhi((uint32_t)at, per_head);
-                gpu_load4(s[t][half], squares + (t * heads + head) * room, t < T && at < cols);
-            }
+            gpu_load4(s[t], squares + (t * heads + head[0]) * room, t < T && there);
         }
 #pragma unroll
-        for (int t = 0; t < ROWS; t++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int at = col + half * 4, head = (int)__umulhi((uint32_t)at, per_head);
-                float sum = s[t][half][0] + s[t][half][1] + s[t][half][2] + s[t][half][3];
-                for (int part = 4; part < room; part++)
-                    sum += t < T && at < cols ? __ldcg(squares + (t * heads + head) * room + part) : 0;
-                float factor = rsqrtf(fmaf(sum, scale, eps));
-#pragma unroll
-                for (int i = 0; i < 4; i++) v[t][half * 4 + i] *= factor;
+        for (int t = 0; t < ROWS; t++) {
+            const float *of_head = squares + (t * heads + head[0]) * room;
+            float f = t < T && there ? factor(of_head, s[t]) : 0, g = f;
+            if (head[1] > head[0] && head[1] < heads && t < T) {
+                gpu_load4(s[t], of_head + room, true);
+                g = factor(of_head + room, s[t]);
             }
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[t][i] *= i < 4 ? f : g;
+        }
     }
     void select(int t) {
         o += (size_t)t * cols;
@@ -1991,11 +2014,13 @@ struct gpu_gated_rows {
 
 /* The projections of a DeltaNet layer as the GPU takes them; see the plain ones above. */
 static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                             float *qkv, float *z, float *b, float *a) {
+                             const deltanet_state *state, float *qkv, float *z, float *b, float *a) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *to[4] = {qkv, z, b, a};
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
+    p.soon = state->S;
+    p.soon_bytes = (const char *)state->log_decay - (const char *)state->S;
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
@@ -3324,91 +3349,65 @@ static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights 
     gpu_launch_projection(q, GPU_ROUTER, &p);
 }
 
-/* Sorts eight keys, the greatest first, equal ones as they were (odd-even transposition). Returns which was where: 4 bits
-   each, the first lowest. */
-__device__ __forceinline__ uint32_t gpu_sort8(uint32_t *key) {
-    uint32_t from[8], all = 0;
+/* Sorts eight keys, the greatest first, in six rounds of comparisons that do not wait for each other. */
+__device__ __forceinline__ void gpu_sort8(uint32_t *key) {
+    constexpr uint8_t pair[19][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}, {0, 4}, {1, 5}, {2, 6}, {3, 7}, {0, 1}, {2, 3},
+                                     {4, 5}, {6, 7}, {2, 4}, {3, 5}, {1, 4}, {3, 6}, {1, 2}, {3, 4}, {5, 6}};
 #pragma unroll
-    for (int i = 0; i < 8; i++) from[i] = i;
-#pragma unroll
-    for (int round = 0; round < 8; round++)
-#pragma unroll
-        for (int i = round % 2; i < 7; i += 2) {
-            bool swap = key[i] < key[i + 1];
-            uint32_t high = max(key[i], key[i + 1]), low = min(key[i], key[i + 1]), first = swap ? from[i + 1] : from[i];
-            from[i + 1] = swap ? from[i] : from[i + 1];
-            from[i] = first;
-            key[i] = high;
-            key[i + 1] = low;
-        }
-#pragma unroll
-    for (int i = 0; i < 8; i++) all |= from[i] << 4 * i;
-    return all;
-}
-
-/* Simulated overlap: a bit set of those of `count` experts, from `first` on, for which every row has row 0's logit. */
-__device__ __forceinline__ uint32_t gpu_overlapping(uint32_t overlap, int first, int count) {
-    uint32_t all = 0;
-#pragma unroll 1
-    for (int i = 0; overlap && i < count; i++) all |= (uint32_t)((uint32_t)(first + i + 1) * 0x9e3779b1u < overlap) << i;
-    return all;
-}
-
-/* Row t's logits from `first` on; what is behind the last one becomes the least. Wide loads where rows allow them: all
-   blocks ask for the same lines at once. */
-template <int COUNT, int ROWS>
-__device__ __forceinline__ void gpu_load_logits(const gpu_moe &p, int t, int first, float *v) {
-    const int experts = p.shape.experts;
-    const float *logits = p.router + (size_t)t * experts;
-    const uint32_t overlapping = ROWS > 1 ? gpu_overlapping(p.overlap, first, COUNT) : 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; i += 4) {
-        if (experts % 4 == 0 && first + i < experts) *(float4 *)(v + i) = __ldcg((const float4 *)(logits + first + i));
-        else
-            for (int j = i; j < i + 4; j++) v[j] = first + j < experts ? __ldcg(logits + first + j) : __uint_as_float(~0u);
+    for (int i = 0; i < 19; i++) {
+        uint32_t a = key[pair[i][0]], b = key[pair[i][1]];
+        key[pair[i][0]] = max(a, b);
+        key[pair[i][1]] = min(a, b);
     }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (ROWS > 1 && overlapping >> i & 1 && first + i < experts) v[i] = __ldcg(p.router + first + i);
 }
 
-/* One warp: the top_k best of row t's logits (the lower index first among equals), the r-th on lane r: its logit, and which
-   it is. A lane looks after 8 LISTS neighbouring logits in sorted lists of eight; the best is at the head of one. */
+/* Row t's logit of an expert; behind the last one the least. Simulated overlap: of some every row has row 0's. */
+template <int ROWS> __device__ __forceinline__ float gpu_logit(const gpu_moe &p, int t, int expert) {
+    const int row = ROWS > 1 && p.overlap && (uint32_t)(expert + 1) * 0x9e3779b1u < p.overlap ? 0 : t;
+    return expert < p.shape.experts ? __ldcg(p.router + (size_t)row * p.shape.experts + expert) : __uint_as_float(~0u);
+}
+
+/* One warp: the top_k best of row t's logits, the r-th on lane r: its logit, which expert it is, and how many of the chosen
+   have a lower index. All blocks wait for it, so the loop is short. A lane looks after experts lane, lane + 32, ..., in
+   sorted lists of eight; the best is at the head of one. The last bits of a key are not the logit's but tell the lane's
+   experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts as equal, and the lower
+   index comes first. */
 template <int LISTS, int ROWS>
-__device__ __forceinline__ float gpu_choose(const gpu_moe &p, int t, int *expert) {
+__device__ __forceinline__ float gpu_choose(const gpu_moe &p, int t, int *expert, int *lower) {
+    enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32, top_k = p.shape.top_k;
-    uint32_t key[LISTS][8], from[LISTS], mine = 0;          /* ordered like the floats; 0: none */
-    float logits[8 * LISTS];
-    gpu_load_logits<8 * LISTS, ROWS>(p, t, lane * 8 * LISTS, logits);
+    uint32_t key[LISTS][8], chosen = 0, lanes_with_it = 1;  /* keys are ordered like the floats */
 #pragma unroll
-    for (int i = 0; i < 8 * LISTS; i++) {
-        uint32_t bits = __float_as_uint(logits[i]);
-        key[i / 8][i % 8] = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+    for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+        key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
     }
 #pragma unroll
-    for (int s = 0; s < LISTS; s++) from[s] = gpu_sort8(key[s]);
+    for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
 #pragma unroll 1
     for (int r = 0; r < top_k; r++) {
         uint32_t best = key[0][0];
 #pragma unroll
         for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
-        uint32_t top = __reduce_max_sync(~0u, best);
-        int winner = __ffs((int)__ballot_sync(~0u, best == top)) - 1, id = 0;
-        bool here = lane == winner;
+        const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
+        const bool first = best == top && !(lanes & ((1u << lane) - 1));
+        if (lane == r) chosen = top, lanes_with_it = lanes;
 #pragma unroll
         for (int s = 0; s < LISTS; s++)
-            if (here && key[s][0] == top) {                 /* the first such list */
-                id = s * 8 + (int)(from[s] & 15);
-                from[s] >>= 4;
+            if (first && key[s][0] == top) {
 #pragma unroll
-                for (int i = 0; i < 7; i++) key[s][i] = key[s][i + 1];
-                key[s][7] = 0;
-                here = false;
+                for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
             }
-        id = __shfl_sync(~0u, lane * 8 * LISTS + id, winner);
-        if (lane == r) *expert = id, mine = top;
     }
-    return __uint_as_float(mine ^ (mine >> 31 ? 0x80000000u : 0xffffffffu));
+    *expert = min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
+    *lower = 0;
+    for (int r = 0; r < top_k; r++) {
+        int other = __shfl_sync(~0u, *expert, r);
+        *lower += other < *expert || (other == *expert && r < lane);
+    }
+    return gpu_logit<ROWS>(p, t, *expert);
 }
 
 /* Softmax over the chosen, one a lane, the best first. */
@@ -3432,31 +3431,20 @@ template <int ROWS> __device__ __forceinline__ void gpu_route_nothing(gpu_choice
     __syncthreads();
 }
 
-/* The list of a single row; one warp, without the barrier and the atomics that several rows need: every block waits for
-   it. Returns the place in it of this lane's expert. */
-__device__ __forceinline__ int gpu_route_row(const gpu_moe &p, gpu_choice *to, int expert) {
-    int lane = threadIdx.x % 32, before = 0;
-    for (int i = 0; i < p.shape.top_k; i++) {
-        int other = __shfl_sync(~0u, expert, i);
-        before += other < expert || (other == expert && i < lane);
-    }
-    if (lane < p.shape.top_k) {
-        to->list.expert[before] = expert;
-        to->list.rows[before] = 1;
-    }
-    if (lane == 0) to->list.count = p.shape.top_k;
-    return before;
-}
-
-/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. */
-template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to) {
+/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. A lane learns
+   the logit of what it has chosen, and its place in the list. */
+template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, float *logit, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0, before = 0;
-    float logit = 0;
+    *logit = 0;
     if (t < p.T) {
-        if (p.shape.experts <= 256) logit = gpu_choose<1, ROWS>(p, t, &expert);
-        else logit = gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert);
-        if (ROWS == 1) before = gpu_route_row(p, to, expert);
-        else if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
+        if (p.shape.experts <= 256) *logit = gpu_choose<1, ROWS>(p, t, &expert, &before);
+        else *logit = gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert, &before);
+        if (ROWS > 1 && lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
+        if (ROWS == 1 && lane < p.shape.top_k) {            /* a single row: without the barrier and the atomics */
+            to->list.expert[before] = expert;
+            to->list.rows[before] = 1;
+            to->list.count = p.shape.top_k;
+        }
     }
     __syncthreads();
     if (ROWS > 1 && t < p.T) {                              /* place in the list: experts in use that come before */
@@ -3476,17 +3464,17 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
         if (threadIdx.x == 31) to->list.count = all;
     }
     if (ROWS > 1) __syncthreads();
-    if (t >= p.T) return;
-    float weight = gpu_weigh(logit, p.shape.top_k);         /* not needed before the first sum is */
-    if (lane < p.shape.top_k) to->weight[before][t] = weight;
+    *place = before;
 }
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
 struct gpu_up_tiles {
     enum { normed = 1, routed = 1 };
     const gpu_moe &p;
-    const gpu_choice *choice;
+    gpu_choice *choice;
     float square[GPU_ROWS];      /* this lane's part of the rows' squares */
+    float logit;                 /* of what this lane has chosen, and that's place in the list */
+    int listed;
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
@@ -3507,6 +3495,10 @@ struct gpu_up_tiles {
     __device__ __forceinline__ void prepare(int, int, const gpu_operand &, float *to, int) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
+        const int t = threadIdx.x / 32;                     /* the weights: not needed before the first sum is */
+        if (t >= p.T) return;
+        float weight = gpu_weigh(logit, p.shape.top_k);
+        if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
@@ -3562,7 +3554,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
             default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
-        gpu_route<ROWS>(p, &choice);
+        gpu_route<ROWS>(p, &choice, &tiles.logit, &tiles.listed);
         if (real) gpu_publish(p, choice);
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
@@ -3672,7 +3664,8 @@ __device__ __forceinline__ void gpu_fill_down(const gpu_moe &p, const gpu_down_i
             float factor = use[n] < GPU_ROWS ? items.uses->gate[use[n]] : 1;
 #pragma unroll
             for (int c = 0; c < 8; c++) v[n][c] *= factor;
-            gpu_put_columns<F, 1>(to, part / LANES, part % LANES, 0, v[n], part < parts);
+            float unit = gpu_unit<F>(v[n]);
+            if (part < parts) gpu_put_columns<F, 1>(to, part / LANES, part % LANES, 0, v[n], unit);
         }
     }
     __syncwarp();
@@ -3844,7 +3837,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
-    p->rehearse = gpu_rehearse(q, p->T);
+    p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>()), p);
