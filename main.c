@@ -810,7 +810,7 @@ typedef struct chat {
     bytes message, line, system;           // the last one is used when its size is not 0
     mote_checkpoint *undo[UNDO_MAX];
     int undo_count;
-    int context, show_stats, leave, failed;
+    int context, speculates, show_stats, leave, failed;
     int typed, styled;                     // standard input, standard output is a terminal
 } chat;
 
@@ -904,7 +904,7 @@ static void chat_stats(const chat *c, const mote_result *r, const mote_speculati
     say(c, "[read %d tokens, %.1f tok/s; wrote %d, %.1f tok/s; context %zu of %d]\n", r->prompt_tokens,
         r->prompt_seconds > 0 ? r->prompt_tokens / r->prompt_seconds : 0, r->generated_tokens,
         r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, used, c->context);
-    if (speculation.drafted[0]) print_speculation(remarks(c), &speculation);
+    if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation);
 }
 
 static void chat_turn(chat *c) {
@@ -1175,6 +1175,7 @@ static int chat_with(const mote_model *model, chat *c) {
     int code = open_session(model, c->o, &c->session);
     if (code) return code;
     c->context = mote_context(c->session);
+    c->speculates = info->mtp_layers && c->o->mtp != MOTE_MTP_OFF;
 #ifdef MOTE_LIBEDIT
     rl_getc_function = read_key;
 #endif

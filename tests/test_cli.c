@@ -446,6 +446,9 @@ static void test_speculation(void) {
     CHECK(code == 0 && strstr(err.data, "tok/s; context") && strstr(err.data, "\n depths of the last passes: ") &&
               strstr(err.data, " tokens per pass; drafts accepted: first "),
           "/stats with --mtp 2: %d %s", code, err.data);
+    shell_text("/stats\nWhat is mote?\n", "mote --greedy --think off -n 1 --mtp 2");
+    CHECK(code == 0 && strstr(err.data, " 1.00 tokens per pass; drafts accepted: none; "),
+          "/stats where no draft fits: %d %s", code, err.data);
     shell_text("/stats\nWhat is mote?\n", "mote --greedy --think off -n 8 --mtp 0");
     CHECK(code == 0 && strstr(err.data, "tok/s; context") && !strstr(err.data, "tokens per pass"),
           "/stats with --mtp 0: %d %s", code, err.data);
