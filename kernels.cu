@@ -853,10 +853,10 @@ __device__ __forceinline__ void gpu_prefetch(const void *from, uint32_t bytes) {
 #endif
 }
 
-/* This block's share of it. */
-__device__ __forceinline__ void gpu_prefetch_share(const void *from, int64_t bytes) {
-    int64_t share = (bytes / gridDim.x + 128) / 128 * 128, at = share * blockIdx.x;
-    if (threadIdx.x == 0 && at < bytes) gpu_prefetch((const char *)from + at, (uint32_t)min(share, bytes - at));
+/* A block's share of it. */
+__device__ __forceinline__ void gpu_prefetch_share(const void *from, uint32_t bytes, uint32_t share) {
+    uint32_t at = share * blockIdx.x;
+    if (threadIdx.x == 0 && at < bytes) gpu_prefetch((const char *)from + at, min(share, bytes - at));
 }
 
 /* What a warp multiplies weights with, in shared memory: fragments [group][pair of steps][high, low][ROWS][4 lanes] of
@@ -1166,7 +1166,8 @@ template <class IN> struct gpu_projection {
     float eps;
     size_t h_row;                /* elements of a row of h */
     const float *soon;           /* what the next kernel reads first, brought into the second-level cache */
-    int64_t soon_bytes;          /* whole 16; 0: nothing */
+    uint32_t soon_bytes;         /* whole 16; 0: nothing */
+    uint32_t soon_share;         /* of a block */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
@@ -1250,7 +1251,7 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    gpu_prefetch_share(p.soon, p.soon_bytes);
+    gpu_prefetch_share(p.soon, p.soon_bytes, p.soon_share);
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
     const gpu_segment &s = p.segment[i];
@@ -1268,10 +1269,11 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
 /* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
-   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and several rows take longer. */
+   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. */
 static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
-    if (!q->dependent || (T == 1 ? stage == GPU_OUT_PROJ : stage != GPU_UP && stage != GPU_O_PROJ)) return 0;
-    return T == 1 && stage == GPU_IN_PROJ ? INT_MAX : q->sms;
+    if (!q->dependent) return 0;
+    if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
+    return stage == GPU_OUT_PROJ ? 0 : stage == GPU_IN_PROJ ? INT_MAX : q->sms;
 }
 
 /* Deals the blocks to the segments and launches. */
@@ -1308,6 +1310,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         used += p->segment[i].blocks;
     }
     p->rehearse = gpu_rehearse(q, stage, p->T);
+    p->soon_share = (p->soon_bytes / (uint32_t)used / 128 + 1) * 128;
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -2020,7 +2023,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
     p.soon = state->S;
-    p.soon_bytes = (const char *)state->log_decay - (const char *)state->S;
+    p.soon_bytes = (uint32_t)((const char *)state->log_decay - (const char *)state->S);
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
@@ -3571,8 +3574,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    batch of items: as many as there are slots for. */
 template <int ROWS> struct gpu_down_sizes {
     enum {
-        DEEP = ROWS == 4 ? 8 : ROWS == 2 ? 5 : 6, SLOTS = ROWS == 1 ? 12 : 36,
-        OCTETS = ROWS == 4 ? 1 : 2                          /* of output rows, to a block: more blocks for more work */
+        DEEP = ROWS == 4 ? 8 : ROWS == 2 ? 9 : 6, SLOTS = ROWS == 1 ? 12 : 36,
+        OCTETS = ROWS == 1 ? 2 : 1                          /* of output rows, to a block; two leave norm_in_proj room */
     };
 };
 
@@ -3760,16 +3763,6 @@ __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_uses *u
     }
 }
 
-/* Brings the tile of each entry into the second-level cache. */
-template <int OCTETS> __device__ __forceinline__ void gpu_prefetch_down(const gpu_moe &p, const gpu_uses *uses, int tile) {
-    int i = threadIdx.x;
-    if (i >= uses->count) return;
-    const gpu_matrix &w = i ? p.down : p.shared_down;
-    const uint32_t octet = w.groups * PIECE;
-    gpu_prefetch(w.data + (size_t)tile * OCTETS * octet + (size_t)uses->shift[i] * 16,
-                 min(OCTETS, w.octets - OCTETS * tile) * octet);
-}
-
 /* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has one or
    two octets of output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate,
    was complete before experts_up triggered. */
@@ -3801,7 +3794,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) uses.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
     if (x) old = __ldcg(x);
     __syncthreads();
-    gpu_prefetch_down<OCTETS>(p, &uses, tile);
     if (ROWS > 1) {
         gpu_list_uses(&uses);
         __syncthreads();
@@ -3832,7 +3824,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
     const int rows = p->T == 1 ? 1 : GPU_ROWS;
-    const int side = p->T > 2 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
+    const int side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
