@@ -3008,6 +3008,7 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     gpu_attention p;
     memset(&p, 0, sizeof p);
     p.shape = s->m->attention;
+    p.group = p.shape.heads / p.shape.kv_heads;
     p.q_norm = l->attention.q_norm;
     p.k_norm = l->attention.k_norm;
     p.step = g->step;

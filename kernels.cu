@@ -2270,6 +2270,7 @@ enum {
 
 typedef struct gpu_attention {
     attention_shape shape;
+    int group;                   /* query heads of a kv head */
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const gpu_step *step;
     int offset;                  /* position of row 0 less step->position; a row before position 0 yields zeros */
@@ -2307,28 +2308,32 @@ __device__ __forceinline__ bool attend_owns(const gpu_attention *p, const attend
     return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
 }
 
-/* cs[t][i] = cos, cs[t][rotary_dim / 2 + i] = sin of the angle of dimension i at row t's position. The angle is the
-   float that the C twin has; its multiple of pi is reduced in double, exact enough for any position. */
-__device__ __forceinline__ void attend_angles(const gpu_attention *p, int first, float *cs) {
-    int half = p->shape.rotary_dim / 2;
-    for (int j = threadIdx.x; j < p->T * half; j += GPU_THREADS) {
-        int t = j / half, i = j % half;
-        double turn = (double)((float)(first + t) * p->frequencies[i]) * 0.31830988618379067154;
-        float rest = (float)(turn - 2 * rint(turn / 2));
-        cs[t * 2 * half + i] = cospif(rest);
-        cs[t * 2 * half + half + i] = sinpif(rest);
-    }
+/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of the angle of dimension i at a position. The angle is the float that the C
+   twin has; its multiple of pi is reduced in double, exact enough for any position. */
+__device__ __forceinline__ void attend_angle(const gpu_attention *p, int position, int i, float *cs) {
+    double turn = (double)((float)position * p->frequencies[i]) * 0.31830988618379067154;
+    float rest = (float)(turn - 2 * rint(turn / 2));
+    cs[i] = cospif(rest);
+    cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
 }
 
-/* 1 / rms of a head that the lanes of a warp hold the squares of. */
-__device__ __forceinline__ float attend_factor(const gpu_attention *p, float squares) {
-    return rsqrtf(warp_sum(squares) / (float)p->shape.head_dim + p->shape.eps);
+/* 2^x; less than 2^-126 is 0. */
+__device__ __forceinline__ float attend_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* Element `at` of a cache = x. */
 template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x) {
     if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x);
     else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
+}
+
+/* Elements 2 pair and 2 pair + 1. */
+template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x) {
+    if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x) | gpu_fp8(x.y) << 8);
+    else ((uint32_t *)cache)[pair] = bf16_pair(x.x, x.y);
 }
 
 /* Two codes of FP8, the low byte first, as a pair of F16. */
@@ -2363,37 +2368,46 @@ template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float 
     }
 }
 
-template <bool FP8>
-__device__ __forceinline__ void attend_mma(float *c, const uint4 &a, uint32_t b0, uint32_t b1) {
+/* A lane's A operand: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
+template <int HALVES> struct __align__(8 * HALVES) attend_a {
+    uint32_t r[2 * HALVES];
+};
+
+template <bool FP8, int HALVES>
+__device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &a, uint32_t b0, uint32_t b1) {
+    uint32_t a1 = HALVES > 1 ? a.r[1] : 0, a3 = HALVES > 1 ? a.r[2 * HALVES - 1] : 0;
     if (FP8)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
     else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Shared memory of a block. o takes the place of the queries when they are no longer needed, p that of the norms. */
-template <bool FP8, int TILES> struct attend_shared {
+/* Query rows come in tiles of 16, the A rows of mma. With 8 rows only the tile's upper half is there. */
+template <int ROWS> struct attend_sizes {
+    enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, ROOM = ROWS < 32 ? 32 : ROWS };
+};
+
+/* Shared memory of a block. o takes the place of the queries when they are no longer needed. */
+template <bool FP8, int ROWS> struct attend_shared {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
     union {
-        uint4 q[TILES][2][ATTEND_DIM / 16][32];              /* A operands of the scores: high, low */
-        float o[TILES * 16][ATTEND_STRIDE];
+        attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A operands of the scores: high, low */
+        float o[ROWS][ATTEND_STRIDE];
     };
-    union {
-        float norm[2][ATTEND_DIM];                           /* q_norm, k_norm, for the start */
-        uint4 p[TILES][2][ATTEND_CHUNK / 16][32];            /* A operands of the values: weights, by 16 positions */
-    };
+    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A operands of the values: weights, by 16 positions */
     uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the cache holds them */
     float cs[GPU_ROWS][64];
-    float top[TILES * 16][GPU_WARPS];                        /* largest score of a warp's positions; at the end sums */
-    float2 ml[TILES * 16];
-    int sees[TILES * 16];                                    /* the last position that a row sees */
+    float top[ROOM][GPU_WARPS];                              /* largest score of a warp's positions; at the end sums */
+    float2 ml[ROOM];
+    int sees[ROWS];                                          /* the last position that a row sees */
     int last;
 };
 
-static_assert(sizeof(attend_shared<false, 4>) <= GPU_SHARED, "shared memory of attend_fast");
+static_assert(sizeof(attend_shared<false, 64>) <= GPU_SHARED, "shared memory of attend_fast");
 
 /* A block's rows of a chunk, on their way to the B operands. */
 template <bool FP8> struct attend_rows {
@@ -2442,8 +2456,8 @@ __device__ __forceinline__ void attend_load_v(const gpu_attention *p, int old, i
 }
 
 /* The new rows among a chunk's, from shared memory. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_new_k(const attend_shared<FP8, TILES> *sh, const attend_span *s, int chunk,
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
                                              attend_rows<FP8> *r) {
     int lane = threadIdx.x % 32, at = chunk * ATTEND_CHUNK + threadIdx.x / 32 * 8 + lane / 4;
     if (at < s->first || at >= s->end) return;
@@ -2451,8 +2465,8 @@ __device__ __forceinline__ void attend_new_k(const attend_shared<FP8, TILES> *sh
     for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->fresh[0][at - s->first][lane % 4 + 4 * j];
 }
 
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_new_v(const attend_shared<FP8, TILES> *sh, const attend_span *s, int chunk,
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
                                              attend_rows<FP8> *r) {
     int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in units of 4 dimensions */
 #pragma unroll
@@ -2465,93 +2479,101 @@ __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, TILES> *sh
     }
 }
 
-/* A head in registers, element lane + 32 j in x[j]: norm, then rotation of the first 64. */
-__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, float *x, const float *norm,
+/* The token row of a query row, without a division. */
+__device__ __forceinline__ int attend_token(const gpu_attention *p, int row) {
+    return (row >= p->group) + (row >= 2 * p->group) + (row >= 3 * p->group);
+}
+
+/* Which head of qg and o a query row is. */
+__device__ __forceinline__ size_t attend_head_of(const gpu_attention *p, int row) {
+    int t = attend_token(p, row);
+    return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->group + row - t * p->group);
+}
+
+/* A head in registers: a lane has elements 2 lane + 64 j and the one behind it. */
+typedef struct attend_vector { float2 x[ATTEND_DIM / 64]; } attend_vector;
+
+__device__ __forceinline__ void attend_load_vector(attend_vector *v, const float *from) {
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
+}
+
+/* Norm, then rotation of the first 64, element i with i + 32: a lane's other half is on lane ^ 16. */
+__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, const attend_vector *norm,
                                                    const float *cs) {
+    const int lane = threadIdx.x % 32;
     float sum = 0, factor;
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 32; j++) sum = fmaf(x[j], x[j], sum);
-    factor = attend_factor(p, sum);
+    for (int j = 0; j < ATTEND_DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
+    factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / ATTEND_DIM, p->shape.eps));
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 32; j++) x[j] = x[j] * factor * (1.0f + norm[threadIdx.x % 32 + 32 * j]);
-    float a = x[0], b = x[1], c = cs[threadIdx.x % 32], s = cs[32 + threadIdx.x % 32];
-    x[0] = fmaf(a, c, -(b * s));
-    x[1] = fmaf(b, c, a * s);
+    for (int j = 0; j < ATTEND_DIM / 64; j++) {
+        v->x[j].x = v->x[j].x * factor * (1.0f + norm->x[j].x);
+        v->x[j].y = v->x[j].y * factor * (1.0f + norm->x[j].y);
+    }
+    float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
+    float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
+    if (lane < 16) other = make_float2(-other.x, -other.y);
+    v->x[0].x = fmaf(v->x[0].x, cosine.x, other.x * sine.x);
+    v->x[0].y = fmaf(v->x[0].y, cosine.y, other.y * sine.y);
 }
 
-/* Puts query row `row` (x, as above) where the scores' A operands lie, times the scale of the scores and log2(e), for
-   exp2. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_put_query(attend_shared<FP8, TILES> *sh, int row, const float *x) {
-    enum { PIECE = FP8 ? 16 : 8 };                           /* elements in 16 bytes of the cache */
-    int lane = threadIdx.x % 32;
-    uint16_t *high = (uint16_t *)sh->q[row / 16][0], *low = (uint16_t *)sh->q[row / 16][1];
+/* Puts a query row where the scores' A operands lie, times the scale of the scores and log2(e), for exp2. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
+    enum { PIECE = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* PIECE: elements in 16 bytes of the cache */
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 32; j++) {
-        int e = lane + 32 * j, step = e / (4 * PIECE) * (PIECE / 4) + e % PIECE / 4, i = e / PIECE % 4;
-        int at = step * 256 + (row % 8 * 4 + i) * 8 + row % 16 / 8 * 2 + e % 4 / 2 * 4 + e % 2;
-        uint32_t h, l;
-        attend_terms<FP8>(x[j] * (1.44269504f / 16.0f), 0, &h, &l);
-        high[at] = (uint16_t)h;
-        low[at] = (uint16_t)l;
+    for (int j = 0; j < ATTEND_DIM / 64; j++) {
+        int e = 2 * lane + 64 * j, step = e / (4 * PIECE) * (PIECE / 4) + e % PIECE / 4, i = e / PIECE % 4;
+        int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
+        attend_terms<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
+                          &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
     }
 }
 
-/* Everything that comes before the chunks: queries, new rows of k and v. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s,
-                                               attend_shared<FP8, TILES> *sh) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = p->shape.heads / p->shape.kv_heads;
-    int rows = p->T * group, tiles = (rows + 15) / 16;
-    int which = warp / GPU_ROWS, t = warp % GPU_ROWS;        /* warps 0-3 take a new row of k each, warps 4-7 of v */
-    bool mine = t < p->T && attend_owns(p, s, s->first + t);
-    float extra[ATTEND_DIM / 32];
+/* Everything that comes before the chunks: queries, new rows of k and v. Warps 0-3 may have a new row of k each, warps 4-7
+   of v (mine); their norm is q_norm's neighbour. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
+                                               const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->group;
+    const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
+    attend_vector v, next, extra;
+    if (warp < rows) attend_load_vector(&next, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
+    if (mine) attend_load_vector(&extra, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
+    if (mine && !which) attend_norm_rotate(p, &extra, k_norm, sh->cs[t]);
     if (mine) {
-        const float *from = (which ? p->v_new : p->k_new) + ((size_t)t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM;
+        size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
-        for (int j = 0; j < ATTEND_DIM / 32; j++) extra[j] = from[lane + 32 * j];
+        for (int j = 0; j < ATTEND_DIM / 64; j++) {
+            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, extra.x[j]);
+            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, extra.x[j]);
+        }
     }
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
-        float x[2][ATTEND_DIM / 32];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int row = tile * 16 + half * 8 + warp;
-            size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
-            const float *q = p->qg + head * 2 * ATTEND_DIM + lane;
-#pragma unroll
-            for (int j = 0; j < ATTEND_DIM / 32; j++) x[half][j] = row < rows ? q[32 * j] : 0;
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int row = tile * 16 + half * 8 + warp;
-            if (row >= rows) continue;                       /* such rows get some result, which nobody looks at */
-            attend_norm_rotate(p, x[half], sh->norm[0], sh->cs[row / group]);
-            attend_put_query<FP8, TILES>(sh, row, x[half]);
-        }
-    }
-    if (!mine) return;
-    if (!which) attend_norm_rotate(p, extra, sh->norm[1], sh->cs[t]);
-    size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * ATTEND_DIM;
-#pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 32; j++) {
-        attend_store<FP8>(which ? p->v : p->k, at + lane + 32 * j, extra[j]);
-        attend_store<FP8>(sh->fresh[which][t], lane + 32 * j, extra[j]);
+    for (int row = warp; row < rows; row += GPU_WARPS) {
+        v = next;
+        if (row + GPU_WARPS < rows) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * 2 * ATTEND_DIM);
+        attend_norm_rotate(p, &v, q_norm, sh->cs[attend_token(p, row)]);
+        attend_put_query<FP8, ROWS>(sh, row, &v);
     }
 }
 
 /* What a lane keeps from chunk to chunk. */
-template <int TILES> struct attend_state {
-    float m[TILES / 2];                                      /* of rows lane, lane + 32; in all warps alike */
-    float l[TILES][2];                                       /* of rows g, g+8 of a tile, the lane's own positions */
+template <int ROWS> struct attend_state {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    float m[ROOM / 32];                                      /* of rows lane, lane + 32; in all warps alike */
+    float l[TILES][HALVES];                                  /* of rows g, g+8 of a tile, the lane's own positions */
     float o[TILES][4][4];                                    /* [n]: dimensions 8i + n, 8i + 4 + n of the warp's */
 };
 
 /* Scores of the warp's 8 positions: c[tile] = q . k. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_scores(const attend_shared<FP8, TILES> *sh, const attend_rows<FP8> *r, int tiles,
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
                                               float (*c)[4]) {
-    int lane = threadIdx.x % 32;
+    enum { TILES = attend_sizes<ROWS>::TILES };
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 0; step < ATTEND_DIM / 16; step++) {
         uint32_t b0, b1;
@@ -2575,10 +2597,11 @@ __device__ __forceinline__ void attend_scores(const attend_shared<FP8, TILES> *s
 }
 
 /* o += weights times values, for the warp's 32 dimensions. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_values(const attend_shared<FP8, TILES> *sh, const attend_rows<FP8> *r, int tiles,
-                                              attend_state<TILES> *state) {
-    int lane = threadIdx.x % 32;
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
+                                              attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES };
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
         uint32_t b[4][2];                                    /* [dimension][B operand] */
@@ -2601,7 +2624,7 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, TILES> *s
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             if (tile >= tiles) break;
-            uint4 high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
+            attend_a<attend_sizes<ROWS>::HALVES> high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 attend_mma<FP8>(state->o[tile][n], high, b[n][0], b[n][1]);
@@ -2612,14 +2635,15 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, TILES> *s
 }
 
 /* The largest score of each row, over the warp's positions, after masking what the row does not see. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, TILES> *sh, int chunk, int tiles, float (*c)[4]) {
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float (*c)[4]) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         if (tile >= tiles) break;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
             int row = tile * 16 + half * 8 + lane / 4, sees = sh->sees[row];
             if (at > sees) c[tile][2 * half] = -INFINITY;
             if (at + 1 > sees) c[tile][2 * half + 1] = -INFINITY;
@@ -2633,31 +2657,32 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, TILES> *sh, int c
 
 /* New maxima; weights of the warp's positions into shared memory; sums and o rescaled. FP8: weights times 2^14, so that
    small ones keep their bits in F16; l and o both carry it. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_weights(attend_shared<FP8, TILES> *sh, int tiles, const float (*c)[4],
-                                               attend_state<TILES> *state) {
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, const float (*c)[4],
+                                               attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
     const float unit = FP8 ? 16384.0f : 1.0f;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float bases[TILES / 2], fades[TILES / 2];
+    float bases[ROOM / 32], fades[ROOM / 32];
 #pragma unroll
-    for (int k = 0; k < TILES / 2; k++) {
+    for (int k = 0; k < ROOM / 32; k++) {
         const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
         float4 a = tops[0], b = tops[1];
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
         m = fmaxf(m, state->m[k]);
         bases[k] = m == -INFINITY ? 0 : m;
-        fades[k] = exp2f(state->m[k] - bases[k]);
+        fades[k] = attend_exp2(state->m[k] - bases[k]);
         state->m[k] = m;
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         if (tile >= tiles) break;
-        uint32_t high[2], low[2];
+        uint32_t high[HALVES], low[HALVES];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
             int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row */
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
-            float x = exp2f(c[tile][2 * half] - base) * unit, y = exp2f(c[tile][2 * half + 1] - base) * unit;
+            float x = attend_exp2(c[tile][2 * half] - base) * unit, y = attend_exp2(c[tile][2 * half + 1] - base) * unit;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
             attend_terms<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
@@ -2666,22 +2691,26 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, TILES> *sh, in
                 state->o[tile][n][2 * half + 1] *= fade;
             }
         }
-        ((uint2 *)&sh->p[tile][0][warp / 2][lane])[warp % 2] = make_uint2(high[0], high[1]);
-        ((uint2 *)&sh->p[tile][1][warp / 2][lane])[warp % 2] = make_uint2(low[0], low[1]);
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            sh->p[tile][0][warp / 2][lane].r[warp % 2 * HALVES + half] = high[half];
+            sh->p[tile][1][warp / 2][lane].r[warp % 2 * HALVES + half] = low[half];
+        }
     }
 }
 
 /* The block's part into shared memory: ml and o of each row. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, int tiles,
-                                                const attend_state<TILES> *state) {
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, int tiles,
+                                                const attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncthreads();                                         /* q and top are no longer read */
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         if (tile >= tiles) break;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
             int row = tile * 16 + half * 8 + lane / 4;
             float l = state->l[tile][half];
             l += __shfl_xor_sync(~0u, l, 1);
@@ -2695,10 +2724,10 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, i
         }
     }
 #pragma unroll
-    for (int k = 0; k < TILES / 2; k++)
+    for (int k = 0; k < ROOM / 32; k++)
         if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
     __syncthreads();
-    if (threadIdx.x < tiles * 16) {
+    if (threadIdx.x < ROWS) {
         float sum = 0;
         for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[threadIdx.x][w];
         sh->ml[threadIdx.x].y = sum;
@@ -2709,28 +2738,39 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, TILES> *sh, i
 /* One row of several parts put together: m, l and 4 dimensions of o. */
 typedef struct attend_part { float m, l; float4 o; } attend_part;
 
-__device__ __forceinline__ void attend_join(attend_part *to, float top, float2 ml, float4 o) {
-    float weight = ml.x == -INFINITY ? 0 : exp2f(ml.x - top);
+/* Adds up to eight more parts, `count` of them. Any order of loads, one order of sums. */
+__device__ __forceinline__ void attend_join(attend_part *to, int count, const float2 *ml, const float4 *o) {
+    float top = to->m;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) top = fmaxf(top, ml[i].x);
+    float base = top == -INFINITY ? 0 : top, fade = attend_exp2(to->m - base);
     to->m = top;
-    to->l = fmaf(weight, ml.y, to->l);
-    to->o.x = fmaf(weight, o.x, to->o.x);
-    to->o.y = fmaf(weight, o.y, to->o.y);
-    to->o.z = fmaf(weight, o.z, to->o.z);
-    to->o.w = fmaf(weight, o.w, to->o.w);
+    to->l *= fade;
+    to->o = make_float4(to->o.x * fade, to->o.y * fade, to->o.z * fade, to->o.w * fade);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float weight = i < count ? attend_exp2(ml[i].x - base) : 0;
+        to->l = fmaf(weight, ml[i].y, to->l);
+        to->o.x = fmaf(weight, o[i].x, to->o.x);
+        to->o.y = fmaf(weight, o[i].y, to->o.y);
+        to->o.z = fmaf(weight, o[i].z, to->o.z);
+        to->o.w = fmaf(weight, o[i].w, to->o.w);
+    }
+}
+
+/* The gates of 4 dimensions of a row. */
+__device__ __forceinline__ float4 attend_gate(const gpu_attention *p, int row, int column) {
+    return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
 /* o = o / l * sigmoid(gate) for 4 dimensions of a row; a row that saw nothing is 0. */
-__device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part) {
-    int group = p->shape.heads / p->shape.kv_heads;
-    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
-    float4 gate = *(const float4 *)(p->qg + (head * 2 + 1) * ATTEND_DIM + column), o = part->o;
-    float l = part->l > 0 ? part->l : 1;
-    o.x = o.x / l * gpu_sigmoid(gate.x);
-    o.y = o.y / l * gpu_sigmoid(gate.y);
-    o.z = o.z / l * gpu_sigmoid(gate.z);
-    o.w = o.w / l * gpu_sigmoid(gate.w);
-    if (isnan(part->l)) o = make_float4(part->l, part->l, part->l, part->l);
-    *(float4 *)(p->o + head * ATTEND_DIM + column) = o;
+__device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part,
+                                              float4 gate) {
+    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l);
+    *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
+        make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
+                    part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
 }
 
 /* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is
@@ -2744,108 +2784,139 @@ __device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int ro
     return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
 }
 
-/* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote
-   before is visible. */
+/* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote before
+   is visible to loads that pass the first-level cache by. */
 __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        *last = atomicAdd(ticket, 1) == count - 1;
+        int before;
+        asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
+        *last = before == count - 1;
         if (*last) *ticket = 0;
     }
     __syncthreads();
-    if (*last) __threadfence();
     return *last;
-}
-
-/* The item'th 4 dimensions of the slices that this block puts together: one of them, or all. */
-__device__ __forceinline__ void attend_item(int item, int rows, int slice, int *row, int *column) {
-    *row = item / 8 % rows;
-    *column = (slice < 0 ? item / 8 / rows : slice) * 32 + item % 8 * 4;
 }
 
 /* What a block does when the parts are put together. */
 typedef struct attend_place {
     int unit, units;             /* its cluster (a block without clusters) of those that have work */
     int ranks;                   /* blocks of its cluster that have work */
-    int slice;                   /* which dimensions it puts together; -1: all, it has no cluster */
+    int slice, slices;           /* which dimensions it puts together, by 32: without clusters all of them */
 } attend_place;
 
-/* A cluster stays whole if one of its splits has work, unless that is all the work there is. */
+/* A cluster stays whole if one of its splits has work. */
 __device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, int chunks) {
     attend_place at;
 #if __CUDA_ARCH__ >= 900
-    at.unit = chunks > 1 ? blockIdx.y / ATTEND_CLUSTER : blockIdx.y;
-    at.units = chunks > 1 ? min((chunks - 1) / ATTEND_CLUSTER + 1, p->splits / ATTEND_CLUSTER) : 1;
+    at.unit = blockIdx.y / ATTEND_CLUSTER;
+    at.units = max(1, min((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p->splits / ATTEND_CLUSTER));
     at.ranks = min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER);
-    at.slice = chunks > 1 ? (int)blockIdx.y % ATTEND_CLUSTER : -1;
+    at.slice = blockIdx.y % ATTEND_CLUSTER;
+    at.slices = 1;
 #else
     at.unit = blockIdx.y;
     at.units = max(1, min(chunks, p->splits));
     at.ranks = 1;
-    at.slice = -1;
+    at.slice = 0;
+    at.slices = ATTEND_CLUSTER;
 #endif
     return at;
 }
 
-__device__ __forceinline__ void attend_cluster_wait(int slice) {
+/* What the blocks of a cluster left in shared memory for each other before they arrived is there after the wait. */
+__device__ __forceinline__ void attend_cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-    if (slice < 0) return;
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 
-/* Puts the parts of all blocks together: see above. */
-template <bool FP8, int TILES>
-__device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, TILES> *sh,
-                                               const attend_place *place) {
-    int slice = place->slice, unit = place->unit, units = place->units;
-    int rows = p->T * (p->shape.heads / p->shape.kv_heads), items = rows * (slice < 0 ? ATTEND_CLUSTER : 1) * 8;
-    int row, column;
-    for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
-        attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
-        attend_item(item, rows, slice, &row, &column);
-        if (slice < 0) {
-            attend_join(&part, sh->ml[row].x, sh->ml[row], *(const float4 *)&sh->o[row][column]);
-        } else {
+/* The same after reading: all loads are complete, for their values have been used. */
+__device__ __forceinline__ void attend_cluster_leave() {
 #if __CUDA_ARCH__ >= 900
-            float top = -INFINITY;
-            float2 ml[ATTEND_CLUSTER];
-            float4 o[ATTEND_CLUSTER];
-#pragma unroll
-            for (int i = 0; i < ATTEND_CLUSTER; i++) {
-                if (i >= place->ranks) break;
-                ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], i);
-                o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], i);
-                top = fmaxf(top, ml[i].x);
-            }
-#pragma unroll
-            for (int i = 0; i < ATTEND_CLUSTER; i++)
-                if (i < place->ranks) attend_join(&part, top, ml[i], o[i]);
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
-        }
-        if (units == 1) {
-            attend_finish(p, row, column, &part);
-        } else {
-            *(float4 *)attend_part_o(p, rows, unit, row, column) = part.o;
-            if (item % 8 == 0) *attend_part_ml(p, rows, unit, row, column / 32) = make_float2(part.m, part.l);
-        }
+}
+
+__device__ __forceinline__ void attend_cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+/* The parts of a cluster: what its blocks have of a row. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS> *sh, int ranks, int row, int column) {
+    attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+    float2 ml[ATTEND_CLUSTER];
+    float4 o[ATTEND_CLUSTER];
+#pragma unroll
+    for (int i = 0; i < ATTEND_CLUSTER; i++) {
+#if __CUDA_ARCH__ >= 900
+        int rank = min(i, ranks - 1);
+        ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], rank);
+        o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], rank);
+#else
+        ml[i] = sh->ml[row];
+        o[i] = *(const float4 *)&sh->o[row][column];
+#endif
     }
-    int *ticket = p->tickets + blockIdx.x * ATTEND_CLUSTER + max(slice, 0);
-    if (units == 1 || !attend_is_last(ticket, units, &sh->last)) return;
-    for (int item = threadIdx.x; item < items; item += GPU_THREADS) {
-        attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
-        float top = -INFINITY;
-        attend_item(item, rows, slice, &row, &column);
-#pragma unroll 4
-        for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, column / 32)).x);
-#pragma unroll 4
-        for (int i = 0; i < units; i++)
-            attend_join(&part, top, __ldcg(attend_part_ml(p, rows, i, row, column / 32)),
-                        __ldcg((const float4 *)attend_part_o(p, rows, i, row, column)));
-        attend_finish(p, row, column, &part);
+    attend_join(&part, ranks, ml, o);
+    return part;
+}
+
+/* The parts of all units, eight at a time. */
+__device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p, int units, int row, int column) {
+    attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+    const int rows = p->T * p->group;
+#pragma unroll 1
+    for (int base = 0; base < units; base += 8) {
+        float2 ml[8];
+        float4 o[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int unit = min(base + i, units - 1);
+            ml[i] = __ldcg(attend_part_ml(p, rows, unit, row, column / 32));
+            o[i] = __ldcg((const float4 *)attend_part_o(p, rows, unit, row, column));
+        }
+        attend_join(&part, units - base, ml, o);
     }
+    return part;
+}
+
+/* Puts the parts of all blocks together: see above. A thread has four dimensions of every 32nd row of a slice. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, ROWS> *sh,
+                                               const attend_place *place) {
+    const int rows = p->T * p->group, first = threadIdx.x / 8, slice = place->slice, units = place->units;
+    const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
+    float4 gate = first < rows ? attend_gate(p, first, column) : make_float4(0, 0, 0, 0);
+    attend_cluster_wait();
+#pragma unroll 1
+    for (int c = column; c < end; c += 32)
+#pragma unroll 1
+        for (int row = first; row < rows; row += GPU_THREADS / 8) {
+            attend_part part = attend_join_cluster<FP8, ROWS>(sh, place->ranks, row, c);
+            if (units == 1) {
+                if (c > column || row > first) gate = attend_gate(p, row, c);
+                attend_finish(p, row, c, &part, gate);
+            } else {
+                *(float4 *)attend_part_o(p, rows, place->unit, row, c) = part.o;
+                if (threadIdx.x % 8 == 0) *attend_part_ml(p, rows, place->unit, row, c / 32) = make_float2(part.m, part.l);
+            }
+        }
+    attend_cluster_leave();
+    if (units > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, units, &sh->last)) {
+#pragma unroll 1
+        for (int c = column; c < end; c += 32)
+#pragma unroll 1
+            for (int row = first; row < rows; row += GPU_THREADS / 8) {
+                attend_part part = attend_join_units(p, units, row, c);
+                if (c > column || row > first) gate = attend_gate(p, row, c);
+                attend_finish(p, row, c, &part, gate);
+            }
+    }
+    attend_cluster_wait();                                   /* the others may still read this block's shared memory */
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -2854,61 +2925,64 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
 #define ATTEND_CLUSTERS
 #endif
 
-/* Blocks (kv head, split). FP8: type of the cache; TILES: 16 query rows each, as many as T rows can need. */
-template <bool FP8, int TILES>
-__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, TILES <= 2 ? 2 : 1)
+/* Blocks (kv head, split). FP8: type of the cache; ROWS: as many query rows as T rows can need. */
+template <bool FP8, int ROWS>
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= 32 ? 2 : 1)
 attend_fast(const __grid_constant__ gpu_attention p) {
     extern __shared__ __align__(16) char memory[];
-    attend_shared<FP8, TILES> *sh = (attend_shared<FP8, TILES> *)memory;
+    enum { TILES = attend_sizes<ROWS>::TILES };
+    attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
     attend_rows<FP8> r;
-    attend_state<TILES> state;
+    attend_state<ROWS> state;
+    attend_vector q_norm, k_norm;
     gpu_trigger();
-    attend_span s = attend_span_of(&p);
-    int group = p.shape.heads / p.shape.kv_heads, tiles = (p.T * group + 15) / 16, chunk = blockIdx.y;
-    attend_place place = attend_place_of(&p, s.chunks);
-    if (place.unit >= place.units) return;
-    int old = max(0, min(s.first, s.end));
+    const attend_span s = attend_span_of(&p);
+    const int t = threadIdx.x / 32 % GPU_ROWS;
+    const int tiles = TILES == 1 ? 1 : (p.T * p.group + 15) / 16;
+    if (attend_place_of(&p, s.chunks).unit >= attend_place_of(&p, s.chunks).units) return;
+    int chunk = blockIdx.y, old = max(0, min(s.first, s.end));
     attend_load_k<FP8>(&p, old, chunk, &r);
     attend_load_v<FP8>(&p, old, chunk, &r);
-    attend_angles(&p, s.first, &sh->cs[0][0]);
-    sh->norm[0][threadIdx.x] = p.q_norm[threadIdx.x];
-    sh->norm[1][threadIdx.x] = p.k_norm[threadIdx.x];
-    if (threadIdx.x < TILES * 16) sh->sees[threadIdx.x] = min(s.first + (int)threadIdx.x / group, s.end - 1);
+    const bool mine = t < p.T && attend_owns(&p, &s, s.first + t);
+    attend_load_vector(&q_norm, p.q_norm);
+    if (mine) attend_load_vector(&k_norm, p.k_norm);
+    if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, sh->cs[t]);
+    if (threadIdx.x < ROWS) sh->sees[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     gpu_wait();
-    attend_prepare<FP8, TILES>(&p, &s, sh);
+    attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, mine, sh);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
-        attend_new_k<FP8, TILES>(sh, &s, chunk, &r);
-        attend_new_v<FP8, TILES>(sh, &s, chunk, &r);
+        attend_new_k<FP8, ROWS>(sh, &s, chunk, &r);
+        attend_new_v<FP8, ROWS>(sh, &s, chunk, &r);
     }
     memset(&state, 0, sizeof state);
 #pragma unroll
-    for (int k = 0; k < TILES / 2; k++) state.m[k] = -INFINITY;
+    for (int k = 0; k < attend_sizes<ROWS>::ROOM / 32; k++) state.m[k] = -INFINITY;
+#pragma unroll 1
     for (; chunk < s.chunks; chunk += p.splits) {
         float c[TILES][4];
         int next = chunk + p.splits;
         memset(c, 0, sizeof c);
-        attend_scores<FP8, TILES>(sh, &r, tiles, c);
+        attend_scores<FP8, ROWS>(sh, &r, tiles, c);
         if (next < s.chunks) {
             attend_load_k<FP8>(&p, old, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, TILES>(sh, &s, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
         }
-        attend_tops<FP8, TILES>(sh, chunk, tiles, c);
+        attend_tops<FP8, ROWS>(sh, chunk, tiles, c);
         __syncthreads();
-        attend_weights<FP8, TILES>(sh, tiles, c, &state);
+        attend_weights<FP8, ROWS>(sh, tiles, c, &state);
         __syncthreads();
-        attend_values<FP8, TILES>(sh, &r, tiles, &state);
+        attend_values<FP8, ROWS>(sh, &r, tiles, &state);
         if (next < s.chunks) {
             attend_load_v<FP8>(&p, old, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, TILES>(sh, &s, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS>(sh, &s, next, &r);
         }
     }
-    attend_put_part<FP8, TILES>(sh, tiles, &state);
-    place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: not kept in registers meanwhile */
-    attend_cluster_wait(place.slice);
-    attend_combine<FP8, TILES>(&p, sh, &place);
-    attend_cluster_wait(place.slice);                        /* the others may still read this block's shared memory */
+    attend_put_part<FP8, ROWS>(sh, tiles, &state);
+    attend_cluster_arrive();
+    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: not kept in registers meanwhile */
+    attend_combine<FP8, ROWS>(&p, sh, &place);
 }
 
 /* ---- attend_any ---- */
@@ -2918,8 +2992,11 @@ __device__ __forceinline__ void attend_head(const gpu_attention *p, const float 
                                             float *to) {
     int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
     float sum = 0, factor;
-    for (int i = lane; i < d; i += 32) sum = fmaf(x[i], x[i], sum);
-    factor = attend_factor(p, sum);
+    for (int i = 2 * lane; i < d; i += 64) {
+        sum = fmaf(x[i], x[i], sum);
+        if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
+    }
+    factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / (float)d, p->shape.eps));
     for (int i = lane; i < half; i += 32) {
         float a = x[i] * factor * (1.0f + norm[i]), b = x[half + i] * factor * (1.0f + norm[half + i]);
         to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
@@ -2965,14 +3042,14 @@ __device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, 
     __syncthreads();
     float top = *m, sum = 0;
     for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
-    float shift = top == -INFINITY ? 0 : top, fade = exp2f(*m - shift);
-    for (int j = 0; j < count; j++) sum += exp2f(weights[j] - shift);
+    float shift = top == -INFINITY ? 0 : top, fade = attend_exp2(*m - shift);
+    for (int j = 0; j < count; j++) sum += attend_exp2(weights[j] - shift);
     *m = top;
     *l = fmaf(*l, fade, sum);
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
         float value = o[i] * fade;
         for (int j = 0; j < count; j++)
-            value = fmaf(exp2f(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
+            value = fmaf(attend_exp2(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
         o[i] = value;
     }
     __syncthreads();
@@ -2994,7 +3071,7 @@ __device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int r
         for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
         for (int i = 0; i < units; i++) {
             float2 ml = __ldcg(attend_part_ml(p, rows, i, row, 0));
-            float weight = ml.x == -INFINITY ? 0 : exp2f(ml.x - top);
+            float weight = ml.x == -INFINITY ? 0 : attend_exp2(ml.x - top);
             l = fmaf(weight, ml.y, l);
             o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
         }
@@ -3003,7 +3080,7 @@ __device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int r
 }
 
 /* Blocks (kv head, split), or (kv head) with kv_only. */
-template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS) attend_any(const __grid_constant__ gpu_attention p) {
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ gpu_attention p) {
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;
@@ -3013,7 +3090,10 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS) attend_any(co
     attend_span s = attend_span_of(&p);
     int unit = blockIdx.y, units = max(1, min(s.chunks, p.splits));
     if (unit >= units) return;
-    attend_angles(&p, s.first, cs);
+    for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
+        int t = j / (p.shape.rotary_dim / 2);
+        attend_angle(&p, s.first + t, j % (p.shape.rotary_dim / 2), cs + t * p.shape.rotary_dim);
+    }
     __syncthreads();
     gpu_wait();
     attend_append<FP8>(&p, &s, cs, q);
@@ -3071,11 +3151,13 @@ static size_t gpu_attention_tickets(const attention_shape *s) {
 
 typedef void (*attend_kernel)(gpu_attention);
 
-/* The kernel for a shape, and its shared memory. */
-template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, size_t *shared) {
-    bool fast = gpu_attention_is_fast(s), narrow = s->heads / s->kv_heads <= 8;
-    *shared = !fast ? gpu_attention_shared(s) : narrow ? sizeof(attend_shared<FP8, 2>) : sizeof(attend_shared<FP8, 4>);
-    return !fast ? attend_any<FP8> : narrow ? attend_fast<FP8, 2> : attend_fast<FP8, 4>;
+/* The kernel for T rows, and its shared memory. */
+template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
+    int rows = T * (s->heads / s->kv_heads);
+    *shared = gpu_attention_shared(s);
+    if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
+    *shared = rows <= 8 ? sizeof(attend_shared<FP8, 8>) : rows <= 32 ? sizeof(attend_shared<FP8, 32>) : sizeof(attend_shared<FP8, 64>);
+    return rows <= 8 ? attend_fast<FP8, 8> : rows <= 32 ? attend_fast<FP8, 32> : attend_fast<FP8, 64>;
 }
 
 /* As many splits as run at once, of at most `most`: a multiprocessor that has no neighbours left cannot take a cluster, and
@@ -3084,7 +3166,7 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
    131,072 tokens, with 30 1.7 times). */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, &shared) : gpu_attend_kernel<false>(s, &shared);
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared) : gpu_attend_kernel<false>(s, GPU_ROWS, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -3105,7 +3187,7 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv
 
 template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_attention *p) {
     size_t shared;
-    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, &shared);
+    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, p->T, &shared);
     int splits = p->kv_only ? 1 : p->splits;
     if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
     gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
