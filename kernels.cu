@@ -2386,7 +2386,8 @@ __device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &a, 
             : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Query rows come in tiles of 16, the A rows of mma. With 8 rows only the tile's upper half is there. */
+/* Query rows come in tiles of 16, the A rows of mma; of 8 rows (a single token row of the first model) only one half is
+   there, and half as much is read from shared memory. ROOM: rows that warps look after, 32 at a time. */
 template <int ROWS> struct attend_sizes {
     enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, ROOM = ROWS < 32 ? 32 : ROWS };
 };
@@ -2532,8 +2533,8 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
     }
 }
 
-/* Everything that comes before the chunks: queries, new rows of k and v. Warps 0-3 may have a new row of k each, warps 4-7
-   of v (mine); their norm is q_norm's neighbour. */
+/* Everything that comes before the chunks: queries, new rows of k and v. Of those, warps 0-3 have a row of k each, warps
+   4-7 of v, if the chunk is this block's (mine). */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
                                                const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
@@ -2811,7 +2812,7 @@ __device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, 
 #if __CUDA_ARCH__ >= 900
     at.unit = blockIdx.y / ATTEND_CLUSTER;
     at.units = max(1, min((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p->splits / ATTEND_CLUSTER));
-    at.ranks = min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER);
+    at.ranks = max(1, min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER));
     at.slice = blockIdx.y % ATTEND_CLUSTER;
     at.slices = 1;
 #else
@@ -3057,7 +3058,7 @@ __device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, 
 
 /* o = o / l * sigmoid(gate). */
 __device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int row, int column, float l, float o) {
-    int group = p->shape.heads / p->shape.kv_heads, d = p->shape.head_dim;
+    int group = p->group, d = p->shape.head_dim;
     size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
     p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
 }
@@ -3084,7 +3085,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;
-    int d = p.shape.head_dim, group = p.shape.heads / p.shape.kv_heads, rows = p.T * group;
+    int d = p.shape.head_dim, group = p.group, rows = p.T * group;
     float *q = (float *)memory, *o = q + d, *cs = o + d;
     gpu_trigger();
     attend_span s = attend_span_of(&p);
@@ -3152,12 +3153,17 @@ static size_t gpu_attention_tickets(const attention_shape *s) {
 typedef void (*attend_kernel)(gpu_attention);
 
 /* The kernel for T rows, and its shared memory. */
+template <bool FP8, int ROWS> static attend_kernel gpu_attend_fast(size_t *shared) {
+    *shared = sizeof(attend_shared<FP8, ROWS>);
+    return attend_fast<FP8, ROWS>;
+}
+
 template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
     int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
     if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
-    *shared = rows <= 8 ? sizeof(attend_shared<FP8, 8>) : rows <= 32 ? sizeof(attend_shared<FP8, 32>) : sizeof(attend_shared<FP8, 64>);
-    return rows <= 8 ? attend_fast<FP8, 8> : rows <= 32 ? attend_fast<FP8, 32> : attend_fast<FP8, 64>;
+    if (rows <= 8) return gpu_attend_fast<FP8, 8>(shared);
+    return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
 }
 
 /* As many splits as run at once, of at most `most`: a multiprocessor that has no neighbours left cannot take a cluster, and
@@ -3166,7 +3172,8 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
    131,072 tokens, with 30 1.7 times). */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared) : gpu_attend_kernel<false>(s, GPU_ROWS, &shared);
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared)
+                                           : gpu_attend_kernel<false>(s, GPU_ROWS, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -3558,7 +3565,7 @@ struct gpu_up_tiles {
     const gpu_moe &p;
     gpu_choice *choice;
     float square[GPU_ROWS];      /* this lane's part of the rows' squares */
-    float logit;                 /* of what this lane has chosen, and that's place in the list */
+    float logit;                 /* of what this lane has chosen, and its place in the list */
     int listed;
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
