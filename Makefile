@@ -84,20 +84,21 @@ build/data/.unpacked: $(ARCHIVE)
 # make sanitize: the tests again, with every memory error and undefined operation caught
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
-	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DBRIEF' \
+	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
 
 # make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the many answers; of
 # the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
-	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g' \
+	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
 	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
 # make aarch64: cross-compile for 64-bit Arm and run the same tests in an emulator (qemu-user)
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
-	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static' SUITE='$$(filter-out %/test_demo %/test_speculation,$$(TESTS))' \
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' SUITE='$$(filter-out %/test_demo %/test_speculation,$$(TESTS))' \
 	    RUN=qemu-aarch64
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)

@@ -11,6 +11,14 @@
 static const char *test_name = "test", *test_data;
 static int test_passed, test_failed, test_skipped;
 
+// Under tools that take ten to a hundred times as long (-DBRIEF, from the Makefile) a test that repeats itself, over
+// checkpoints or random numbers, does no more than it takes to run all of the code.
+#ifdef BRIEF
+enum { test_brief = 1 };
+#else
+enum { test_brief = 0 };
+#endif
+
 // Call first: NAME is for the summary; argv[1], when given, is the unpacked data folder.
 static void test_main_begin(const char *name, int argc, char **argv) {
     test_name = name;

@@ -452,29 +452,24 @@ int main(int argc, char **argv) {
     char tmp[] = "/tmp/mote-test-XXXXXX";
     test_main_begin("test_speculation", argc, argv);
     int prompts = argc > 2 ? atoi(argv[2]) : 0;
-#ifdef __SANITIZE_ADDRESS__
-    const int slow = 1;                          // no more than it takes to run all of the code
-#else
-    const int slow = 0;
-#endif
     if (!CHECK(mkdtemp(tmp) != NULL, "a folder for files")) return test_main_end();
     for (int i = 0; i < 3; i++) {
         mote_model *m = model_of(fixtures[i], MOTE_WEIGHTS_ONLY);
-        if (!slow || i == 0) test_blocks(fixtures[i], m);
-        if (!slow || i == 0) test_fixture(m, i, prompts > 0);
+        if (!test_brief || i == 0) test_blocks(fixtures[i], m);
+        if (!test_brief || i == 0) test_fixture(m, i, prompts > 0);
         if (i == 0) test_damage(m);
         if (i == 0) test_wrong_token(m);
         if (i == 0) test_depth(m);
         if (i == 0) test_depth_of_nothing(m);
         if (i == 0) test_hysteresis(m);
-        if (i == 0 && !slow) test_distribution(m, some_ids, 5);
+        if (i == 0 && !test_brief) test_distribution(m, some_ids, 5);
         mote_close(m);
     }
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
-    if (!slow) test_blocks("models/demo", demo);
+    if (!test_brief) test_blocks("models/demo", demo);
     test_options(demo);
     test_draft_rows(demo);
-    test_demo(demo, prompts ? prompts : slow ? 1 : 6, prompts > 0);
+    test_demo(demo, prompts ? prompts : test_brief ? 1 : 6, prompts > 0);
     if (prompts) test_demo_distribution(demo);
     mote_close(demo);
     test_broken_layers(tmp);
