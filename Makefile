@@ -95,11 +95,13 @@ valgrind:
 	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
-# make aarch64: cross-compile for 64-bit Arm and run the same tests in an emulator (qemu-user)
+# make aarch64: cross-compile for 64-bit Arm and run the same tests in an emulator (qemu-user); of the program one
+# conversation
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
-	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' SUITE='$$(filter-out %/test_demo %/test_speculation,$$(TESTS))' \
-	    RUN=qemu-aarch64
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
 FUZZ_SECONDS = 60
