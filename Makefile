@@ -81,7 +81,7 @@ build/data/.unpacked: $(ARCHIVE)
 	tar -C build -xJf $<
 	touch $@
 
-# make sanitize: the tests again, with every memory error and undefined operation caught
+# make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DBRIEF' \
