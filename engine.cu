@@ -1149,7 +1149,7 @@ static int check_gpu(const binder *b) {
     const config *c = &b->m->c;
     const char *wrong = NULL;
     if (b->m->gpu < 0) return MOTE_OK;
-    if (c->hidden % 4 || c->expert_size % 4 || c->shared_size % 4 || c->heads * c->head_dim % 4 ||
+    if (c->hidden % 4 || c->expert_size % 4 || c->shared_size % 4 || c->heads * c->head_dim % 4 || c->key_dim % 4 ||
         c->value_heads * c->value_dim % 4)
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
@@ -2476,8 +2476,8 @@ static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
     to->S = take(l, values * (size_t)s->key_dim);
-    to->window = take(l, (size_t)(s->taps - 1) * channels);
-    to->log_raw = take(l, BLOCK * channels);
+    to->window = take(l, (size_t)(s->taps - 1 + BLOCK) * channels);
+    to->log_raw = to->window + (size_t)(s->taps - 1) * channels;
     to->log_k = take(l, BLOCK * keys);
     to->log_u = take(l, BLOCK * values);
     to->log_decay = take(l, BLOCK * (size_t)s->value_heads);
@@ -2987,6 +2987,8 @@ static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l,
     p.dt_bias = l->deltanet.dt_bias;
     p.step = g->step;
     p.T = T;
+    p.ratio = p.shape.value_heads / p.shape.key_heads;
+    p.per_key = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.ratio - 1) / (uint64_t)p.ratio);
     p.raw = g->in;
     p.a = g->a;
     p.b = g->b;

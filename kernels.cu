@@ -991,8 +991,9 @@ __device__ __forceinline__ void gpu_put_columns(const gpu_operand &to, int group
 }
 
 /* One warp fills in `count` groups of an operand, from group `first` on, AT_ONCE times eight columns a lane at a time.
-   in.values<ROWS>(v, T, col, square) gives eight columns of all token rows, zeros from in.cols on, and where there is a
-   norm sums up their squares, each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4
+   in.load(v, more, T, col) asks for eight columns of all token rows, zeros from in.cols on, and whatever else is needed;
+   when all has been asked for, in.finish makes of them what is multiplied, and where there is a norm sums up their squares,
+   each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4
    (experts_down for ROWS = 2, too): rows that are not there stay as they are, their sums go nowhere. */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int count, const gpu_operand &to, float *square) {
@@ -1001,16 +1002,19 @@ __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int cou
 #pragma unroll 1
     for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
         float v[AT_ONCE][ROWS][8], unit[AT_ONCE][ROWS];
+        typename IN::template more<ROWS> more[AT_ONCE];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane;
-            in.template values<ROWS>(v[n], T, item < items ? first * COLS + item * 8 : in.cols, square);
+            in.template load<ROWS>(v[n], &more[n], T, item < items ? first * COLS + item * 8 : in.cols);
         }
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++)
+        for (int n = 0; n < AT_ONCE; n++) {
+            in.template finish<ROWS>(v[n], &more[n], square);
 #pragma unroll
             for (int t = 0; t < ROWS; t++)
                 if (ROWS == 1 || t < T) unit[n][t] = gpu_unit<F>(v[n][t]);
+        }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int item = begin + n * 32 + lane, group = first + item / LANES, part = item % LANES;
@@ -1065,6 +1069,42 @@ __device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, f
     return rsqrtf(fmaf(gpu_add_parts(parts->squares[t]), scale, eps));
 }
 
+/* The weights of a warp that are on their way: AHEAD groups of both octets of a tile. */
+template <int ROWS> struct gpu_ahead {
+    int first, mine;             /* the warp's groups of every tile */
+    gpu_place place;
+    uint4 raw[AHEAD][2];
+    float scale;                 /* of group `piece` of them */
+
+    __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
+    /* Asks for group from + j of the warp's, of which there are `left` from `from` on. */
+    __device__ __forceinline__ void load(int j, int from, int left) {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PIECE) + j * (PIECE / 16));
+    }
+    __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
+        if (w.scale && piece() < left) scale = __ldg(place.scale + (first + from + piece() >> w.group_shift));
+    }
+    __device__ __forceinline__ void nothing(const gpu_matrix &w) {
+        first = gpu_share(w.groups, threadIdx.x / 32, GPU_WARPS, &mine);
+        memset(&place, 0, sizeof place);
+        memset(raw, 0, sizeof raw);
+        scale = 1;
+    }
+    /* The first of a tile's, if it is one. */
+    template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
+        int left = tiles.valid(tile) ? mine : 0;
+        if (left) place = tiles.place(tile);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) load(j, 0, left);
+        load_scale(w, 0, left);
+        if (threadIdx.x || !left || mine <= AHEAD) return;
+        gpu_prefetch(place.data[0], (uint32_t)(w.groups * PIECE));
+        gpu_prefetch(place.data[1], (uint32_t)(w.groups * PIECE));
+    }
+};
+
 /* The loop over a block's tiles. TILES says what they are:
      next(tile), valid(tile)        the block's next tile; is it one
      place(tile)                    where this lane reads
@@ -1079,38 +1119,15 @@ __device__ __forceinline__ float gpu_rms_factor(const gpu_parts *parts, int t, f
    loaded in a rehearsal. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
-                                              gpu_parts *parts, int real, int to) {
+                                              gpu_parts *parts, gpu_ahead<ROWS> &ahead, int real, int to) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles n % turns == turn */
+    const int first = ahead.first, mine = ahead.mine, rounds = (mine + AHEAD - 1) / AHEAD, piece = ahead.piece();
     const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
-    int mine, first = gpu_share(w.groups, threadIdx.x / 32, GPU_WARPS, &mine), rounds = (mine + AHEAD - 1) / AHEAD;
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand) + first * pairs * 8 * ROWS;
-    const int piece = lane % 16 / ROWS % AHEAD;             /* of a round, the one whose factor this lane knows */
     const float *unit = operand.unit + (first + piece) * ROWS + lane % ROWS;
-    uint4 raw[AHEAD][2] = {};
-    float scale = 1, rms = 1;
-    gpu_place place = {};
-    /* Asks for the groups from.. of a round, up to `left` of them. */
-    auto load = [&](int j, int from, int left) {
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PIECE) + j * (PIECE / 16));
-    };
-    auto load_scale = [&](int from, int left) {
-        if (F::scaled && piece < left) scale = __ldg(place.scale + (first + from + piece >> w.group_shift));
-    };
-    auto begin = [&]() {
-        int left = tiles.valid(tile) ? mine : 0;
-        if (left) place = tiles.place(tile);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) load(j, 0, left);
-        load_scale(0, left);
-        if (threadIdx.x || !left || rounds == 1) return;
-        gpu_prefetch(place.data[0], (uint32_t)(w.groups * PIECE));
-        gpu_prefetch(place.data[1], (uint32_t)(w.groups * PIECE));
-    };
-    if (!TILES::routed || real) begin();
+    float rms = 1;
 #pragma unroll 1
     for (; real <= to; real++) {
         float square[ROWS] = {};
@@ -1124,9 +1141,9 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                 bool last = r == rounds - 1;
                 int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : real ? mine - from : 0;
                 float factor = 0;
-                if (F::half && r * AHEAD + piece < mine) factor = scale * unit[r * AHEAD * ROWS];
-                if (last && more) place = tiles.place(next);
-                load_scale(from, left);
+                if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * unit[r * AHEAD * ROWS];
+                if (last && more) ahead.place = tiles.place(next);
+                if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
                 for (int j = 0; j < AHEAD; j++) {
                     uint4 x[pairs];
@@ -1134,8 +1151,8 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                     const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
                     for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-                    gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 16, there);
-                    load(j, from, left);
+                    gpu_multiply<F, ROWS>(sum, ahead.raw[j], x, factor, j * ROWS, 16, there);
+                    ahead.load(j, from, left);
                 }
             }
             gpu_put_part<ROWS>(parts->tile[n % 2], sum);
@@ -1147,6 +1164,131 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
             tile = next;
         }
         if (!real) __syncthreads();
+    }
+}
+
+/* One token row and whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does
+   once, from its wait on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their
+   way, and x comes late. There is no rehearsal, which would be such a loop. */
+template <class F, int MINE> struct gpu_short {
+    enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
+    gpu_place place;
+    uint4 raw[MINE][2];
+    float scale;                 /* of group `piece` of the warp's, for octet lane / 16 */
+
+    __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
+    __device__ __forceinline__ static int piece() { return threadIdx.x % 16; }
+    __device__ __forceinline__ void load(int j) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PIECE));
+    }
+    __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
+        scale = F::scaled && piece() < MINE ? __ldg(place.scale + (first() + piece() >> w.group_shift)) : 1;
+    }
+    /* Asks for this lane's columns of x. */
+    template <class IN> struct columns {
+        float v[PARTS][1][8];
+        typename IN::template more<1> more[PARTS];
+        __device__ __forceinline__ void load(const IN &in) {
+#pragma unroll
+            for (int n = 0; n < PARTS; n++)
+                in.template load<1>(v[n], &more[n], 1, first() * COLS + (n * 32 + (int)threadIdx.x % 32) * 8);
+        }
+        __device__ __forceinline__ void fill(const IN &in, const gpu_operand &to, float *square) {
+#pragma unroll
+            for (int n = 0; n < PARTS; n++) {
+                int part = n * 32 + threadIdx.x % 32;
+                in.template finish<1>(v[n], &more[n], square);
+                gpu_put_columns<F, 1>(to, first() + part / LANES, part % LANES, 0, v[n][0], gpu_unit<F>(v[n][0]));
+            }
+            __syncwarp();
+        }
+    };
+    __device__ __forceinline__ float unit(const gpu_operand &x) const {
+        return F::half && piece() < MINE ? x.unit[first() + piece()] : 0;
+    }
+    /* sum += group j of the tile times x. */
+    __device__ __forceinline__ void multiply(int j, const uint4 *fragments, float factor, float *sum) const {
+        uint4 x[pairs];
+#pragma unroll
+        for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((first() + j) * pairs + pair) * 8];
+        gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 16, true);
+    }
+};
+
+/* The block's only tile. EARLY of its groups are asked for before the wait: all of them would keep the kernel in front from
+   what it needs. */
+template <class F, int MINE, int EARLY, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w, void *memory,
+                                                 gpu_parts *parts) {
+    const int row = threadIdx.x;
+    const gpu_operand operand = gpu_operand_at<F, 1>(memory, w.groups);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
+    const bool stores = row < TILE_ROWS;
+    gpu_short<F, MINE> weights;
+    typename gpu_short<F, MINE>::template columns<IN> x;
+    float sum[4] = {0, 0, 0, 0}, square = 0;
+    weights.place = tiles.place(tile);
+#pragma unroll
+    for (int j = 0; j < EARLY; j++) weights.load(j);
+    weights.load_scale(w);
+    tiles.wait();
+    x.load(in);
+#pragma unroll
+    for (int j = EARLY; j < MINE; j++) weights.load(j);
+    const float old = stores ? tiles.old(tile, row, 0) : 0;
+    x.fill(in, operand, &square);
+    const float factor = weights.scale * weights.unit(operand);
+#pragma unroll
+    for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
+    gpu_put_part<1>(parts->tile[0], sum);
+    if (TILES::normed) gpu_put_squares<1>(parts, &square);
+    __syncthreads();
+    if (!stores) return;
+    float rms = TILES::normed ? gpu_rms_factor(parts, 0, tiles.per_col(), tiles.eps()) : 1;
+    tiles.store(tile, row, 0, parts->tile[0], old, rms, true);
+}
+
+/* All of the block's tiles; see gpu_run_tiles. */
+template <class F, int MINE, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
+                                                    void *memory, gpu_parts *parts) {
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
+    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
+    const gpu_operand operand = gpu_operand_at<F, 1>(memory, w.groups);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
+    gpu_short<F, MINE> weights;
+    typename gpu_short<F, MINE>::template columns<IN> x;
+    float square = 0, rms = 1;
+    weights.place = tiles.place(tile);
+#pragma unroll
+    for (int j = 0; j < MINE; j++) weights.load(j);
+    weights.load_scale(w);
+    tiles.wait();
+    x.load(in);
+    x.fill(in, operand, &square);
+    if (TILES::normed) gpu_put_squares<1>(parts, &square);
+    const float unit = weights.unit(operand);
+#pragma unroll 1
+    for (int n = 0; tiles.valid(tile); n++) {
+        const int next = tiles.next(tile);
+        const bool more = tiles.valid(next), stores = n % turns == turn && t == 0;
+        const float old = stores ? tiles.old(tile, row, 0) : 0, factor = weights.scale * unit;
+        float sum[4] = {0, 0, 0, 0};
+        if (more) {
+            weights.place = tiles.place(next);
+            weights.load_scale(w);
+        }
+#pragma unroll
+        for (int j = 0; j < MINE; j++) {
+            weights.multiply(j, fragments, factor, sum);
+            if (more) weights.load(j);
+        }
+        gpu_put_part<1>(parts->tile[n % 2], sum);
+        __syncthreads();
+        if (n == 0 && TILES::normed) rms = gpu_rms_factor(parts, 0, tiles.per_col(), tiles.eps());
+        if (stores) tiles.store(tile, row, 0, parts->tile[n % 2], old, rms, true);
+        tile = next;
     }
 }
 
@@ -1180,11 +1322,12 @@ struct gpu_plain_rows {
     enum { normed = 0, at_once = 2, blocks = 2 };
     const float *x;              /* [T][cols] */
     int cols;
-    template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
+    template <int ROWS> struct more {};
+    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *, int T, int col) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
     }
+    template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *) const {}
     void select(int t) { x += (size_t)t * cols; }           /* row t alone */
 };
 
@@ -1193,18 +1336,19 @@ struct gpu_norm_rows {
     enum { normed = 1, at_once = 1, blocks = 2 };
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
-    template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *square) const {
-        float w[8];
-        gpu_load8_constants(w, norm, col, cols);
+    template <int ROWS> struct more { float w[8]; };
+    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
+        gpu_load8_constants(of->w, norm, col, cols);
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
+    }
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 square[t] = fmaf(v[t][i], v[t][i], square[t]);
-                v[t][i] *= 1.0f + w[i];
+                v[t][i] *= 1.0f + of->w[i];
             }
     }
     void select(int t) { x += (size_t)t * cols; }
@@ -1223,10 +1367,13 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ gpu_place place(int tile) const {
         return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
+    __device__ __forceinline__ void wait() const {
+        gpu_trigger();
+        gpu_wait();
+    }
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
-        if (real) gpu_trigger();
-        if (real) gpu_wait();
+        if (real) wait();
         gpu_fill<F, ROWS, ROWS == 1 ? IN::at_once : 1>(p.in, p.T, first, mine, operand, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
@@ -1246,24 +1393,47 @@ template <class IN> struct gpu_segment_tiles {
     }
 };
 
+/* The segment that this block works on. */
+template <class IN> __device__ __forceinline__ const gpu_segment &gpu_segment_of(const gpu_projection<IN> &p) {
+    int i = 0;
+    while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
+    return p.segment[i];
+}
+
 template <class IN, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon, p.soon_bytes, p.soon_share);
-    int i = 0;
-    while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
-    const gpu_segment &s = p.segment[i];
+    const gpu_segment &s = gpu_segment_of(p);
     const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
     const int tile = (int)blockIdx.x - s.first_block;
     const int real = (int)blockIdx.x >= p.rehearse;
+    gpu_ahead<ROWS> ahead;
+    ahead.nothing(s.w);
+    ahead.begin(tiles, tile, s.w);
     switch (s.w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, real, 1);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1);
     }
+}
+
+/* The same for one row, where all segments are of the sizes below (see gpu_is_quick). With norms in 96 registers, so that a
+   block of conv_delta finds room beside two. */
+template <class IN>
+__global__ void __maxnreg__(IN::normed ? 96 : 128) gpu_project_row(const __grid_constant__ gpu_projection<IN> p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    gpu_prefetch_share(p.soon, p.soon_bytes, p.soon_share);
+    const gpu_segment &s = gpu_segment_of(p);
+    const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
+    const int tile = (int)blockIdx.x - s.first_block;
+    if (s.w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, IN::normed ? 8 : 5>(tiles, p.in, tile, s.w, dynamic, &parts);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4>(tiles, p.in, tile, s.w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, 5>(tiles, p.in, tile, s.w, dynamic, &parts);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1274,6 +1444,47 @@ static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
     if (!q->dependent) return 0;
     if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
     return stage == GPU_OUT_PROJ ? 0 : stage == GPU_IN_PROJ ? INT_MAX : q->sms;
+}
+
+/* Tiles of a segment. */
+static int gpu_tiles(const gpu_segment *s) {
+    return s->up.data ? s->w.octets : (s->w.octets + 1) / 2;
+}
+
+/* Deals the blocks of a kernel to the segments; how many there are. What is too small for one gets one or two. */
+template <class IN>
+static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
+    int64_t all = 0, large = 0;
+    for (int i = 0; i < p->count; i++) all += gpu_tiles(&p->segment[i]);
+    int most = gpu_blocks(q, kernel, shared, all), left = most, used = 0;
+    for (int i = 0; i < p->count; i++) {
+        int tiles = gpu_tiles(&p->segment[i]);
+        bool small = (int64_t)tiles * most < all;
+        p->segment[i].blocks = small ? (tiles < 2 ? tiles : 2) : 0;
+        left -= p->segment[i].blocks;
+        large += small ? 0 : tiles;
+    }
+    for (int i = 0; i < p->count; i++) {
+        gpu_segment *s = &p->segment[i];
+        if (!s->blocks) s->blocks = (int)((int64_t)gpu_tiles(s) * left / large);
+        if (s->blocks < 1) s->blocks = 1;
+        s->first_block = used;
+        used += s->blocks;
+    }
+    return used;
+}
+
+/* Is gpu_project_row made for it? */
+template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
+    bool quick = p->T == 1;
+    for (int i = 0; i < p->count; i++) {
+        const gpu_segment *s = &p->segment[i];
+        bool whole = s->w.cols * dtype_size(s->w.type) == s->w.groups * GROUP_BYTES, only = s->blocks >= gpu_tiles(s);
+        bool four = IN::normed && s->w.type == DTYPE_FP8 && s->w.groups == 4 * GPU_WARPS;
+        bool eight = (s->w.type == DTYPE_BF16 || (!IN::normed && s->w.type == DTYPE_FP8)) && s->w.groups == 8 * GPU_WARPS;
+        quick = quick && whole && (four || (eight && only));
+    }
+    return quick;
 }
 
 /* Deals the blocks to the segments and launches. */
@@ -1296,19 +1507,9 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         }
         return;
     }
-    int64_t tiles[PROJECTIONS], all = 0;
-    for (int i = 0; i < p->count; i++) {
-        int octets = p->segment[i].w.octets;
-        all += tiles[i] = p->segment[i].up.data ? octets : (octets + 1) / 2;
-    }
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-    int most = gpu_blocks(q, kernel, bytes, all), used = 0;
-    for (int i = 0; i < p->count; i++) {
-        int64_t share = tiles[i] * most / all;
-        p->segment[i].first_block = used;
-        p->segment[i].blocks = (int)(share < 1 ? 1 : share);
-        used += p->segment[i].blocks;
-    }
+    int used = gpu_deal_blocks(q, p, kernel, bytes);
+    if (gpu_is_quick(p)) used = gpu_deal_blocks(q, p, kernel = gpu_project_row<IN>, bytes);
     p->rehearse = gpu_rehearse(q, stage, p->T);
     p->soon_share = (p->soon_bytes / (uint32_t)used / 128 + 1) * 128;
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
@@ -1418,7 +1619,7 @@ typedef struct deltanet_weights {
 typedef struct deltanet_state {  /* one piece of memory, in this order */
     float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
     float *window;               /* [taps - 1][channels] raw conv inputs before the logged block, oldest first */
-    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block */
+    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block, right behind the window */
     float *log_k;                /* [BLOCK][key_heads][key_dim] */
     float *log_u;                /* [BLOCK][value_heads][value_dim] */
     float *log_decay;            /* [BLOCK][value_heads] */
@@ -1607,6 +1808,8 @@ typedef struct gpu_delta {
     const float *conv1d, *A_log, *dt_bias;
     const gpu_step *step;
     int T;                       /* rows of this block, 1..GPU_ROWS */
+    int ratio;                   /* value heads that share a key head */
+    uint32_t per_key;            /* 2^32 / ratio, rounded up: h * per_key >> 32 is value head h's key head */
     const float *raw;            /* [T][channels] in_proj_qkv of the block */
     const float *b, *a;          /* [T][value_heads] */
     float *k;                    /* [T][key_heads][key_dim] normalised, for the log */
@@ -1633,9 +1836,7 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
 
 /* The raw input of a channel `age` tokens before the block, age = 1..taps-1: window, then `replay` rows of the log. */
 __device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int replay, int age) {
-    int at = replay - age, keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
-    return at < 0 ? p->state.window[(size_t)(keep + at) * channels + channel]
-                  : p->state.log_raw[(size_t)at * channels + channel];
+    return p->state.window[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
 }
 
 /* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), the raw
@@ -1643,13 +1844,15 @@ __device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int r
 template <int ROWS> struct gpu_conv {
     enum { LAGS = ROWS + GPU_ROWS - 1 };
     int channel;
+    const float *present;        /* this block's raw inputs */
     float w[LAGS], past[GPU_ROWS], x[ROWS], sum[ROWS];
 };
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const gpu_delta *p, int channel, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
-    const float *weight = p->conv1d + (ptrdiff_t)channel * taps + taps - 1;     /* weight[-lag] */
+    const float *weight = p->conv1d + channel * taps + taps - 1;                /* weight[-lag] */
     c->channel = channel;
+    c->present = p->raw + channel;
 #pragma unroll
     for (int lag = 0; lag < gpu_conv<ROWS>::LAGS; lag++) c->w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
 }
@@ -1663,9 +1866,10 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const gpu_delt
 /* What the rows before the block contribute, the oldest first. */
 template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
-    const float *weight = p->conv1d + (ptrdiff_t)c->channel * taps + taps - 1;
+    const float *weight = p->conv1d + c->channel * taps + taps - 1;
 #pragma unroll
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
+#pragma unroll 1
     for (int age = taps - 1; c->channel >= 0 && age >= GPU_ROWS; age--) {
         float old = gpu_past(p, c->channel, replay, age);
 #pragma unroll
@@ -1683,7 +1887,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_
 template <int ROWS> __device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
-        c->x[t] = c->channel >= 0 && t < p->T ? p->raw[(size_t)t * gpu_channels(&p->shape) + c->channel] : 0;
+        c->x[t] = c->channel >= 0 && t < p->T ? c->present[t * gpu_channels(&p->shape)] : 0;
 }
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
@@ -1696,6 +1900,14 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const g
 
 __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
+}
+
+/* log(1 + exp(a)), as 2 artanh(x / (2 + x)) for x = exp(-|a|), by its series, without branches. */
+__device__ __forceinline__ float gpu_softplus(float a) {
+    float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
+#pragma unroll
+    for (int i = 13; i > 0; i -= 2) sum = fmaf(sum, q, 1.0f / i);
+    return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
 }
 
 /* N sums over a warp at once: the 32/N lanes from i 32/N on get the sum of v[i]. Each step halves what a lane cares for. */
@@ -1712,6 +1924,32 @@ template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
     return v[0];
 }
 
+/* A warp's part of a row of key_dim elements, C to a lane: with C >= 4 four neighbours at a time. */
+template <int C> __device__ __forceinline__ int gpu_key_element(int c) {
+    enum { V = C < 4 ? C : 4 };
+    return c / V * 32 * V + threadIdx.x % 32 * V + c % V;
+}
+
+/* Zeros from element n on; with C >= 4 it is a multiple of four. */
+template <int C> __device__ __forceinline__ void gpu_load_key_row(float *to, const float *row, int n) {
+    if (C < 4)
+        for (int c = 0; c < C; c++) to[c] = gpu_key_element<C>(c) < n ? row[gpu_key_element<C>(c)] : 0;
+    else
+#pragma unroll
+        for (int c = 0; c < C; c += 4)
+            *(float4 *)(to + c) = gpu_key_element<C>(c) < n ? *(const float4 *)(row + gpu_key_element<C>(c)) : make_float4(0, 0, 0, 0);
+}
+
+template <int C> __device__ __forceinline__ void gpu_store_key_row(float *row, const float *from, int n) {
+    if (C < 4) {
+        for (int c = 0; c < C; c++)
+            if (gpu_key_element<C>(c) < n) row[gpu_key_element<C>(c)] = from[c];
+    } else
+#pragma unroll
+        for (int c = 0; c < C; c += 4)
+            if (gpu_key_element<C>(c) < n) *(float4 *)(row + gpu_key_element<C>(c)) = *(const float4 *)(from + c);
+}
+
 /* Where a warp's rows of S lie, and S in its registers. Elements beyond value_dim or key_dim are zero. What there is one of
    for each token and row (u, v) is on one lane: of row r of token t on lane 8 t + r LANES and, the same, the lanes to the
    next. LANES is also how many lanes hold each of the SUMS of gpu_warp_sums. */
@@ -1724,51 +1962,47 @@ template <int R, int C> struct gpu_delta_rows {
 template <int R, int C, int STORE>
 __device__ __forceinline__ void gpu_move_rows(const gpu_delta *p, gpu_delta_rows<R, C> *rows) {
     const deltanet_shape *s = &p->shape;
+    float *at = p->state.S + (rows->h * s->value_dim + rows->first) * s->key_dim;
 #pragma unroll
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) {
-            int j = rows->first + r, e = c * 32 + threadIdx.x % 32, inside = j < s->value_dim && e < s->key_dim;
-            float *at = p->state.S + ((size_t)rows->h * s->value_dim + j) * s->key_dim + e;
-            if (STORE && inside) *at = rows->S[r][c];
-            if (!STORE) rows->S[r][c] = inside ? *at : 0;
-        }
+    for (int r = 0; r < R; r++, at += s->key_dim) {
+        int n = rows->first + r < s->value_dim ? s->key_dim : 0;
+        if (STORE) gpu_store_key_row<C>(at, rows->S[r], n);
+        else gpu_load_key_row<C>(rows->S[r], at, n);
+    }
 }
 
-/* The log of the last block, as many rows of k as there are registers for. Lane 8 t + i has decay and, for row i / LANES,
-   u of row t. Loaded before it is known how many rows count. */
-template <int R, int C> struct gpu_log {
-    enum { BATCH = C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };
+/* The log of the last block, as many rows of k as are likely to count and there are registers for. Lane 8 t + i has decay
+   and, for row i / LANES, u of row t. Loaded before it is known how many rows count. */
+template <int R, int C, int ROWS> struct gpu_log {
+    enum { BATCH = ROWS > 1 && C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };
     float k[BATCH][C], u, decay;
 };
 
-template <int R, int C>
+template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_load_log_k(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, int first,
-                                               gpu_log<R, C> *log) {
+                                               gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
 #pragma unroll
-    for (int i = 0; i < gpu_log<R, C>::BATCH; i++)
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            int e = c * 32 + threadIdx.x % 32, row = (first + i) * s->key_heads + rows->key_head;
-            log->k[i][c] = e < s->key_dim ? p->state.log_k[row * s->key_dim + e] : 0;
-        }
+    for (int i = 0; i < gpu_log<R, C, ROWS>::BATCH; i++)
+        gpu_load_key_row<C>(log->k[i], p->state.log_k + ((first + i) * s->key_heads + rows->key_head) * s->key_dim, s->key_dim);
 }
 
-template <int R, int C>
-__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, gpu_log<R, C> *log) {
+template <int R, int C, int ROWS>
+__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
-    const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C>::LANES;
+    const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C, ROWS>::LANES;
+    gpu_load_log_k<R, C, ROWS>(p, rows, 0, log);
     log->u = r < R && rows->first + r < s->value_dim ? p->state.log_u[at * s->value_dim + rows->first + r] : 0;
     log->decay = p->state.log_decay[at];
-    gpu_load_log_k<R, C>(p, rows, 0, log);
 }
 
 /* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. */
-template <int R, int C>
-__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C> *log, gpu_delta_rows<R, C> *rows) {
-    enum { BATCH = gpu_log<R, C>::BATCH, LANES = gpu_log<R, C>::LANES };
+template <int R, int C, int ROWS>
+__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C, ROWS> *log, gpu_delta_rows<R, C> *rows) {
+    enum { BATCH = gpu_log<R, C, ROWS>::BATCH, LANES = gpu_log<R, C, ROWS>::LANES };
+#pragma unroll 1
     for (int first = 0; first < replay; first += BATCH) {
-        if (first) gpu_load_log_k<R, C>(p, rows, first, log);
+        if (first) gpu_load_log_k<R, C, ROWS>(p, rows, first, log);
 #pragma unroll
         for (int i = 0; i < BATCH && first + i < replay; i++) {
             float fade = __shfl_sync(~0u, log->decay, 8 * (first + i));
@@ -1783,102 +2017,120 @@ __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_l
     if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
 }
 
-/* The delta rule for a warp's rows, token after token. gate: norm SiLU(z) of the block's rows. q and k of all tokens are
-   in shared memory, [t][q, k][32 C], not yet normalised; lane 8 t + i has decay, beta and, for row i / LANES, v of token t. */
+/* The delta rule for a warp's rows, token after token. q and k of all tokens are in shared memory, [t][q, k][32 C], not yet
+   normalised; lane 8 t + i has decay, beta and, for row i / LANES, v and gate = norm SiLU(z) of token t. S fades when it is
+   written, so that the sums need not wait for the decay. Leaves the warp's sums of o^2. */
 template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
-                                                 float decay, float beta, float v, const float (*gate)[GPU_WARPS * R],
-                                                 float (*squares)[GPU_WARPS * R]) {
+                                                 float decay, float beta, float v, float gate,
+                                                 float (*squares)[GPU_WARPS]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
-    enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* S'k of the rows: 0.., S'q: N/2.. */
+    enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* S k of the rows: 0.., S q: N/2.. */
     const deltanet_shape *s = &p->shape;
-    const int lane = threadIdx.x % 32, j = rows->first + lane / LANES;
-    const int writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
-    const int logs_k = rows->h % (s->value_heads / s->key_heads) == 0 && blockIdx.y == 0;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, j = rows->first + lane / LANES;
+    const bool writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
+    const bool logs_k = rows->h == rows->key_head * p->ratio && blockIdx.y == 0;
     const float scale = rsqrtf((float)s->key_dim);
     for (int t = 0; t < (ROWS == 1 ? 1 : p->T); t++, qk += 2 * 32 * C) {
-        float k[C], sum[N], fade = __shfl_sync(~0u, decay, 8 * t);
+        float q[C], k[C], sum[N];
+        gpu_load_key_row<C>(q, qk, 32 * C);
+        gpu_load_key_row<C>(k, qk + 32 * C, 32 * C);
         for (int i = 0; i < N; i++) sum[i] = 0;
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            float q = qk[c * 32 + lane];
-            k[c] = qk[(C + c) * 32 + lane];
             sum[KK] = fmaf(k[c], k[c], sum[KK]);
-            sum[QQ] = fmaf(q, q, sum[QQ]);
-            sum[KQ] = fmaf(k[c], q, sum[KQ]);
+            sum[QQ] = fmaf(q[c], q[c], sum[QQ]);
+            sum[KQ] = fmaf(k[c], q[c], sum[KQ]);
             for (int r = 0; r < R; r++) {
-                rows->S[r][c] *= fade;
                 sum[r] = fmaf(rows->S[r][c], k[c], sum[r]);
-                sum[N / 2 + r] = fmaf(rows->S[r][c], q, sum[N / 2 + r]);
+                sum[N / 2 + r] = fmaf(rows->S[r][c], q[c], sum[N / 2 + r]);
             }
         }
-        float total = gpu_warp_sums<N>(sum), Sq = __shfl_xor_sync(~0u, total, 16);
+        float fade = __shfl_sync(~0u, decay, 8 * t), strength = __shfl_sync(~0u, beta, 8 * t);
+        float value = __shfl_sync(~0u, v, 8 * t + lane % 8), gated = __shfl_sync(~0u, gate, 8 * t + lane % 8);
+        float total = gpu_warp_sums<N>(sum), Sq = fade * __shfl_xor_sync(~0u, total, 16);
         float fk = rsqrtf(__shfl_sync(~0u, total, KK * LANES) + 1e-6f);
         float fq = rsqrtf(__shfl_sync(~0u, total, QQ * LANES) + 1e-6f) * scale;
         float kq = __shfl_sync(~0u, total, KQ * LANES) * fk;
-        float u = __shfl_sync(~0u, beta, 8 * t) * fmaf(-fk, total, __shfl_sync(~0u, v, 8 * t + lane % 8));
-        size_t at = ((size_t)t * s->value_heads + rows->h) * s->value_dim + j;
-        float o = fq * fmaf(u, kq, Sq);
-        if (lane % LANES == 0 && lane < R * LANES) squares[t][threadIdx.x / 32 * R + lane / LANES] = writes ? o * o : 0;
-        if (writes) p->o[at] = o * gate[t][threadIdx.x / 32 * R + lane / LANES];
+        float u = strength * fmaf(-fk * fade, total, value), o = fq * fmaf(u, kq, Sq);
+        int at = (t * s->value_heads + rows->h) * s->value_dim + j;
+        if (writes) p->o[at] = o * gated;
         if (writes) p->state.log_u[at] = u;
-        for (int c = 0; c < C; c++) {
-            k[c] *= fk;
-            if (logs_k && threadIdx.x / 32 == t && c * 32 + lane < s->key_dim)
-                p->k[((size_t)t * s->key_heads + rows->key_head) * s->key_dim + c * 32 + lane] = k[c];
+        float square = writes ? o * o : 0;
+#pragma unroll
+        for (int i = LANES; i < R * LANES; i *= 2) square += __shfl_xor_sync(~0u, square, i);
+        if (lane == 0) squares[t][warp] = square;
+        if ((logs_k && warp == t) || (ROWS > 1 && t + 1 < p->T)) {
+#pragma unroll
+            for (int c = 0; c < C; c++) k[c] *= fk;
+            if (logs_k && warp == t) gpu_store_key_row<C>(p->k + (t * s->key_heads + rows->key_head) * s->key_dim, k, s->key_dim);
         }
         for (int r = 0; ROWS > 1 && r < R && t + 1 < p->T; r++) {
             float write = __shfl_sync(~0u, u, r * LANES);
-            for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], rows->S[r][c]);
+            for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], fade * rows->S[r][c]);
         }
     }
 }
 
+/* Keeps the compiler from putting off what it can compute now. */
+template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
+    asm volatile("" : "+l"(pointer));
+}
+
 /* C = ceil(key_dim / 32), rounded up to a power of two; ROWS: 1, or 4 for T = 2, 3 and 4. Grid: value heads,
-   value_dim / (8 R). What must be loaded is asked for all at once, first how many rows of the log count. */
+   value_dim / (8 R). What must be loaded is asked for all at once, before it is known how many rows of the log count: as if
+   it were one, and once more if not. */
 template <int C, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+__global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
-    __shared__ float qk[ROWS][2][WIDTH], gate[ROWS][GPU_WARPS * R], squares[ROWS][GPU_WARPS * R];
+    __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
-    const int replay = p.step->replay;
+    const int replay = p.step->replay, guess = 1;
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
-    gpu_log<R, C> log;
+    gpu_log<R, C, ROWS> log;
     gpu_trigger();
     rows.h = blockIdx.x;
-    rows.key_head = rows.h / (s->value_heads / s->key_heads);
+    rows.key_head = p.ratio == 1 ? rows.h : (int)__umulhi((uint32_t)rows.h, p.per_key);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
     gpu_move_rows<R, C, 0>(&p, &rows);
-    gpu_load_log<R, C>(&p, &rows, &log);
-    const int v_channel = element < R && rows.first + element < s->value_dim
-                              ? 2 * s->key_heads * s->key_dim + rows.h * s->value_dim + rows.first + element : -1;
+    gpu_load_log<R, C, ROWS>(&p, &rows, &log);
+    const bool has = element < R && rows.first + element < s->value_dim;       /* this lane: a row */
+    const int row = rows.h * s->value_dim + rows.first + element, head = token * s->value_heads + rows.h;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) {                       /* q channels, then k channels, each padded to WIDTH */
         int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
         gpu_conv_weights<ROWS>(&p, is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1,
                                &conv[n]);
+        gpu_conv_past<ROWS>(&p, guess, &conv[n]);
     }
-    gpu_conv_weights<ROWS>(&p, v_channel, &v_conv);
-    const int t = threadIdx.x / 64, row = threadIdx.x % 64, j = blockIdx.y * GPU_WARPS * R + row;    /* of the gate */
-    const bool gates = row < GPU_WARPS * R && j < s->value_dim && t < p.T;
-    float norm = gates ? p.norm[j] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
+    gpu_conv_weights<ROWS>(&p, has ? 2 * s->key_heads * s->key_dim + row : -1, &v_conv);
+    gpu_conv_past<ROWS>(&p, guess, &v_conv);
+    float norm = has ? p.norm[rows.first + element] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
+    const float *z_at = p.z + (token * s->value_heads * s->value_dim + row), *a_at = p.a + head, *b_at = p.b + head;
+    if (replay != guess) {
 #pragma unroll
-    for (int n = 0; n < SLOTS; n++) gpu_conv_past<ROWS>(&p, replay, &conv[n]);
-    gpu_conv_past<ROWS>(&p, replay, &v_conv);
+        for (int n = 0; n < SLOTS; n++) gpu_conv_past<ROWS>(&p, replay, &conv[n]);
+        gpu_conv_past<ROWS>(&p, replay, &v_conv);
+    }
     rate = -expf(rate);
-    gpu_replay<R, C>(&p, replay, &log, &rows);
+    gpu_replay<R, C, ROWS>(&p, replay, &log, &rows);
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, replay, &conv[n]);
     gpu_conv_sum_past<ROWS>(&p, replay, &v_conv);
+#pragma unroll
+    for (int n = 0; n < SLOTS; n++) gpu_now(conv[n].present);
+    gpu_now(v_conv.present);
+    gpu_now(z_at);
+    gpu_now(a_at);
+    gpu_now(b_at);
     gpu_wait();
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_present<ROWS>(&p, &conv[n]);
     gpu_conv_present<ROWS>(&p, &v_conv);
-    float z = gates ? p.z[(t * s->value_heads + rows.h) * s->value_dim + j] : 0;
-    float a = token < p.T ? p.a[token * s->value_heads + rows.h] + bias : 0;
-    float b = token < p.T ? p.b[token * s->value_heads + rows.h] : 0;
+    const bool there = token < p.T;
+    float z = there && has ? *z_at : 0, a = there ? *a_at : 0, b = there ? *b_at : 0;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) {
         int i = n * GPU_THREADS + threadIdx.x;
@@ -1887,22 +2139,16 @@ __global__ void __launch_bounds__(GPU_THREADS, C <= 4 ? 2 : 1) gpu_delta_kernel(
         for (int t = 0; t < ROWS; t++)
             if (t < p.T && i < 2 * WIDTH) qk[t][i / WIDTH][i % WIDTH] = gpu_silu(conv[n].sum[t]);
     }
+    __syncthreads();
     gpu_conv_sum_present<ROWS>(&p, &v_conv);
-    float v = v_conv.sum[0], decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a))));
+    float v = v_conv.sum[0], decay = expf(rate * gpu_softplus(a + bias));
 #pragma unroll
     for (int t = 1; t < ROWS; t++) v = token == t ? v_conv.sum[t] : v;
-    if (gates) gate[t][row] = norm * gpu_silu(z);
-    if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T)
-        p.decay[token * s->value_heads + rows.h] = decay;
+    if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
+    gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
-    gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), gate, squares);
-    __syncthreads();
-    if ((int)threadIdx.x / 32 >= p.T) return;
-    float sum = warp_sum(lane < GPU_WARPS * R ? squares[threadIdx.x / 32][lane] : 0);
-    if (lane == 0) {
-        size_t head = (size_t)(threadIdx.x / 32) * s->value_heads + rows.h;
-        p.squares[head * gpu_squares_room(gridDim.y) + blockIdx.y] = sum;
-    }
+    const int t = threadIdx.x;
+    if (t < p.T) p.squares[(t * s->value_heads + rows.h) * gpu_squares_room(gridDim.y) + blockIdx.y] = gpu_add_parts(squares[t]);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
@@ -1980,34 +2226,32 @@ struct gpu_gated_rows {
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
     float scale, eps;            /* 1 / a head's columns */
-    /* 1 / root mean square of a head, from the first four of its sums of squares. */
-    __device__ __forceinline__ float factor(const float *of_head, const float *s) const {
-        float sum = s[0] + s[1] + s[2] + s[3];
-#pragma unroll 1
-        for (int part = 4; part < room; part++) sum += __ldcg(of_head + part);
-        return rsqrtf(fmaf(sum, scale, eps));
-    }
-    template <int ROWS>
-    __device__ __forceinline__ void values(float (*v)[8], int T, int col, float *) const {
-        const bool there = col < cols;
-        const int head[2] = {(int)__umulhi((uint32_t)col, per_head), (int)__umulhi((uint32_t)col + 4, per_head)};
-        float s[ROWS][4];
+    /* The heads of four columns and of the next four: where their sums of squares are, and the first four of those. */
+    template <int ROWS> struct more { const float *of_head[2]; float sums[ROWS][2][4]; };
+    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            of->of_head[i] = squares + min((int)__umulhi((uint32_t)(col + 4 * i), per_head), heads - 1) * room;
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
             gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
-            gpu_load4(s[t], squares + (t * heads + head[0]) * room, t < T && there);
-        }
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            const float *of_head = squares + (t * heads + head[0]) * room;
-            float f = t < T && there ? factor(of_head, s[t]) : 0, g = f;
-            if (head[1] > head[0] && head[1] < heads && t < T) {
-                gpu_load4(s[t], of_head + room, true);
-                g = factor(of_head + room, s[t]);
+            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * room, t < T);
+        }
+    }
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *) const {
+#pragma unroll
+        for (int t = 0; t < ROWS; t++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float *s = of->sums[t][i];
+                float sum = s[0] + s[1] + s[2] + s[3];
+#pragma unroll 1
+                for (int part = 4; part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
+                float factor = rsqrtf(fmaf(sum, scale, eps));
+#pragma unroll
+                for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[t][i] *= i < 4 ? f : g;
-        }
     }
     void select(int t) {
         o += (size_t)t * cols;
@@ -3411,7 +3655,7 @@ typedef struct gpu_moe {
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
     int32_t *chosen;             /* this layer's count, for those who ask what was read */
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
-    size_t h_row;
+    int h_row;
     int rehearse;                /* so many blocks do, the first */
     uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
@@ -3459,47 +3703,60 @@ template <int ROWS> __device__ __forceinline__ float gpu_logit(const gpu_moe &p,
     return expert < p.shape.experts ? __ldcg(p.router + (size_t)row * p.shape.experts + expert) : __uint_as_float(~0u);
 }
 
-/* One warp: the top_k best of row t's logits, the r-th on lane r: its logit, which expert it is, and how many of the chosen
-   have a lower index. All blocks wait for it, so the loop is short. A lane looks after experts lane, lane + 32, ..., in
-   sorted lists of eight; the best is at the head of one. The last bits of a key are not the logit's but tell the lane's
-   experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts as equal, and the lower
-   index comes first. */
-template <int LISTS, int ROWS>
-__device__ __forceinline__ float gpu_choose(const gpu_moe &p, int t, int *expert, int *lower) {
+/* One warp: the best of row t's logits, round after round. All blocks wait for it, so a round is short. A lane looks after
+   experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. The last bits of a key are not the
+   logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts
+   as equal, and the lower index comes first. */
+template <int LISTS, int ROWS> struct gpu_ranking {
     enum { MINE = 8 * LISTS };
-    const int lane = threadIdx.x % 32, top_k = p.shape.top_k;
-    uint32_t key[LISTS][8], chosen = 0, lanes_with_it = 1;  /* keys are ordered like the floats */
+    uint32_t key[LISTS][8], chosen, lanes_with_it;          /* keys are ordered like the floats; lane r: of round r */
+
+    __device__ __forceinline__ void start(const gpu_moe &p, int t) {
+        const int lane = threadIdx.x % 32;
+        chosen = 0;
+        lanes_with_it = 1;
 #pragma unroll
-    for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
+        for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-        key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
+        for (int i = 0; i < MINE; i++) {
+            uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+            key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
+        }
+#pragma unroll
+        for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
     }
-#pragma unroll
-    for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
+    __device__ __forceinline__ void rounds(int from, int to) {
+        const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int r = 0; r < top_k; r++) {
-        uint32_t best = key[0][0];
+        for (int r = from; r < to; r++) {
+            uint32_t best = key[0][0];
 #pragma unroll
-        for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
-        const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
-        const bool first = best == top && !(lanes & ((1u << lane) - 1));
-        if (lane == r) chosen = top, lanes_with_it = lanes;
+            for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
+            const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
+            const bool first = best == top && !(lanes & ((1u << lane) - 1));
+            if (lane == r) chosen = top, lanes_with_it = lanes;
 #pragma unroll
-        for (int s = 0; s < LISTS; s++)
-            if (first && key[s][0] == top) {
+            for (int s = 0; s < LISTS; s++)
+                if (first && key[s][0] == top) {
 #pragma unroll
-                for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
-            }
+                    for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
+                }
+        }
     }
-    *expert = min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
-    *lower = 0;
-    for (int r = 0; r < top_k; r++) {
-        int other = __shfl_sync(~0u, *expert, r);
-        *lower += other < *expert || (other == *expert && r < lane);
+    /* Lane r: the expert of round r. */
+    __device__ __forceinline__ int expert(const gpu_moe &p) const {
+        return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
     }
-    return gpu_logit<ROWS>(p, t, *expert);
+};
+
+/* Lane r: how many of the chosen have a lower index than its own. */
+__device__ __forceinline__ int gpu_lower(int expert, int top_k) {
+    int lower = 0;
+    for (int r = 0; r < top_k; r++) {
+        int other = __shfl_sync(~0u, expert, r);
+        lower += other < expert || (other == expert && r < (int)threadIdx.x % 32);
+    }
+    return lower;
 }
 
 /* Softmax over the chosen, one a lane, the best first. */
@@ -3508,38 +3765,42 @@ __device__ __forceinline__ float gpu_weigh(float logit, int top_k) {
     return share / warp_sum(share);
 }
 
-/* What experts_up knows of the routing: the weights, too. */
+/* What experts_up knows of the routing. It works on the experts in the order of the list; a single row's in the order of
+   their rank, so that the first weights can be asked for before the last expert is known. */
 struct gpu_choice {
     gpu_routing list;
-    float weight[GPU_CHOSEN][GPU_ROWS];
+    int32_t expert[GPU_CHOSEN], place[GPU_CHOSEN];          /* in that order: which, and its place in the list */
+    float weight[GPU_CHOSEN][GPU_ROWS];                     /* in that order, too */
     uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the experts */
 };
 
-/* Empties a choice, before gpu_route. */
-template <int ROWS> __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
-    if (ROWS == 1) return;
+/* Empties a choice, before gpu_route_rows. */
+__device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
     if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
-/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. A lane learns
-   the logit of what it has chosen, and its place in the list. */
-template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, float *logit, int *place) {
-    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0, before = 0;
-    *logit = 0;
+/* All blocks find the same routing for themselves: that is quicker than to be told. Several rows: warp t chooses for row t.
+   Leaves the weights for later; a lane learns which expert it has chosen, and where that is in the list. */
+template <int ROWS> __device__ __forceinline__ void gpu_route_rows(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
+    int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     if (t < p.T) {
-        if (p.shape.experts <= 256) *logit = gpu_choose<1, ROWS>(p, t, &expert, &before);
-        else *logit = gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t, &expert, &before);
-        if (ROWS > 1 && lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
-        if (ROWS == 1 && lane < p.shape.top_k) {            /* a single row: without the barrier and the atomics */
-            to->list.expert[before] = expert;
-            to->list.rows[before] = 1;
-            to->list.count = p.shape.top_k;
+        if (p.shape.experts <= 256) {
+            gpu_ranking<1, ROWS> ranking;
+            ranking.start(p, t);
+            ranking.rounds(0, p.shape.top_k);
+            expert = ranking.expert(p);
+        } else {
+            gpu_ranking<GPU_EXPERTS / 256, ROWS> ranking;
+            ranking.start(p, t);
+            ranking.rounds(0, p.shape.top_k);
+            expert = ranking.expert(p);
         }
+        if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
-    if (ROWS > 1 && t < p.T) {                              /* place in the list: experts in use that come before */
+    if (t < p.T) {                                          /* place in the list: experts in use that come before */
         uint32_t word = lane < words ? to->mask[lane] : 0;
         int all = __popc(word);
 #pragma unroll
@@ -3547,59 +3808,118 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
             int up = __shfl_up_sync(~0u, all, i);
             all += lane >= i ? up : 0;
         }
-        before = __shfl_sync(~0u, all - __popc(word), expert / 32);
+        int before = __shfl_sync(~0u, all - __popc(word), expert / 32);
         before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
         if (lane < p.shape.top_k) {
-            to->list.expert[before] = expert;
+            to->list.expert[before] = to->expert[before] = expert;
+            to->place[before] = before;
             atomicOr(&to->list.rows[before], 1 << t);
         }
         if (threadIdx.x == 31) to->list.count = all;
+        *place = before;
     }
-    if (ROWS > 1) __syncthreads();
-    *place = before;
+    *chosen = expert;
+    __syncthreads();
+}
+
+/* The last block, which has the fewest tiles, writes the routing down; then experts_down may begin. One warp. */
+__device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
+    if (blockIdx.x == gridDim.x - 1) {
+        for (int i = threadIdx.x % 32; i < choice.list.count; i += 32) {
+            p.routing->expert[i] = choice.list.expert[i];
+            p.routing->rows[i] = choice.list.rows[i];
+        }
+        if (threadIdx.x % 32 == 0) p.routing->count = *p.chosen = choice.list.count;
+        __threadfence();
+        __syncwarp();
+    }
+    if (threadIdx.x % 32 == 0) gpu_trigger();
+}
+
+/* The same for one row, by the first warp. Calls begin in all threads when the expert of the block's first tile is known. */
+template <class BEGIN>
+__device__ __forceinline__ void gpu_route_row(const gpu_moe &p, gpu_choice *to, int first, const BEGIN &begin,
+                                              int *chosen, int *place) {
+    const int lane = threadIdx.x % 32, top_k = p.shape.top_k;
+    const bool early = p.shape.experts <= 256;
+    gpu_ranking<1, 1> ranking;
+    int expert = 0;
+    if (threadIdx.x < 32) {
+        if (early) {
+            ranking.start(p, 0);
+            ranking.rounds(0, first + 1);
+            expert = ranking.expert(p);
+        } else {
+            gpu_ranking<GPU_EXPERTS / 256, 1> all;
+            all.start(p, 0);
+            all.rounds(0, top_k);
+            expert = all.expert(p);
+        }
+        if (lane == first) to->expert[first] = expert;
+    }
+    __syncthreads();
+    begin();
+    if (threadIdx.x < 32) {
+        if (early) {
+            ranking.rounds(first + 1, top_k);
+            expert = ranking.expert(p);
+        }
+        int lower = gpu_lower(expert, top_k);
+        if (lane < top_k) {
+            to->list.expert[lower] = expert;
+            if (lane != first) to->expert[lane] = expert;   /* the first's is being read */
+            to->place[lane] = lower;
+            to->list.rows[lower] = 1;
+            to->list.count = top_k;
+        }
+        *place = lane;
+        *chosen = expert;
+    }
+    __syncthreads();
 }
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
-struct gpu_up_tiles {
+template <int ROWS> struct gpu_up_tiles {
     enum { normed = 1, routed = 1 };
     const gpu_moe &p;
     gpu_choice *choice;
-    float square[GPU_ROWS];      /* this lane's part of the rows' squares */
-    float logit;                 /* of what this lane has chosen, and its place in the list */
-    int listed;
+    float square[ROWS];          /* this lane's part of the rows' squares */
+    int chosen, listed;          /* the expert this lane has chosen, and where it is among those to work on */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
-    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.octets; }
+    __device__ __forceinline__ bool valid(int tile) const {
+        return tile < (ROWS == 1 ? p.shape.top_k : choice->list.count) * p.gate.octets;
+    }
     __device__ __forceinline__ int entry(int tile) const {
         return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
     __device__ __forceinline__ gpu_place place(int tile) const {
         int i = entry(tile), octet = tile - i * p.gate.octets;
         gpu_place at = gpu_place_of(p.gate, octet, p.up, octet);
-        int64_t shift = choice->list.expert[i] * p.stride;
+        int64_t shift = choice->expert[i] * p.stride;
         at.data[0] += shift;
         at.data[1] += shift;
         at.scale = (const float *)((const char *)at.scale + shift);
         return at;
     }
-    template <class F, int ROWS>
+    template <class F, int>
     __device__ __forceinline__ void prepare(int, int, const gpu_operand &, float *to, int) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* the weights: not needed before the first sum is */
         if (t >= p.T) return;
-        float weight = gpu_weigh(logit, p.shape.top_k);
+        float weight = gpu_weigh(gpu_logit<ROWS>(p, t, chosen), p.shape.top_k);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
                                           float rms, bool real) const {
         int i = entry(tile), at = (tile - i * p.gate.octets) * OCTET + row;
-        if (row >= OCTET || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
+        if (row >= OCTET || at >= p.gate.rows || (ROWS > 1 && !(choice->list.rows[i] >> t & 1))) return;
         float gate = gpu_add_parts(part[row][t]) * rms, up = gpu_add_parts(part[row + OCTET][t]) * rms;
         float h = gate * gpu_sigmoid(gate) * up * choice->weight[i][t];
-        if (real) p.h[((size_t)(i + 1) * GPU_ROWS + t) * p.h_row + at] = h;
+        if (real) p.h[((choice->place[i] + 1) * GPU_ROWS + t) * p.h_row + at] = h;
     }
 };
 
@@ -3613,21 +3933,6 @@ __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, floa
     gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
 }
 
-/* The last block, which has the fewest tiles, writes the routing down; then experts_down may begin. */
-__device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
-    if (threadIdx.x >= 32) return;
-    if (blockIdx.x == gridDim.x - 1) {
-        for (int i = threadIdx.x; i < choice.list.count; i += 32) {
-            p.routing->expert[i] = choice.list.expert[i];
-            p.routing->rows[i] = choice.list.rows[i];
-        }
-        if (threadIdx.x == 0) p.routing->count = *p.chosen = choice.list.count;
-        __threadfence();
-        __syncwarp();
-    }
-    if (threadIdx.x == 0) gpu_trigger();
-}
-
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
@@ -3635,10 +3940,11 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ __align__(16) gpu_parts parts;
     __shared__ gpu_choice choice;
     const int tile = (int)blockIdx.x;
+    gpu_ahead<ROWS> ahead;
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
-        gpu_up_tiles tiles = {p, &choice, {}};
-        gpu_route_nothing<ROWS>(&choice);
+        gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
+        if (ROWS > 1) gpu_route_nothing(&choice);
         if (real) gpu_wait();
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_fill_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
@@ -3646,13 +3952,19 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
             default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
-        gpu_route<ROWS>(p, &choice, &tiles.logit, &tiles.listed);
-        if (real) gpu_publish(p, choice);
+        if (ROWS > 1) gpu_route_rows<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
+        auto begin = [&]() {
+            ahead.nothing(p.gate);
+            if (real) ahead.begin(tiles, tile, p.gate);
+        };
+        if (ROWS == 1) gpu_route_row(p, &choice, tiles.entry(tile), begin, &tiles.chosen, &tiles.listed);
+        if (real && threadIdx.x < 32) gpu_publish(p, choice);
+        if (ROWS > 1) begin();
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real); break;
-            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, real, real);
+            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
+            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
+            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
+            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real);
         }
     }
 }
@@ -3893,6 +4205,107 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     if (x) *x = old + gpu_add_parts(parts.tile[0][out % TILE_OUT][t]);
 }
 
+/* The same for one row and eight experts of GPU_WIDE columns, all of one format: a quicker way to the same sums in the same
+   order. A warp has 64 columns of every entry. As in gpu_run_one_tile, what a block does once has neither loops nor branches,
+   and not all of its weights are asked for before its wait. */
+enum { GPU_NINE = 9, GPU_WIDE = 512 };                      /* entries; columns */
+
+template <class F> struct gpu_row_sizes {
+    enum {
+        COLS = 4 * F::per_load, LANES = COLS / 8, MINE = GPU_WIDE / GPU_WARPS / COLS,     /* a warp's groups of an entry */
+        ITEMS = GPU_NINE * MINE, EIGHTS = MINE * LANES,     /* and of all; eights of its columns */
+        BYTES = (ITEMS * (gpu_step_pairs<F>() * 128 + (int)sizeof(float)) + 15) / 16 * 16     /* of a warp's operand */
+    };
+};
+
+template <class F>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __grid_constant__ gpu_moe p) {
+    typedef gpu_row_sizes<F> sizes;
+    enum { pairs = gpu_step_pairs<F>(), MINE = sizes::MINE, EARLY = 5 };
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
+    __shared__ const char *data[GPU_NINE];                  /* the tile's of each entry, and the scales of its rows */
+    __shared__ const float *scales[GPU_NINE];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
+    const int log_block = tile - ((int)gridDim.x - p.log_blocks), octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;
+    const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
+    float shared[8], now[8], later[8], scale = 1, sum[4] = {0, 0, 0, 0};
+    uint4 raw[GPU_NINE][2];
+    gpu_trigger();
+    if (log_block >= 0) {
+        gpu_wait();
+        gpu_delta_log(&p.log, log_block, p.log_blocks);
+        return;
+    }
+    auto get = [&](float *to, int part) {                   /* eight columns: number `part` of all entries */
+        const float *h = p.h + part / sizes::EIGHTS * GPU_ROWS * p.h_row + (warp * sizes::EIGHTS + part % sizes::EIGHTS) * 8;
+        *(float4 *)to = __ldcg((const float4 *)h);
+        *(float4 *)(to + 4) = __ldcg((const float4 *)(h + 4));
+    };
+    auto put = [&](float *from, int part, bool there) {
+        float unit = gpu_unit<F>(from);
+        if (there) gpu_put_columns<F, 1>(operand, part / sizes::LANES, part % sizes::LANES, 0, from, unit);
+    };
+    auto load = [&](int j, int round) {
+        int item = round * GPU_NINE + j;
+        const char *at = data[item / MINE] + ((warp * MINE + item % MINE) * PIECE + lane * 16);
+        raw[j][0] = __ldcs((const uint4 *)at);
+        raw[j][1] = __ldcs((const uint4 *)(at + octet));
+    };
+    auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the octets share it */
+        int item = round * GPU_NINE + lane;
+        if (F::scaled && lane < GPU_NINE) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.group_shift));
+    };
+    const int64_t shift = threadIdx.x && threadIdx.x < GPU_NINE ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
+    const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
+    get(shared, lane % sizes::EIGHTS);
+    float *x = threadIdx.x < TILE_ROWS && row < p.shape.hidden ? p.x + row : NULL, old = x ? __ldcg(x) : 0;
+    if (threadIdx.x < GPU_NINE) {
+        const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
+        data[threadIdx.x] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.groups * PIECE);
+        scales[threadIdx.x] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < EARLY; j++) load(j, 0);
+    load_scale(0);
+    gpu_wait();
+    get(now, 8 + lane);
+    get(later, 40 + lane);
+#pragma unroll
+    for (int j = EARLY; j < GPU_NINE; j++) load(j, 0);
+#pragma unroll
+    for (int c = 0; c < 8; c++) shared[c] *= gate;
+    put(shared, lane, lane < sizes::EIGHTS);
+    put(now, 8 + lane, true);
+    put(later, 40 + lane, true);
+    __syncwarp();
+#pragma unroll 1
+    for (int round = 0; round < MINE; round++, fragments += GPU_NINE * pairs * 8) {
+        float factor = F::half && lane < GPU_NINE ? scale * operand.unit[round * GPU_NINE + lane] : 0;
+        if (round + 1 < MINE) load_scale(round + 1);
+#pragma unroll
+        for (int j = 0; j < GPU_NINE; j++) {
+            uint4 x[pairs];
+#pragma unroll
+            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
+            gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 0, true);
+            if (round + 1 < MINE) load(j, round + 1);
+        }
+    }
+    gpu_put_part<1>(parts, sum);
+    __syncthreads();
+    if (x) *x = old + gpu_add_parts(parts[threadIdx.x][0]);
+}
+
+/* Is gpu_experts_down_row made for it? */
+static bool gpu_is_quick_down(const gpu_moe *p) {
+    bool alike = p->down.type == p->shared_down.type && p->down.cols == p->shared_down.cols;
+    return p->T == 1 && p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE &&
+           (p->down.type == DTYPE_FP8 || p->down.type == DTYPE_BF16);
+}
+
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
 static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     gpu_moe p;
@@ -3906,7 +4319,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
     p.norm = w->norm;
-    p.h_row = gpu_h_row(s);
+    p.h_row = (int)gpu_h_row(s);
     return p;
 }
 
@@ -3916,12 +4329,17 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const int side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
     void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
     void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
+    size_t down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
+    if (gpu_is_quick_down(p)) {
+        down = p->down.type == DTYPE_FP8 ? gpu_experts_down_row<format_fp8> : gpu_experts_down_row<format_bf16>;
+        down_bytes = (size_t)GPU_WARPS * (p->down.type == DTYPE_FP8 ? gpu_row_sizes<format_fp8>::BYTES : gpu_row_sizes<format_bf16>::BYTES);
+    }
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
-               (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>()), p);
+               down_bytes, p);
 }
 #endif
 
