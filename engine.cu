@@ -719,6 +719,7 @@ struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its multiprocessors, and 90 for compute capability 9.0 */
+    uint32_t gpu_cache;                        /* bytes of its second-level cache */
     int gpu_integrated;                        /* its memory is the system's */
     char device[320];                          /* info.device */
     tokenizer *text;
@@ -1257,6 +1258,7 @@ static int gpu_find(mote_model *m, int ordinal, int *none, mote_error *err) {
                     about.major, about.minor);
     m->gpu = ordinal;
     m->gpu_sms = about.multiProcessorCount;
+    m->gpu_cache = (uint32_t)about.l2CacheSize;
     m->gpu_cc = about.major * 10 + about.minor;
     m->gpu_integrated = about.integrated;
     snprintf(m->device, sizeof m->device, "cuda:%d %s (sm_%d)", ordinal, about.name, m->gpu_cc);
@@ -3034,9 +3036,9 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
 }
 
-/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. */
+/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. soon: what comes next. */
 static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
-                        const gpu_delta *block) {
+                        const gpu_delta *block, gpu_soon soon) {
     struct gpu_session *g = s->gpu;
     gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
     p.router = g->router;
@@ -3044,6 +3046,7 @@ static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, fl
     p.routing = g->routing;
     p.chosen = g->chosen + number;
     p.h = g->h;
+    p.soon = soon;
     p.overlap = g->overlap;
     p.x = x;
     if (block) p.log = *block;
@@ -3080,7 +3083,7 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
     gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
     if (logits) {
-        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL);
+        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->lm_head));
         gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
     }
     q->as = GPU_STAGES;
@@ -3108,7 +3111,7 @@ static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     gpu_draft_start(q, &p);
     gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, 1, 0);
     gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], 1, g->mtp_x, i - 1, 0);
-    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL);
+    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->draft_head));
     gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
     gpu_sample(q, GPU_MTP, &choice, gpu_draw);
     q->as = GPU_STAGES;
@@ -3130,6 +3133,14 @@ static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
     gpu_sample(q, GPU_HEAD, &p, gpu_accept);
 }
 
+/* What is read first behind layer i. */
+static gpu_soon gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
+    const layer *next = &m->layers[i + 1];
+    if (i + 1 == m->c.layers) return gpu_soon_of(q, GPU_HEAD, &m->lm_head);
+    return next->is_attention ? gpu_soon_of(q, GPU_QKV, &next->attention.q_proj)
+                              : gpu_soon_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
+}
+
 /* All launches of a step of T rows. */
 static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
@@ -3149,7 +3160,7 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
         gpu_delta block;
         if (l->is_attention) gpu_run_attention(s, q, l, &s->kv[i], T, g->x, 0, 0);
         else block = gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
-        gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block);
+        gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block, gpu_after_layer(q, m, i));
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
@@ -3420,6 +3431,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
                     context_that_fits(s->m, &s->o, available, s));
     q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
     q->dependent = s->m->gpu_cc >= 90;
+    q->soon = s->m->gpu_cache / GPU_SOON / 128 * 128;
     q->stages = ~0u;
     q->as = GPU_STAGES;
     gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
@@ -5197,7 +5209,8 @@ static void try_deltanet(selftest *t, int T, int replay) {
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_DOWN, 0, replay, NULL, T), l, T, t->g->x, 0, &block);
+    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_DOWN, 0, replay, NULL, T), l, T, t->g->x, 0, &block,
+                gpu_after_layer(&t->g->q, t->gpu->m, 0));
     try_end(t);
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * channels);
     try_compare(t, b->log_raw, a->log_raw, NULL, BLOCK * channels);
@@ -5305,12 +5318,14 @@ static void try_moe(selftest *t, int T) {
     size_t n = (size_t)(T * s->experts);
     try_rows(t, T);
     run_moe(t->cpu, &t->cpu->m->layers[TRY_DELTANET], T);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_ROUTER, 0, 0, NULL, T), l, T, t->g->x, 0, NULL);
+    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_ROUTER, 0, 0, NULL, T), l, T, t->g->x, 0, NULL,
+                gpu_after_layer(&t->g->q, t->gpu->m, 0));
     try_end(t);
     try_compare(t, t->g->router, w->router, NULL, n);
     try_compare(t, t->g->shared_gate, w->shared_gate, NULL, (size_t)T);
     try_row(t, 2e-5, "norm_router T=%d", T);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_UP | 1u << GPU_DOWN, 0, 0, NULL, T), l, T, t->g->x, 0, NULL);
+    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_UP | 1u << GPU_DOWN, 0, 0, NULL, T), l, T, t->g->x, 0, NULL,
+                gpu_after_layer(&t->g->q, t->gpu->m, 0));
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "experts_up, experts_down T=%d", T);

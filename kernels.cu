@@ -470,7 +470,8 @@ enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
-    GPU_SHARED_FREE = 32 * 1024                             /* beyond it (48 KB with a kernel's own) one has to ask */
+    GPU_SHARED_FREE = 32 * 1024,                            /* beyond it (48 KB with a kernel's own) one has to ask */
+    GPU_SOON = 5                                            /* of the second-level cache 1/5 is for what comes next */
 };
 
 /* The stages, in the order of the names below; a step can be cut down to some of them, to time these alone. */
@@ -507,6 +508,7 @@ typedef struct gpu_queue {
     const char *failed;          /* the operation */
     int sms;                     /* multiprocessors to fill */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
+    uint32_t soon;               /* most bytes to bring into the second-level cache ahead of time */
     unsigned stages;             /* bit set of those to run */
     enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (the MTP layer's) */
     int layer;
@@ -853,10 +855,29 @@ __device__ __forceinline__ void gpu_prefetch(const void *from, uint32_t bytes) {
 #endif
 }
 
+/* What a later kernel reads first. A kernel that leaves the bus idle brings it into the second-level cache. */
+typedef struct gpu_soon {
+    const char *from;
+    uint32_t bytes;              /* whole 16; 0: nothing */
+    uint32_t share;              /* of a block */
+} gpu_soon;
+
+/* Where `stage` runs, the first bytes of the matrix that it reads first. */
+static gpu_soon gpu_soon_of(const gpu_queue *q, enum gpu_stage stage, const matrix *w) {
+    gpu_soon soon = {(const char *)w->data, 0, 0};
+    int64_t bytes = (int64_t)gpu_packed_size(w->type, w->rows, w->cols);
+    if (q->stages >> (q->as != GPU_STAGES ? q->as : stage) & 1) soon.bytes = bytes < q->soon ? (uint32_t)bytes : q->soon;
+    return soon;
+}
+
+static void gpu_share_soon(gpu_soon *soon, int blocks) {
+    soon->share = (soon->bytes / (uint32_t)blocks / 128 + 1) * 128;
+}
+
 /* A block's share of it. */
-__device__ __forceinline__ void gpu_prefetch_share(const void *from, uint32_t bytes, uint32_t share) {
-    uint32_t at = share * blockIdx.x;
-    if (threadIdx.x == 0 && at < bytes) gpu_prefetch((const char *)from + at, min(share, bytes - at));
+__device__ __forceinline__ void gpu_prefetch_share(const gpu_soon &soon) {
+    uint32_t at = soon.share * blockIdx.x;
+    if (threadIdx.x == GPU_THREADS - 1 && at < soon.bytes) gpu_prefetch(soon.from + at, min(soon.share, soon.bytes - at));
 }
 
 /* What a warp multiplies weights with, in shared memory: fragments [group][pair of steps][high, low][ROWS][4 lanes] of
@@ -1167,114 +1188,134 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     }
 }
 
-/* One token row and whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does
-   once, from its wait on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their
-   way, and x comes late. There is no rehearsal, which would be such a loop. */
-template <class F, int MINE> struct gpu_short {
+/* Whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
+   on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their way, and x comes
+   late. There is no rehearsal, which would be such a loop. ROWS: 1, 2 or 4 token rows; what is not there counts as zeros. */
+template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
+    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors are in one register of a warp */
     gpu_place place;
     uint4 raw[MINE][2];
-    float scale;                 /* of group `piece` of the warp's, for octet lane / 16 */
+    float scale[FACTORS];        /* of group piece(k), for octet lane / 16 */
 
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
-    __device__ __forceinline__ static int piece() { return threadIdx.x % 16; }
+    __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
         for (int half = 0; half < 2; half++) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PIECE));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
-        scale = F::scaled && piece() < MINE ? __ldg(place.scale + (first() + piece() >> w.group_shift)) : 1;
+#pragma unroll
+        for (int k = 0; k < FACTORS; k++)
+            scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.group_shift)) : 1;
     }
-    /* Asks for this lane's columns of x. */
+    /* This lane's columns of x. */
     template <class IN> struct columns {
-        float v[PARTS][1][8];
-        typename IN::template more<1> more[PARTS];
-        __device__ __forceinline__ void load(const IN &in) {
+        enum { MOST = IN::template at_once<ROWS>(), AT_ONCE = MOST < PARTS ? MOST : PARTS };
+        float v[AT_ONCE][ROWS][8];
+        typename IN::template more<ROWS> more[AT_ONCE];
+        __device__ __forceinline__ void load(const IN &in, int T, int from) {
 #pragma unroll
-            for (int n = 0; n < PARTS; n++)
-                in.template load<1>(v[n], &more[n], 1, first() * COLS + (n * 32 + (int)threadIdx.x % 32) * 8);
+            for (int n = 0; n < AT_ONCE; n++)
+                in.template load<ROWS>(v[n], &more[n], T, first() * COLS + ((from + n) * 32 + (int)threadIdx.x % 32) * 8);
         }
-        __device__ __forceinline__ void fill(const IN &in, const gpu_operand &to, float *square) {
+        __device__ __forceinline__ void fill(const IN &in, int T, const gpu_operand &to, float *square) {
 #pragma unroll
-            for (int n = 0; n < PARTS; n++) {
-                int part = n * 32 + threadIdx.x % 32;
-                in.template finish<1>(v[n], &more[n], square);
-                gpu_put_columns<F, 1>(to, first() + part / LANES, part % LANES, 0, v[n][0], gpu_unit<F>(v[n][0]));
+            for (int from = 0; from < PARTS; from += AT_ONCE) {
+                if (from) load(in, T, from);
+#pragma unroll
+                for (int n = 0; n < AT_ONCE; n++) {
+                    int part = (from + n) * 32 + threadIdx.x % 32;
+                    in.template finish<ROWS>(v[n], &more[n], square);
+#pragma unroll
+                    for (int t = 0; t < ROWS; t++)
+                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], gpu_unit<F>(v[n][t]));
+                }
             }
             __syncwarp();
         }
     };
-    __device__ __forceinline__ float unit(const gpu_operand &x) const {
-        return F::half && piece() < MINE ? x.unit[first() + piece()] : 0;
+    /* Of group piece(k), row lane % ROWS. */
+    __device__ __forceinline__ float unit(const gpu_operand &x, int k) const {
+        return F::half && piece(k) < MINE ? x.unit[(first() + piece(k)) * ROWS + threadIdx.x % ROWS] : 0;
     }
     /* sum += group j of the tile times x. */
-    __device__ __forceinline__ void multiply(int j, const uint4 *fragments, float factor, float *sum) const {
+    __device__ __forceinline__ void multiply(int j, const uint4 *fragments, const float *factor, float *sum) const {
         uint4 x[pairs];
 #pragma unroll
-        for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((first() + j) * pairs + pair) * 8];
-        gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 16, true);
+        for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((first() + j) * pairs + pair) * 8 * ROWS];
+        gpu_multiply<F, ROWS>(sum, raw[j], x, factor[j / EACH], j % EACH * ROWS, 16, true);
     }
 };
 
 /* The block's only tile. EARLY of its groups are asked for before the wait: all of them would keep the kernel in front from
-   what it needs. */
-template <class F, int MINE, int EARLY, class IN, class TILES>
-__device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w, void *memory,
-                                                 gpu_parts *parts) {
-    const int row = threadIdx.x;
-    const gpu_operand operand = gpu_operand_at<F, 1>(memory, w.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
-    const bool stores = row < TILE_ROWS;
-    gpu_short<F, MINE> weights;
-    typename gpu_short<F, MINE>::template columns<IN> x;
-    float sum[4] = {0, 0, 0, 0}, square = 0;
+   what it needs. With several rows the rest is asked for when their x has left its registers. */
+template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
+                                                 void *memory, gpu_parts *parts) {
+    typedef gpu_short<F, MINE, ROWS> sizes;
+    enum { LATE = ROWS > 1 };
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
+    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    const bool stores = t < (ROWS == 1 ? 1 : T);
+    sizes weights;
+    typename sizes::template columns<IN> x;
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS];
     weights.place = tiles.place(tile);
 #pragma unroll
     for (int j = 0; j < EARLY; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    x.load(in);
+    x.load(in, T, 0);
 #pragma unroll
-    for (int j = EARLY; j < MINE; j++) weights.load(j);
-    const float old = stores ? tiles.old(tile, row, 0) : 0;
-    x.fill(in, operand, &square);
-    const float factor = weights.scale * weights.unit(operand);
+    for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
+    const float old = stores ? tiles.old(tile, row, t) : 0;
+    x.fill(in, T, operand, square);
+#pragma unroll
+    for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
+#pragma unroll
+    for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.unit(operand, k);
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
-    gpu_put_part<1>(parts->tile[0], sum);
-    if (TILES::normed) gpu_put_squares<1>(parts, &square);
+    gpu_put_part<ROWS>(parts->tile[0], sum);
+    if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
     __syncthreads();
     if (!stores) return;
-    float rms = TILES::normed ? gpu_rms_factor(parts, 0, tiles.per_col(), tiles.eps()) : 1;
-    tiles.store(tile, row, 0, parts->tile[0], old, rms, true);
+    float rms = TILES::normed ? gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps()) : 1;
+    tiles.store(tile, row, t, parts->tile[0], old, rms, true);
 }
 
 /* All of the block's tiles; see gpu_run_tiles. */
-template <class F, int MINE, class IN, class TILES>
-__device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
+template <class F, int MINE, int ROWS, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
                                                     void *memory, gpu_parts *parts) {
+    typedef gpu_short<F, MINE, ROWS> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
-    const gpu_operand operand = gpu_operand_at<F, 1>(memory, w.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
-    gpu_short<F, MINE> weights;
-    typename gpu_short<F, MINE>::template columns<IN> x;
-    float square = 0, rms = 1;
+    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    sizes weights;
+    typename sizes::template columns<IN> x;
+    float square[ROWS] = {}, rms = 1, unit[sizes::FACTORS];
     weights.place = tiles.place(tile);
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    x.load(in);
-    x.fill(in, operand, &square);
-    if (TILES::normed) gpu_put_squares<1>(parts, &square);
-    const float unit = weights.unit(operand);
+    x.load(in, T, 0);
+    x.fill(in, T, operand, square);
+    if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
+#pragma unroll
+    for (int k = 0; k < sizes::FACTORS; k++) unit[k] = weights.unit(operand, k);
 #pragma unroll 1
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
-        const bool more = tiles.valid(next), stores = n % turns == turn && t == 0;
-        const float old = stores ? tiles.old(tile, row, 0) : 0, factor = weights.scale * unit;
-        float sum[4] = {0, 0, 0, 0};
+        const bool more = tiles.valid(next), stores = n % turns == turn && t < (ROWS == 1 ? 1 : T);
+        const float old = stores ? tiles.old(tile, row, t) : 0;
+        float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
+#pragma unroll
+        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * unit[k];
         if (more) {
             weights.place = tiles.place(next);
             weights.load_scale(w);
@@ -1284,10 +1325,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
             weights.multiply(j, fragments, factor, sum);
             if (more) weights.load(j);
         }
-        gpu_put_part<1>(parts->tile[n % 2], sum);
+        gpu_put_part<ROWS>(parts->tile[n % 2], sum);
         __syncthreads();
-        if (n == 0 && TILES::normed) rms = gpu_rms_factor(parts, 0, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, 0, parts->tile[n % 2], old, rms, true);
+        if (n == 0 && TILES::normed) rms = gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps());
+        if (stores) tiles.store(tile, row, t, parts->tile[n % 2], old, rms, true);
         tile = next;
     }
 }
@@ -1307,9 +1348,7 @@ template <class IN> struct gpu_projection {
     int rehearse;                /* so many blocks do, the first */
     float eps;
     size_t h_row;                /* elements of a row of h */
-    const float *soon;           /* what the next kernel reads first, brought into the second-level cache */
-    uint32_t soon_bytes;         /* whole 16; 0: nothing */
-    uint32_t soon_share;         /* of a block */
+    gpu_soon soon;
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
@@ -1319,7 +1358,8 @@ template <class IN> struct gpu_projection {
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, at_once = 2, blocks = 2 };
+    enum { normed = 0, blocks = 2 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
     template <int ROWS> struct more {};
@@ -1333,7 +1373,8 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1, at_once = 1, blocks = 2 };
+    enum { normed = 1, blocks = 2 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return 1; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     template <int ROWS> struct more { float w[8]; };
@@ -1374,7 +1415,7 @@ template <class IN> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
         if (real) wait();
-        gpu_fill<F, ROWS, ROWS == 1 ? IN::at_once : 1>(p.in, p.T, first, mine, operand, square);
+        gpu_fill<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, operand, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
@@ -1405,7 +1446,7 @@ __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    gpu_prefetch_share(p.soon, p.soon_bytes, p.soon_share);
+    gpu_prefetch_share(p.soon);
     const gpu_segment &s = gpu_segment_of(p);
     const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
     const int tile = (int)blockIdx.x - s.first_block;
@@ -1421,19 +1462,27 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     }
 }
 
-/* The same for one row, where all segments are of the sizes below (see gpu_is_quick). With norms in 96 registers, so that a
-   block of conv_delta finds room beside two. */
-template <class IN>
-__global__ void __maxnreg__(IN::normed ? 96 : 128) gpu_project_row(const __grid_constant__ gpu_projection<IN> p) {
+/* Where ptxas can do with norms of one row in 96 registers, a block of conv_delta finds room beside two. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
+#define GPU_FEW_REGISTERS 96
+#else
+#define GPU_FEW_REGISTERS 128
+#endif
+
+/* The same where all segments are of the sizes below (see gpu_is_quick). */
+template <class IN, int ROWS>
+__global__ void __maxnreg__(IN::normed && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
-    gpu_prefetch_share(p.soon, p.soon_bytes, p.soon_share);
+    gpu_prefetch_share(p.soon);
     const gpu_segment &s = gpu_segment_of(p);
     const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
     const int tile = (int)blockIdx.x - s.first_block;
-    if (s.w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, IN::normed ? 8 : 5>(tiles, p.in, tile, s.w, dynamic, &parts);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4>(tiles, p.in, tile, s.w, dynamic, &parts);
-    else gpu_run_one_tile<format_fp8, 8, 5>(tiles, p.in, tile, s.w, dynamic, &parts);
+    if (s.w.type == DTYPE_BF16)
+        gpu_run_one_tile<format_bf16, 8, IN::normed && ROWS == 1 ? 8 : 5, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, 5, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1474,9 +1523,9 @@ static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(g
     return used;
 }
 
-/* Is gpu_project_row made for it? */
+/* Is gpu_project_quick made for it? */
 template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
-    bool quick = p->T == 1;
+    bool quick = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
         bool whole = s->w.cols * dtype_size(s->w.type) == s->w.groups * GROUP_BYTES, only = s->blocks >= gpu_tiles(s);
@@ -1487,13 +1536,19 @@ template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
     return quick;
 }
 
+/* Bytes of the largest operand. */
+template <class IN> static size_t gpu_operand_room(const gpu_projection<IN> *p, int rows) {
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {
+        size_t bytes = gpu_operand_size(p->segment[i].w.type, rows, p->segment[i].w.groups);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 /* Deals the blocks to the segments and launches. */
 template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
-    size_t bytes = 0;
-    for (int i = 0; i < p->count; i++) {
-        size_t size = gpu_operand_size(p->segment[i].w.type, p->T == 1 ? 1 : GPU_ROWS, p->segment[i].w.groups);
-        if (size > bytes) bytes = size;
-    }
+    size_t bytes = gpu_operand_room(p, p->T == 1 ? 1 : GPU_ROWS);
     if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
         for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
             gpu_projection<IN> one = *p;
@@ -1509,9 +1564,13 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
     }
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
     int used = gpu_deal_blocks(q, p, kernel, bytes);
-    if (gpu_is_quick(p)) used = gpu_deal_blocks(q, p, kernel = gpu_project_row<IN>, bytes);
+    if (gpu_is_quick(p)) {
+        kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2> : gpu_project_quick<IN, GPU_ROWS>;
+        bytes = gpu_operand_room(p, p->T < 3 ? p->T : GPU_ROWS);
+        used = gpu_deal_blocks(q, p, kernel, bytes);
+    }
     p->rehearse = gpu_rehearse(q, stage, p->T);
-    p->soon_share = (p->soon_bytes / (uint32_t)used / 128 + 1) * 128;
+    gpu_share_soon(&p->soon, used);
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -2221,7 +2280,8 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, at_once = 2, blocks = 1 };
+    enum { normed = 0, blocks = 1 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     const float *o, *squares;    /* [T][cols], [T][heads][room] */
     int cols, heads, room;
     uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
@@ -2266,8 +2326,8 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     float *to[4] = {qkv, z, b, a};
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
-    p.soon = state->S;
-    p.soon_bytes = (uint32_t)((const char *)state->log_decay - (const char *)state->S);
+    p.soon.from = (const char *)state->S;
+    p.soon.bytes = (uint32_t)((const char *)state->log_decay - p.soon.from);
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
@@ -2552,10 +2612,10 @@ __device__ __forceinline__ bool attend_owns(const gpu_attention *p, const attend
     return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
 }
 
-/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of the angle of dimension i at a position. The angle is the float that the C
-   twin has; its multiple of pi is reduced in double, exact enough for any position. */
-__device__ __forceinline__ void attend_angle(const gpu_attention *p, int position, int i, float *cs) {
-    double turn = (double)((float)position * p->frequencies[i]) * 0.31830988618379067154;
+/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of the angle of dimension i, of this frequency, at a position. The angle is the
+   float that the C twin has; its multiple of pi is reduced in double, exact enough for any position. */
+__device__ __forceinline__ void attend_angle(const gpu_attention *p, int position, int i, float frequency, float *cs) {
+    double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
     cs[i] = cospif(rest);
     cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
@@ -2743,14 +2803,20 @@ __device__ __forceinline__ void attend_load_vector(attend_vector *v, const float
     for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
 }
 
-/* Norm, then rotation of the first 64, element i with i + 32: a lane's other half is on lane ^ 16. */
-__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, const attend_vector *norm,
-                                                   const float *cs) {
-    const int lane = threadIdx.x % 32;
-    float sum = 0, factor;
+/* The sum of a head's squares on this lane. */
+__device__ __forceinline__ float attend_squares(const attend_vector *v) {
+    float sum = 0;
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
-    factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / ATTEND_DIM, p->shape.eps));
+    return sum;
+}
+
+/* Norm, given the sum of all squares, then rotation of the first 64, element i with i + 32: a lane's other half is on
+   lane ^ 16. */
+__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, float squares,
+                                                   const attend_vector *norm, const float *cs) {
+    const int lane = threadIdx.x % 32;
+    const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
         v->x[j].x = v->x[j].x * factor * (1.0f + norm->x[j].x);
@@ -2784,24 +2850,33 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
                                                const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->group;
     const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
-    attend_vector v, next, extra;
-    if (warp < rows) attend_load_vector(&next, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
-    if (mine) attend_load_vector(&extra, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
-    if (mine && !which) attend_norm_rotate(p, &extra, k_norm, sh->cs[t]);
+    attend_vector v = {}, next = {}, fresh = {};
+    if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
+    if (mine) attend_load_vector(&fresh, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
+    float squares = attend_squares(&v), of_fresh = attend_squares(&fresh);
+#pragma unroll
+    for (int i = 16; i; i /= 2) {                            /* of a query and of the new row side by side */
+        squares += __shfl_xor_sync(~0u, squares, i);
+        of_fresh += __shfl_xor_sync(~0u, of_fresh, i);
+    }
+    if (mine && !which) attend_norm_rotate(p, &fresh, of_fresh, k_norm, sh->cs[t]);
     if (mine) {
         size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, extra.x[j]);
-            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, extra.x[j]);
+            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, fresh.x[j]);
+            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j]);
         }
     }
 #pragma unroll 1
     for (int row = warp; row < rows; row += GPU_WARPS) {
-        v = next;
-        if (row + GPU_WARPS < rows) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * 2 * ATTEND_DIM);
-        attend_norm_rotate(p, &v, q_norm, sh->cs[attend_token(p, row)]);
+        bool more = ROWS > GPU_WARPS && row + GPU_WARPS < rows;
+        if (more) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * 2 * ATTEND_DIM);
+        attend_norm_rotate(p, &v, squares, q_norm, sh->cs[attend_token(p, row)]);
         attend_put_query<FP8, ROWS>(sh, row, &v);
+        if (!more) break;
+        v = next;
+        squares = warp_sum(attend_squares(&v));
     }
 }
 
@@ -3093,14 +3168,14 @@ __device__ __forceinline__ void attend_cluster_wait() {
 template <bool FP8, int ROWS>
 __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS> *sh, int ranks, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
-    float2 ml[ATTEND_CLUSTER];
-    float4 o[ATTEND_CLUSTER];
+    float2 ml[ATTEND_CLUSTER] = {};
+    float4 o[ATTEND_CLUSTER] = {};
 #pragma unroll
     for (int i = 0; i < ATTEND_CLUSTER; i++) {
 #if __CUDA_ARCH__ >= 900
-        int rank = min(i, ranks - 1);
-        ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], rank);
-        o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], rank);
+        if (i >= ranks) continue;
+        ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], i);
+        o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], i);
 #else
         ml[i] = sh->ml[row];
         o[i] = *(const float4 *)&sh->o[row][column];
@@ -3179,8 +3254,10 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
     attend_rows<FP8> r;
     attend_state<ROWS> state;
-    attend_vector q_norm, k_norm;
+    attend_vector q_norm, k_norm = {};
     gpu_trigger();
+    const float frequency = p.frequencies[threadIdx.x % 32];
+    attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
     const int t = threadIdx.x / 32 % GPU_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.group + 15) / 16;
@@ -3189,9 +3266,8 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     attend_load_k<FP8>(&p, old, chunk, &r);
     attend_load_v<FP8>(&p, old, chunk, &r);
     const bool mine = t < p.T && attend_owns(&p, &s, s.first + t);
-    attend_load_vector(&q_norm, p.q_norm);
     if (mine) attend_load_vector(&k_norm, p.k_norm);
-    if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, sh->cs[t]);
+    if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
     if (threadIdx.x < ROWS) sh->sees[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     gpu_wait();
@@ -3337,7 +3413,8 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     if (unit >= units) return;
     for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
         int t = j / (p.shape.rotary_dim / 2);
-        attend_angle(&p, s.first + t, j % (p.shape.rotary_dim / 2), cs + t * p.shape.rotary_dim);
+        int i = j % (p.shape.rotary_dim / 2);
+        attend_angle(&p, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
     }
     __syncthreads();
     gpu_wait();
@@ -3407,6 +3484,7 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
     *shared = gpu_attention_shared(s);
     if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
     if (rows <= 8) return gpu_attend_fast<FP8, 8>(shared);
+    if (rows <= 16) return gpu_attend_fast<FP8, 16>(shared);
     return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
 }
 
@@ -3656,6 +3734,7 @@ typedef struct gpu_moe {
     int32_t *chosen;             /* this layer's count, for those who ask what was read */
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
     int h_row;
+    gpu_soon soon;               /* of the kernel behind experts_down: which experts it needs is not known yet */
     int rehearse;                /* so many blocks do, the first */
     uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
@@ -3941,6 +4020,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ gpu_choice choice;
     const int tile = (int)blockIdx.x;
     gpu_ahead<ROWS> ahead;
+    gpu_prefetch_share(p.soon);
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
         gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
@@ -4214,6 +4294,7 @@ template <class F> struct gpu_row_sizes {
     enum {
         COLS = 4 * F::per_load, LANES = COLS / 8, MINE = GPU_WIDE / GPU_WARPS / COLS,     /* a warp's groups of an entry */
         ITEMS = GPU_NINE * MINE, EIGHTS = MINE * LANES,     /* and of all; eights of its columns */
+        ROUND = MINE > 1 ? 6 : 9, EARLY = 5,                /* items in flight, and before the wait */
         BYTES = (ITEMS * (gpu_step_pairs<F>() * 128 + (int)sizeof(float)) + 15) / 16 * 16     /* of a warp's operand */
     };
 };
@@ -4221,7 +4302,7 @@ template <class F> struct gpu_row_sizes {
 template <class F>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __grid_constant__ gpu_moe p) {
     typedef gpu_row_sizes<F> sizes;
-    enum { pairs = gpu_step_pairs<F>(), MINE = sizes::MINE, EARLY = 5 };
+    enum { pairs = gpu_step_pairs<F>(), MINE = sizes::MINE, ROUND = sizes::ROUND, ROUNDS = sizes::ITEMS / ROUND };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
     __shared__ const char *data[GPU_NINE];                  /* the tile's of each entry, and the scales of its rows */
@@ -4231,7 +4312,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
     const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
     float shared[8], now[8], later[8], scale = 1, sum[4] = {0, 0, 0, 0};
-    uint4 raw[GPU_NINE][2];
+    uint4 raw[ROUND][2];
     gpu_trigger();
     if (log_block >= 0) {
         gpu_wait();
@@ -4248,19 +4329,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         if (there) gpu_put_columns<F, 1>(operand, part / sizes::LANES, part % sizes::LANES, 0, from, unit);
     };
     auto load = [&](int j, int round) {
-        int item = round * GPU_NINE + j;
+        int item = round * ROUND + j;
         const char *at = data[item / MINE] + ((warp * MINE + item % MINE) * PIECE + lane * 16);
         raw[j][0] = __ldcs((const uint4 *)at);
         raw[j][1] = __ldcs((const uint4 *)(at + octet));
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the octets share it */
-        int item = round * GPU_NINE + lane;
-        if (F::scaled && lane < GPU_NINE) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.group_shift));
+        int item = round * ROUND + lane;
+        if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.group_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < GPU_NINE ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     get(shared, lane % sizes::EIGHTS);
-    float *x = threadIdx.x < TILE_ROWS && row < p.shape.hidden ? p.x + row : NULL, old = x ? __ldcg(x) : 0;
+    const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
+    const float old = stores ? __ldcg(p.x + row) : 0;
     if (threadIdx.x < GPU_NINE) {
         const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
         data[threadIdx.x] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.groups * PIECE);
@@ -4268,13 +4350,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     }
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < EARLY; j++) load(j, 0);
+    for (int j = 0; j < sizes::EARLY; j++) load(j, 0);
     load_scale(0);
     gpu_wait();
     get(now, 8 + lane);
     get(later, 40 + lane);
 #pragma unroll
-    for (int j = EARLY; j < GPU_NINE; j++) load(j, 0);
+    for (int j = sizes::EARLY; j < ROUND; j++) load(j, 0);
 #pragma unroll
     for (int c = 0; c < 8; c++) shared[c] *= gate;
     put(shared, lane, lane < sizes::EIGHTS);
@@ -4282,21 +4364,21 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     put(later, 40 + lane, true);
     __syncwarp();
 #pragma unroll 1
-    for (int round = 0; round < MINE; round++, fragments += GPU_NINE * pairs * 8) {
-        float factor = F::half && lane < GPU_NINE ? scale * operand.unit[round * GPU_NINE + lane] : 0;
-        if (round + 1 < MINE) load_scale(round + 1);
+    for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
+        float factor = F::half && lane < ROUND ? scale * operand.unit[round * ROUND + lane] : 0;
+        if (round + 1 < ROUNDS) load_scale(round + 1);
 #pragma unroll
-        for (int j = 0; j < GPU_NINE; j++) {
+        for (int j = 0; j < ROUND; j++) {
             uint4 x[pairs];
 #pragma unroll
             for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8];
             gpu_multiply<F, 1>(sum, raw[j], x, factor, j, 0, true);
-            if (round + 1 < MINE) load(j, round + 1);
+            if (round + 1 < ROUNDS) load(j, round + 1);
         }
     }
     gpu_put_part<1>(parts, sum);
     __syncthreads();
-    if (x) *x = old + gpu_add_parts(parts[threadIdx.x][0]);
+    if (stores) p.x[row] = old + gpu_add_parts(parts[threadIdx.x][0]);
 }
 
 /* Is gpu_experts_down_row made for it? */
@@ -4336,8 +4418,10 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     }
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
+    int blocks = gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets);
     p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
-    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets), 1, bytes, p);
+    gpu_share_soon(&p->soon, blocks);
+    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                down_bytes, p);
 }
