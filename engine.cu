@@ -5194,6 +5194,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
     const layer *l = &t->gpu->m->layers[TRY_DELTANET];
     scratch *w = &t->cpu->s;
     size_t channels = (size_t)deltanet_channels(s), values = (size_t)(s->value_heads * s->value_dim);
+    gpu_routing none;
     try_rows(t, T);
     stage_conv_delta(t->cpu->threads, &job);
     gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_DELTA, 0, replay, NULL, T), l, b, T);
@@ -5209,6 +5210,8 @@ static void try_deltanet(selftest *t, int T, int replay) {
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
+    memset(&none, 0, sizeof none);                          /* no experts: not those of another test's */
+    try_put(t, t->g->routing, &none, sizeof none);
     gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_DOWN, 0, replay, NULL, T), l, T, t->g->x, 0, &block,
                 gpu_after_layer(&t->g->q, t->gpu->m, 0));
     try_end(t);

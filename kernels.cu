@@ -1263,6 +1263,10 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     typename sizes::template columns<IN> x;
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS];
     weights.place = tiles.place(tile);
+    if (LATE && threadIdx.x == 0) {
+        gpu_prefetch(weights.place.data[0], (uint32_t)(w.groups * PIECE));
+        gpu_prefetch(weights.place.data[1], (uint32_t)(w.groups * PIECE));
+    }
 #pragma unroll
     for (int j = 0; j < EARLY; j++) weights.load(j);
     weights.load_scale(w);
@@ -1473,16 +1477,16 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 template <class IN, int ROWS>
 __global__ void __maxnreg__(IN::normed && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
+    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 && GPU_FEW_REGISTERS < 128 ? 8 : EARLY };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon);
     const gpu_segment &s = gpu_segment_of(p);
     const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
     const int tile = (int)blockIdx.x - s.first_block;
-    if (s.w.type == DTYPE_BF16)
-        gpu_run_one_tile<format_bf16, 8, IN::normed && ROWS == 1 ? 8 : 5, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
+    if (s.w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
     else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
-    else gpu_run_one_tile<format_fp8, 8, 5, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -2892,24 +2896,16 @@ template <int ROWS> struct attend_state {
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
                                               float (*c)[4]) {
-    enum { TILES = attend_sizes<ROWS>::TILES };
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int step = 0; step < ATTEND_DIM / 16; step++) {
-        uint32_t b0, b1;
-        if (FP8) {
-            const uint4 &four = r->k[step / 4 % 4];
-            uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
-            b0 = attend_f16_pair(codes);
-            b1 = attend_f16_pair(codes >> 16);
-        } else {
-            const uint4 &four = r->k[step / 2 % (FP8 ? 4 : 8)];
-            b0 = step % 2 ? four.z : four.x;
-            b1 = step % 2 ? four.w : four.y;
-        }
+    for (int tile = 0; tile < attend_sizes<ROWS>::TILES; tile++) {
+        if (tile >= tiles) break;
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            if (tile >= tiles) break;
+        for (int step = 0; step < ATTEND_DIM / 16; step++) {
+            const uint4 &four = r->k[FP8 ? step / 4 : step / 2 % (FP8 ? 4 : 8)];
+            uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
+            uint32_t b0 = FP8 ? attend_f16_pair(codes) : step % 2 ? four.z : four.x;
+            uint32_t b1 = FP8 ? attend_f16_pair(codes >> 16) : step % 2 ? four.w : four.y;
             attend_mma<FP8>(c[tile], sh->q[tile][0][step][lane], b0, b1);
             attend_mma<FP8>(c[tile], sh->q[tile][1][step][lane], b0, b1);
         }
@@ -4381,11 +4377,154 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) p.x[row] = old + gpu_add_parts(parts[threadIdx.x][0]);
 }
 
-/* Is gpu_experts_down_row made for it? */
-static bool gpu_is_quick_down(const gpu_moe *p) {
+/* The same for two rows, or three and four, in FP8. A warp has one group of every entry, and a slot of its operand for each
+   of a row's nine uses of one; slot NONE is all zeros. DEEP entries are in flight. */
+template <int ROWS> struct gpu_rows_sizes {
+    enum { ENTRIES = 1 + (GPU_NINE - 1) * ROWS, USES = GPU_NINE * ROWS, NONE = USES, DEEP = 6, AT_ONCE = 5 };
+    enum { BYTES = ((USES + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16 };            /* of a warp's operand */
+};
+
+/* What a block knows of the entries: their weights' part of its tile, and which slot is whose. */
+template <int ROWS> struct gpu_entries {
+    int32_t count;
+    const char *data[gpu_rows_sizes<ROWS>::ENTRIES];
+    const float *scales[gpu_rows_sizes<ROWS>::ENTRIES];
+    uint8_t slot[gpu_rows_sizes<ROWS>::ENTRIES + gpu_rows_sizes<ROWS>::DEEP][GPU_ROWS];     /* of an entry's use by a row */
+    uint8_t use[gpu_rows_sizes<ROWS>::USES];                /* of a slot: entry * GPU_ROWS + row */
+    float gate[GPU_ROWS];
+};
+
+/* Lists the entries: a thread of warp 0 each of the routed, the next thread the shared one, which has the first slots. */
+template <int ROWS> __device__ __forceinline__ void gpu_list_entries(const gpu_moe &p, int tile, gpu_entries<ROWS> *to) {
+    typedef gpu_rows_sizes<ROWS> sizes;
+    const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
+    if (i > 32) {
+        if (i < 64 && i - 33 < sizes::DEEP) *(uint32_t *)to->slot[sizes::ENTRIES + i - 33] = sizes::NONE * 0x01010101u;
+        if (i >= 64 && i - 64 < p.T) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
+        return;
+    }
+    const int count = min(__ldcg(&p.routing->count), (int)sizes::ENTRIES - 1), all_rows = (1 << p.T) - 1;
+    const int listed = __ldcg(&p.routing->rows[i % 32]), expert = __ldcg(&p.routing->expert[i % 32]);
+    const int rows = entry == 0 ? all_rows : i < count ? listed & all_rows : 0;
+    const gpu_matrix &w = entry ? p.down : p.shared_down;
+    int before = 0;
+    if (entry) {
+        int all = __popc(rows);
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            int up = __shfl_up_sync(~0u, all, step);
+            all += i >= step ? up : 0;
+        }
+        before = p.T + all - __popc(rows);
+    } else {
+        to->count = 1 + count;
+    }
+    if (entry >= sizes::ENTRIES) return;
+    const int64_t shift = rows && entry ? expert * p.stride : 0;
+    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.groups * PIECE);
+    to->scales[entry] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
+#pragma unroll
+    for (int t = 0; t < GPU_ROWS; t++) {
+        bool is = (rows >> t & 1) && before < sizes::USES;
+        to->slot[entry][t] = (uint8_t)(is ? before : sizes::NONE);
+        if (is) to->use[before++] = (uint8_t)(entry * GPU_ROWS + t);
+    }
+}
+
+template <int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ gpu_moe p) {
+    typedef gpu_rows_sizes<ROWS> sizes;
+    typedef format_fp8 F;
+    enum { pairs = gpu_step_pairs<F>(), LANES = F::per_load / 2, DEEP = sizes::DEEP };
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
+    __shared__ __align__(16) gpu_entries<ROWS> entries;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
+    const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    const int log_block = tile - ((int)gridDim.x - p.log_blocks), octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;
+    const int mine = warp * PIECE + lane * 16, eights = GPU_NINE * p.T * LANES;
+    const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
+    const uint4 *fragments = operand.x + lane / 16 * 4 + lane % 4;
+    const bool stores = t < p.T && row < p.shape.hidden;
+    uint4 raw[DEEP][2] = {};
+    float sum[4] = {0, 0, 0, 0}, scale = 0;
+    gpu_trigger();
+    if (log_block >= 0) {
+        gpu_wait();
+        gpu_delta_log(&p.log, log_block, p.log_blocks);
+        return;
+    }
+    auto load = [&](int j, int entry) {
+        if (entry >= entries.count) return;
+        const char *at = entries.data[entry] + mine;
+        raw[j][0] = __ldcs((const uint4 *)at);
+        raw[j][1] = __ldcs((const uint4 *)(at + octet));
+    };
+    auto load_scale = [&](int entry) {                      /* lane ROWS j + t: of entry j of a round; the octets share it */
+        if (piece < DEEP && entry < entries.count) scale = __ldg(entries.scales[entry] + (warp >> p.down.group_shift));
+    };
+    const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    gpu_list_entries<ROWS>(p, tile, &entries);
+    if (lane < pairs * 8) operand.x[sizes::NONE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (lane == 0) operand.unit[sizes::NONE] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < DEEP; j++) load(j, j);
+    load_scale(piece);
+    gpu_wait();
+#pragma unroll
+    for (int from = 0; from < sizes::USES * LANES; from += 32 * sizes::AT_ONCE) {
+        float v[sizes::AT_ONCE][8];
+        int use[sizes::AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < sizes::AT_ONCE; n++) {
+            int part = from + n * 32 + lane;
+            use[n] = part < eights ? entries.use[part / LANES] : 0;
+            gpu_load8(v[n], p.h + use[n] * p.h_row + warp * LANES * 8, part % LANES * 8, LANES * 8);
+        }
+#pragma unroll
+        for (int n = 0; n < sizes::AT_ONCE; n++) {
+            int part = from + n * 32 + lane;
+            float gate = use[n] < GPU_ROWS ? entries.gate[use[n]] : 1;
+#pragma unroll
+            for (int c = 0; c < 8; c++) v[n][c] *= gate;
+            float unit = gpu_unit<F>(v[n]);
+            if (part < eights) gpu_put_columns<F, 1>(operand, part / LANES, part % LANES, 0, v[n], unit);
+        }
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int from = 0; from < entries.count; from += DEEP) {
+        float factor = piece < DEEP ? scale * operand.unit[entries.slot[from + piece][lane % ROWS]] : 0;
+        load_scale(from + DEEP + piece);
+#pragma unroll
+        for (int j = 0; j < DEEP; j++) {
+            uint4 x[pairs];
+            const uint4 *at = fragments + entries.slot[from + j][lane / 4 % ROWS] * (pairs * 8);
+#pragma unroll
+            for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
+            gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
+            load(j, from + DEEP + j);
+        }
+    }
+    gpu_put_part<ROWS>(parts, sum);
+    __syncthreads();
+    if (stores) p.x[t * p.shape.hidden + row] = old + gpu_add_parts(parts[threadIdx.x % TILE_ROWS][t]);
+}
+
+/* The kernel of experts_down that is made for these sizes, and its shared memory; NULL: there is none. */
+static void (*gpu_quick_down(const gpu_moe *p, size_t *shared))(gpu_moe) {
     bool alike = p->down.type == p->shared_down.type && p->down.cols == p->shared_down.cols;
-    return p->T == 1 && p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE &&
-           (p->down.type == DTYPE_FP8 || p->down.type == DTYPE_BF16);
+    bool fits = p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE, fp8 = p->down.type == DTYPE_FP8;
+    if (!fits || (fp8 && 1 << p->down.row_shift < TILE_ROWS)) return NULL;
+    if (fp8) {
+        *shared = GPU_WARPS * (size_t)(p->T == 1 ? (int)gpu_row_sizes<format_fp8>::BYTES : p->T == 2 ?
+                                       (int)gpu_rows_sizes<2>::BYTES : (int)gpu_rows_sizes<GPU_ROWS>::BYTES);
+        return p->T == 1 ? gpu_experts_down_row<format_fp8> : p->T == 2 ? gpu_experts_down_rows<2>
+                                                                       : gpu_experts_down_rows<GPU_ROWS>;
+    }
+    *shared = GPU_WARPS * (size_t)gpu_row_sizes<format_bf16>::BYTES;
+    return p->down.type == DTYPE_BF16 && p->T == 1 ? gpu_experts_down_row<format_bf16> : NULL;
 }
 
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
@@ -4408,13 +4547,13 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
     const int rows = p->T == 1 ? 1 : GPU_ROWS;
-    const int side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
-    void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-    void (*down)(gpu_moe) = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
-    size_t down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
-    if (gpu_is_quick_down(p)) {
-        down = p->down.type == DTYPE_FP8 ? gpu_experts_down_row<format_fp8> : gpu_experts_down_row<format_bf16>;
-        down_bytes = (size_t)GPU_WARPS * (p->down.type == DTYPE_FP8 ? gpu_row_sizes<format_fp8>::BYTES : gpu_row_sizes<format_bf16>::BYTES);
+    int side = TILE_ROWS / OCTET;
+    size_t down_bytes;
+    void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>, (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
+    if (!down) {
+        side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
+        down = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
+        down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
     size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
     int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
