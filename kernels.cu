@@ -3824,14 +3824,11 @@ template <int LISTS, int ROWS> struct gpu_ranking {
     }
 };
 
-/* Lane r: how many of the chosen have a lower index than its own. */
-__device__ __forceinline__ int gpu_lower(int expert, int top_k) {
-    int lower = 0;
-    for (int r = 0; r < top_k; r++) {
-        int other = __shfl_sync(~0u, expert, r);
-        lower += other < expert || (other == expert && r < (int)threadIdx.x % 32);
-    }
-    return lower;
+template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, int t) {
+    gpu_ranking<LISTS, ROWS> ranking;
+    ranking.start(p, t);
+    ranking.rounds(0, p.shape.top_k);
+    return ranking.expert(p);
 }
 
 /* Softmax over the chosen, one a lane, the best first. */
@@ -3840,38 +3837,26 @@ __device__ __forceinline__ float gpu_weigh(float logit, int top_k) {
     return share / warp_sum(share);
 }
 
-/* What experts_up knows of the routing. It works on the experts in the order of the list; a single row's in the order of
-   their rank, so that the first weights can be asked for before the last expert is known. */
+/* What experts_up knows of the routing: the weights, too. */
 struct gpu_choice {
     gpu_routing list;
-    int32_t expert[GPU_CHOSEN], place[GPU_CHOSEN];          /* in that order: which, and its place in the list */
-    float weight[GPU_CHOSEN][GPU_ROWS];                     /* in that order, too */
+    float weight[GPU_CHOSEN][GPU_ROWS];
     uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the experts */
 };
 
-/* Empties a choice, before gpu_route_rows. */
+/* Empties a choice, before gpu_route. */
 __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
     if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
-/* All blocks find the same routing for themselves: that is quicker than to be told. Several rows: warp t chooses for row t.
-   Leaves the weights for later; a lane learns which expert it has chosen, and where that is in the list. */
-template <int ROWS> __device__ __forceinline__ void gpu_route_rows(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
+/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. Leaves the
+   weights for later; a lane learns which expert it has chosen, and where that is in the list. */
+template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     if (t < p.T) {
-        if (p.shape.experts <= 256) {
-            gpu_ranking<1, ROWS> ranking;
-            ranking.start(p, t);
-            ranking.rounds(0, p.shape.top_k);
-            expert = ranking.expert(p);
-        } else {
-            gpu_ranking<GPU_EXPERTS / 256, ROWS> ranking;
-            ranking.start(p, t);
-            ranking.rounds(0, p.shape.top_k);
-            expert = ranking.expert(p);
-        }
+        expert = p.shape.experts <= 256 ? gpu_choose<1, ROWS>(p, t) : gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
@@ -3886,8 +3871,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_route_rows(const gpu_moe
         int before = __shfl_sync(~0u, all - __popc(word), expert / 32);
         before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
         if (lane < p.shape.top_k) {
-            to->list.expert[before] = to->expert[before] = expert;
-            to->place[before] = before;
+            to->list.expert[before] = expert;
             atomicOr(&to->list.rows[before], 1 << t);
         }
         if (threadIdx.x == 31) to->list.count = all;
@@ -3911,46 +3895,10 @@ __device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &
     if (threadIdx.x % 32 == 0) gpu_trigger();
 }
 
-/* The same for one row, by the first warp. Calls begin in all threads when the expert of the block's first tile is known. */
-template <class BEGIN>
-__device__ __forceinline__ void gpu_route_row(const gpu_moe &p, gpu_choice *to, int first, const BEGIN &begin,
-                                              int *chosen, int *place) {
-    const int lane = threadIdx.x % 32, top_k = p.shape.top_k;
-    const bool early = p.shape.experts <= 256;
-    gpu_ranking<1, 1> ranking;
-    int expert = 0;
-    if (threadIdx.x < 32) {
-        if (early) {
-            ranking.start(p, 0);
-            ranking.rounds(0, first + 1);
-            expert = ranking.expert(p);
-        } else {
-            gpu_ranking<GPU_EXPERTS / 256, 1> all;
-            all.start(p, 0);
-            all.rounds(0, top_k);
-            expert = all.expert(p);
-        }
-        if (lane == first) to->expert[first] = expert;
-    }
-    __syncthreads();
-    begin();
-    if (threadIdx.x < 32) {
-        if (early) {
-            ranking.rounds(first + 1, top_k);
-            expert = ranking.expert(p);
-        }
-        int lower = gpu_lower(expert, top_k);
-        if (lane < top_k) {
-            to->list.expert[lower] = expert;
-            if (lane != first) to->expert[lane] = expert;   /* the first's is being read */
-            to->place[lane] = lower;
-            to->list.rows[lower] = 1;
-            to->list.count = top_k;
-        }
-        *place = lane;
-        *chosen = expert;
-    }
-    __syncthreads();
+/* SiLU(gate) * up of a row of a tile's octets. */
+__device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_WARPS], int row, int t, float rms) {
+    float gate = gpu_add_parts(part[row][t]) * rms, up = gpu_add_parts(part[row + OCTET][t]) * rms;
+    return gate * gpu_sigmoid(gate) * up;
 }
 
 /* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
@@ -3959,12 +3907,12 @@ template <int ROWS> struct gpu_up_tiles {
     const gpu_moe &p;
     gpu_choice *choice;
     float square[ROWS];          /* this lane's part of the rows' squares */
-    int chosen, listed;          /* the expert this lane has chosen, and where it is among those to work on */
+    int chosen, listed;          /* the expert this lane has chosen, and its place in the list */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
     __device__ __forceinline__ bool valid(int tile) const {
-        return tile < (ROWS == 1 ? p.shape.top_k : choice->list.count) * p.gate.octets;
+        return tile < choice->list.count * p.gate.octets;
     }
     __device__ __forceinline__ int entry(int tile) const {
         return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
@@ -3972,7 +3920,7 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ gpu_place place(int tile) const {
         int i = entry(tile), octet = tile - i * p.gate.octets;
         gpu_place at = gpu_place_of(p.gate, octet, p.up, octet);
-        int64_t shift = choice->expert[i] * p.stride;
+        int64_t shift = choice->list.expert[i] * p.stride;
         at.data[0] += shift;
         at.data[1] += shift;
         at.scale = (const float *)((const char *)at.scale + shift);
@@ -3991,21 +3939,17 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
                                           float rms, bool real) const {
         int i = entry(tile), at = (tile - i * p.gate.octets) * OCTET + row;
-        if (row >= OCTET || at >= p.gate.rows || (ROWS > 1 && !(choice->list.rows[i] >> t & 1))) return;
-        float gate = gpu_add_parts(part[row][t]) * rms, up = gpu_add_parts(part[row + OCTET][t]) * rms;
-        float h = gate * gpu_sigmoid(gate) * up * choice->weight[i][t];
-        if (real) p.h[((choice->place[i] + 1) * GPU_ROWS + t) * p.h_row + at] = h;
+        if (row >= OCTET || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
+        float h = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
+        if (real) p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = h;
     }
 };
 
-/* The operand of experts_up, by the warps that never choose: the order of a sum must not depend on T. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, float *square) {
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
-    int worker = threadIdx.x / 32 - GPU_ROWS, count, first;
-    if (worker < 0) return;
-    first = gpu_share(p.gate.groups, worker, GPU_WARPS - GPU_ROWS, &count);
-    gpu_fill<F, ROWS, ROWS == 1 ? 2 : 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
+    int count, first = gpu_share(p.gate.groups, threadIdx.x / 32, GPU_WARPS, &count);
+    gpu_fill<F, ROWS, 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
 }
 
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
@@ -4020,7 +3964,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
         gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
-        if (ROWS > 1) gpu_route_nothing(&choice);
+        gpu_route_nothing(&choice);
         if (real) gpu_wait();
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_fill_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
@@ -4028,14 +3972,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
             default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
-        if (ROWS > 1) gpu_route_rows<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
-        auto begin = [&]() {
-            ahead.nothing(p.gate);
-            if (real) ahead.begin(tiles, tile, p.gate);
-        };
-        if (ROWS == 1) gpu_route_row(p, &choice, tiles.entry(tile), begin, &tiles.chosen, &tiles.listed);
+        gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
         if (real && threadIdx.x < 32) gpu_publish(p, choice);
-        if (ROWS > 1) begin();
+        ahead.nothing(p.gate);
+        if (real) ahead.begin(tiles, tile, p.gate);
         switch (p.gate.type) {
             case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
             case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
@@ -4043,6 +3983,147 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
             default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real);
         }
     }
+}
+
+/* The same for eight experts a row, of at most 256, and 2,048 columns of FP8, in straight lines like the quick projections.
+   Every warp knows the routing in its registers: lane 8 t + r has the r-th best expert of row t. A rehearsal goes as far as
+   that. */
+enum { GPU_EIGHT = 8, GPU_UP_GROUPS = 4 };                  /* experts of a row; a warp's groups of 2,048 columns */
+
+struct gpu_picked {
+    int is, expert, listed;      /* is there a row t; its r-th best expert; the place of that in the list */
+    int count;                   /* of the list */
+    float weight;
+};
+
+/* shared: room for the experts of all rows. */
+template <int ROWS> __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, int (*shared)[GPU_EIGHT]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
+    gpu_picked is = {t < (ROWS == 1 ? 1 : p.T), 0, 0, 0, 0};
+    if (warp < (ROWS == 1 ? 1 : p.T)) {
+        int expert = gpu_choose<1, ROWS>(p, warp);
+        if (lane < GPU_EIGHT) shared[warp][lane] = expert;
+    }
+    __syncthreads();
+    is.expert = is.is ? shared[t][lane % GPU_EIGHT] : 0;
+#pragma unroll
+    for (int w = 0; w < 256 / 32; w++) {                    /* bit set of the experts */
+        uint32_t bit = 1u << is.expert % 32, set = __reduce_or_sync(~0u, is.is && is.expert / 32 == w ? bit : 0);
+        is.listed += w > is.expert / 32 ? 0 : __popc(w < is.expert / 32 ? set : set & (bit - 1));
+        is.count += __popc(set);
+    }
+    return is;
+}
+
+/* The lanes that picked entry i of the list. */
+__device__ __forceinline__ uint32_t gpu_who_picked(const gpu_picked &picked, int i) {
+    return __ballot_sync(~0u, picked.is && picked.listed == i);
+}
+
+/* Softmax over the eight of a row. */
+__device__ __forceinline__ float gpu_weigh_eight(float logit) {
+    float share = __expf(logit - __shfl_sync(~0u, logit, threadIdx.x % 32 / GPU_EIGHT * GPU_EIGHT)), sum = share;
+#pragma unroll
+    for (int i = GPU_EIGHT / 2; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+    return share / sum;
+}
+
+/* As gpu_publish. */
+__device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_picked &picked) {
+    const int lane = threadIdx.x % 32;
+    if (blockIdx.x == gridDim.x - 1) {
+        uint32_t who = __match_any_sync(~0u, picked.is ? picked.listed : -1);
+        int rows = 0;
+        for (int t = 0; t < GPU_ROWS; t++) rows |= (who >> t * GPU_EIGHT & 0xff) ? 1 << t : 0;
+        if (picked.is && __ffs((int)who) - 1 == lane) {
+            p.routing->expert[picked.listed] = picked.expert;
+            p.routing->rows[picked.listed] = rows;
+        }
+        if (lane == 0) p.routing->count = *p.chosen = picked.count;
+        __threadfence();
+        __syncwarp();
+    }
+    if (lane == 0) gpu_trigger();
+}
+
+template <int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __grid_constant__ gpu_moe p) {
+    enum { MINE = GPU_UP_GROUPS, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
+    typedef format_fp8 F;
+    typedef gpu_short<F, MINE, ROWS> sizes;
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    __shared__ int experts[ROWS][GPU_EIGHT];
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS, turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
+    const int T = ROWS == 1 ? 1 : p.T;
+    const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
+    const gpu_operand operand = gpu_operand_at<F, ROWS>(dynamic, p.gate.groups);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    sizes weights;
+    typename sizes::template columns<gpu_norm_rows> x;
+    gpu_picked picked;
+    float square[ROWS] = {}, rms = 1;
+    int tile = (int)blockIdx.x;
+    gpu_prefetch_share(p.soon);
+#pragma unroll 1
+    for (int real = tile >= p.rehearse; real < 2; real++) {
+        if (real) gpu_wait();
+        x.load(in, T, 0);
+        picked = gpu_pick_experts<ROWS>(p, experts);
+    }
+    const int tiles = picked.count * p.gate.octets;
+    auto entry = [&](int tile) { return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
+    auto begin = [&](int tile) {
+        int i = entry(tile), octet = tile - i * p.gate.octets;
+        int64_t shift = __shfl_sync(~0u, picked.expert, __ffs((int)gpu_who_picked(picked, i)) - 1) * p.stride;
+        weights.place = gpu_place_of(p.gate, octet, p.up, octet);
+        weights.place.data[0] += shift;
+        weights.place.data[1] += shift;
+        weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
+        weights.load_scale(p.gate);
+    };
+    begin(min(tile, tiles - 1));
+#pragma unroll
+    for (int j = 0; j < MINE; j++) weights.load(j);
+    x.fill(in, T, operand, square);
+    gpu_put_squares<ROWS>(&parts, square);
+    if (threadIdx.x < 32) gpu_publish_picked(p, picked);
+    picked.weight = gpu_weigh_eight(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert));
+    const float unit = weights.unit(operand, 0);
+#pragma unroll 1
+    for (int n = 0; tile < tiles; n++) {
+        const int next = tile + (int)gridDim.x, i = entry(tile);
+        const bool more = next < tiles;
+        const float factor = weights.scale[0] * unit;
+        float sum[4] = {0, 0, 0, 0};
+        if (more) begin(next);
+#pragma unroll
+        for (int j = 0; j < MINE; j++) {
+            weights.multiply(j, fragments, &factor, sum);
+            if (more) weights.load(j);
+        }
+        gpu_put_part<ROWS>(parts.tile[n % 2], sum);
+        __syncthreads();
+        if (n == 0) rms = gpu_rms_factor(&parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+        if (n % TURNS == turn) {
+            const uint32_t who = gpu_who_picked(picked, i) >> t * GPU_EIGHT & 0xff;
+            const float weight = __shfl_sync(~0u, picked.weight, t * GPU_EIGHT + __ffs((int)who) - 1);
+            const int at = (tile - i * p.gate.octets) * OCTET + row;
+            if (who && row < OCTET && at < p.gate.rows)
+                p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = gpu_up_times(parts.tile[n % 2], row, t, rms) * weight;
+        }
+        tile = next;
+    }
+}
+
+/* The kernel of experts_up that is made for these sizes, and its shared memory; NULL: there is none. */
+static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
+    const gpu_matrix *w = &p->gate;
+    const bool alike = p->up.type == w->type && p->up.cols == w->cols && w->type == DTYPE_FP8;
+    *shared = gpu_operand_size(w->type, p->T < 3 ? p->T : GPU_ROWS, w->groups);
+    if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->groups != GPU_UP_GROUPS * GPU_WARPS ||
+        w->cols != w->groups * GROUP_BYTES) return NULL;
+    return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2> : gpu_experts_up_quick<GPU_ROWS>;
 }
 
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
@@ -4546,21 +4627,22 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
-    const int rows = p->T == 1 ? 1 : GPU_ROWS;
-    int side = TILE_ROWS / OCTET;
-    size_t down_bytes;
-    void (*up)(gpu_moe) = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>, (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
+    int side = TILE_ROWS / OCTET, most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
+    size_t up_bytes, down_bytes;
+    void (*up)(gpu_moe) = gpu_quick_up(p, &up_bytes), (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
+    if (!up) {
+        up = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
+        up_bytes = gpu_operand_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, p->gate.groups);
+    }
     if (!down) {
         side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
         down = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
         down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
-    size_t bytes = gpu_operand_size(p->gate.type, rows, p->gate.groups);
-    int most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
-    int blocks = gpu_blocks(q, up, bytes, (int64_t)most * p->gate.octets);
+    int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.octets);
     p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
     gpu_share_soon(&p->soon, blocks);
-    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, bytes, p);
+    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, up_bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                down_bytes, p);
 }
