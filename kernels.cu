@@ -1193,7 +1193,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
    late. There is no rehearsal, which would be such a loop. ROWS: 1, 2 or 4 token rows; what is not there counts as zeros. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
-    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors are in one register of a warp */
+    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors a register of a warp holds */
     gpu_place place;
     uint4 raw[MINE][2];
     float scale[FACTORS];        /* of group piece(k), for octet lane / 16 */
@@ -1228,8 +1228,10 @@ template <class F, int MINE, int ROWS> struct gpu_short {
                     int part = (from + n) * 32 + threadIdx.x % 32;
                     in.template finish<ROWS>(v[n], &more[n], square);
 #pragma unroll
-                    for (int t = 0; t < ROWS; t++)
-                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], gpu_unit<F>(v[n][t]));
+                    for (int t = 0; t < ROWS; t++) {
+                        float unit = gpu_unit<F>(v[n][t]);
+                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], unit);
+                    }
                 }
             }
             __syncwarp();
@@ -1295,8 +1297,8 @@ template <class F, int MINE, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
                                                     void *memory, gpu_parts *parts) {
     typedef gpu_short<F, MINE, ROWS> sizes;
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
-    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
+    const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
     sizes weights;
@@ -1357,8 +1359,8 @@ template <class IN> struct gpu_projection {
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end; at_once: loads of a lane in
-   flight for one row; blocks: that fit a multiprocessor with four rows. */
+/* Prologues. normed: the root mean square is divided out at the end; at_once: how often eight columns a lane asks for
+   before it uses the first; blocks: that fit a multiprocessor with four rows. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
@@ -1491,8 +1493,9 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
-   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. */
+/* How many blocks rehearse (not of the quick projections), the first ones: as a rule the first on each multiprocessor,
+   which come early. Who else does, and who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and
+   with several rows most take longer. */
 static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
     if (!q->dependent) return 0;
     if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
@@ -2000,7 +2003,8 @@ template <int C> __device__ __forceinline__ void gpu_load_key_row(float *to, con
     else
 #pragma unroll
         for (int c = 0; c < C; c += 4)
-            *(float4 *)(to + c) = gpu_key_element<C>(c) < n ? *(const float4 *)(row + gpu_key_element<C>(c)) : make_float4(0, 0, 0, 0);
+            *(float4 *)(to + c) = gpu_key_element<C>(c) < n ? *(const float4 *)(row + gpu_key_element<C>(c))
+                                                            : make_float4(0, 0, 0, 0);
 }
 
 template <int C> __device__ __forceinline__ void gpu_store_key_row(float *row, const float *from, int n) {
@@ -2061,7 +2065,8 @@ __device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta
 
 /* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. */
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C, ROWS> *log, gpu_delta_rows<R, C> *rows) {
+__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C, ROWS> *log,
+                                           gpu_delta_rows<R, C> *rows) {
     enum { BATCH = gpu_log<R, C, ROWS>::BATCH, LANES = gpu_log<R, C, ROWS>::LANES };
 #pragma unroll 1
     for (int first = 0; first < replay; first += BATCH) {
@@ -2126,7 +2131,8 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
         if ((logs_k && warp == t) || (ROWS > 1 && t + 1 < p->T)) {
 #pragma unroll
             for (int c = 0; c < C; c++) k[c] *= fk;
-            if (logs_k && warp == t) gpu_store_key_row<C>(p->k + (t * s->key_heads + rows->key_head) * s->key_dim, k, s->key_dim);
+            float *to = p->k + (t * s->key_heads + rows->key_head) * s->key_dim;
+            if (logs_k && warp == t) gpu_store_key_row<C>(to, k, s->key_dim);
         }
         for (int r = 0; ROWS > 1 && r < R && t + 1 < p->T; r++) {
             float write = __shfl_sync(~0u, u, r * LANES);
@@ -2144,7 +2150,8 @@ template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
    value_dim / (8 R). What must be loaded is asked for all at once, before it is known how many rows of the log count: as if
    it were one, and once more if not. */
 template <int C, int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2) gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+__global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2)
+gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
     const deltanet_shape *s = &p.shape;
@@ -2210,8 +2217,8 @@ __global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2) gp
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
     gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
-    const int t = threadIdx.x;
-    if (t < p.T) p.squares[(t * s->value_heads + rows.h) * gpu_squares_room(gridDim.y) + blockIdx.y] = gpu_add_parts(squares[t]);
+    const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_room(gridDim.y);
+    if (t < p.T) p.squares[of_head + blockIdx.y] = gpu_add_parts(squares[t]);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
@@ -3778,57 +3785,39 @@ template <int ROWS> __device__ __forceinline__ float gpu_logit(const gpu_moe &p,
     return expert < p.shape.experts ? __ldcg(p.router + (size_t)row * p.shape.experts + expert) : __uint_as_float(~0u);
 }
 
-/* One warp: the best of row t's logits, round after round. All blocks wait for it, so a round is short. A lane looks after
-   experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. The last bits of a key are not the
-   logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts
-   as equal, and the lower index comes first. */
-template <int LISTS, int ROWS> struct gpu_ranking {
-    enum { MINE = 8 * LISTS };
-    uint32_t key[LISTS][8], chosen, lanes_with_it;          /* keys are ordered like the floats; lane r: of round r */
-
-    __device__ __forceinline__ void start(const gpu_moe &p, int t) {
-        const int lane = threadIdx.x % 32;
-        chosen = 0;
-        lanes_with_it = 1;
-#pragma unroll
-        for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
-#pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-            key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
-        }
-#pragma unroll
-        for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
-    }
-    __device__ __forceinline__ void rounds(int from, int to) {
-        const int lane = threadIdx.x % 32;
-#pragma unroll 1
-        for (int r = from; r < to; r++) {
-            uint32_t best = key[0][0];
-#pragma unroll
-            for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
-            const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
-            const bool first = best == top && !(lanes & ((1u << lane) - 1));
-            if (lane == r) chosen = top, lanes_with_it = lanes;
-#pragma unroll
-            for (int s = 0; s < LISTS; s++)
-                if (first && key[s][0] == top) {
-#pragma unroll
-                    for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
-                }
-        }
-    }
-    /* Lane r: the expert of round r. */
-    __device__ __forceinline__ int expert(const gpu_moe &p) const {
-        return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
-    }
-};
-
+/* One warp: the top_k best of row t's logits; lane r learns the expert that is the r-th. All blocks wait for it, so a round
+   is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. The
+   last bits of a key are not the logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value,
+   more than the sums resolve, counts as equal, and the lower index comes first. */
 template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, int t) {
-    gpu_ranking<LISTS, ROWS> ranking;
-    ranking.start(p, t);
-    ranking.rounds(0, p.shape.top_k);
-    return ranking.expert(p);
+    enum { MINE = 8 * LISTS };
+    const int lane = threadIdx.x % 32;
+    uint32_t key[LISTS][8], chosen = 0, lanes_with_it = 1;  /* keys are ordered like the floats */
+#pragma unroll
+    for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+        key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
+    }
+#pragma unroll
+    for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
+#pragma unroll 1
+    for (int r = 0; r < p.shape.top_k; r++) {
+        uint32_t best = key[0][0];
+#pragma unroll
+        for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
+        const uint32_t top = __reduce_max_sync(~0u, best), lanes = __ballot_sync(~0u, best == top);
+        const bool first = best == top && !(lanes & ((1u << lane) - 1));
+        if (lane == r) chosen = top, lanes_with_it = lanes;
+#pragma unroll
+        for (int s = 0; s < LISTS; s++)
+            if (first && key[s][0] == top) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
+            }
+    }
+    return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
 }
 
 /* Softmax over the chosen, one a lane, the best first. */
@@ -3911,9 +3900,7 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
-    __device__ __forceinline__ bool valid(int tile) const {
-        return tile < choice->list.count * p.gate.octets;
-    }
+    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.octets; }
     __device__ __forceinline__ int entry(int tile) const {
         return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
@@ -3945,6 +3932,7 @@ template <int ROWS> struct gpu_up_tiles {
     }
 };
 
+/* The operand of experts_up: each warp what it will read itself. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, float *square) {
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
@@ -4054,8 +4042,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     __shared__ int experts[ROWS][GPU_EIGHT];
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS, turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
-    const int T = ROWS == 1 ? 1 : p.T;
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
+    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS), T = ROWS == 1 ? 1 : p.T;
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     const gpu_operand operand = gpu_operand_at<F, ROWS>(dynamic, p.gate.groups);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
@@ -4070,6 +4058,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
         if (real) gpu_wait();
         x.load(in, T, 0);
         picked = gpu_pick_experts<ROWS>(p, experts);
+        if (!real) __syncthreads();
     }
     const int tiles = picked.count * p.gate.octets;
     auto entry = [&](int tile) { return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
@@ -4385,7 +4374,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __shared__ const char *data[GPU_NINE];                  /* the tile's of each entry, and the scales of its rows */
     __shared__ const float *scales[GPU_NINE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
-    const int log_block = tile - ((int)gridDim.x - p.log_blocks), octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;
+    const int log_block = tile - ((int)gridDim.x - p.log_blocks);
+    const int octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;            /* from the first to the second */
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
     const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
     float shared[8], now[8], later[8], scale = 1, sum[4] = {0, 0, 0, 0};
@@ -4522,7 +4512,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     __shared__ __align__(16) gpu_entries<ROWS> entries;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    const int log_block = tile - ((int)gridDim.x - p.log_blocks), octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;
+    const int log_block = tile - ((int)gridDim.x - p.log_blocks);
+    const int octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;            /* from the first to the second */
     const int mine = warp * PIECE + lane * 16, eights = GPU_NINE * p.T * LANES;
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
     const uint4 *fragments = operand.x + lane / 16 * 4 + lane % 4;
