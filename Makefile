@@ -44,8 +44,9 @@ $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
-	    -ffp-contract=fast) -x cu -c engine.cu -o $@
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
+	    -ffp-contract=fast) -x cu -c engine.cu -o $@ >$(BUILD)/kernels 2>&1; code=$$?; \
+	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels >&2; exit $$code
 endif
 
 # What the library is built by and for; changes when that does.
@@ -95,12 +96,12 @@ valgrind:
 	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
-# make aarch64: cross-compile for 64-bit Arm and run the same tests in an emulator (qemu-user); of the program one
-# conversation
+# make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
+# the program one conversation
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -119,14 +120,9 @@ amalgamation: dist/engine.cu
 dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 	tools/amalgamate.sh dist
 
-# make check-kernels: compiles for every GPU target, prints what each kernel takes of it, fails on spills and the like
-check-kernels: $(TARGETS:%=build/kernels/sm_%)
-	tools/check_kernels.sh $(or $^,$(error make check-kernels needs nvcc))
-
-build/kernels/sm_%: $(LIBRARY)
-	@mkdir -p $(@D)
-	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -gencode arch=compute_$*,code=sm_$* -Xptxas -v -cubin -x cu engine.cu \
-	    -o $@.cubin >$@ 2>&1 || { cat $@; exit 1; }
+# make check-kernels: prints what each kernel takes of every GPU that was built for, fails on spills and the like
+check-kernels: $(BUILD)/engine.o
+	tools/check_kernels.sh $(if $(strip $(NVCC)),$(BUILD)/kernels,$(error make check-kernels needs nvcc))
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
