@@ -2478,8 +2478,8 @@ static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
     to->S = take(l, values * (size_t)s->key_dim);
-    to->window = take(l, (size_t)(s->taps - 1 + BLOCK) * channels);
-    to->log_raw = to->window + (size_t)(s->taps - 1) * channels;
+    to->window = take(l, ((size_t)s->taps - 1 + BLOCK) * channels);
+    to->log_raw = to->window ? to->window + ((size_t)s->taps - 1) * channels : NULL;
     to->log_k = take(l, BLOCK * keys);
     to->log_u = take(l, BLOCK * values);
     to->log_decay = take(l, BLOCK * (size_t)s->value_heads);
