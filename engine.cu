@@ -3145,6 +3145,7 @@ static gpu_soon gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) 
 static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
+    int writes[GPU_MARKED] = {0};
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
@@ -3154,6 +3155,7 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     p.last_hidden = s->kv[m->c.layers].k ? s->last_hidden : NULL;
     q->layer = -1;
     gpu_embed(q, &p, T);
+    q->writes = writes;
     for (int i = 0; i < m->c.layers; i++) {
         const layer *l = &m->layers[i];
         q->layer = i;
@@ -3162,6 +3164,7 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
         else block = gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
         gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block, gpu_after_layer(q, m, i));
     }
+    q->writes = NULL;
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
         gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);

@@ -458,7 +458,7 @@ static void rotate(float *x, const float *angles, int dim) {
    chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
    stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
    for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
-   before that (but see gpu_trigger). Every kernel waits, also one that needs nothing, so that "all before me is complete"
+   before that (but see gpu_trigger and gpu_mark). Every kernel waits, also one that needs nothing, so that "all before me is complete"
    holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device memory
    (gpu_step). */
 
@@ -492,6 +492,9 @@ typedef struct gpu_step {
     uint32_t sequence;           /* number of the last answer to the host */
 } gpu_step;
 
+/* What carries marks (see gpu_mark). */
+enum gpu_marked { GPU_MARKED_X, GPU_MARKED_ROUTER, GPU_MARKED };
+
 typedef struct gpu_note {        /* a launch, for those who ask what ran */
     const void *kernel;
     enum gpu_stage stage;
@@ -512,6 +515,7 @@ typedef struct gpu_queue {
     unsigned stages;             /* bit set of those to run */
     enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (the MTP layer's) */
     int layer;
+    int *writes;                 /* [GPU_MARKED] how often each was written in this step; NULL: nothing is marked */
     gpu_note *notes;             /* of the launches, up to note_capacity; NULL: none kept */
     int note_count, note_capacity;
 } gpu_queue;
@@ -588,6 +592,74 @@ __device__ __forceinline__ void gpu_trigger() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+/* Marks. A gpu_wait is over half a microsecond after the last store of the kernel in front, and only then can its results be
+   asked for. Where that counts, a kernel asks for the values themselves until they are there: a float that is handed on in
+   this way has a mark in its last two bits, a new one each time it is written. (So do the flags in NCCL's LL protocol,
+   one beside every four bytes.) The rules:
+   - What is marked is stored after the writer's gpu_wait. So who has seen it knows that all before the writer is complete
+     (and asks the second-level cache, where that is).
+   - The reader calls gpu_wait, too, but later: before it stores anything.
+   - Two bits are enough. experts_up triggers behind its wait, so a kernel that runs knows norm_router of the layer before
+     complete, and since then the logits have been written once and x twice at most.
+   - Nobody watches for what is written for the first time in a step: whatever was there before may look like it. */
+typedef struct gpu_mark {
+    uint32_t mask, bits;         /* which bits count: the last two, or none (no mark); what they say */
+} gpu_mark;
+
+/* The mark for what `stage` is about to write. */
+static gpu_mark gpu_next_mark(const gpu_queue *q, enum gpu_stage stage, enum gpu_marked what) {
+    gpu_mark mark = {0, 0};
+    if (!q->writes || !(q->stages >> stage & 1)) return mark;
+    mark.mask = 3;
+    mark.bits = (uint32_t)++q->writes[what] & 3;
+    return mark;
+}
+
+/* The mark to watch for; none: wait. */
+static gpu_mark gpu_last_mark(const gpu_queue *q, enum gpu_marked what) {
+    gpu_mark mark = {0, 0};
+    if (!q->dependent || !q->writes || q->writes[what] < 2 || !(q->stages >> GPU_UP & 1)) return mark;
+    mark.mask = 3;
+    mark.bits = (uint32_t)q->writes[what] & 3;
+    return mark;
+}
+
+/* *at = x, marked. */
+__device__ __forceinline__ void gpu_tell(float *at, float x, const gpu_mark &mark) {
+    uint32_t bits = (__float_as_uint(x) & ~mark.mask) | mark.bits;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(bits) : "memory");
+}
+
+/* What may not be there yet. */
+__device__ __forceinline__ float gpu_hear(const float *at) {
+    float x;
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(at) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ float4 gpu_hear4(const float *at) {
+    float4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(at) : "memory");
+    return x;
+}
+
+/* Not zero if one of n values is not there yet. */
+__device__ __forceinline__ uint32_t gpu_missing(const float *x, int n, const gpu_mark &mark) {
+    uint32_t other = 0;
+#pragma unroll
+    for (int i = 0; i < n; i++) other |= __float_as_uint(x[i]) ^ mark.bits;
+    return other & mark.mask;
+}
+
+/* Asks for a single value until it is there: many lanes and blocks that ask for many slow down the kernel in front. */
+__device__ __forceinline__ void gpu_hear_one(const float *at, const gpu_mark &mark) {
+    float x;
+#pragma unroll 1
+    do x = gpu_hear(at);
+    while (gpu_missing(&x, 1, mark));
 }
 
 /* Sum over a warp, the same bits on all lanes. */
@@ -969,10 +1041,10 @@ template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float
     return __int_as_float((254 - exponent) << 23);
 }
 
-/* Eight floats that an earlier kernel wrote; zeros from column `cols` on. Sizes of rows are multiples of four. */
+/* Eight floats that another kernel writes; zeros from column `cols` on. Sizes of rows are multiples of four. */
 __device__ __forceinline__ void gpu_load8(float *v, const float *row, int col, int cols) {
-    *(float4 *)v = col < cols ? __ldcg((const float4 *)(row + col)) : make_float4(0, 0, 0, 0);
-    *(float4 *)(v + 4) = col + 4 < cols ? __ldcg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);
+    *(float4 *)v = col < cols ? gpu_hear4(row + col) : make_float4(0, 0, 0, 0);
+    *(float4 *)(v + 4) = col + 4 < cols ? gpu_hear4(row + col + 4) : make_float4(0, 0, 0, 0);
 }
 
 /* The same of a weight, which a rehearsal leaves in the first-level cache. */
@@ -1214,10 +1286,39 @@ template <class F, int MINE, int ROWS> struct gpu_short {
         enum { MOST = IN::template at_once<ROWS>(), AT_ONCE = MOST < PARTS ? MOST : PARTS };
         float v[AT_ONCE][ROWS][8];
         typename IN::template more<ROWS> more[AT_ONCE];
+        __device__ __forceinline__ static int column(int part) {
+            return first() * COLS + (part * 32 + (int)threadIdx.x % 32) * 8;
+        }
         __device__ __forceinline__ void load(const IN &in, int T, int from) {
 #pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], T, column(from + n));
+        }
+        /* Once more what was not there yet; all of it if it has no mark. Without a branch. */
+        __device__ __forceinline__ void load_missing(const IN &in, int T, const gpu_mark &mark) {
+#pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
-                in.template load<ROWS>(v[n], &more[n], T, first() * COLS + ((from + n) * 32 + (int)threadIdx.x % 32) * 8);
+#pragma unroll
+                for (int t = 0; t < ROWS; t++)
+                    if (!mark.mask || gpu_missing(v[n][t], 8, mark)) in.load_row(v[n][t], T, t, column(n));
+        }
+        /* Is something missing, on any lane? */
+        __device__ __forceinline__ bool missing(int T, const gpu_mark &mark) const {
+            uint32_t other = 0;
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+                for (int t = 0; t < ROWS; t++)
+                    if (ROWS == 1 || t < T) other |= gpu_missing(v[n][t], 8, mark);
+            return __any_sync(~0u, other);
+        }
+        /* Loads them when they are there. */
+        __device__ __forceinline__ void watch(const IN &in, int T, const gpu_mark &mark) {
+            load(in, T, 0);
+#pragma unroll 1
+            while (missing(T, mark)) {
+                gpu_hear_one(in.x + first() * COLS, mark);
+                load(in, T, 0);
+            }
         }
         __device__ __forceinline__ void fill(const IN &in, int T, const gpu_operand &to, float *square) {
 #pragma unroll
@@ -1251,7 +1352,9 @@ template <class F, int MINE, int ROWS> struct gpu_short {
 };
 
 /* The block's only tile. EARLY of its groups are asked for before the wait: all of them would keep the kernel in front from
-   what it needs. With several rows the rest is asked for when their x has left its registers. */
+   what it needs. With several rows the rest is asked for when their x has left its registers. Rows that are normalised are
+   x, which is marked: they are watched for. These blocks come so early that their weights are there before x, and the loop
+   costs nothing. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
                                                  void *memory, gpu_parts *parts) {
@@ -1272,8 +1375,14 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = 0; j < EARLY; j++) weights.load(j);
     weights.load_scale(w);
-    tiles.wait();
-    x.load(in, T, 0);
+    if constexpr (TILES::normed) {
+        gpu_trigger();
+        if (!tiles.p.watch.mask) gpu_wait();
+        x.watch(in, T, tiles.p.watch);
+    } else {
+        tiles.wait();
+        x.load(in, T, 0);
+    }
 #pragma unroll
     for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
     const float old = stores ? tiles.old(tile, row, t) : 0;
@@ -1287,15 +1396,18 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     gpu_put_part<ROWS>(parts->tile[0], sum);
     if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
     __syncthreads();
+    if (TILES::normed) gpu_wait();
     if (!stores) return;
     float rms = TILES::normed ? gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps()) : 1;
     tiles.store(tile, row, t, parts->tile[0], old, rms, true);
 }
 
-/* All of the block's tiles; see gpu_run_tiles. */
+/* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the kernel in front is nearly done. A single row is
+   asked for before their weights are, and after the wait only what was not there yet. */
 template <class F, int MINE, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
                                                     void *memory, gpu_parts *parts) {
+    enum { GUESS = TILES::normed && ROWS == 1 };
     typedef gpu_short<F, MINE, ROWS> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
@@ -1305,11 +1417,13 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     typename sizes::template columns<IN> x;
     float square[ROWS] = {}, rms = 1, unit[sizes::FACTORS];
     weights.place = tiles.place(tile);
+    if (GUESS) x.load(in, T, 0);
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    x.load(in, T, 0);
+    if constexpr (GUESS) x.load_missing(in, T, tiles.p.watch);
+    else x.load(in, T, 0);
     x.fill(in, T, operand, square);
     if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
 #pragma unroll
@@ -1355,6 +1469,7 @@ template <class IN> struct gpu_projection {
     float eps;
     size_t h_row;                /* elements of a row of h */
     gpu_soon soon;
+    gpu_mark mark, watch;        /* y's, and that of the rows */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
@@ -1387,7 +1502,10 @@ struct gpu_norm_rows {
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
         gpu_load8_constants(of->w, norm, col, cols);
 #pragma unroll
-        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
+        for (int t = 0; t < ROWS; t++) load_row(v[t], T, t, col);
+    }
+    __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
+        gpu_load8(v, x + (size_t)t * cols, col, t < T ? cols : 0);
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square) const {
 #pragma unroll
@@ -1407,6 +1525,7 @@ template <class IN> struct gpu_segment_tiles {
     const gpu_projection<IN> &p;
     const gpu_segment &s;
     const bool pairs;            /* an octet of w and the same of up, instead of two of w */
+    __device__ __forceinline__ int first() const { return (int)blockIdx.x - s.first_block; }
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
     __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
@@ -1431,7 +1550,7 @@ template <class IN> struct gpu_segment_tiles {
         float y = gpu_add_parts(part[row][t]) * rms;
         if (!pairs) {
             row += tile * TILE_ROWS;
-            if (real && row < s.w.rows) s.y[(size_t)t * s.w.rows + row] = old + y;
+            if (real && row < s.w.rows) gpu_tell(&s.y[(size_t)t * s.w.rows + row], old + y, p.mark);
         } else if (row < OCTET) {
             float up = gpu_add_parts(part[row + OCTET][t]) * rms;
             row += tile * OCTET;
@@ -1440,11 +1559,11 @@ template <class IN> struct gpu_segment_tiles {
     }
 };
 
-/* The segment that this block works on. */
-template <class IN> __device__ __forceinline__ const gpu_segment &gpu_segment_of(const gpu_projection<IN> &p) {
+/* Those of the segment that this block works on. */
+template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_of(const gpu_projection<IN> &p) {
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
-    return p.segment[i];
+    return {p, p.segment[i], p.segment[i].up.data != NULL};
 }
 
 template <class IN, int ROWS>
@@ -1453,18 +1572,17 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon);
-    const gpu_segment &s = gpu_segment_of(p);
-    const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
-    const int tile = (int)blockIdx.x - s.first_block;
-    const int real = (int)blockIdx.x >= p.rehearse;
+    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_matrix &w = tiles.s.w;
+    const int tile = tiles.first(), real = (int)blockIdx.x >= p.rehearse;
     gpu_ahead<ROWS> ahead;
-    ahead.nothing(s.w);
-    ahead.begin(tiles, tile, s.w);
-    switch (s.w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, s.w, p.T, dynamic, &parts, ahead, real, 1);
+    ahead.nothing(w);
+    ahead.begin(tiles, tile, w);
+    switch (w.type) {
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1);
     }
 }
 
@@ -1483,12 +1601,12 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon);
-    const gpu_segment &s = gpu_segment_of(p);
-    const gpu_segment_tiles<IN> tiles = {p, s, s.up.data != NULL};
-    const int tile = (int)blockIdx.x - s.first_block;
-    if (s.w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
-    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, p.T, tile, s.w, dynamic, &parts);
+    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_matrix &w = tiles.s.w;
+    const int tile = tiles.first();
+    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1587,18 +1705,20 @@ template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const mat
 }
 
 /* A projection of rms(x)(1 + norm), without segments yet. */
-static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
+static gpu_projection<gpu_norm_rows> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T,
+                                                         float eps) {
     gpu_projection<gpu_norm_rows> p;
     memset(&p, 0, sizeof p);
     p.T = T;
     p.cols = p.in.cols = cols;
     p.eps = eps;
+    p.watch = gpu_last_mark(q, GPU_MARKED_X);
     p.in.x = x;
     p.in.norm = norm;
     return p;
 }
 
-/* y = W x, or y += W x. */
+/* y = W x, or, of the residual, y += W x. */
 static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, const float *x, float *y, int T, int add) {
     gpu_projection<gpu_plain_rows> p;
     memset(&p, 0, sizeof p);
@@ -1606,6 +1726,7 @@ static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, cons
     p.cols = p.in.cols = w->cols;
     p.add = add;
     p.in.x = x;
+    if (add) p.mark = gpu_next_mark(q, stage, GPU_MARKED_X);
     gpu_add_segment(&p, w, y);
     gpu_launch_projection(q, stage, &p);
 }
@@ -2335,7 +2456,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
                              const deltanet_state *state, float *qkv, float *z, float *b, float *a) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *to[4] = {qkv, z, b, a};
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
     p.soon.from = (const char *)state->S;
     p.soon.bytes = (uint32_t)((const char *)state->log_decay - p.soon.from);
@@ -2356,6 +2477,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gp
     p.in.heads = s->value_heads;
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
+    p.mark = gpu_next_mark(q, GPU_OUT_PROJ, GPU_MARKED_X);
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_launch_projection(q, GPU_OUT_PROJ, &p);
 }
@@ -3528,7 +3650,7 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_atten
 /* norm_qkv on the GPU; without qg it leaves out the queries. */
 static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
                          float *qg, float *k, float *v) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->input_norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->input_norm, s->hidden, T, s->eps);
     if (qg) gpu_add_segment(&p, &w->q_proj, qg);
     gpu_add_segment(&p, &w->k_proj, k);
     gpu_add_segment(&p, &w->v_proj, v);
@@ -3739,6 +3861,7 @@ typedef struct gpu_moe {
     int h_row;
     gpu_soon soon;               /* of the kernel behind experts_down: which experts it needs is not known yet */
     int rehearse;                /* so many blocks do, the first */
+    gpu_mark logits, before, after;  /* router's, x's before and behind it; to watch for, both or none; the one to write */
     uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
@@ -3757,11 +3880,12 @@ static size_t gpu_h_size(const moe_shape *s) {
 /* norm_router: the logits of router and shared_expert_gate, and the shared expert's h, which no choice precedes. */
 static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
                             float *shared_gate, float *h) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, w->norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->norm, s->hidden, T, s->eps);
     gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
     p.segment[0].h = h;
     p.h_row = gpu_h_row(s);
+    p.mark = gpu_next_mark(q, GPU_ROUTER, GPU_MARKED_ROUTER);
     gpu_add_segment(&p, &w->router, router);
     gpu_add_segment(&p, &w->shared_expert_gate, shared_gate);
     gpu_launch_projection(q, GPU_ROUTER, &p);
@@ -3779,22 +3903,40 @@ __device__ __forceinline__ void gpu_sort8(uint32_t *key) {
     }
 }
 
-/* Row t's logit of an expert; behind the last one the least. Simulated overlap: of some every row has row 0's. */
-template <int ROWS> __device__ __forceinline__ float gpu_logit(const gpu_moe &p, int t, int expert) {
+/* Where row t's logit of an expert is. Simulated overlap: of some every row has row 0's. */
+template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_moe &p, int t, int expert) {
     const int row = ROWS > 1 && p.overlap && (uint32_t)(expert + 1) * 0x9e3779b1u < p.overlap ? 0 : t;
-    return expert < p.shape.experts ? __ldcg(p.router + (size_t)row * p.shape.experts + expert) : __uint_as_float(~0u);
+    return p.router + (size_t)row * p.shape.experts + expert;
 }
 
-/* One warp: the top_k best of row t's logits; lane r learns the expert that is the r-th. All blocks wait for it, so a round
-   is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. The
-   last bits of a key are not the logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value,
-   more than the sums resolve, counts as equal, and the lower index comes first. */
-template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, int t) {
+/* Row t's logits of experts lane, lane + 32, ..., when they are there; behind the last expert the least. */
+template <int LISTS, int ROWS>
+__device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const gpu_mark &mark, uint32_t (*key)[8]) {
+    uint32_t other;
+#pragma unroll 1
+    do {
+        if (mark.mask) gpu_hear_one(gpu_logit<ROWS>(p, t, 0), mark);
+        other = 0;
+#pragma unroll
+        for (int i = 0; i < 8 * LISTS; i++) {
+            const int expert = i * 32 + (int)threadIdx.x % 32;
+            key[i / 8][i % 8] = ~0u;
+            if (expert >= p.shape.experts) continue;
+            key[i / 8][i % 8] = __float_as_uint(gpu_hear(gpu_logit<ROWS>(p, t, expert)));
+            other |= key[i / 8][i % 8] ^ mark.bits;
+        }
+    } while (__any_sync(~0u, other & mark.mask));
+}
+
+/* One warp: the top_k best of a row's logits; lane r learns the expert that is the r-th. All blocks wait for it, so a round
+   is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. key:
+   the logits, which become keys that are ordered like the floats. The last bits of a key are not the logit's but tell the
+   lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts as equal, and the
+   lower index comes first. */
+template <int LISTS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
     enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32;
-    uint32_t key[LISTS][8], chosen = 0, lanes_with_it = 1;  /* keys are ordered like the floats */
-#pragma unroll
-    for (int i = 0; i < MINE; i++) key[i / 8][i % 8] = __float_as_uint(gpu_logit<ROWS>(p, t, i * 32 + lane));
+    uint32_t chosen = 0, lanes_with_it = 1;
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
@@ -3840,12 +3982,20 @@ __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
     __syncthreads();
 }
 
+/* The same, of row t's logits, which are there. */
+template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const gpu_moe &p, int t) {
+    const gpu_mark none = {0, 0};
+    uint32_t key[LISTS][8];
+    gpu_hear_logits<LISTS, ROWS>(p, t, none, key);
+    return gpu_choose<LISTS>(p, key);
+}
+
 /* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. Leaves the
    weights for later; a lane learns which expert it has chosen, and where that is in the list. */
 template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     if (t < p.T) {
-        expert = p.shape.experts <= 256 ? gpu_choose<1, ROWS>(p, t) : gpu_choose<GPU_EXPERTS / 256, ROWS>(p, t);
+        expert = p.shape.experts <= 256 ? gpu_choose_of<1, ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, ROWS>(p, t);
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
@@ -3919,7 +4069,7 @@ template <int ROWS> struct gpu_up_tiles {
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* the weights: not needed before the first sum is */
         if (t >= p.T) return;
-        float weight = gpu_weigh(gpu_logit<ROWS>(p, t, chosen), p.shape.top_k);
+        float weight = gpu_weigh(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
@@ -3975,7 +4125,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
 
 /* The same for eight experts a row, of at most 256, and 2,048 columns of FP8, in straight lines like the quick projections.
    Every warp knows the routing in its registers: lane 8 t + r has the r-th best expert of row t. A rehearsal goes as far as
-   that. */
+   that. No weights are on their way before, so the logits are watched for, and x by the warps that do not choose; those that
+   do know it complete when they have the logits. */
 enum { GPU_EIGHT = 8, GPU_UP_GROUPS = 4 };                  /* experts of a row; a warp's groups of 2,048 columns */
 
 struct gpu_picked {
@@ -3984,12 +4135,13 @@ struct gpu_picked {
     float weight;
 };
 
-/* shared: room for the experts of all rows. */
-template <int ROWS> __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, int (*shared)[GPU_EIGHT]) {
+/* key: in warp t row t's logits; shared: room for the experts of all rows. */
+template <int ROWS>
+__device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_t (*key)[8], int (*shared)[GPU_EIGHT]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
     gpu_picked is = {t < (ROWS == 1 ? 1 : p.T), 0, 0, 0, 0};
     if (warp < (ROWS == 1 ? 1 : p.T)) {
-        int expert = gpu_choose<1, ROWS>(p, warp);
+        int expert = gpu_choose<1>(p, key);
         if (lane < GPU_EIGHT) shared[warp][lane] = expert;
     }
     __syncthreads();
@@ -4019,6 +4171,7 @@ __device__ __forceinline__ float gpu_weigh_eight(float logit) {
 /* As gpu_publish. */
 __device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_picked &picked) {
     const int lane = threadIdx.x % 32;
+    gpu_wait();
     if (blockIdx.x == gridDim.x - 1) {
         uint32_t who = __match_any_sync(~0u, picked.is ? picked.listed : -1);
         int rows = 0;
@@ -4050,14 +4203,23 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     sizes weights;
     typename sizes::template columns<gpu_norm_rows> x;
     gpu_picked picked;
+    const bool chooses = (int)threadIdx.x < 32 * T;
     float square[ROWS] = {}, rms = 1;
+    uint32_t key[1][8];
     int tile = (int)blockIdx.x;
     gpu_prefetch_share(p.soon);
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
-        if (real) gpu_wait();
-        x.load(in, T, 0);
-        picked = gpu_pick_experts<ROWS>(p, experts);
+        const gpu_mark logits = {real ? p.logits.mask : 0, p.logits.bits};
+        const gpu_mark of_x = {real ? p.before.mask : 0, p.before.bits};
+        if (real && !logits.mask) gpu_wait();
+        if (chooses) {
+            gpu_hear_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
+            x.load(in, T, 0);
+        } else {
+            x.watch(in, T, of_x);
+        }
+        picked = gpu_pick_experts<ROWS>(p, key, experts);
         if (!real) __syncthreads();
     }
     const int tiles = picked.count * p.gate.octets;
@@ -4077,7 +4239,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     x.fill(in, T, operand, square);
     gpu_put_squares<ROWS>(&parts, square);
     if (threadIdx.x < 32) gpu_publish_picked(p, picked);
-    picked.weight = gpu_weigh_eight(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert));
+    picked.weight = gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
     const float unit = weights.unit(operand, 0);
 #pragma unroll 1
     for (int n = 0; tile < tiles; n++) {
@@ -4093,7 +4255,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
         }
         gpu_put_part<ROWS>(parts.tile[n % 2], sum);
         __syncthreads();
-        if (n == 0) rms = gpu_rms_factor(&parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+        if (n == 0) {
+            gpu_wait();
+            rms = gpu_rms_factor(&parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+        }
         if (n % TURNS == turn) {
             const uint32_t who = gpu_who_picked(picked, i) >> t * GPU_EIGHT & 0xff;
             const float weight = __shfl_sync(~0u, picked.weight, t * GPU_EIGHT + __ffs((int)who) - 1);
@@ -4348,7 +4513,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     gpu_down_all<ROWS>(p, &uses, tile, dynamic, sum);
     gpu_put_part<ROWS>(parts.tile[0], sum);
     __syncthreads();
-    if (x) *x = old + gpu_add_parts(parts.tile[0][out % TILE_OUT][t]);
+    if (x) gpu_tell(x, old + gpu_add_parts(parts.tile[0][out % TILE_OUT][t]), p.after);
 }
 
 /* The same for one row and eight experts of GPU_WIDE columns, all of one format: a quicker way to the same sums in the same
@@ -4445,7 +4610,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     }
     gpu_put_part<1>(parts, sum);
     __syncthreads();
-    if (stores) p.x[row] = old + gpu_add_parts(parts[threadIdx.x][0]);
+    if (stores) gpu_tell(&p.x[row], old + gpu_add_parts(parts[threadIdx.x][0]), p.after);
 }
 
 /* The same for two rows, or three and four, in FP8. A warp has one group of every entry, and a slot of its operand for each
@@ -4581,7 +4746,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     }
     gpu_put_part<ROWS>(parts, sum);
     __syncthreads();
-    if (stores) p.x[t * p.shape.hidden + row] = old + gpu_add_parts(parts[threadIdx.x % TILE_ROWS][t]);
+    if (stores) gpu_tell(&p.x[t * p.shape.hidden + row], old + gpu_add_parts(parts[threadIdx.x % TILE_ROWS][t]), p.after);
 }
 
 /* The kernel of experts_down that is made for these sizes, and its shared memory; NULL: there is none. */
@@ -4632,6 +4797,10 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     }
     int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.octets);
     p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
+    p->logits = gpu_last_mark(q, GPU_MARKED_ROUTER);
+    p->before = gpu_last_mark(q, GPU_MARKED_X);
+    if (!p->before.mask) p->logits = p->before;
+    p->after = gpu_next_mark(q, GPU_DOWN, GPU_MARKED_X);
     gpu_share_soon(&p->soon, blocks);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, up_bytes, p);
     gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
@@ -4651,7 +4820,7 @@ static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, fl
 /* logits = lm_head rms(x)(1 + norm): the norm is a prologue here. */
 static void gpu_head(gpu_queue *q, const matrix *lm_head, const float *norm, const float *x, int T, float eps,
                      float *logits) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(x, norm, lm_head->cols, T, eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, norm, lm_head->cols, T, eps);
     gpu_add_segment(&p, lm_head, logits);
     gpu_launch_projection(q, GPU_HEAD, &p);
 }
