@@ -45,8 +45,8 @@ else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
-	    -ffp-contract=fast) -x cu -c engine.cu -o $@ >$(BUILD)/kernels 2>&1; code=$$?; \
-	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels >&2; exit $$code
+	    -ffp-contract=fast) -x cu -c engine.cu -o $@ >$(BUILD)/kernels.txt 2>&1; code=$$?; \
+	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels.txt >&2; exit $$code
 endif
 
 # What the library is built by and for; changes when that does.
@@ -122,7 +122,7 @@ dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 
 # make check-kernels: prints what each kernel takes of every GPU that was built for, fails on spills and the like
 check-kernels: $(BUILD)/engine.o
-	tools/check_kernels.sh $(if $(strip $(NVCC)),$(BUILD)/kernels,$(error make check-kernels needs nvcc))
+	tools/check_kernels.sh $(if $(strip $(NVCC)),$(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
