@@ -768,7 +768,7 @@ static void test_fixture(const mote_model *m, int i, int thorough) {
     static const int kinds[] = {GREEDY, HOT, PENALTIES};
     for (int k = 0; k < 3; k++)
         if (thorough || k == i) test_answer(m, some_ids, 5, kinds[k], thorough);
-    test_random_use(m, thorough ? 300 : 60);
+    test_random_use(m, thorough ? 300 : test_brief ? 20 : 60);
 }
 
 // A distribution of the bundled model in which some drafts are accepted and some are not.
