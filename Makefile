@@ -5,6 +5,10 @@ CXX    = c++
 CFLAGS = -O3
 BUILD  = build
 
+# A product and a sum may become one operation. With clang within an expression only: beyond, it does so for one token row and
+# not for several, and a row's result would depend on the rows beside it.
+CONTRACT := -ffp-contract=$(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),on,fast)
+
 # With the CUDA compiler the library is built for the CPU and for GPUs, without it for the CPU alone: `make NVCC=` does
 # not look for it. The program starts on any machine, with or without a GPU, its driver or the CUDA libraries.
 NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
@@ -40,7 +44,7 @@ $(MOTE): main.c engine.h $(BUILD)/engine.o            # make: the program, ./mot
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
-	$(CC) $(WARN) $(CFLAGS) -ffp-contract=fast -x c -c engine.cu -o $@
+	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
@@ -75,7 +79,7 @@ test: $(MOTE) $(SUITE) $(DATA)
 
 # A test includes the parts of the library it looks into.
 $(BUILD)/test_%: tests/test_%.c tests/test.h tests/api.h $(LIBRARY) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) -ffp-contract=fast -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
 
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build
@@ -88,12 +92,18 @@ sanitize:
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DBRIEF' \
 	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
 
-# make valgrind: the tests again under valgrind (uninitialised memory), without the large data and the many answers; of
-# the program one conversation
+# make memory: what computes, again with every use of uninitialised memory caught (needs clang)
+memory:
+	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= LIBEDIT= CC=clang \
+	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DBRIEF' \
+	    SUITE='$$(filter %/test_engine %/test_kernels %/test_speculation,$$(TESTS))'
+
+# make valgrind: what looks into files, text and arithmetic again under valgrind, which sees uninitialised memory and leaks in
+# any code, without the large data; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -141,5 +151,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat test sanitize valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
+.PHONY: ALWAYS chat test sanitize memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
 .DELETE_ON_ERROR:
