@@ -458,9 +458,9 @@ static void rotate(float *x, const float *angles, int dim) {
    chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
    stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
    for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
-   before that (but see gpu_trigger and gpu_mark). Every kernel waits, also one that needs nothing, so that "all before me is complete"
-   holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device memory
-   (gpu_step). */
+   before that (but see gpu_trigger and gpu_mark). Every kernel waits, also one that needs nothing, so that "all before me is
+   complete" holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device
+   memory (gpu_step). */
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -598,9 +598,10 @@ __device__ __forceinline__ void gpu_trigger() {
    asked for. Where that counts, a kernel asks for the values themselves until they are there: a float that is handed on in
    this way has a mark in its last two bits, a new one each time it is written. (So do the flags in NCCL's LL protocol,
    one beside every four bytes.) The rules:
-   - What is marked is stored after the writer's gpu_wait. So who has seen it knows that all before the writer is complete
-     (and asks the second-level cache, where that is).
-   - The reader calls gpu_wait, too, but later: before it stores anything.
+   - x is stored after the writer's gpu_wait. So who has seen all of x knows that all before the writer is complete (and
+     asks the second-level cache, where that is), and that the writer has read all it reads. Then norm_router may store the
+     logits and the shared expert's h; who has seen all logits knows that x is complete.
+   - The reader calls gpu_wait, too, but later: before it stores anything else, and before it ends.
    - Two bits are enough. experts_up triggers behind its wait, so a kernel that runs knows norm_router of the layer before
      complete, and since then the logits have been written once and x twice at most.
    - Nobody watches for what is written for the first time in a step: whatever was there before may look like it. */
@@ -1262,7 +1263,8 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 
 /* Whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
    on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their way, and x comes
-   late. There is no rehearsal, which would be such a loop. ROWS: 1, 2 or 4 token rows; what is not there counts as zeros. */
+   late. So nothing of that is rehearsed, which would take such a loop. ROWS: 1, 2 or 4 token rows; what is not there counts
+   as zeros. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
     enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors a register of a warp holds */
@@ -1354,7 +1356,11 @@ template <class F, int MINE, int ROWS> struct gpu_short {
 /* The block's only tile. EARLY of its groups are asked for before the wait: all of them would keep the kernel in front from
    what it needs. With several rows the rest is asked for when their x has left its registers. Rows that are normalised are
    x, which is marked: they are watched for. These blocks come so early that their weights are there before x, and the loop
-   costs nothing. */
+   costs nothing.
+
+   norm_router, for whose logits all of experts_up watches, stores before its wait, which has yet to come: a kernel that
+   ends is to mean that those in front have. With one row it also rehearses storing: the first time in a launch, that takes
+   0.9 us instead of 0.2. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
                                                  void *memory, gpu_parts *parts) {
@@ -1366,40 +1372,56 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     const bool stores = t < (ROWS == 1 ? 1 : T);
     sizes weights;
     typename sizes::template columns<IN> x;
-    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS];
-    weights.place = tiles.place(tile);
-    if (LATE && threadIdx.x == 0) {
-        gpu_prefetch(weights.place.data[0], (uint32_t)(w.groups * PIECE));
-        gpu_prefetch(weights.place.data[1], (uint32_t)(w.groups * PIECE));
-    }
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0;
+    auto multiply = [&]() {
+        weights.place = tiles.place(tile);
+        if (LATE && threadIdx.x == 0) {
+            gpu_prefetch(weights.place.data[0], (uint32_t)(w.groups * PIECE));
+            gpu_prefetch(weights.place.data[1], (uint32_t)(w.groups * PIECE));
+        }
 #pragma unroll
-    for (int j = 0; j < EARLY; j++) weights.load(j);
-    weights.load_scale(w);
-    if constexpr (TILES::normed) {
-        gpu_trigger();
-        if (!tiles.p.watch.mask) gpu_wait();
-        x.watch(in, T, tiles.p.watch);
+        for (int j = 0; j < EARLY; j++) weights.load(j);
+        weights.load_scale(w);
+        if constexpr (TILES::normed) {
+            gpu_trigger();
+            if (!tiles.p.watch.mask) gpu_wait();
+            x.watch(in, T, tiles.p.watch);
+        } else {
+            tiles.wait();
+            x.load(in, T, 0);
+        }
+#pragma unroll
+        for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
+        old = stores ? tiles.old(tile, row, t) : 0;
+        x.fill(in, T, operand, square);
+#pragma unroll
+        for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
+#pragma unroll
+        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.unit(operand, k);
+#pragma unroll
+        for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
+        gpu_put_part<ROWS>(parts->tile[0], sum);
+        if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
+    };
+    auto store = [&](bool real) {
+        float rms = TILES::normed ? gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps()) : 1;
+        tiles.store(tile, row, t, parts->tile[0], old, rms, real);
+    };
+    if constexpr (TILES::router) {
+#pragma unroll 1
+        for (int real = ROWS > 1 || (int)blockIdx.x >= tiles.p.rehearse; real < 2; real++) {
+            if (real) multiply();
+            __syncthreads();
+            if (stores) store(real);
+            if (!real) __syncthreads();
+        }
+        gpu_wait();
     } else {
-        tiles.wait();
-        x.load(in, T, 0);
+        multiply();
+        __syncthreads();
+        if (TILES::normed) gpu_wait();
+        if (stores) store(true);
     }
-#pragma unroll
-    for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
-    const float old = stores ? tiles.old(tile, row, t) : 0;
-    x.fill(in, T, operand, square);
-#pragma unroll
-    for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
-#pragma unroll
-    for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.unit(operand, k);
-#pragma unroll
-    for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
-    gpu_put_part<ROWS>(parts->tile[0], sum);
-    if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
-    __syncthreads();
-    if (TILES::normed) gpu_wait();
-    if (!stores) return;
-    float rms = TILES::normed ? gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps()) : 1;
-    tiles.store(tile, row, t, parts->tile[0], old, rms, true);
 }
 
 /* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the kernel in front is nearly done. A single row is
@@ -1474,12 +1496,12 @@ template <class IN> struct gpu_projection {
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end; at_once: how often eight columns a lane asks for
-   before it uses the first; blocks: that fit a multiprocessor with four rows. */
+/* Prologues. normed: the root mean square is divided out at the end; router: of norm_router; at_once: how often eight columns
+   a lane asks for before it uses the first; blocks: that fit a multiprocessor with four rows. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, blocks = 2 };
+    enum { normed = 0, router = 0, blocks = 2 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
@@ -1494,7 +1516,7 @@ struct gpu_plain_rows {
 
 /* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
 struct gpu_norm_rows {
-    enum { normed = 1, blocks = 2 };
+    enum { normed = 1, router = 0, blocks = 2 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return 1; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
@@ -1519,9 +1541,14 @@ struct gpu_norm_rows {
     void select(int t) { x += (size_t)t * cols; }
 };
 
+/* Prologue of norm_router: the same, but see gpu_run_one_tile. */
+struct gpu_router_rows : gpu_norm_rows {
+    enum { router = 1 };
+};
+
 /* The tiles of one segment that this block has. */
 template <class IN> struct gpu_segment_tiles {
-    enum { normed = IN::normed, routed = 0 };
+    enum { normed = IN::normed, router = IN::router, routed = 0 };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
     const bool pairs;            /* an octet of w and the same of up, instead of two of w */
@@ -1595,9 +1622,9 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 
 /* The same where all segments are of the sizes below (see gpu_is_quick). */
 template <class IN, int ROWS>
-__global__ void __maxnreg__(IN::normed && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+__global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
-    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 && GPU_FEW_REGISTERS < 128 ? 8 : EARLY };
+    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 && (IN::router || GPU_FEW_REGISTERS < 128) ? 8 : EARLY };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon);
@@ -1705,9 +1732,9 @@ template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const mat
 }
 
 /* A projection of rms(x)(1 + norm), without segments yet. */
-static gpu_projection<gpu_norm_rows> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T,
-                                                         float eps) {
-    gpu_projection<gpu_norm_rows> p;
+template <class IN>
+static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T, float eps) {
+    gpu_projection<IN> p;
     memset(&p, 0, sizeof p);
     p.T = T;
     p.cols = p.in.cols = cols;
@@ -2412,7 +2439,7 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
 struct gpu_gated_rows {
-    enum { normed = 0, blocks = 1 };
+    enum { normed = 0, router = 0, blocks = 1 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     const float *o, *squares;    /* [T][cols], [T][heads][room] */
     int cols, heads, room;
@@ -2456,7 +2483,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
                              const deltanet_state *state, float *qkv, float *z, float *b, float *a) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *to[4] = {qkv, z, b, a};
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->input_norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
     p.soon.from = (const char *)state->S;
     p.soon.bytes = (uint32_t)((const char *)state->log_decay - p.soon.from);
@@ -3650,7 +3677,7 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_atten
 /* norm_qkv on the GPU; without qg it leaves out the queries. */
 static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
                          float *qg, float *k, float *v) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->input_norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
     if (qg) gpu_add_segment(&p, &w->q_proj, qg);
     gpu_add_segment(&p, &w->k_proj, k);
     gpu_add_segment(&p, &w->v_proj, v);
@@ -3861,7 +3888,7 @@ typedef struct gpu_moe {
     int h_row;
     gpu_soon soon;               /* of the kernel behind experts_down: which experts it needs is not known yet */
     int rehearse;                /* so many blocks do, the first */
-    gpu_mark logits, before, after;  /* router's, x's before and behind it; to watch for, both or none; the one to write */
+    gpu_mark logits, after;      /* to watch for: router's; to write: x's */
     uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
@@ -3880,7 +3907,7 @@ static size_t gpu_h_size(const moe_shape *s) {
 /* norm_router: the logits of router and shared_expert_gate, and the shared expert's h, which no choice precedes. */
 static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
                             float *shared_gate, float *h) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, w->norm, s->hidden, T, s->eps);
+    gpu_projection<gpu_router_rows> p = gpu_norm_projection<gpu_router_rows>(q, x, w->norm, s->hidden, T, s->eps);
     gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
     p.segment[0].h = h;
@@ -3928,12 +3955,12 @@ __device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const g
     } while (__any_sync(~0u, other & mark.mask));
 }
 
-/* One warp: the top_k best of a row's logits; lane r learns the expert that is the r-th. All blocks wait for it, so a round
-   is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the head of one. key:
-   the logits, which become keys that are ordered like the floats. The last bits of a key are not the logit's but tell the
-   lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve, counts as equal, and the
-   lower index comes first. */
-template <int LISTS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
+/* One warp: the top_k best (TOP, if not 0) of a row's logits; lane r learns the expert that is the r-th. All blocks wait for
+   it, so a round is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the
+   head of one. key: the logits, which become keys that are ordered like the floats. The last bits of a key are not the
+   logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve,
+   counts as equal, and the lower index comes first. */
+template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
     enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
@@ -3944,8 +3971,8 @@ template <int LISTS> __device__ __forceinline__ int gpu_choose(const gpu_moe &p,
     }
 #pragma unroll
     for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
-#pragma unroll 1
-    for (int r = 0; r < p.shape.top_k; r++) {
+#pragma unroll TOP ? TOP : 1
+    for (int r = 0; r < (TOP ? TOP : p.shape.top_k); r++) {
         uint32_t best = key[0][0];
 #pragma unroll
         for (int s = 1; s < LISTS; s++) best = max(best, key[s][0]);
@@ -4125,8 +4152,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
 
 /* The same for eight experts a row, of at most 256, and 2,048 columns of FP8, in straight lines like the quick projections.
    Every warp knows the routing in its registers: lane 8 t + r has the r-th best expert of row t. A rehearsal goes as far as
-   that. No weights are on their way before, so the logits are watched for, and x by the warps that do not choose; those that
-   do know it complete when they have the logits. */
+   that. No weights are on their way before, so the logits are watched for. Who has them knows that x is complete; the warps
+   that do not choose are told by those that do, at a barrier, as all that watch slow down what they watch for. */
 enum { GPU_EIGHT = 8, GPU_UP_GROUPS = 4 };                  /* experts of a row; a warp's groups of 2,048 columns */
 
 struct gpu_picked {
@@ -4141,16 +4168,22 @@ __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
     gpu_picked is = {t < (ROWS == 1 ? 1 : p.T), 0, 0, 0, 0};
     if (warp < (ROWS == 1 ? 1 : p.T)) {
-        int expert = gpu_choose<1>(p, key);
+        int expert = gpu_choose<1, GPU_EIGHT>(p, key);
         if (lane < GPU_EIGHT) shared[warp][lane] = expert;
     }
     __syncthreads();
     is.expert = is.is ? shared[t][lane % GPU_EIGHT] : 0;
+    if constexpr (ROWS == 1) {                              /* all are different */
+        is.count = GPU_EIGHT;
 #pragma unroll
-    for (int w = 0; w < 256 / 32; w++) {                    /* bit set of the experts */
-        uint32_t bit = 1u << is.expert % 32, set = __reduce_or_sync(~0u, is.is && is.expert / 32 == w ? bit : 0);
-        is.listed += w > is.expert / 32 ? 0 : __popc(w < is.expert / 32 ? set : set & (bit - 1));
-        is.count += __popc(set);
+        for (int i = 0; i < GPU_EIGHT; i++) is.listed += shared[0][i] < is.expert;
+    } else {
+#pragma unroll
+        for (int w = 0; w < 256 / 32; w++) {                /* bit set of the experts */
+            uint32_t bit = 1u << is.expert % 32, set = __reduce_or_sync(~0u, is.is && is.expert / 32 == w ? bit : 0);
+            is.listed += w > is.expert / 32 ? 0 : __popc(w < is.expert / 32 ? set : set & (bit - 1));
+            is.count += __popc(set);
+        }
     }
     return is;
 }
@@ -4211,14 +4244,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
 #pragma unroll 1
     for (int real = tile >= p.rehearse; real < 2; real++) {
         const gpu_mark logits = {real ? p.logits.mask : 0, p.logits.bits};
-        const gpu_mark of_x = {real ? p.before.mask : 0, p.before.bits};
         if (real && !logits.mask) gpu_wait();
         if (chooses) {
             gpu_hear_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
-            x.load(in, T, 0);
+            asm volatile("bar.arrive 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
         } else {
-            x.watch(in, T, of_x);
+            asm volatile("bar.sync 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
         }
+        x.load(in, T, 0);
         picked = gpu_pick_experts<ROWS>(p, key, experts);
         if (!real) __syncthreads();
     }
@@ -4798,8 +4831,6 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.octets);
     p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
     p->logits = gpu_last_mark(q, GPU_MARKED_ROUTER);
-    p->before = gpu_last_mark(q, GPU_MARKED_X);
-    if (!p->before.mask) p->logits = p->before;
     p->after = gpu_next_mark(q, GPU_DOWN, GPU_MARKED_X);
     gpu_share_soon(&p->soon, blocks);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, up_bytes, p);
@@ -4820,7 +4851,7 @@ static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, fl
 /* logits = lm_head rms(x)(1 + norm): the norm is a prologue here. */
 static void gpu_head(gpu_queue *q, const matrix *lm_head, const float *norm, const float *x, int T, float eps,
                      float *logits) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(q, x, norm, lm_head->cols, T, eps);
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, norm, lm_head->cols, T, eps);
     gpu_add_segment(&p, lm_head, logits);
     gpu_launch_projection(q, GPU_HEAD, &p);
 }
