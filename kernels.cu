@@ -663,6 +663,15 @@ __device__ __forceinline__ void gpu_hear_one(const float *at, const gpu_mark &ma
     while (gpu_missing(&x, 1, mark));
 }
 
+/* A barrier of the block's at which only some warps wait: the others say that they have come, and go on. */
+__device__ __forceinline__ void gpu_arrive() {
+    asm volatile("bar.arrive 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
+}
+
+__device__ __forceinline__ void gpu_await_arrival() {
+    asm volatile("bar.sync 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
+}
+
 /* Sum over a warp, the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);
@@ -1624,7 +1633,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 template <class IN, int ROWS>
 __global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
-    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 && (IN::router || GPU_FEW_REGISTERS < 128) ? 8 : EARLY };
+    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 ? 8 : EARLY };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) gpu_parts parts;
     gpu_prefetch_share(p.soon);
@@ -1638,9 +1647,9 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* How many blocks rehearse (not of the quick projections), the first ones: as a rule the first on each multiprocessor,
-   which come early. Who else does, and who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and
-   with several rows most take longer. */
+/* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
+   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. Of
+   the quick projections only norm_router's do, their last part. */
 static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
     if (!q->dependent) return 0;
     if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
@@ -3936,13 +3945,15 @@ template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_
     return p.router + (size_t)row * p.shape.experts + expert;
 }
 
-/* Row t's logits of experts lane, lane + 32, ..., when they are there; behind the last expert the least. */
+/* Row t's logits of experts lane, lane + 32, ..., when they are there; behind the last expert the least. Blocks that come
+   late find them there at once. With several rows, so many watch for one that they share out which: each is in eight lines. */
 template <int LISTS, int ROWS>
 __device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const gpu_mark &mark, uint32_t (*key)[8]) {
-    uint32_t other;
+    const int one = ROWS == 1 ? 0 : min((int)blockIdx.x % 8 * 32, p.shape.experts - 1);
+    uint32_t other = 0;
 #pragma unroll 1
     do {
-        if (mark.mask) gpu_hear_one(gpu_logit<ROWS>(p, t, 0), mark);
+        if (other) gpu_hear_one(gpu_logit<ROWS>(p, t, one), mark);
         other = 0;
 #pragma unroll
         for (int i = 0; i < 8 * LISTS; i++) {
@@ -3952,7 +3963,8 @@ __device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const g
             key[i / 8][i % 8] = __float_as_uint(gpu_hear(gpu_logit<ROWS>(p, t, expert)));
             other |= key[i / 8][i % 8] ^ mark.bits;
         }
-    } while (__any_sync(~0u, other & mark.mask));
+        other = __any_sync(~0u, other & mark.mask);
+    } while (other);
 }
 
 /* One warp: the top_k best (TOP, if not 0) of a row's logits; lane r learns the expert that is the r-th. All blocks wait for
@@ -4247,9 +4259,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
         if (real && !logits.mask) gpu_wait();
         if (chooses) {
             gpu_hear_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
-            asm volatile("bar.arrive 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
+            gpu_arrive();
         } else {
-            asm volatile("bar.sync 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
+            gpu_await_arrival();
         }
         x.load(in, T, 0);
         picked = gpu_pick_experts<ROWS>(p, key, experts);
@@ -4593,29 +4605,35 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         float unit = gpu_unit<F>(from);
         if (there) gpu_put_columns<F, 1>(operand, part / sizes::LANES, part % sizes::LANES, 0, from, unit);
     };
-    auto load = [&](int j, int round) {
-        int item = round * ROUND + j;
-        const char *at = data[item / MINE] + ((warp * MINE + item % MINE) * PIECE + lane * 16);
+    auto load_group = [&](int j, const char *entry, int group) {
+        const char *at = entry + ((warp * MINE + group) * PIECE + lane * 16);
         raw[j][0] = __ldcs((const uint4 *)at);
         raw[j][1] = __ldcs((const uint4 *)(at + octet));
+    };
+    auto load = [&](int j, int round) {
+        int item = round * ROUND + j;
+        load_group(j, data[item / MINE], item % MINE);
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the octets share it */
         int item = round * ROUND + lane;
         if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.group_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < GPU_NINE ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
+    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.groups * PIECE);          /* bytes of an entry before the tile */
+#pragma unroll
+    for (int j = 0; j < MINE; j++) load_group(j, p.shared_down.data + before, j);          /* before the routing is there */
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     get(shared, lane % sizes::EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
     const float old = stores ? __ldcg(p.x + row) : 0;
     if (threadIdx.x < GPU_NINE) {
         const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
-        data[threadIdx.x] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.groups * PIECE);
+        data[threadIdx.x] = w.data + shift + before;
         scales[threadIdx.x] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
     }
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < sizes::EARLY; j++) load(j, 0);
+    for (int j = MINE; j < sizes::EARLY; j++) load(j, 0);
     load_scale(0);
     gpu_wait();
     get(now, 8 + lane);
