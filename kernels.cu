@@ -3946,7 +3946,8 @@ template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_
 }
 
 /* Row t's logits of experts lane, lane + 32, ..., when they are there; behind the last expert the least. Blocks that come
-   late find them there at once. With several rows, so many watch for one that they share out which: each is in eight lines. */
+   late find them there at once, the others watch for one of them: with several rows not all for the same one, which is in
+   one of eight lines of memory. */
 template <int LISTS, int ROWS>
 __device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const gpu_mark &mark, uint32_t (*key)[8]) {
     const int one = ROWS == 1 ? 0 : min((int)blockIdx.x % 8 * 32, p.shape.experts - 1);
