@@ -1113,7 +1113,7 @@ __device__ __forceinline__ void gpu_fill(const IN &in, int T, int first, int cou
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
-            in.template finish<ROWS>(v[n], &more[n], square);
+            in.template finish<ROWS>(v[n], &more[n], square, false);
 #pragma unroll
             for (int t = 0; t < ROWS; t++)
                 if (ROWS == 1 || t < T) unit[n][t] = gpu_unit<F>(v[n][t]);
@@ -1272,8 +1272,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 
 /* Whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
    on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their way, and x comes
-   late. So nothing of that is rehearsed, which would take such a loop. ROWS: 1, 2 or 4 token rows; what is not there counts
-   as zeros. */
+   late. So nothing of that is rehearsed, which would take such a loop. ROWS is the number of token rows, T, exactly. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
     enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors a register of a warp holds */
@@ -1300,45 +1299,44 @@ template <class F, int MINE, int ROWS> struct gpu_short {
         __device__ __forceinline__ static int column(int part) {
             return first() * COLS + (part * 32 + (int)threadIdx.x % 32) * 8;
         }
-        __device__ __forceinline__ void load(const IN &in, int T, int from) {
+        __device__ __forceinline__ void load(const IN &in, int from) {
 #pragma unroll
-            for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], T, column(from + n));
+            for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], ROWS, column(from + n));
         }
         /* Once more what was not there yet; all of it if it has no mark. Without a branch. */
-        __device__ __forceinline__ void load_missing(const IN &in, int T, const gpu_mark &mark) {
+        __device__ __forceinline__ void load_missing(const IN &in, const gpu_mark &mark) {
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
 #pragma unroll
                 for (int t = 0; t < ROWS; t++)
-                    if (!mark.mask || gpu_missing(v[n][t], 8, mark)) in.load_row(v[n][t], T, t, column(n));
+                    if (!mark.mask || gpu_missing(v[n][t], 8, mark)) in.load_row(v[n][t], ROWS, t, column(n));
         }
         /* Is something missing, on any lane? */
-        __device__ __forceinline__ bool missing(int T, const gpu_mark &mark) const {
+        __device__ __forceinline__ bool missing(const gpu_mark &mark) const {
             uint32_t other = 0;
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
 #pragma unroll
-                for (int t = 0; t < ROWS; t++)
-                    if (ROWS == 1 || t < T) other |= gpu_missing(v[n][t], 8, mark);
+                for (int t = 0; t < ROWS; t++) other |= gpu_missing(v[n][t], 8, mark);
             return __any_sync(~0u, other);
         }
         /* Loads them when they are there. */
-        __device__ __forceinline__ void watch(const IN &in, int T, const gpu_mark &mark) {
-            load(in, T, 0);
+        __device__ __forceinline__ void watch(const IN &in, const gpu_mark &mark) {
+            load(in, 0);
 #pragma unroll 1
-            while (missing(T, mark)) {
+            while (missing(mark)) {
                 gpu_hear_one(in.x + first() * COLS, mark);
-                load(in, T, 0);
+                load(in, 0);
             }
         }
-        __device__ __forceinline__ void fill(const IN &in, int T, const gpu_operand &to, float *square) {
+        __device__ __forceinline__ void fill(const IN &in, const gpu_operand &to, float *square) {
 #pragma unroll
             for (int from = 0; from < PARTS; from += AT_ONCE) {
-                if (from) load(in, T, from);
+                if (from) load(in, from);
 #pragma unroll
                 for (int n = 0; n < AT_ONCE; n++) {
                     int part = (from + n) * 32 + threadIdx.x % 32;
-                    in.template finish<ROWS>(v[n], &more[n], square);
+                    in.template finish<ROWS>(v[n], &more[n], square, true);
 #pragma unroll
                     for (int t = 0; t < ROWS; t++) {
                         float unit = gpu_unit<F>(v[n][t]);
@@ -1349,9 +1347,9 @@ template <class F, int MINE, int ROWS> struct gpu_short {
             __syncwarp();
         }
     };
-    /* Of group piece(k), row lane % ROWS. */
+    /* Of group piece(k), row lane % 16 % ROWS. */
     __device__ __forceinline__ float unit(const gpu_operand &x, int k) const {
-        return F::half && piece(k) < MINE ? x.unit[(first() + piece(k)) * ROWS + threadIdx.x % ROWS] : 0;
+        return F::half && piece(k) < MINE ? x.unit[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
     }
     /* sum += group j of the tile times x. */
     __device__ __forceinline__ void multiply(int j, const uint4 *fragments, const float *factor, float *sum) const {
@@ -1371,14 +1369,14 @@ template <class F, int MINE, int ROWS> struct gpu_short {
    ends is to mean that those in front have. With one row it also rehearses storing: the first time in a launch, that takes
    0.9 us instead of 0.2. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
-__device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
+__device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, gpu_parts *parts) {
     typedef gpu_short<F, MINE, ROWS> sizes;
-    enum { LATE = ROWS > 1 };
+    enum { LATE = ROWS > 1, OLD = !TILES::normed };         /* projections of a norm add to nothing */
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
-    const bool stores = t < (ROWS == 1 ? 1 : T);
+    const bool stores = t < ROWS;
     sizes weights;
     typename sizes::template columns<IN> x;
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0;
@@ -1394,17 +1392,18 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
         if constexpr (TILES::normed) {
             gpu_trigger();
             if (!tiles.p.watch.mask) gpu_wait();
-            x.watch(in, T, tiles.p.watch);
+            x.watch(in, tiles.p.watch);
         } else {
             tiles.wait();
-            x.load(in, T, 0);
+            x.load(in, 0);
         }
 #pragma unroll
         for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
-        old = stores ? tiles.old(tile, row, t) : 0;
-        x.fill(in, T, operand, square);
+        if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
+        x.fill(in, operand, square);
 #pragma unroll
         for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
+        if (OLD && LATE && stores) old = tiles.old(tile, row, t);
 #pragma unroll
         for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.unit(operand, k);
 #pragma unroll
@@ -1436,7 +1435,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 /* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the kernel in front is nearly done. A single row is
    asked for before their weights are, and after the wait only what was not there yet. */
 template <class F, int MINE, int ROWS, class IN, class TILES>
-__device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int T, int tile, const gpu_matrix &w,
+__device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, gpu_parts *parts) {
     enum { GUESS = TILES::normed && ROWS == 1 };
     typedef gpu_short<F, MINE, ROWS> sizes;
@@ -1448,21 +1447,21 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     typename sizes::template columns<IN> x;
     float square[ROWS] = {}, rms = 1, unit[sizes::FACTORS];
     weights.place = tiles.place(tile);
-    if (GUESS) x.load(in, T, 0);
+    if (GUESS) x.load(in, 0);
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    if constexpr (GUESS) x.load_missing(in, T, tiles.p.watch);
-    else x.load(in, T, 0);
-    x.fill(in, T, operand, square);
+    if constexpr (GUESS) x.load_missing(in, tiles.p.watch);
+    else x.load(in, 0);
+    x.fill(in, operand, square);
     if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
 #pragma unroll
     for (int k = 0; k < sizes::FACTORS; k++) unit[k] = weights.unit(operand, k);
 #pragma unroll 1
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
-        const bool more = tiles.valid(next), stores = n % turns == turn && t < (ROWS == 1 ? 1 : T);
+        const bool more = tiles.valid(next), stores = n % turns == turn && t < ROWS;
         const float old = stores ? tiles.old(tile, row, t) : 0;
         float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
 #pragma unroll
@@ -1506,7 +1505,8 @@ template <class IN> struct gpu_projection {
 };
 
 /* Prologues. normed: the root mean square is divided out at the end; router: of norm_router; at_once: how often eight columns
-   a lane asks for before it uses the first; blocks: that fit a multiprocessor with four rows. */
+   a lane asks for before it uses the first; blocks: that fit a multiprocessor with four rows; is_short: load asks for all
+   that finish needs, as it must where that is `quick`. */
 
 /* Prologue: the rows as they are. */
 struct gpu_plain_rows {
@@ -1519,7 +1519,8 @@ struct gpu_plain_rows {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
     }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *) const {}
+    template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
+    bool is_short() const { return true; }
     void select(int t) { x += (size_t)t * cols; }           /* row t alone */
 };
 
@@ -1538,7 +1539,7 @@ struct gpu_norm_rows {
     __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
         gpu_load8(v, x + (size_t)t * cols, col, t < T ? cols : 0);
     }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square) const {
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square, bool) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -1547,6 +1548,7 @@ struct gpu_norm_rows {
                 v[t][i] *= 1.0f + of->w[i];
             }
     }
+    bool is_short() const { return true; }
     void select(int t) { x += (size_t)t * cols; }
 };
 
@@ -1640,9 +1642,9 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
-    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, p.T, tile, w, dynamic, &parts);
+    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
@@ -1686,7 +1688,7 @@ static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(g
 
 /* Is gpu_project_quick made for it? */
 template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
-    bool quick = true;
+    bool quick = p->in.is_short();
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
         bool whole = s->w.cols * dtype_size(s->w.type) == s->w.groups * GROUP_BYTES, only = s->blocks >= gpu_tiles(s);
@@ -1726,8 +1728,9 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
     void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
     int used = gpu_deal_blocks(q, p, kernel, bytes);
     if (gpu_is_quick(p)) {
-        kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2> : gpu_project_quick<IN, GPU_ROWS>;
-        bytes = gpu_operand_room(p, p->T < 3 ? p->T : GPU_ROWS);
+        kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2>
+               : p->T == 3 ? gpu_project_quick<IN, 3> : gpu_project_quick<IN, GPU_ROWS>;
+        bytes = gpu_operand_room(p, p->T);
         used = gpu_deal_blocks(q, p, kernel, bytes);
     }
     p->rehearse = gpu_rehearse(q, stage, p->T);
@@ -2467,7 +2470,7 @@ struct gpu_gated_rows {
             for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * room, t < T);
         }
     }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *) const {
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *, bool quick) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -2475,12 +2478,13 @@ struct gpu_gated_rows {
                 const float *s = of->sums[t][i];
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
-                for (int part = 4; part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
+                for (int part = 4; !quick && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
                 float factor = rsqrtf(fmaf(sum, scale, eps));
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }
     }
+    bool is_short() const { return room == 4; }
     void select(int t) {
         o += (size_t)t * cols;
         squares += (size_t)t * heads * room;
@@ -4179,8 +4183,8 @@ struct gpu_picked {
 template <int ROWS>
 __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_t (*key)[8], int (*shared)[GPU_EIGHT]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
-    gpu_picked is = {t < (ROWS == 1 ? 1 : p.T), 0, 0, 0, 0};
-    if (warp < (ROWS == 1 ? 1 : p.T)) {
+    gpu_picked is = {t < ROWS, 0, 0, 0, 0};
+    if (warp < ROWS) {
         int expert = gpu_choose<1, GPU_EIGHT>(p, key);
         if (lane < GPU_EIGHT) shared[warp][lane] = expert;
     }
@@ -4242,14 +4246,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     __shared__ __align__(16) gpu_parts parts;
     __shared__ int experts[ROWS][GPU_EIGHT];
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
-    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS), T = ROWS == 1 ? 1 : p.T;
+    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     const gpu_operand operand = gpu_operand_at<F, ROWS>(dynamic, p.gate.groups);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
     sizes weights;
     typename sizes::template columns<gpu_norm_rows> x;
     gpu_picked picked;
-    const bool chooses = (int)threadIdx.x < 32 * T;
+    const bool chooses = threadIdx.x < 32 * ROWS;
     float square[ROWS] = {}, rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
@@ -4264,7 +4268,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
         } else {
             gpu_await_arrival();
         }
-        x.load(in, T, 0);
+        x.load(in, 0);
         picked = gpu_pick_experts<ROWS>(p, key, experts);
         if (!real) __syncthreads();
     }
@@ -4282,7 +4286,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     begin(min(tile, tiles - 1));
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
-    x.fill(in, T, operand, square);
+    x.fill(in, operand, square);
     gpu_put_squares<ROWS>(&parts, square);
     if (threadIdx.x < 32) gpu_publish_picked(p, picked);
     picked.weight = gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
@@ -4320,10 +4324,11 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
 static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
     const gpu_matrix *w = &p->gate;
     const bool alike = p->up.type == w->type && p->up.cols == w->cols && w->type == DTYPE_FP8;
-    *shared = gpu_operand_size(w->type, p->T < 3 ? p->T : GPU_ROWS, w->groups);
+    *shared = gpu_operand_size(w->type, p->T, w->groups);
     if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->groups != GPU_UP_GROUPS * GPU_WARPS ||
         w->cols != w->groups * GROUP_BYTES) return NULL;
-    return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2> : gpu_experts_up_quick<GPU_ROWS>;
+    return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2>
+         : p->T == 3 ? gpu_experts_up_quick<3> : gpu_experts_up_quick<GPU_ROWS>;
 }
 
 /* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same groups of each; an
@@ -4665,10 +4670,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) gpu_tell(&p.x[row], old + gpu_add_parts(parts[threadIdx.x][0]), p.after);
 }
 
-/* The same for two rows, or three and four, in FP8. A warp has one group of every entry, and a slot of its operand for each
+/* The same for two, three or four rows, in FP8. A warp has one group of every entry, and a slot of its operand for each
    of a row's nine uses of one; slot NONE is all zeros. DEEP entries are in flight. */
 template <int ROWS> struct gpu_rows_sizes {
-    enum { ENTRIES = 1 + (GPU_NINE - 1) * ROWS, USES = GPU_NINE * ROWS, NONE = USES, DEEP = 6, AT_ONCE = 5 };
+    enum { ENTRIES = 1 + (GPU_NINE - 1) * ROWS, USES = GPU_NINE * ROWS, NONE = USES, DEEP = 6, AT_ONCE = ROWS == 3 ? 4 : 5 };
     enum { BYTES = ((USES + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16 };            /* of a warp's operand */
 };
 
@@ -4688,10 +4693,10 @@ template <int ROWS> __device__ __forceinline__ void gpu_list_entries(const gpu_m
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
     if (i > 32) {
         if (i < 64 && i - 33 < sizes::DEEP) *(uint32_t *)to->slot[sizes::ENTRIES + i - 33] = sizes::NONE * 0x01010101u;
-        if (i >= 64 && i - 64 < p.T) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
+        if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
         return;
     }
-    const int count = min(__ldcg(&p.routing->count), (int)sizes::ENTRIES - 1), all_rows = (1 << p.T) - 1;
+    const int count = min(__ldcg(&p.routing->count), (int)sizes::ENTRIES - 1), all_rows = (1 << ROWS) - 1;
     const int listed = __ldcg(&p.routing->rows[i % 32]), expert = __ldcg(&p.routing->expert[i % 32]);
     const int rows = entry == 0 ? all_rows : i < count ? listed & all_rows : 0;
     const gpu_matrix &w = entry ? p.down : p.shared_down;
@@ -4703,7 +4708,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_list_entries(const gpu_m
             int up = __shfl_up_sync(~0u, all, step);
             all += i >= step ? up : 0;
         }
-        before = p.T + all - __popc(rows);
+        before = ROWS + all - __popc(rows);
     } else {
         to->count = 1 + count;
     }
@@ -4731,10 +4736,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
     const int octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;            /* from the first to the second */
-    const int mine = warp * PIECE + lane * 16, eights = GPU_NINE * p.T * LANES;
+    const int mine = warp * PIECE + lane * 16, eights = GPU_NINE * ROWS * LANES;
     const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
     const uint4 *fragments = operand.x + lane / 16 * 4 + lane % 4;
-    const bool stores = t < p.T && row < p.shape.hidden;
+    const bool stores = t < ROWS && row < p.shape.hidden;
     uint4 raw[DEEP][2] = {};
     float sum[4] = {0, 0, 0, 0}, scale = 0;
     gpu_trigger();
@@ -4802,18 +4807,27 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 }
 
 /* The kernel of experts_down that is made for these sizes, and its shared memory; NULL: there is none. */
+template <int ROWS> static void (*gpu_down_of_rows(size_t *shared))(gpu_moe) {
+    *shared = GPU_WARPS * (size_t)gpu_rows_sizes<ROWS>::BYTES;
+    return gpu_experts_down_rows<ROWS>;
+}
+
+template <class F> static void (*gpu_down_of_row(size_t *shared))(gpu_moe) {
+    *shared = GPU_WARPS * (size_t)gpu_row_sizes<F>::BYTES;
+    return gpu_experts_down_row<F>;
+}
+
 static void (*gpu_quick_down(const gpu_moe *p, size_t *shared))(gpu_moe) {
     bool alike = p->down.type == p->shared_down.type && p->down.cols == p->shared_down.cols;
     bool fits = p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE, fp8 = p->down.type == DTYPE_FP8;
     if (!fits || (fp8 && 1 << p->down.row_shift < TILE_ROWS)) return NULL;
-    if (fp8) {
-        *shared = GPU_WARPS * (size_t)(p->T == 1 ? (int)gpu_row_sizes<format_fp8>::BYTES : p->T == 2 ?
-                                       (int)gpu_rows_sizes<2>::BYTES : (int)gpu_rows_sizes<GPU_ROWS>::BYTES);
-        return p->T == 1 ? gpu_experts_down_row<format_fp8> : p->T == 2 ? gpu_experts_down_rows<2>
-                                                                       : gpu_experts_down_rows<GPU_ROWS>;
+    if (!fp8) return p->down.type == DTYPE_BF16 && p->T == 1 ? gpu_down_of_row<format_bf16>(shared) : NULL;
+    switch (p->T) {
+        case 1: return gpu_down_of_row<format_fp8>(shared);
+        case 2: return gpu_down_of_rows<2>(shared);
+        case 3: return gpu_down_of_rows<3>(shared);
+        default: return gpu_down_of_rows<GPU_ROWS>(shared);
     }
-    *shared = GPU_WARPS * (size_t)gpu_row_sizes<format_bf16>::BYTES;
-    return p->down.type == DTYPE_BF16 && p->T == 1 ? gpu_experts_down_row<format_bf16> : NULL;
 }
 
 /* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
