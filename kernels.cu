@@ -989,7 +989,7 @@ static size_t gpu_operand_size(dtype type, int rows, int groups) {
 /* What this lane reads of group 0. */
 template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fragments(const gpu_operand &o) {
     int lane = threadIdx.x % 32;
-    return o.x + (lane / 16 * ROWS + lane / 4 % ROWS) * 4 + lane % 4;
+    return o.x + (lane / 16 * ROWS + lane % 16 / 4 % ROWS) * 4 + lane % 4;
 }
 
 /* sum += a group of a tile times x, this lane's B registers, two steps at a time. With `half` the sums of token row t
@@ -4794,7 +4794,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 #pragma unroll
         for (int j = 0; j < DEEP; j++) {
             uint4 x[pairs];
-            const uint4 *at = fragments + entries.slot[from + j][lane / 4 % ROWS] * (pairs * 8);
+            const uint4 *at = fragments + entries.slot[from + j][lane % 16 / 4 % ROWS] * (pairs * 8);
 #pragma unroll
             for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8];
             gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
