@@ -65,6 +65,7 @@ fi
 made() {
     local code=0
     wait "$making" || code=$?
+    trap - EXIT                                             # its number may be another process's now
     cat "$logs/real.log"
     return $code
 }
