@@ -10,6 +10,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <locale.h>
@@ -428,14 +429,64 @@ static int read_tokens(const char *path, int vocab_size, bytes *b, size_t *count
     return 0;
 }
 
-// Ends a file that was written: on any failure nothing is left of it (unless it is no regular file, as /dev/null).
-static int close_output(FILE *out, const char *path, int code) {
+// A file that a command writes. Whatever the path names is written where it is: symbolic links are followed, devices and
+// FIFOs are written as they are. After a failure a file that the command itself created is removed; one that was there
+// before is left empty, because what it held is gone once writing began. Nothing else is ever removed.
+typedef struct output {
+    const char *path;
+    FILE *file;                            // NULL: not open
     struct stat status;
-    int removable = fstat(fileno(out), &status) == 0 && S_ISREG(status.st_mode);
-    int broken = ferror(out);
-    if (fclose(out) || broken)
-        if (!code) code = complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
-    if (code && removable) remove(path);
+    int created, begun;
+} output;
+
+static int same_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+// Opens the file without changing what it holds, so that all else can be checked first.
+static int open_output(output *o, const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOCTTY, 0666);
+    o->path = path;
+    o->created = file >= 0;
+    // O_CREAT again: the path may be a symbolic link to a file that is not there yet.
+    if (file < 0 && errno == EEXIST) file = open(path, O_WRONLY | O_CREAT | O_NOCTTY, 0666);
+    if (file >= 0 && fstat(file, &o->status) == 0) o->file = fdopen(file, "wb");
+    if (o->file) return 0;
+    if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;        // while waiting for the reader of a FIFO
+    int code = complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+    if (file >= 0) close(file);
+    return code;
+}
+
+static int begin_outputs(output *outputs, int count) {
+    for (output *o = outputs; o < outputs + count; o++) {
+        if (!o->file) continue;
+        if (S_ISREG(o->status.st_mode) && ftruncate(fileno(o->file), 0))
+            return complain(EXIT_FAILURE, "%s: %s", o->path, strerror(errno));
+        o->begun = 1;
+    }
+    return 0;
+}
+
+// The path is looked at again: by now it may name another file, which is none of ours.
+static void discard_output(const output *o) {
+    struct stat now;
+    if (!o->path || !S_ISREG(o->status.st_mode)) return;
+    if ((o->created ? lstat : stat)(o->path, &now) || !same_file(&now, &o->status)) return;
+    if (o->created) unlink(o->path);
+    else if (o->begun && truncate(o->path, 0)) complain(0, "%s: %s: it is incomplete", o->path, strerror(errno));
+}
+
+// Ends files that belong together: when one could not be written, or `code` says that the command failed, all are
+// discarded. Those that are not open are passed over. Returns the exit code.
+static int close_outputs(output *outputs, int count, int code) {
+    for (output *o = outputs; o < outputs + count; o++) {
+        if (!o->file) continue;
+        int broken = ferror(o->file);
+        if ((fclose(o->file) || broken) && !code) code = complain(EXIT_FAILURE, "%s: %s", o->path, strerror(errno));
+        o->file = NULL;
+    }
+    for (int i = 0; i < count && code; i++) discard_output(&outputs[i]);
     return code;
 }
 
@@ -1223,7 +1274,7 @@ static int write_logits(mote_session *session, const int32_t *ids, size_t count,
         } else {
             fwrite(rows, vocab * sizeof *rows, n, out);
             if (mtp && n - !at) fwrite(mtp_rows, vocab * sizeof *rows, n - !at, mtp);
-            if (ferror(out) || (mtp && ferror(mtp))) break;      // close_output says so
+            if (ferror(out) || (mtp && ferror(mtp))) break;      // close_outputs says so
         }
     }
     free(rows);
@@ -1231,22 +1282,23 @@ static int write_logits(mote_session *session, const int32_t *ids, size_t count,
     return code;
 }
 
-static int logits_to_files(mote_session *session, const options *o, const bytes *tokens, size_t vocab) {
+static int logits_to_files(mote_session *session, const options *o, const bytes *tokens, size_t vocab,
+                           output outputs[2]) {
     const size_t chunk = o->chunk ? (size_t)o->chunk : 64, budget = (size_t)16 << 20;    // floats in one piece
     size_t count = tokens->size / sizeof(int32_t), piece = chunk;
     if (budget / vocab > chunk) piece = budget / vocab / chunk * chunk;
     if (piece > count) piece = count;
-    FILE *out = fopen(o->output, "wb"), *mtp = NULL;
-    if (!out) return complain(EXIT_FAILURE, "%s: %s", o->output, strerror(errno));
-    int code = 0;
-    if (o->mtp_output && !(mtp = fopen(o->mtp_output, "wb")))
-        code = complain(EXIT_FAILURE, "%s: %s", o->mtp_output, strerror(errno));
-    if (!code) code = write_logits(session, (const int32_t *)(const void *)tokens->data, count, piece, vocab, out, mtp);
-    code = close_output(out, o->output, code);
-    if (mtp && close_output(mtp, o->mtp_output, code) && !code) {
-        remove(o->output);
-        code = EXIT_FAILURE;
-    }
+    int code = begin_outputs(outputs, 2);
+    if (code) return code;
+    return write_logits(session, (const int32_t *)(const void *)tokens->data, count, piece, vocab, outputs[0].file,
+                        outputs[1].file);
+}
+
+static int open_logits(const options *o, output outputs[2]) {
+    int code = open_output(&outputs[0], o->output);
+    if (!code && o->mtp_output) code = open_output(&outputs[1], o->mtp_output);
+    if (!code && o->mtp_output && same_file(&outputs[0].status, &outputs[1].status))
+        code = complain(EXIT_USAGE, "logits: -o %s and --mtp %s are the same file", o->output, o->mtp_output);
     return code;
 }
 
@@ -1254,12 +1306,14 @@ static int command_logits(options *o) {
     bytes tokens = {NULL, 0, 0};
     mote_model *model = NULL;
     mote_session *session = NULL;
+    output outputs[2];
     size_t count = 0;
+    memset(outputs, 0, sizeof outputs);
     if (!o->tokens || !o->output) return complain(EXIT_USAGE, "logits: --tokens FILE.i32 and -o OUT.f32 are needed");
-    if (o->mtp_output && !strcmp(o->mtp_output, o->output))
-        return complain(EXIT_USAGE, "logits: -o and --mtp name the same file");
     catch_interrupt(1);
-    int code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
+    signal(SIGPIPE, SIG_IGN);              // a reader that goes away is a failed write: the other file is discarded, too
+    int code = open_logits(o, outputs);
+    if (!code) code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
     const mote_info *info = code ? NULL : mote_model_info(model);
     if (!code && o->mtp_output && !info->mtp_layers)
         code = complain(EXIT_FAILURE, "%s: the model has no MTP layer", o->model);
@@ -1268,7 +1322,8 @@ static int command_logits(options *o) {
         o->context = count > INT_MAX ? INT_MAX : (int)count;
         code = open_session(model, o, &session);
     }
-    if (!code) code = logits_to_files(session, o, &tokens, (size_t)info->vocab_size);
+    if (!code) code = logits_to_files(session, o, &tokens, (size_t)info->vocab_size, outputs);
+    code = close_outputs(outputs, 2, code);
     free(tokens.data);
     mote_session_close(session);
     mote_close(model);
@@ -1952,6 +2007,7 @@ static int bench_usage(const options *o) {
 
 static int command_bench(options *o) {
     mote_model *model = NULL;
+    output json = {0};
     bench b;
     int code = bench_usage(o), json_to_screen = o->json && strcmp(o->json, "-") == 0;
     if (code) return code;
@@ -1959,14 +2015,14 @@ static int command_bench(options *o) {
     b.o = o;
     b.table = json_to_screen ? stderr : stdout;
     b.ceiling = NAN;
-    if (json_to_screen) b.json = stdout;
-    else if (o->json && !(b.json = fopen(o->json, "w")))
-        return complain(EXIT_FAILURE, "%s: %s", o->json, strerror(errno));
     catch_interrupt(1);
-    if (o->ask) code = read_questions(&b, o->ask);
+    if (o->json && !json_to_screen) code = open_output(&json, o->json);
+    b.json = json_to_screen ? stdout : json.file;
+    if (!code && o->ask) code = read_questions(&b, o->ask);
     if (!code) code = open_model(o, o->ask ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
+    if (!code) code = begin_outputs(&json, 1);
     if (!code) code = bench_model(&b, o, model);
-    if (b.json && !json_to_screen) code = close_output(b.json, o->json, code);
+    code = close_outputs(&json, 1, code);
     for (int i = 0; i < b.question_count; i++) free(b.questions[i].first.data);
     free(b.questions);
     free(b.file.data);
