@@ -1,6 +1,6 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote.
 
-   Contents   1. Complaints, signals, callbacks    2. Options            3. Files and buffers
+   Contents   1. Showing text, signals, callbacks  2. Options            3. Files and buffers
               4. Opening a model                   5. Text commands      6. run
               7. chat                              8. logits             9. info
              10. bench                            11. selftest          12. Commands, help and main
@@ -32,12 +32,71 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-// ---- 1. Complaints, signals, callbacks ----------------------------------------------------------------------------
-// Functions that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
+// ---- 1. Showing text, signals, callbacks --------------------------------------------------------------------------
+// Text that mote did not write itself (of a model, a file, a path) reaches a terminal through show() alone. Functions
+// that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
 // which the library polls through the cancel callback.
 
 static volatile sig_atomic_t interrupted;
 static int progress_shown = -1;            // per cent on the screen now, -1 = none
+
+// The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
+// forms are read as what they stand for.
+static int32_t first_character(const char *text, size_t size, size_t *length) {
+    unsigned char first = (unsigned char)text[0];
+    size_t n = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
+    int32_t c = n < 2 ? first : first & (0x7f >> n);
+    *length = 1;
+    if (n == 0 || n > size) return -1;
+    for (size_t i = 1; i < n; i++) {
+        if ((text[i] & 0xc0) != 0x80) return -1;
+        c = c << 6 | (text[i] & 0x3f);
+    }
+    *length = n;
+    return c;
+}
+
+// Would a terminal do anything with it but draw it? Controls do: among them carriage return, which overwrites the line.
+// So do bidirectional embeddings, overrides and isolates, which show the text around them in another order.
+static int steers_terminal(int32_t c) {
+    if (c == '\n' || c == '\t') return 0;
+    return c < ' ' || (c >= 0x7f && c <= 0x9f) || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+// Writes text, unchanged but for what would steer a terminal. There, that is shown: ^[ for ESC, ^? for DEL, <U+009B> for
+// characters beyond ASCII, <9B> for a byte that is no UTF-8.
+static void show(FILE *out, const char *text, size_t size) {
+    size_t shown = 0, length;
+    int failure = errno, terminal = isatty(fileno(out));
+    errno = failure;                       // isatty sets it for a pipe; main may still have to tell why a write failed
+    for (size_t at = 0; at < size && terminal; at += length) {
+        int32_t c = first_character(text + at, size - at, &length);
+        if (!steers_terminal(c)) continue;
+        fwrite(text + shown, 1, at - shown, out);
+        if (c < 0) fprintf(out, "<%02X>", (unsigned char)text[at]);
+        else if (c < 0x80) fprintf(out, "^%c", (int)c ^ 0x40);
+        else fprintf(out, "<U+%04X>", (unsigned)c);
+        shown = at + length;
+    }
+    fwrite(text + shown, 1, size - shown, out);
+}
+
+static void show_arguments(FILE *out, const char *format, va_list arguments) {
+    char *text;
+    int size = vasprintf(&text, format, arguments);
+    if (size < 0) return;
+    show(out, text, (size_t)size);
+    free(text);
+}
+
+// fprintf for a format with strings that mote did not write itself.
+__attribute__((format(printf, 2, 3)))
+static void show_format(FILE *out, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    show_arguments(out, format, arguments);
+    va_end(arguments);
+}
 
 static void clear_progress(void) {
     if (progress_shown >= 0) fputs("\r\033[K", stderr);
@@ -50,7 +109,8 @@ static void on_progress(void *user, const char *what, double fraction) {
     if (fraction >= 1) {
         clear_progress();
     } else if (percent != progress_shown) {
-        fprintf(stderr, "\r\033[K%s %d %%", what, percent);
+        fputs("\r\033[K", stderr);
+        show_format(stderr, "%s %d %%", what, percent);
         progress_shown = percent;
     }
 }
@@ -58,7 +118,7 @@ static void on_progress(void *user, const char *what, double fraction) {
 static void on_log(void *user, const char *line) {
     (void)user;
     clear_progress();
-    fprintf(stderr, "mote: note: %s\n", line);
+    show_format(stderr, "mote: note: %s\n", line);
 }
 
 static int on_cancel(void *user) {
@@ -77,7 +137,7 @@ static int complain(int exit_code, const char *format, ...) {
     clear_progress();
     fputs("mote: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    show_arguments(stderr, format, arguments);
     va_end(arguments);
     fputc('\n', stderr);
     return exit_code;
@@ -162,7 +222,7 @@ static const option option_table[] = {
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
-    {"--chunk", "N", WHOLE, AT(chunk), 1, 65536, LOGITS, "tokens computed at a time"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 1024, LOGITS, "tokens computed at a time"},
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
     {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
@@ -204,8 +264,8 @@ static const option option_table[] = {
     {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: blocks for N multiprocessors (default: all)"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 1024, CHAT | RUN | LOGITS | BENCH,
-     "threads, on the CPU (default: one for each processor)"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH,
+     "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
@@ -563,7 +623,7 @@ static int log_launches(const mote_info *info, const options *o, mote_session *s
         int rows = o->rows.count ? o->rows.value[i] : 1;
         if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
         clear_progress();
-        fprintf(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device, count);
+        show_format(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device, count);
         print_launches(launches, count);
     }
     return 0;
@@ -660,8 +720,8 @@ static int detokenize_all(const options *o, const mote_model *model, bytes *inpu
         if (!stop) stop = end;
         code = parse_ids(line, stop, number, &ids);
         if (!code) code = detokenize(model, (int32_t *)(void *)ids.data, ids.size / sizeof(int32_t), &text);
-        if (!code) fwrite(text.data, 1, text.size, stdout);
-        if (!code) putchar(0);
+        if (!code) code = append(&text, "", 1);
+        if (!code) show(stdout, text.data, text.size);
         line = stop + 1;
     }
     free(ids.data);
@@ -677,7 +737,7 @@ static int render(const options *o, const mote_model *model, bytes *request) {
         if (grow(&text, need)) break;
         text.size = 0;
         if (!mote_render(model, request->data, request->size, text.data, need, &text.size, &error)) {
-            fwrite(text.data, 1, text.size, stdout);
+            show(stdout, text.data, text.size);
             free(text.data);
             return 0;
         }
@@ -712,7 +772,7 @@ static int command_render(options *o) { return with_input(o, render); }
 typedef struct screen {
     int styled;                            // a terminal: show all channels
     int channel;
-    char last;                             // the last byte printed, 0 = none yet
+    char last;                             // what was printed last: a line feed or, as ' ', anything else; 0 = nothing
     int ids;                               // print token ids instead
     int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
 } screen;
@@ -733,9 +793,9 @@ static int on_text(void *user, int channel, const char *text, size_t size) {
     clear_progress();
     set_channel(s, channel);
     if (channel == MOTE_ANSWER) s->answer_bytes = 1;
-    fwrite(text, 1, size, stdout);
+    show(stdout, text, size);
     fflush(stdout);
-    s->last = text[size - 1];
+    s->last = text[size - 1] == '\n' ? '\n' : ' ';
     return ferror(stdout) != 0;
 }
 
@@ -744,7 +804,7 @@ static int on_token(void *user, int32_t id) {
     if (!s->ids) return 0;
     printf("%s%" PRId32, s->last ? " " : "", id);
     fflush(stdout);
-    s->last = '0';
+    s->last = ' ';
     return ferror(stdout) != 0;
 }
 
@@ -879,7 +939,7 @@ __attribute__((format(printf, 2, 3)))
 static void say(const chat *c, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(remarks(c), format, arguments);
+    show_arguments(remarks(c), format, arguments);
     va_end(arguments);
 }
 
@@ -1405,8 +1465,8 @@ static int command_info(options *o) {
     if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
     if (!code) {
         const mote_info *info = mote_model_info(model);
-        printf("model           %s\n", o->model);
-        printf("device          %s\n", info->device);
+        show_format(stdout, "model           %s\n", o->model);
+        show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
         print_plan(info, &plan);
@@ -1464,10 +1524,12 @@ static const char *kv_name(const bench *b) {
 
 static void json_text(FILE *out, const char *name, const char *text) {
     fprintf(out, "\"%s\": \"", name);
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < ' ') fprintf(out, "\\u%04x", *text);
-        else fputc(*text, out);
+    for (size_t plain; *text; text += plain) {
+        for (plain = 0; (unsigned char)text[plain] >= ' ' && text[plain] != '"' && text[plain] != '\\';) plain++;
+        show(out, text, plain);
+        if (!plain && (unsigned char)*text < ' ') fprintf(out, "\\u%04x", *text++);
+        else if (!plain) fprintf(out, "\\%c", *text++);
+    }
     fputc('"', out);
 }
 
@@ -1510,8 +1572,8 @@ static void put_bytes(const bench *b, double read, double step, int width) {
 static void print_head(const bench *b, const char *name) {
     const options *o = b->o;
     char text[32];
-    fprintf(b->table, "model    %s%s\n", name, o->synthetic ? " (synthetic: random weights)" : "");
-    fprintf(b->table, "device   %s", b->info->device);
+    show_format(b->table, "model    %s%s\n", name, o->synthetic ? " (synthetic: random weights)" : "");
+    show_format(b->table, "device   %s", b->info->device);
     if (o->sms) fprintf(b->table, ", blocks for %d multiprocessors", o->sms);
     if (isfinite(b->ceiling)) {
         human(b->ceiling, "B/s", text);
