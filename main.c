@@ -439,6 +439,8 @@ static int parse_options(const char *name, int command, int count, char **argume
 
 // ---- 3. Files and buffers -----------------------------------------------------------------------------------------
 
+enum { TEXT_MAX = 64 << 20 };              // bytes of a text that is read from a file, a pipe or a terminal
+
 typedef struct bytes { char *data; size_t size, capacity; } bytes;
 
 static int grow(bytes *b, size_t capacity) {
@@ -459,23 +461,46 @@ static int append(bytes *b, const char *data, size_t size) {
     return 0;
 }
 
-// All of a stream, with a zero byte behind it that is not counted.
-static int read_all(FILE *in, const char *name, bytes *b) {
+// What errno says of a file. Ctrl-C also ends waiting for the other side of a FIFO.
+static int file_failure(const char *name) {
+    if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;
+    return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));
+}
+
+// A stream to its end, but at most limit + 1 bytes: nobody knows how long a pipe or a device is. A zero byte that is not
+// counted follows.
+static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
     char block[16384];
     size_t n;
     if (append(b, "", 0)) return EXIT_FAILURE;
-    while ((n = fread(block, 1, sizeof block, in)) > 0)
+    while (b->size <= limit) {
+        n = limit + 1 - b->size < sizeof block ? limit + 1 - b->size : sizeof block;
+        if ((n = fread(block, 1, n, in)) == 0) break;
         if (append(b, block, n)) return EXIT_FAILURE;
-    return ferror(in) ? complain(EXIT_FAILURE, "%s: %s", name, strerror(errno)) : 0;
+    }
+    return ferror(in) ? file_failure(name) : 0;
 }
 
-// The token ids of an .i32 file, each checked against the vocabulary.
-static int read_tokens(const char *path, int vocab_size, bytes *b, size_t *count) {
+// All of a text.
+static int read_text(FILE *in, const char *name, bytes *b) {
+    int code = read_some(in, name, TEXT_MAX, b);
+    if (!code && b->size > TEXT_MAX)
+        code = complain(EXIT_FAILURE, "%s: longer than %d MiB, the most that mote reads of a text", name, TEXT_MAX >> 20);
+    return code;
+}
+
+// The token ids of an .i32 file, no more than fit into the context, each checked against the vocabulary.
+static int read_tokens(const char *path, const mote_info *info, int context, bytes *b, size_t *count) {
+    int vocab_size = info->vocab_size, most = info->context_max;
+    if (context && context < most) most = context;
     FILE *in = fopen(path, "rb");
-    if (!in) return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
-    int code = read_all(in, path, b);
+    if (!in) return file_failure(path);
+    int code = read_some(in, path, (size_t)most * 4, b);
     fclose(in);
     if (code) return code;
+    if (b->size > (size_t)most * 4)
+        return complain(EXIT_FAILURE, "%s: more than %d tokens, the %s", path, most,
+                        most < info->context_max ? "context asked for" : "model's longest context");
     if (b->size == 0) return complain(EXIT_FAILURE, "%s: holds no tokens", path);
     if (b->size % 4)
         return complain(EXIT_FAILURE, "%s: %zu bytes are no int32 token ids: not a multiple of 4", path, b->size);
@@ -512,8 +537,7 @@ static int open_output(output *o, const char *path) {
     if (file < 0 && errno == EEXIST) file = open(path, O_WRONLY | O_CREAT | O_NOCTTY, 0666);
     if (file >= 0 && fstat(file, &o->status) == 0) o->file = fdopen(file, "wb");
     if (o->file) return 0;
-    if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;        // while waiting for the reader of a FIFO
-    int code = complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
+    int code = file_failure(path);
     if (file >= 0) close(file);
     return code;
 }
@@ -522,7 +546,7 @@ static int begin_outputs(output *outputs, int count) {
     for (output *o = outputs; o < outputs + count; o++) {
         if (!o->file) continue;
         if (S_ISREG(o->status.st_mode) && ftruncate(fileno(o->file), 0))
-            return complain(EXIT_FAILURE, "%s: %s", o->path, strerror(errno));
+            return file_failure(o->path);
         o->begun = 1;
     }
     return 0;
@@ -543,7 +567,7 @@ static int close_outputs(output *outputs, int count, int code) {
     for (output *o = outputs; o < outputs + count; o++) {
         if (!o->file) continue;
         int broken = ferror(o->file);
-        if ((fclose(o->file) || broken) && !code) code = complain(EXIT_FAILURE, "%s: %s", o->path, strerror(errno));
+        if ((fclose(o->file) || broken) && !code) code = file_failure(o->path);
         o->file = NULL;
     }
     for (int i = 0; i < count && code; i++) discard_output(&outputs[i]);
@@ -701,6 +725,7 @@ static int tokenize_all(const options *o, const mote_model *model, bytes *input)
 static int parse_ids(char *line, char *end, size_t number, bytes *ids) {
     *end = 0;
     ids->size = 0;
+    if (line + strlen(line) < end) return complain(EXIT_FAILURE, "line %zu: holds a zero byte", number);
     for (char *word = strtok(line, " \t\r"); word; word = strtok(NULL, " \t\r")) {
         int32_t id;
         if (!parse_whole(word, 0, INT32_MAX, &id))
@@ -754,7 +779,7 @@ static int with_input(options *o, int (*function)(const options *, const mote_mo
     bytes input = {NULL, 0, 0};
     mote_model *model = NULL;
     int code = open_model(o, MOTE_TEXT_ONLY, &model);
-    if (!code) code = read_all(stdin, "standard input", &input);
+    if (!code) code = read_text(stdin, "standard input", &input);
     if (!code) code = function(o, model, &input);
     free(input.data);
     mote_close(model);
@@ -845,7 +870,7 @@ static int run_usage(const options *o) {
 // The prompt from -p or from the pipe; there, the line feed that ends a chat message is not part of it.
 static int read_prompt(const options *o, bytes *prompt) {
     if (o->prompt) return append(prompt, o->prompt, strlen(o->prompt));
-    int code = read_all(stdin, "standard input", prompt);
+    int code = read_text(stdin, "standard input", prompt);
     if (!code && !o->raw && prompt->size && prompt->data[prompt->size - 1] == '\n') prompt->data[--prompt->size] = 0;
     if (!code && prompt->size == 0) code = complain(EXIT_FAILURE, "standard input: the prompt is empty");
     if (!code && !o->raw && strlen(prompt->data) != prompt->size)
@@ -901,7 +926,7 @@ static int command_run(options *o) {
     if (!code && !o->tokens) code = read_prompt(o, &prompt);
     catch_interrupt(1);
     if (!code) code = open_model(o, o->tokens ? MOTE_WEIGHTS_ONLY : MOTE_EVERYTHING, &model);
-    if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model)->vocab_size, &prompt, &count);
+    if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model), o->context, &prompt, &count);
     if (!code) code = run_prompt(model, o, &prompt);
     free(prompt.data);
     mote_close(model);
@@ -922,6 +947,7 @@ typedef struct chat {
     mote_checkpoint *undo[UNDO_MAX];
     int undo_count;
     int context, speculates, show_stats, leave, failed;
+    int holds_zero;                        // a line of the message does
     int typed, styled;                     // standard input, standard output is a terminal
 } chat;
 
@@ -1195,69 +1221,97 @@ static int read_key(FILE *in) {
 }
 #endif
 
+// Adds to a line or a message. One that gets too long ends the chat: its end may be far away, or nowhere.
+static int chat_append(chat *c, bytes *b, const char *data, size_t size) {
+    int code = size <= TEXT_MAX - b->size ? append(b, data, size)
+                                          : complain(EXIT_FAILURE, "standard input: a message longer than %d MiB, %s",
+                                                     TEXT_MAX >> 20, "the most that mote reads of a text");
+    if (code) c->failed = c->leave = 1;
+    return code;
+}
+
+// A line from a pipe, or from a terminal without libedit. Like read_line.
+static int read_plain_line(chat *c, const char *prompt) {
+    int byte;
+    do {
+        interrupted = 0;
+        c->line.size = 0;
+        if (c->typed) say(c, "%s", prompt);
+        fflush(stdout);
+        while ((byte = getc(stdin)) != EOF && byte != '\n') {
+            char one = (char)byte;
+            if (chat_append(c, &c->line, &one, 1)) return 0;
+        }
+        if (byte == EOF && interrupted) {
+            clearerr(stdin);
+            say(c, "\n");
+        }
+    } while (byte == EOF && interrupted && c->typed);
+    return byte != EOF || (c->line.size > 0 && !interrupted);
+}
+
 // The next line without its line feed into c->line; 0 at the end of the input.
 static int read_line(chat *c, const char *prompt) {
-    char *text = NULL;
-    size_t capacity = 0;
-    ssize_t size;
     interrupted = 0;
     c->line.size = 0;
+    if (append(&c->line, "", 0)) return 0;
 #ifdef MOTE_LIBEDIT
     if (c->typed && c->styled) {
-        if (!(text = readline(prompt))) return 0;
+        char *text = readline(prompt);
+        if (!text) return 0;
         if (*text) add_history(text);
-        int stored = append(&c->line, text, strlen(text)) == 0;
+        int stored = chat_append(c, &c->line, text, strlen(text)) == 0;
         free(text);
         return stored;
     }
 #endif
-    do {
-        interrupted = 0;
-        if (c->typed) say(c, "%s", prompt);
-        fflush(stdout);
-        errno = 0;
-        size = getline(&text, &capacity, stdin);
-        if (size < 0 && interrupted) {
-            clearerr(stdin);
-            say(c, "\n");
-        }
-    } while (size < 0 && interrupted && c->typed);
-    while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) size--;
-    int stored = size >= 0 && append(&c->line, text, (size_t)size) == 0;
-    free(text);
-    return stored;
+    if (!read_plain_line(c, prompt)) return 0;
+    while (c->line.size && c->line.data[c->line.size - 1] == '\r') c->line.size--;
+    c->line.data[c->line.size] = 0;
+    if (memchr(c->line.data, 0, c->line.size)) c->holds_zero = 1;
+    return 1;
+}
+
+// The rest of a message whose first line, behind """, is in c->line.
+static int read_quoted(chat *c) {
+    const char *line = c->line.data + 3;
+    for (;; line = c->line.data) {
+        size_t size = c->line.size - (size_t)(line - c->line.data);
+        int last = size >= 3 && memcmp(line + size - 3, "\"\"\"", 3) == 0;
+        if (chat_append(c, &c->message, line, last ? size - 3 : size)) return 0;
+        if (last || !read_line(c, ". ")) return !c->leave;
+        if (c->message.size && chat_append(c, &c->message, "\n", 1)) return 0;
+    }
 }
 
 // The next message, or command, into c->message. *quoted: it stood between """ lines, so it is no command.
 static int read_message(chat *c, int *quoted) {
     c->message.size = 0;
-    *quoted = 0;
+    c->holds_zero = 0;
     if (!read_line(c, "> ")) return 0;
-    const char *line = c->line.data;
-    if (strncmp(line, "\"\"\"", 3) == 0) {
-        *quoted = 1;
-        for (line += 3;; line = c->line.data) {
-            size_t size = strlen(line);
-            int last = size >= 3 && strcmp(line + size - 3, "\"\"\"") == 0;
-            if (append(&c->message, line, last ? size - 3 : size)) return 0;
-            if (last || !read_line(c, ". ")) return 1;
-            if (c->message.size && append(&c->message, "\n", 1)) return 0;
-        }
-    }
+    *quoted = strncmp(c->line.data, "\"\"\"", 3) == 0;
+    if (*quoted) return read_quoted(c);
     for (;;) {
-        size_t size = strlen(c->line.data);
+        size_t size = c->line.size;
         int more = size > 0 && c->line.data[size - 1] == '\\';
-        if (append(&c->message, c->line.data, more ? size - 1 : size)) return 0;
-        if (!more || !read_line(c, ". ")) return 1;
-        if (append(&c->message, "\n", 1)) return 0;
+        if (chat_append(c, &c->message, c->line.data, more ? size - 1 : size)) return 0;
+        if (!more || !read_line(c, ". ")) return !c->leave;
+        if (chat_append(c, &c->message, "\n", 1)) return 0;
     }
+}
+
+// Messages are zero-terminated texts to the library: what came behind a zero byte would be lost.
+static void chat_refuse_zero(chat *c) {
+    c->failed = 1;
+    complain(0, "standard input: the message holds a zero byte and is not asked");
 }
 
 static void chat_loop(chat *c) {
     int quoted;
     while (!c->leave && read_message(c, &quoted)) {
-        if (c->message.data[strspn(c->message.data, " \t\n")] == 0) continue;
-        if (c->message.data[0] == '/' && !quoted) chat_execute(c, c->message.data);
+        if (c->holds_zero) chat_refuse_zero(c);
+        else if (c->message.data[strspn(c->message.data, " \t\n")] == 0) continue;
+        else if (c->message.data[0] == '/' && !quoted) chat_execute(c, c->message.data);
         else chat_turn(c);
         if (ferror(stdout) || (interrupted && !c->typed)) break;
     }
@@ -1377,9 +1431,9 @@ static int command_logits(options *o) {
     const mote_info *info = code ? NULL : mote_model_info(model);
     if (!code && o->mtp_output && !info->mtp_layers)
         code = complain(EXIT_FAILURE, "%s: the model has no MTP layer", o->model);
-    if (!code) code = read_tokens(o->tokens, info->vocab_size, &tokens, &count);
+    if (!code) code = read_tokens(o->tokens, info, 0, &tokens, &count);
     if (!code) {
-        o->context = count > INT_MAX ? INT_MAX : (int)count;
+        o->context = (int)count;
         code = open_session(model, o, &session);
     }
     if (!code) code = logits_to_files(session, o, &tokens, (size_t)info->vocab_size, outputs);
@@ -1852,8 +1906,8 @@ static int bench_stages(bench *b) {
 static int read_questions(bench *b, const char *path) {
     size_t lines = 1;
     FILE *in = fopen(path, "r");
-    if (!in) return complain(EXIT_FAILURE, "%s: %s", path, strerror(errno));
-    int code = read_all(in, path, &b->file);
+    if (!in) return file_failure(path);
+    int code = read_text(in, path, &b->file);
     fclose(in);
     if (code) return code;
     if (strlen(b->file.data) != b->file.size) return complain(EXIT_FAILURE, "%s: holds a zero byte", path);
@@ -2183,7 +2237,8 @@ static int command_help(options *o) {
     printf("mote %s: chat with a Mixture-of-Experts model, from its checkpoint folder\n\n"
            "usage: mote [COMMAND] [OPTIONS]\n", mote_version());
     for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-11s%s\n", command_table[i].name, command_table[i].summary);
-    printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n");
+    printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n"
+           "A text from a file or a pipe may have up to %d MiB.\n", TEXT_MAX >> 20);
     return 0;
 }
 
