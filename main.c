@@ -63,8 +63,8 @@ static int steers_terminal(int32_t c) {
     return c < ' ' || (c >= 0x7f && c <= 0x9f) || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// Writes text, unchanged but for what would steer a terminal. There, that is shown: ^[ for ESC, ^? for DEL, <U+009B> for
-// characters beyond ASCII, <9B> for a byte that is no UTF-8.
+// Writes text. What would steer a terminal is shown there instead: ^[ for ESC, ^? for DEL, <U+009B> for characters
+// beyond ASCII, <9B> for a byte that is no UTF-8. Pipes and files get the text as it is.
 static void show(FILE *out, const char *text, size_t size) {
     size_t shown = 0, length;
     int failure = errno, terminal = isatty(fileno(out));
@@ -467,8 +467,8 @@ static int file_failure(const char *name) {
     return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));
 }
 
-// A stream to its end, but at most limit + 1 bytes: nobody knows how long a pipe or a device is. A zero byte that is not
-// counted follows.
+// A stream to its end, but at most limit + 1 bytes: a pipe or a device may have no end. A zero byte that is not counted
+// follows.
 static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
     char block[16384];
     size_t n;
@@ -485,7 +485,8 @@ static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
 static int read_text(FILE *in, const char *name, bytes *b) {
     int code = read_some(in, name, TEXT_MAX, b);
     if (!code && b->size > TEXT_MAX)
-        code = complain(EXIT_FAILURE, "%s: longer than %d MiB, the most that mote reads of a text", name, TEXT_MAX >> 20);
+        code = complain(EXIT_FAILURE, "%s: longer than %d MiB, the most that mote reads of a text", name,
+                        TEXT_MAX >> 20);
     return code;
 }
 
@@ -514,9 +515,10 @@ static int read_tokens(const char *path, const mote_info *info, int context, byt
     return 0;
 }
 
-// A file that a command writes. Whatever the path names is written where it is: symbolic links are followed, devices and
-// FIFOs are written as they are. After a failure a file that the command itself created is removed; one that was there
-// before is left empty, because what it held is gone once writing began. Nothing else is ever removed.
+// A file that a command writes, in place: symbolic links are followed, devices and FIFOs are written as they are. After a
+// failure a file that the command itself created is removed. A regular file that was there before is left empty once
+// writing has begun, because its old content is gone and half of the new would look like a result; until then it stays
+// as it was. Nothing else is ever removed.
 typedef struct output {
     const char *path;
     FILE *file;                            // NULL: not open
@@ -647,7 +649,8 @@ static int log_launches(const mote_info *info, const options *o, mote_session *s
         int rows = o->rows.count ? o->rows.value[i] : 1;
         if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
         clear_progress();
-        show_format(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device, count);
+        show_format(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device,
+                    count);
         print_launches(launches, count);
     }
     return 0;
@@ -1425,7 +1428,7 @@ static int command_logits(options *o) {
     memset(outputs, 0, sizeof outputs);
     if (!o->tokens || !o->output) return complain(EXIT_USAGE, "logits: --tokens FILE.i32 and -o OUT.f32 are needed");
     catch_interrupt(1);
-    signal(SIGPIPE, SIG_IGN);              // a reader that goes away is a failed write: the other file is discarded, too
+    signal(SIGPIPE, SIG_IGN);              // a reader that goes away is a failed write, after which files are discarded
     int code = open_logits(o, outputs);
     if (!code) code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
     const mote_info *info = code ? NULL : mote_model_info(model);

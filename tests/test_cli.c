@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #ifndef MOTE_PROGRAM
@@ -25,6 +27,7 @@ static char folder[] = "/tmp/mote-cli-XXXXXX";
 typedef struct text { char data[1 << 20]; size_t size; } text;
 
 static text out, err;                      // of the last command
+static float golden[1 << 16], got[1 << 16];
 static int code;                           // its exit code
 
 static size_t read_named(const char *path, void *data, size_t capacity) {
@@ -184,6 +187,8 @@ static void test_mistakes(void) {
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
     check_refused("mote selftest -m x", 2, "'-m'");
+    check_refused("mote run -p x --threads 257", 2, "--threads needs a whole number from 1 to 256, not '257'");
+    check_refused("mote logits --tokens x -o y --chunk 1025", 2, "--chunk needs a whole number from 1 to 1024");
 }
 
 static void test_failures(void) {
@@ -206,9 +211,122 @@ static void test_failures(void) {
     else test_skip("no /dev/full");
 }
 
-// ---- Token ids in, logits and ids out ---------------------------------------------------------------------------
+// ---- Files that are written -------------------------------------------------------------------------------------
 
-static float golden[1 << 16], got[1 << 16];
+#define LOGITS_ARGUMENTS "logits --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32"
+#define LOGITS "mote " LOGITS_ARGUMENTS
+
+// The kind of a file in the temporary folder, as in S_IFREG; 0: there is none. Links are not followed.
+static unsigned temp_kind(const char *name) {
+    char path[128];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return lstat(path, &status) ? 0 : status.st_mode & S_IFMT;
+}
+
+static int temp_holds(const char *name, const char *expected) {
+    char data[64];
+    size_t size = read_temp(name, data, sizeof data);
+    return temp_exists(name) && size == strlen(expected) && memcmp(data, expected, size) == 0;
+}
+
+static void test_outputs(void) {
+    size_t whole;
+    write_temp("old", "kept", 4);
+    check_refused(LOGITS " -o @/old --mtp @/no/m", 1, "no/m");
+    check_refused("mote logits -m @/nosuch --tokens " FIXTURE "/tokens.i32 -o @/old", 1, "nosuch");
+    check_refused(LOGITS "x -o @/old", 1, "tokens.i32x");
+    check_refused(LOGITS " -o @/old --mtp @/old", 2, "same file");
+    check_refused(LOGITS " -o @/old --mtp @/./old", 2, "same file");
+    shell("cd @ && ln old hard && ln -s old soft && ln -s later dangling && mkfifo fifo");
+    check_refused(LOGITS " -o @/old --mtp @/hard", 2, "same file");
+    check_refused(LOGITS " -o @/soft --mtp @/old", 2, "same file");
+    check_refused("mote bench -m @/nosuch --json @/old", 1, "nosuch");
+    CHECK(temp_holds("old", "kept"), "a file was changed before there was anything to write");
+    check_refused(LOGITS " -o @/new --mtp @/./new", 2, "same file");
+    CHECK(!temp_exists("new"), "a refused command left its file behind");
+
+    check_refused(LOGITS " -o @/soft --mtp /dev/full", 1, "/dev/full");
+    CHECK(temp_kind("soft") == S_IFLNK && temp_kind("old") == S_IFREG && temp_holds("old", ""),
+          "a failed write through a symbolic link");
+    write_temp("old", "kept", 4);
+    check_refused(LOGITS " -o /dev/full --mtp @/old", 1, "/dev/full");
+    CHECK(temp_holds("old", ""), "the second file of a failed write: not empty, or removed");
+    check_refused(LOGITS " -o @/dangling --mtp /dev/full", 1, "/dev/full");
+    CHECK(temp_kind("dangling") == S_IFLNK, "a failed write removed a symbolic link");
+    shell("cat @/fifo >/dev/null & " MOTE_PROGRAM " " LOGITS_ARGUMENTS " -o @/fifo --mtp /dev/full");
+    CHECK(code == 1 && temp_kind("fifo") == S_IFIFO, "a failed write removed a FIFO: %d %s", code, err.data);
+    shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 9 --context 5 --json @/soft");
+    CHECK(code == 1 && temp_kind("soft") == S_IFLNK && temp_holds("old", ""), "a bench that failed: %d", code);
+
+    shell(LOGITS " -o @/new");
+    whole = read_temp("new", got, sizeof got);
+    shell(LOGITS " -o @/soft");
+    CHECK(code == 0 && temp_kind("soft") == S_IFLNK && whole && read_temp("old", got, sizeof got) == whole,
+          "logits through a symbolic link: %d %s", code, err.data);
+    write_temp("old", got, sizeof got);
+    shell(LOGITS " -o @/old");
+    CHECK(code == 0 && read_temp("old", got, sizeof got) == whole, "logits over a longer file: %d %s", code, err.data);
+    shell("cat @/fifo >@/copy & " MOTE_PROGRAM " " LOGITS_ARGUMENTS " -o @/fifo && wait");
+    CHECK(code == 0 && read_temp("copy", got, sizeof got) == whole, "logits into a FIFO: %d %s", code, err.data);
+    shell(LOGITS " -o /dev/null --mtp @/new");
+    CHECK(code == 0 && access("/dev/null", W_OK) == 0, "logits to a device: %d %s", code, err.data);
+}
+
+// ---- Input without an end, zero bytes ---------------------------------------------------------------------------
+
+// Runs a command that must refuse its input, with 4 GB of address space and a minute at most. Not so much for the brief
+// tests: an address sanitizer reserves terabytes.
+static void check_bounded(const char *command, const char *part) {
+    char line[512];
+    snprintf(line, sizeof line, "(%s timeout 60 " MOTE_PROGRAM " %s)", test_brief ? "" : "ulimit -v 4000000;", command);
+    shell(line);
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, part) && out.size == 0, "%s: %d '%.200s' %.200s", line,
+          code, out.data, err.data);
+}
+
+static void test_endless(void) {
+    static int32_t ids[4097];
+    check_bounded("run --device cpu -m " FIXTURE " --tokens /dev/zero", "/dev/zero: more than 4096 tokens");
+    check_bounded("run --device cpu -m " FIXTURE " --tokens /dev/zero --context 9", "/dev/zero: more than 9 tokens");
+    check_bounded("logits --device cpu -m " FIXTURE " --tokens /dev/zero -o @/endless",
+                  "/dev/zero: more than 4096 tokens");
+    CHECK(!temp_exists("endless"), "tokens without an end left a file behind");
+    write_temp("long.i32", ids, sizeof ids);
+    check_refused("mote logits -m " FIXTURE " --tokens @/long.i32 -o @/l", 1, "long.i32: more than 4096 tokens");
+    write_temp("long.i32", ids, 40);
+    shell("mote logits -m " FIXTURE " --tokens @/long.i32 -o @/l");
+    CHECK(code == 0, "ten tokens: %d %s", code, err.data);
+    check_refused("mote run -m " FIXTURE " --tokens @/long.i32 --context 9", 1, "long.i32: more than 9 tokens");
+    check_bounded("run -m " FIXTURE " </dev/zero", "standard input: longer than 64 MiB");
+    check_bounded("bench --device cpu -m " FIXTURE " --ask /dev/zero", "/dev/zero: longer than 64 MiB");
+}
+
+static void test_endless_text(void) {
+    check_bounded("tokenize </dev/zero", "standard input: longer than 64 MiB");
+    check_bounded("detokenize </dev/zero", "standard input: longer than 64 MiB");
+    check_bounded("render </dev/zero", "standard input: longer than 64 MiB");
+    check_bounded("chat --device cpu </dev/zero", "standard input: a message longer than 64 MiB");
+    shell("(yes '1234567 \\' | " MOTE_PROGRAM " chat)");
+    CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "a message longer than 64 MiB"),
+          "a message without an end: %d %.200s", code, err.data);
+}
+
+static void test_zero_bytes(void) {
+    static const char chat[] = "What\0is mote?\na\\\nb\0\\\nc\n/stats\0\nWhat is mote?\n", ids[] = "65\0 66\n";
+    shell_with(chat, sizeof chat - 1, "mote chat --greedy --think off -n 8");
+    CHECK(code == 1 && line_count(&out) == 1 && out.size > 1 && line_count(&err) == 3 &&
+              strstr(err.data, "mote: standard input: the message holds a zero byte"),
+          "chat with zero bytes: %d '%s' %s", code, out.data, err.data);
+    shell_with(chat, sizeof chat - 1, "mote run --greedy --think off -n 8");
+    CHECK(code == 1 && out.size == 0 && line_count(&err) == 1 && strstr(err.data, "holds a zero byte"),
+          "run with zero bytes: %d '%s' %s", code, out.data, err.data);
+    shell_with(ids, sizeof ids - 1, "mote detokenize");
+    CHECK(code == 1 && out.size == 0 && strstr(err.data, "line 1: holds a zero byte"),
+          "detokenize with zero bytes: %d '%s' %s", code, out.data, err.data);
+}
+
+// ---- Token ids in, logits and ids out ---------------------------------------------------------------------------
 
 // The largest difference, in standard deviations of the golden logits; infinite when the sizes differ.
 static double compare(const char *golden_path, const char *temp_name) {
@@ -546,6 +664,108 @@ static void test_terminal(void) {
     close(terminal);
 }
 
+// The bytes that a shell command writes to a terminal which changes none of them. NULL: no terminal to be had.
+static const text *on_terminal(const char *command) {
+    static text screen;
+    struct termios raw;
+    struct winsize size = {40, 200, 0, 0};
+    int terminal, status = 0;
+    memset(&raw, 0, sizeof raw);
+    cfmakeraw(&raw);
+    raw.c_cflag |= CREAD;
+    pid_t child = forkpty(&terminal, NULL, &raw, &size);
+    if (child < 0) return NULL;
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    wait_for(terminal, &screen, "\001never\001");
+    close(terminal);
+    int ended = waitpid(child, &status, 0) == child && WIFEXITED(status);
+    CHECK(ended, "%s: status %d", command, status);
+    screen.data[screen.size] = 0;
+    return &screen;
+}
+
+// Takes the program's own sequences out: dimmed, plain, progress.
+static void strip_own(text *t) {
+    static const char *const own[] = {"\033[2m", "\033[0m", "\r\033[K"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        for (char *at = t->data; (at = strstr(at, own[i]));) {
+            const char *rest = at + strlen(own[i]);
+            memmove(at, rest, strlen(rest) + 1);
+        }
+    t->size = strlen(t->data);
+}
+
+static int control_count(const text *t) {
+    int count = 0;
+    for (size_t i = 0; i < t->size; i++) {
+        unsigned char byte = (unsigned char)t->data[i];
+        count += (byte < ' ' && byte != '\n' && byte != '\t') || byte == 0x7f;
+        count += byte >= 0x80 && byte < 0xa0 && i > 0 && (unsigned char)t->data[i - 1] == 0xc2;
+    }
+    return count;
+}
+
+// What is printed of texts, files and arguments: whole on a pipe, controls visible on a terminal.
+static void test_visible(void) {
+    static const char raw[] = "a\033]0;x\a\r\177\b\302\2331m\342\200\256q\342\201\246\tz\001\302\240\303\251\n";
+    static const char shown[] = "a^[]0;x^G^M^?^H<U+009B>1m<U+202E>q<U+2066>\tz^A\302\240\303\251\n";
+    const text *screen;
+    char line[512], request[256];
+    shell_with(raw, sizeof raw - 1, "mote tokenize");
+    write_temp("ids", out.data, out.size);
+    static text ids;
+    ids = out;
+    shell_with(ids.data, ids.size, "mote detokenize");
+    CHECK(code == 0 && out.size == sizeof raw && memcmp(out.data, raw, sizeof raw) == 0, "detokenize to a file: '%s'",
+          out.data);
+    snprintf(line, sizeof line, MOTE_PROGRAM " detokenize <%s/ids", folder);
+    if (!(screen = on_terminal(line))) {
+        test_skip("no pseudo-terminal here: control characters");
+        return;
+    }
+    snprintf(request, sizeof request, "%s^@", shown);
+    CHECK(strcmp(screen->data, request) == 0, "detokenize on a terminal: '%s'", screen->data);
+    snprintf(request, sizeof request, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", "a\\u001bb\\u009bc");
+    write_temp("request", request, strlen(request));
+    snprintf(line, sizeof line, MOTE_PROGRAM " render <%s/request", folder);
+    screen = on_terminal(line);
+    CHECK(screen && strstr(screen->data, "\na^[b<U+009B>c<|im_end|>"), "render on a terminal: '%s'", screen->data);
+    screen = on_terminal(MOTE_PROGRAM " info -m \"$(printf '/nosuch\\033\\177\\302\\233\\233\\351')\"");
+    CHECK(screen && control_count(screen) == 0 && strstr(screen->data, "^?<U+009B><9B><E9>"),
+          "an error message on a terminal: '%s'", screen->data);
+    screen = on_terminal("printf '/x\\033c\\r\\n/save /nosuch/\\177\\n' | " MOTE_PROGRAM " chat");
+    static text remarks;
+    remarks = *screen;
+    strip_own(&remarks);
+    CHECK(control_count(&remarks) == 0 && strstr(remarks.data, "unknown command /x^[c") &&
+              strstr(remarks.data, "/nosuch/^?"),
+          "remarks of the chat on a terminal: '%s'", remarks.data);
+}
+
+// A temperature at which every token comes, those of control characters among them.
+static void test_visible_answers(void) {
+    static const char *const commands[] = {
+        MOTE_PROGRAM " run --raw -p x -n 600 --temp 100 --top-k 0 --top-p 1 --seed 1",
+        "echo x | " MOTE_PROGRAM " chat --think on -n 600 --temp 100 --top-k 0 --top-p 1 --seed 1"};
+    static text screen;
+    shell(commands[0]);
+    CHECK(code == 0 && control_count(&out) > 0, "no control character in %zu bytes: %s", out.size, err.data);
+    for (int i = 0; i < 2; i++) {
+        const text *raw = on_terminal(commands[i]);
+        if (!raw) {
+            test_skip("no pseudo-terminal here: answers with control characters");
+            return;
+        }
+        screen = *raw;
+        strip_own(&screen);
+        CHECK(screen.size > 1000 && control_count(&screen) == 0 && strchr(screen.data, '^'),
+              "%s: %d control characters in '%s'", commands[i], control_count(&screen), screen.data);
+    }
+}
+
 // ---- The two files ----------------------------------------------------------------------------------------------
 
 static void test_amalgamation(void) {
@@ -578,6 +798,8 @@ int main(int argc, char **argv) {
     test_help();
     test_mistakes();
     test_failures();
+    test_outputs();
+    test_endless();
     test_logits();
     test_ids();
     test_interrupt();
@@ -586,12 +808,16 @@ int main(int argc, char **argv) {
     test_synthetic();
     if (access("models/demo/config.json", F_OK) == 0) {
         test_text();
+        test_endless_text();
+        test_zero_bytes();
         test_run();
         test_chat();
         test_speculation();
         test_bench_ask();
         test_reports();
         test_terminal();
+        test_visible();
+        test_visible_answers();
     } else {
         test_skip("no models/demo: text, run, chat, info, bench, terminal");
     }
