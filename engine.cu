@@ -516,7 +516,9 @@ static void config_float(config_reader *r, uint32_t object, const char *key, dou
     double value = fallback;
     uint32_t node = json_get(r->j, object, key);
     if (r->code) return;
-    if (node && (!json_double(r->j, node, &value) || !(value >= low && value <= high)))
+    int code = node ? json_double(r->j, node, &value) : MOTE_OK;
+    if (code == MOTE_ENOMEM) r->code = fail_memory(r->err);
+    else if (code || !(value >= low && value <= high))
         r->code =
             fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a number from %g to %g", r->dir, key, low, high);
     *out = (float)value;
@@ -2100,9 +2102,12 @@ static void add_eos(mote_model *m, int32_t id) {
     if (id >= 0 && m->eos_count < (int)(sizeof m->eos / sizeof *m->eos)) m->eos[m->eos_count++] = id;
 }
 
-static void generation_number(const json *j, const char *key, double low, double high, float *out) {
+/* A value that is no number, or out of range, is as good as none. *code: MOTE_ENOMEM when memory ran out over it. */
+static void generation_number(const json *j, const char *key, double low, double high, float *out, int *code) {
     double value;
-    if (json_double(j, json_get(j, 0, key), &value) && value >= low && value <= high) *out = (float)value;
+    int read = json_double(j, json_get(j, 0, key), &value);
+    if (!read && value >= low && value <= high) *out = (float)value;
+    if (read == MOTE_ENOMEM) *code = read;
 }
 
 /* generation_config.json: sampling defaults and end-of-text tokens. Without it, or without do_sample, greedy. */
@@ -2121,18 +2126,18 @@ static int generation_read(mote_model *m, const char *dir, mote_error *err) {
         for (uint32_t i = 0, node = eos + 1; i < j.nodes[eos].size; i++, node = j.nodes[node].next)
             if (json_u64(&j, node, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
     m->sampling.temperature = 1;
-    generation_number(&j, "temperature", 0, 100, &m->sampling.temperature);
-    generation_number(&j, "top_k", 0, 1 << 24, &top_k);
-    generation_number(&j, "top_p", 0, 1, &m->sampling.top_p);
-    generation_number(&j, "min_p", 0, 1, &m->sampling.min_p);
-    generation_number(&j, "repetition_penalty", 0.01, 100, &m->sampling.repetition_penalty);
-    generation_number(&j, "presence_penalty", -100, 100, &m->sampling.presence_penalty);
-    generation_number(&j, "frequency_penalty", -100, 100, &m->sampling.frequency_penalty);
+    generation_number(&j, "temperature", 0, 100, &m->sampling.temperature, &code);
+    generation_number(&j, "top_k", 0, 1 << 24, &top_k, &code);
+    generation_number(&j, "top_p", 0, 1, &m->sampling.top_p, &code);
+    generation_number(&j, "min_p", 0, 1, &m->sampling.min_p, &code);
+    generation_number(&j, "repetition_penalty", 0.01, 100, &m->sampling.repetition_penalty, &code);
+    generation_number(&j, "presence_penalty", -100, 100, &m->sampling.presence_penalty, &code);
+    generation_number(&j, "frequency_penalty", -100, 100, &m->sampling.frequency_penalty, &code);
     m->sampling.top_k = (int)top_k;
     if (!sample || j.nodes[sample].type == JSON_FALSE) m->sampling.temperature = 0;
     json_free(&j);
     buf_free(&text);
-    return MOTE_OK;
+    return code ? fail_memory(err) : MOTE_OK;
 }
 
 /* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
@@ -2304,6 +2309,14 @@ static int give(const void *data, size_t count, size_t size, void *to, size_t ca
     return MOTE_OK;
 }
 
+/* What such a call is given: n elements at in, room for `capacity` elements at out. *count is 0 until there is a result. */
+static int check_buffers(const char *call, const char *what, const mote_model *m, const void *in, size_t n,
+                         const void *out, size_t capacity, size_t *count, mote_error *err) {
+    if (count) *count = 0;
+    if (m && count && (in || !n) && (out || !capacity)) return MOTE_OK;
+    return fail(err, MOTE_EINVAL, "%s: needs a model, %s, room for the result and a place for the count", call, what);
+}
+
 static int need_text(const mote_model *m, mote_error *err) {
     return m->text ? MOTE_OK
                    : fail(err, MOTE_EUNSUPPORTED,
@@ -2321,9 +2334,11 @@ static int need_chat(const mote_model *m, mote_error *err) {
 int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
                   size_t *count, mote_error *error) {
     buf out;
+    text_range all = {0, size};
     memset(&out, 0, sizeof out);
-    int code = need_text(model, error);
-    if (!code) code = tokenizer_encode(model->text, text, size, special, &out, error);
+    int code = check_buffers("mote_tokenize", "a text", model, text, size, ids, capacity, count, error);
+    if (!code) code = need_text(model, error);
+    if (!code) code = tokenizer_encode(model->text, text, size, &all, special ? 0 : 1, &out, error);
     if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
     buf_free(&out);
     return code;
@@ -2335,7 +2350,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
     utf8_stream stream;
     memset(&out, 0, sizeof out);
     memset(&stream, 0, sizeof stream);
-    int code = need_text(model, error);
+    int code = check_buffers("mote_detokenize", "token ids", model, ids, id_count, text, capacity, count, error);
+    if (!code) code = need_text(model, error);
     for (size_t i = 0; !code && i < id_count; i++) {
         size_t n;
         const char *bytes = tokenizer_token(model->text, ids[i], &n);
@@ -2351,17 +2367,42 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
 
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error) {
-    buf out;
+    marked_text out;
     memset(&out, 0, sizeof out);
-    int code = need_chat(model, error);
+    int code = check_buffers("mote_render", "a request", model, request, 1, text, capacity, count, error);
+    if (!code) code = need_chat(model, error);
     if (!code) code = chat_render(model->family, request, size, &out, error);
-    if (!code) code = give(out.data, out.size, 1, text, capacity, count, error);
+    if (!code) code = give(out.text.data, out.text.size, 1, text, capacity, count, error);
+    marked_free(&out);
+    return code;
+}
+
+/* Ids of a text in which what is from outside stays plain. */
+static int encode_marked(const tokenizer *t, const marked_text *m, buf *ids, mote_error *err) {
+    size_t count;
+    const text_range *outside = outside_of(m, &count);
+    return tokenizer_encode(t, m->text.data, m->text.size, outside, count, ids, err);
+}
+
+int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
+                       size_t *count, mote_error *error) {
+    marked_text text;
+    buf out;
+    memset(&text, 0, sizeof text);
+    memset(&out, 0, sizeof out);
+    int code = check_buffers("mote_render_tokens", "a request", model, request, 1, ids, capacity, count, error);
+    if (!code) code = need_text(model, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render(model->family, request, size, &text, error);
+    if (!code) code = encode_marked(model->text, &text, &out, error);
+    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    marked_free(&text);
     buf_free(&out);
     return code;
 }
 
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) {
-    return model->text ? tokenizer_token(model->text, id, size) : NULL;
+    return model && size && model->text ? tokenizer_token(model->text, id, size) : NULL;
 }
 
 void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
@@ -4292,19 +4333,16 @@ static void ask_close_turn(const mote_session *s, buf *text) {
     buf_text(text, s->tokens[s->count - 1] == end ? "\n" : "<|im_end|>\n");
 }
 
-/* Token ids of the next turn. Only the template's own text may hold special tokens: in the message "<|im_end|>" is plain
-   text, so that no message can end its own turn. */
+/* Token ids of the next turn, in which system message and message are plain text. One encoding of the whole turn, so
+   that words which reach from the template's text into the message are those of the template's rendering. */
 static int ask_tokens(const mote_session *s, const char *message, const mote_generation *g, buf *ids, mote_error *err) {
-    buf text;
-    size_t at[2] = {0, 0};
+    marked_text text;
     memset(&text, 0, sizeof text);
-    ask_close_turn(s, &text);
+    ask_close_turn(s, &text.text);
     int code = chat_turn(s->m->family, s->count ? NULL : g->system, g->role ? g->role : "user", message, g->think,
-                         &text, at, err);
-    if (!code) code = tokenizer_encode(s->m->text, text.data, at[0], 1, ids, err);
-    if (!code) code = tokenizer_encode(s->m->text, text.data + at[0], at[1] - at[0], 0, ids, err);
-    if (!code) code = tokenizer_encode(s->m->text, text.data + at[1], text.size - at[1], 1, ids, err);
-    buf_free(&text);
+                         &text, err);
+    if (!code) code = encode_marked(s->m->text, &text, ids, err);
+    marked_free(&text);
     return code;
 }
 

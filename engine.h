@@ -152,23 +152,34 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
 
 /* ---- 3. Text and chat -------------------------------------------------------------------------------------------- */
 
-/* All four fail with MOTE_EUNSUPPORTED when the model was opened without a tokenizer. The first three write at most
-   `capacity` elements and always set *count to the number needed; when that is larger than capacity they return
-   MOTE_EINVAL, so that a caller may ask for the size first with capacity 0. No terminating zero is written. */
+/* Control tokens are those that tokenizer.json adds to the vocabulary: "<|im_end|>", and no less "</tool_response>" or
+   "<think>", which it does not call special. Text from outside, which one does not trust, must not become one of them.
 
-/* Text to token ids. special: 1 = the text of special tokens ("<|im_end|>") becomes those tokens; 0 = plain text, for
-   text one does not trust. */
+   The first four write at most `capacity` elements and always set *count: to the number needed, to 0 after any other
+   failure. When the number is larger than capacity they return MOTE_EINVAL, so that a caller may ask for the size first
+   with capacity 0 (and NULL for the place). No terminating zero is written. Without a tokenizer, or for the two that
+   render without a chat template that mote knows, they fail with MOTE_EUNSUPPORTED. */
+
+/* Text to token ids. special: 1 = the text of a control token becomes that token; 0 = all is plain text, for text one does
+   not trust. */
 int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
                   size_t *count, mote_error *error);
 
-/* Token ids to text, special tokens included. An id outside the vocabulary is an error. */
+/* Token ids to text, that of control tokens included. An id outside the vocabulary is an error. */
 int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count, char *text, size_t capacity,
                     size_t *count, mote_error *error);
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
-   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool}; all but messages are optional. */
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool}; all but messages are optional.
+   mote_tokenize with special = 1 would trust the whole of this text, messages and all: see mote_render_tokens. */
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error);
+
+/* The same to token ids. Only the template's own words hold control tokens: whatever comes out of the request (contents of
+   any role, thoughts, names, arguments, tool definitions) is plain text. Where it names no control token, the ids are those
+   of the rendered text. */
+int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
+                       size_t *count, mote_error *error);
 
 /* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
@@ -276,8 +287,8 @@ typedef struct mote_result {
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then
-   mote_generate. An interrupted answer before it is closed first. In the message the text of special tokens ("<|im_end|>")
-   is plain text: a message cannot end its own turn. */
+   mote_generate. An interrupted answer before it is closed first. Text from outside never becomes a control token, in any
+   role: message, system message and tool result are plain text, which cannot end its own turn or close its own tag. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
 

@@ -508,12 +508,14 @@ static int json_u64(const json *j, uint32_t node, uint64_t *out) {
     return 1;
 }
 
-// 1 and *out for any number that a double can hold. strtod reads the locale's decimal point, so we write that one.
+// *out for any number that a double can hold; MOTE_EFORMAT for larger ones and for what is no number, MOTE_ENOMEM. The
+// message is up to the caller, who knows what the number is for. strtod reads the locale's decimal point, so we write
+// that one.
 static int json_double(const json *j, uint32_t node, double *out) {
     const json_node *n = j->nodes + node;
     char half[16], point[16];
     buf text = {NULL, 0, 0, 0};
-    if (n->type != JSON_NUMBER) return 0;
+    if (n->type != JSON_NUMBER) return MOTE_EFORMAT;
     snprintf(half, sizeof half, "%.1f", 0.5);
     snprintf(point, sizeof point, "%.*s", (int)strlen(half) - 2, half + 1); // "0.5" without its digits
     for (uint32_t i = 0; i < n->size; i++) {
@@ -521,10 +523,11 @@ static int json_double(const json *j, uint32_t node, double *out) {
         buf_add(&text, c == '.' ? point : &c, c == '.' ? strlen(point) : 1);
     }
     buf_add(&text, "", 1);
-    if (!text.failed) *out = strtod(text.data, NULL);
-    int ok = !text.failed && isfinite(*out);
+    double value = text.failed ? 0 : strtod(text.data, NULL);
+    int code = text.failed ? MOTE_ENOMEM : isfinite(value) ? MOTE_OK : MOTE_EFORMAT;
     buf_free(&text);
-    return ok;
+    if (!code) *out = value;
+    return code;
 }
 
 // ---- 3. Unicode -----------------------------------------------------------------------------------------------------
@@ -934,6 +937,13 @@ static const char *next_word(word_iterator *w, size_t *size) {
 // from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
 // before anything else, those marked "normalized" after normalisation. What the file asks for and we do not do is
 // refused by name. "truncation", "padding" and "post_processor" are the caller's business: encoding adds no tokens.
+//
+// Text from outside (a user's, a tool's) never becomes an added token. Those steer the model: "</tool_response>" in a
+// tool's answer must stay text. The caller says which ranges of a text are from outside, and an added token is found
+// only where none of its bytes is in one. What lies between two added tokens is normalised and split into words as one
+// piece, whoever wrote it, so text in which no added token is named has the same ids with any ranges. Merges that end
+// in an added token are left out: with its text cut out first, trusted text never gets to them. (A token of one byte
+// that the file lists as added is still the only way to write that byte.)
 
 enum { TOKEN_EXISTS = 1, TOKEN_SPECIAL = 2, TOKEN_ADDED = 4, TOKEN_ID_LIMIT = 1 << 24, SHORT_WORD = 48 };
 
@@ -1060,11 +1070,16 @@ static int32_t tokenizer_find(const tokenizer *t, const char *text) {
     return id == NO_ID ? -1 : (int32_t)id;
 }
 
+// Bytes begin..end-1 of a text.
+typedef struct text_range {
+    size_t begin, end;
+} text_range;
+
 // One call of tokenizer_encode.
 typedef struct encoder {
     const tokenizer *t;
     buf *ids;
-    int special;
+    int trusted;             // is nothing of the piece at hand from outside?
     buf text, nodes, heap; // scratch: normalised text; what long words need
 } encoder;
 
@@ -1168,6 +1183,7 @@ static void encode_words(encoder *e, const char *p, size_t n) {
     while ((word = next_word(&w, &size)) != NULL) {
         size_t count = 1;
         uint32_t whole = e->t->ignore_merges ? *index_slot(e->t, word, size) : NO_ID;
+        if (whole != NO_ID && (e->t->tokens[whole].flags & TOKEN_ADDED)) whole = NO_ID;
         int32_t *ids = (int32_t *)buf_add(e->ids, NULL, size * sizeof *ids);
         if (!ids) return;
         if (whole != NO_ID) {
@@ -1181,26 +1197,37 @@ static void encode_words(encoder *e, const char *p, size_t n) {
     }
 }
 
-// Gives the id of each added token in the text, and what lies between them to `between`.
-static void encode_added(encoder *e, const added_set *s, const char *p, size_t n,
-                         void (*between)(encoder *, const char *, size_t)) {
-    const char *end = p + n, *done = p;
-    while (p < end) {
-        const added_token *found = s->first[(unsigned char)*p] ? match_added(s, p, end) : NULL;
-        if (!found) {
-            p++;
-            continue;
+// Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
+// through the stretches that are not from outside, one by one: where such a stretch cuts the longest match, a shorter
+// added token that lies within it is found.
+static void encode_added(encoder *e, const added_set *s, const char *text, size_t n, const text_range *outside,
+                         size_t count, void (*between)(encoder *, const char *, size_t)) {
+    const char *done = text, *p = text;
+    int trusted = 1; // from done to p
+    for (size_t i = 0; i <= count; i++) {
+        const char *limit = text + (i < count ? outside[i].begin : n);
+        while (p < limit) {
+            const added_token *found = s->first[(unsigned char)*p] ? match_added(s, p, limit) : NULL;
+            if (!found) {
+                p++;
+                continue;
+            }
+            e->trusted = trusted;
+            between(e, done, (size_t)(p - done));
+            buf_add(e->ids, &found->id, sizeof found->id);
+            done = p += found->size;
+            trusted = 1;
         }
-        const char *start = p;
-        p += found->size;
-        if (!e->special && (e->t->tokens[found->id].flags & TOKEN_SPECIAL)) continue; // stays text
-        between(e, done, (size_t)(start - done));
-        buf_add(e->ids, &found->id, sizeof found->id);
-        done = p;
+        if (i == count) break;
+        p = text + outside[i].end;
+        trusted = 0;
     }
-    between(e, done, (size_t)(end - done));
+    e->trusted = trusted;
+    between(e, done, (size_t)(text + n - done));
 }
 
+// One piece of text. Normalisation moves its bytes, so the tokens to be found after it are found only where the whole
+// piece is trusted.
 static void encode_text(encoder *e, const char *p, size_t n) {
     e->text.size = 0;
     if (e->t->use_nfc) {
@@ -1209,19 +1236,24 @@ static void encode_text(encoder *e, const char *p, size_t n) {
         utf8_clean(p, n, &e->text);
     }
     if (e->text.failed || !e->text.size) return;
-    encode_added(e, &e->t->normalized, e->text.data, e->text.size, encode_words);
+    if (e->trusted) {
+        encode_added(e, &e->t->normalized, e->text.data, e->text.size, NULL, 0, encode_words);
+    } else {
+        encode_words(e, e->text.data, e->text.size);
+    }
 }
 
-// Appends the ids (int32_t) of text. special: the text of special tokens stands for them; otherwise it is plain text.
-// Added tokens that are not special (such as <think>) are found either way.
-static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, int special, buf *ids, mote_error *err) {
+// Appends the ids (int32_t) of text. outside: `count` ranges of it, none empty, ascending and disjoint; an added token
+// that overlaps one is not found. Without any, the text of every added token, special or not, becomes that token.
+static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, const text_range *outside, size_t count,
+                            buf *ids, mote_error *err) {
     encoder e;
     memset(&e, 0, sizeof e);
     e.t = t;
     e.ids = ids;
-    e.special = special;
+    if (!len) return MOTE_OK;
     if (len > (size_t)INT32_MAX / 4) return fail(err, MOTE_EINVAL, "text of %zu bytes is too long to tokenize", len);
-    encode_added(&e, &t->raw, text, len, encode_text);
+    encode_added(&e, &t->raw, text, len, outside, count, encode_text);
     int failed = ids->failed | e.text.failed | e.nodes.failed | e.heap.failed;
     buf_free(&e.text);
     buf_free(&e.nodes);
@@ -1374,7 +1406,8 @@ static int load_options(loader *l, uint32_t model) {
         const json_node *value = j->nodes + k + 1;
         double number = 1;
         int empty = value->type == JSON_STRING && !value->size;
-        int zero = json_double(j, k + 1, &number) && number == 0;
+        if (json_double(j, k + 1, &number) == MOTE_ENOMEM) return fail_memory(l->err);
+        int zero = number == 0;
         int off = value->type == JSON_NULL || value->type == JSON_FALSE || empty || zero;
         for (int i = 0; i < 4; i++) off |= json_equals(j, k, used[i]);
         if (!off) {
@@ -1495,6 +1528,7 @@ static int load_merges(loader *l, uint32_t merges) {
         if (left == NO_ID || right == NO_ID || id == NO_ID) {
             return fail(l->err, MOTE_EFORMAT, "%s: merge %u: not two tokens whose union is a token", l->path, rank);
         }
+        if (t->tokens[id].flags & TOKEN_ADDED) continue;
         merge *slot = merge_slot(t, left, right);
         slot->left = left;
         slot->right = right;
@@ -1602,8 +1636,8 @@ static int load_tokenizer(loader *l) {
     }
     code = load_sizes(l, vocab, added);
     if (!code) code = load_vocab(l, vocab);
+    if (!code) code = load_added(l, added); // before the merges, which must not make these
     if (!code) code = load_merges(l, merges);
-    if (!code) code = load_added(l, added);
     return code;
 }
 
@@ -1820,7 +1854,9 @@ static int put_number(const json *j, uint32_t node, buf *out, mote_error *err) {
         buf_add(out, zero ? "0" : text, zero ? 1 : n);
         return MOTE_OK;
     }
-    if (!json_double(j, node, &value)) return fail(err, MOTE_EINVAL, "chat request: a number is too large");
+    int code = json_double(j, node, &value);
+    if (code == MOTE_ENOMEM) return fail_memory(err);
+    if (code) return fail(err, MOTE_EINVAL, "chat request: a number is too large");
     put_double(value, out);
     return MOTE_OK;
 }
@@ -1881,19 +1917,76 @@ static int put_str(const json *j, uint32_t node, buf *out, mote_error *err) {
 }
 
 // 6.2 A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
+// All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
+// its tags, the <think> it writes around a thought, the places for images inside a content.
+
+// Text, and which of it is from outside: text_range, as tokenizer_encode takes them.
+typedef struct marked_text {
+    buf text, outside;
+} marked_text;
+
+static void marked_free(marked_text *m) {
+    buf_free(&m->text);
+    buf_free(&m->outside);
+}
+
+static int marked_failed(const marked_text *m) {
+    return m->text.failed | m->outside.failed;
+}
+
+static const text_range *outside_of(const marked_text *m, size_t *count) {
+    *count = m->outside.size / sizeof(text_range);
+    return (const text_range *)(const void *)m->outside.data;
+}
+
+static void put_words(marked_text *out, const char *words) {
+    buf_text(&out->text, words);
+}
+
+static void mark_outside(marked_text *out, size_t begin, size_t end) {
+    text_range range = {begin, end};
+    if (begin < end) buf_add(&out->outside, &range, sizeof range);
+}
+
+static void put_outside(marked_text *out, slice s) {
+    size_t begin = out->text.size;
+    buf_slice(&out->text, s);
+    mark_outside(out, begin, out->text.size);
+}
+
+// Appends a slice of `from` with its marks.
+static void put_marked(marked_text *out, const marked_text *from, slice s) {
+    size_t count, to = out->text.size, begin = s.n ? (size_t)(s.p - from->text.data) : 0, end = begin + s.n;
+    const text_range *r = outside_of(from, &count);
+    buf_slice(&out->text, s);
+    for (size_t i = 0; i < count; i++) {
+        size_t a = r[i].begin > begin ? r[i].begin : begin, b = r[i].end < end ? r[i].end : end;
+        if (a < b) mark_outside(out, to + a - begin, to + b - begin);
+    }
+}
 
 typedef struct chat {
     json j;
     int family;               // chat_family flags
-    buf *out;
+    marked_text *out;
     mote_error *err;
     buf messages;             // uint32_t node of each message
     uint32_t n, last_query;   // messages; index of the last one in which the user asks
     uint32_t tools;           // node of a list that is not empty, or 0
     int preserve, vision_ids; // "preserve_thinking", "add_vision_id"
     unsigned images, videos;  // so far, for vision_ids
-    buf content, reasoning;   // of the message at hand
+    marked_text content;      // of the message at hand
+    buf reasoning;
 } chat;
+
+// A value of the request as text; put: put_json or put_str.
+static int put_value(const chat *c, marked_text *out, uint32_t node,
+                     int (*put)(const json *, uint32_t, buf *, mote_error *)) {
+    size_t begin = out->text.size;
+    int code = put(&c->j, node, &out->text, c->err);
+    mark_outside(out, begin, out->text.size);
+    return code;
+}
 
 static uint32_t chat_message(const chat *c, uint32_t i) {
     return ((const uint32_t *)(const void *)c->messages.data)[i];
@@ -1912,40 +2005,40 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
     int image = json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"));
     int video = !image && (json_get(j, item, "video") || (type && json_equals(j, type, "video")));
     if (!object || !(image || video || text)) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
-    if (!image && !video) return put_str(j, text, &c->content, c->err);
+    if (!image && !video) return put_value(c, &c->content, text, put_str);
     if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
     if (counted) *(image ? &c->images : &c->videos) += 1;
     if (c->vision_ids) {
         char label[32];
         snprintf(label, sizeof label, "%s %u: ", image ? "Picture" : "Video", image ? c->images : c->videos);
-        buf_text(&c->content, label);
+        put_words(&c->content, label);
     }
-    buf_text(&c->content, image ? "<|vision_start|><|image_pad|><|vision_end|>"
-                                : "<|vision_start|><|video_pad|><|vision_end|>");
+    put_words(&c->content, image ? "<|vision_start|><|image_pad|><|vision_end|>"
+                                 : "<|vision_start|><|video_pad|><|vision_end|>");
     return MOTE_OK;
 }
 
 enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; // what a content is rendered for
 
-// Message i's content as text into c->content and *text.
+// Message i's content into c->content; *text is the part of it that counts.
 static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     const json *j = &c->j;
     uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
     int code = MOTE_OK;
-    c->content.size = 0;
+    c->content.text.size = c->content.outside.size = 0;
     if (type == JSON_STRING) {
-        put_string(j, node, &c->content);
+        code = put_value(c, &c->content, node, put_str);
     } else if (c->family & CHAT_QWEN3_5) {
         if (type != JSON_NULL && type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "Unexpected content type.");
         for (uint32_t k = node + 1; !code && type == JSON_ARRAY && k < j->nodes[node].next; k = j->nodes[k].next) {
             code = chat_part(c, k, use == CONTENT_SYSTEM, use == CONTENT_MESSAGE || use == CONTENT_TOOL);
         }
     } else if (use == CONTENT_TOOL && !(c->family & CHAT_LENIENT)) {
-        if (node) code = put_str(j, node, &c->content, c->err);
+        if (node) code = put_value(c, &c->content, node, put_str);
     } else if (use == CONTENT_SYSTEM || !(c->family & CHAT_LENIENT)) {
         return fail(c->err, MOTE_EINVAL, "message %u: content must be text for this chat template", i);
     }
-    *text = slice_of(c->content.data, c->content.size);
+    *text = slice_of(c->content.text.data, c->content.text.size);
     if (c->family & CHAT_QWEN3_5) *text = slice_trim(*text);
     return code;
 }
@@ -1970,11 +2063,11 @@ static int chat_find_query(chat *c) {
 
 static int chat_tools(chat *c) {
     for (uint32_t k = c->tools + 1; k < c->j.nodes[c->tools].next; k = c->j.nodes[k].next) {
-        buf_text(c->out, "\n");
-        int code = put_json(&c->j, k, c->out, c->err);
+        put_words(c->out, "\n");
+        int code = put_value(c, c->out, k, put_json);
         if (code) return code;
     }
-    buf_text(c->out, "\n</tools>");
+    put_words(c->out, "\n</tools>");
     return MOTE_OK;
 }
 
@@ -1983,20 +2076,20 @@ static int chat_head(chat *c) {
     slice system = slice_of(NULL, 0);
     int given = chat_role(c, 0, "system"), code = given ? chat_content(c, 0, CONTENT_SYSTEM, &system) : MOTE_OK;
     if (code || !(given || c->tools)) return code;
-    buf_text(c->out, "<|im_start|>system\n");
+    put_words(c->out, "<|im_start|>system\n");
     if (c->tools && c->family & CHAT_QWEN3) {
-        buf_slice(c->out, system);
-        if (given) buf_text(c->out, "\n\n");
-        buf_text(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+        put_marked(c->out, &c->content, system);
+        if (given) put_words(c->out, "\n\n");
+        put_words(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
                          "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
         code = chat_tools(c);
-        buf_text(c->out, "\n\nFor each function call, return a json object with function name and arguments within "
+        put_words(c->out, "\n\nFor each function call, return a json object with function name and arguments within "
                          "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "
                          "\"arguments\": <args-json-object>}\n</tool_call>");
     } else if (c->tools) {
-        buf_text(c->out, "# Tools\n\nYou have access to the following functions:\n\n<tools>");
+        put_words(c->out, "# Tools\n\nYou have access to the following functions:\n\n<tools>");
         code = chat_tools(c);
-        buf_text(c->out,
+        put_words(c->out,
                  "\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
                  "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
                  "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\n"
@@ -2006,12 +2099,12 @@ static int chat_head(chat *c) {
                  "- You may provide optional reasoning for your function call in natural language BEFORE the function "
                  "call, but NOT after\n- If there is no function call available, answer the question like normal with "
                  "your current knowledge and do not tell the user about function calls\n</IMPORTANT>");
-        if (system.n) buf_text(c->out, "\n\n");
-        buf_slice(c->out, system);
+        if (system.n) put_words(c->out, "\n\n");
+        put_marked(c->out, &c->content, system);
     } else {
-        buf_slice(c->out, system);
+        put_marked(c->out, &c->content, system);
     }
-    buf_text(c->out, "<|im_end|>\n");
+    put_words(c->out, "<|im_end|>\n");
     return code;
 }
 
@@ -2020,13 +2113,12 @@ static int chat_call_json(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     int code = MOTE_OK;
-    buf_text(c->out, "<tool_call>\n{\"name\": \"");
-    if (name) code = put_str(j, name, c->out, c->err);
-    buf_text(c->out, "\", \"arguments\": ");
+    put_words(c->out, "<tool_call>\n{\"name\": \"");
+    if (name) code = put_value(c, c->out, name, put_str);
+    put_words(c->out, "\", \"arguments\": ");
     if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
-    if (j->nodes[arguments].type == JSON_STRING) put_string(j, arguments, c->out);
-    else if (!code) code = put_json(j, arguments, c->out, c->err);
-    buf_text(c->out, "}\n</tool_call>");
+    if (!code) code = put_value(c, c->out, arguments, j->nodes[arguments].type == JSON_STRING ? put_str : put_json);
+    put_words(c->out, "}\n</tool_call>");
     return code;
 }
 
@@ -2037,9 +2129,9 @@ static int chat_call_tags(chat *c, uint32_t call) {
     if (!name || j->nodes[name].type != JSON_STRING) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"name\" must be text");
     }
-    buf_text(c->out, "<tool_call>\n<function=");
-    put_string(j, name, c->out);
-    buf_text(c->out, ">\n");
+    put_words(c->out, "<tool_call>\n<function=");
+    put_value(c, c->out, name, put_str);
+    put_words(c->out, ">\n");
     int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
     if (arguments && !object && !(c->family & CHAT_LENIENT)) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"arguments\" must be an object");
@@ -2047,14 +2139,14 @@ static int chat_call_tags(chat *c, uint32_t call) {
     for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
         uint32_t type = j->nodes[k + 1].type;
         int as_json = type >= JSON_ARRAY || (c->family & CHAT_PRESERVE && type != JSON_STRING);
-        buf_text(c->out, "<parameter=");
-        put_string(j, k, c->out);
-        buf_text(c->out, ">\n");
-        int code = (as_json ? put_json : put_str)(j, k + 1, c->out, c->err);
+        put_words(c->out, "<parameter=");
+        put_value(c, c->out, k, put_str);
+        put_words(c->out, ">\n");
+        int code = put_value(c, c->out, k + 1, as_json ? put_json : put_str);
         if (code) return code;
-        buf_text(c->out, "\n</parameter>\n");
+        put_words(c->out, "\n</parameter>\n");
     }
-    buf_text(c->out, "</function>\n</tool_call>");
+    put_words(c->out, "</function>\n</tool_call>");
     return MOTE_OK;
 }
 
@@ -2066,8 +2158,8 @@ static int chat_calls(chat *c, uint32_t message, slice content) {
     if (j->nodes[calls].type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "\"tool_calls\" must be a list");
     for (uint32_t k = calls + 1; !code && k < j->nodes[calls].next; k = j->nodes[k].next) {
         uint32_t call = k, function = json_get(j, k, "function");
-        if (k > calls + 1) buf_text(c->out, "\n");
-        else if (qwen3 ? content.n : slice_trim(content).n) buf_text(c->out, qwen3 ? "\n" : "\n\n");
+        if (k > calls + 1) put_words(c->out, "\n");
+        else if (qwen3 ? content.n : slice_trim(content).n) put_words(c->out, qwen3 ? "\n" : "\n\n");
         // What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper.
         if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
                                     (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
@@ -2102,15 +2194,17 @@ static int chat_assistant(chat *c, uint32_t i) {
     int shown = i > c->last_query || c->preserve;
     if (qwen3) shown = shown && (i + 1 == c->n || reasoning.n);
     else reasoning = slice_trim(reasoning);
-    buf_text(c->out, "<|im_start|>assistant\n");
+    put_words(c->out, "<|im_start|>assistant\n");
     if (shown) {
-        buf_text(c->out, "<think>\n");
-        buf_slice(c->out, qwen3 ? slice_skip_newlines(slice_drop_newlines(reasoning)) : reasoning);
-        buf_text(c->out, "\n</think>\n\n");
+        put_words(c->out, "<think>\n");
+        if (qwen3) reasoning = slice_skip_newlines(slice_drop_newlines(reasoning));
+        if (type == JSON_STRING) put_outside(c->out, reasoning);
+        else put_marked(c->out, &c->content, reasoning);
+        put_words(c->out, "\n</think>\n\n");
     }
-    buf_slice(c->out, shown && qwen3 ? slice_skip_newlines(content) : content);
+    put_marked(c->out, &c->content, shown && qwen3 ? slice_skip_newlines(content) : content);
     code = chat_calls(c, message, content);
-    buf_text(c->out, "<|im_end|>\n");
+    put_words(c->out, "<|im_end|>\n");
     return code;
 }
 
@@ -2122,18 +2216,18 @@ static int chat_messages(chat *c) {
         if (system && i > 0 && !qwen3) return fail(c->err, MOTE_EINVAL, "System message must be at the beginning.");
         if (user || (system && i > 0)) {
             code = chat_content(c, i, CONTENT_MESSAGE, &content);
-            buf_text(c->out, user ? "<|im_start|>user\n" : "<|im_start|>system\n");
-            if (!code) buf_slice(c->out, content);
-            buf_text(c->out, "<|im_end|>\n");
+            put_words(c->out, user ? "<|im_start|>user\n" : "<|im_start|>system\n");
+            if (!code) put_marked(c->out, &c->content, content);
+            put_words(c->out, "<|im_end|>\n");
         } else if (chat_role(c, i, "assistant")) {
             code = chat_assistant(c, i);
         } else if (chat_role(c, i, "tool")) { // neighbours share one user turn
             code = chat_content(c, i, CONTENT_TOOL, &content);
-            if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) buf_text(c->out, "<|im_start|>user");
-            buf_text(c->out, "\n<tool_response>\n");
-            if (!code) buf_slice(c->out, content);
-            buf_text(c->out, "\n</tool_response>");
-            if (!chat_role(c, i + 1, "tool")) buf_text(c->out, "<|im_end|>\n");
+            if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) put_words(c->out, "<|im_start|>user");
+            put_words(c->out, "\n<tool_response>\n");
+            if (!code) put_marked(c->out, &c->content, content);
+            put_words(c->out, "\n</tool_response>");
+            if (!chat_role(c, i + 1, "tool")) put_words(c->out, "<|im_end|>\n");
         } else if (!system && !qwen3) { // Qwen3 passes over other roles
             return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
         }
@@ -2190,53 +2284,56 @@ static int chat_request(chat *c) {
     if (!code) code = chat_find_query(c);
     if (!code) code = chat_messages(c);
     int chosen = enable && j->nodes[enable].type != JSON_NULL;
-    if (prompt) chat_prompt(c->family, !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF, c->out);
+    int think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    if (prompt) chat_prompt(c->family, think, &c->out->text);
     return code;
 }
 
 // Appends the prompt to out; nothing after an error.
-static int chat_render(chat_family f, const char *request, size_t len, buf *out, mote_error *err) {
+static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
     chat c;
-    size_t before = out->size;
+    size_t before = out->text.size, marks = out->outside.size;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     memset(&c, 0, sizeof c);
     c.family = f;
     c.out = out;
     c.err = err;
     int code = json_parse(&c.j, request, len, "chat request", err);
-    if (code) code = MOTE_EINVAL; // not a file's format: the caller's argument
+    if (code == MOTE_EFORMAT) code = MOTE_EINVAL; // not a file's format: the caller's argument
     if (code && err) err->code = code;
     if (!code) code = chat_request(&c);
-    if (!code && (out->failed || c.content.failed || c.reasoning.failed)) code = fail_memory(err);
-    if (code) out->size = before;
+    // Also in place of an error, which may come of text that is missing.
+    if (marked_failed(out) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
+    if (code) {
+        out->text.size = before;
+        out->outside.size = marks;
+    }
     json_free(&c.j);
     buf_free(&c.messages);
-    buf_free(&c.content);
+    marked_free(&c.content);
     buf_free(&c.reasoning);
     return code;
 }
 
 // One more turn of a conversation that is only ever appended to: the system message (NULL or "" for none; first turn
-// only), a message of role "user" or "tool", and the beginning of the model's turn. think as in chat_prompt. The
-// message's own text ends up at message[0]..message[1] of out.
-static int chat_turn(chat_family f, const char *system, const char *role, const char *content, int think, buf *out,
-                     size_t message[2], mote_error *err) {
+// only), a message of role "user" or "tool", and the beginning of the model's turn. think as in chat_prompt. System
+// message and message are from outside.
+static int chat_turn(chat_family f, const char *system, const char *role, const char *content, int think,
+                     marked_text *out, mote_error *err) {
     int tool = !strcmp(role, "tool"), trim = f & CHAT_QWEN3_5;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     if (!tool && strcmp(role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", role);
     slice text = slice_of(content, strlen(content)), before = slice_of(system, system ? strlen(system) : 0);
     if (before.n) {
-        buf_text(out, "<|im_start|>system\n");
-        buf_slice(out, trim ? slice_trim(before) : before);
-        buf_text(out, "<|im_end|>\n");
+        put_words(out, "<|im_start|>system\n");
+        put_outside(out, trim ? slice_trim(before) : before);
+        put_words(out, "<|im_end|>\n");
     }
-    buf_text(out, tool ? "<|im_start|>user\n<tool_response>\n" : "<|im_start|>user\n");
-    message[0] = out->size;
-    buf_slice(out, trim ? slice_trim(text) : text);
-    message[1] = out->size;
-    buf_text(out, tool ? "\n</tool_response><|im_end|>\n" : "<|im_end|>\n");
-    chat_prompt(f, think, out);
-    return out->failed ? fail_memory(err) : MOTE_OK;
+    put_words(out, tool ? "<|im_start|>user\n<tool_response>\n" : "<|im_start|>user\n");
+    put_outside(out, trim ? slice_trim(text) : text);
+    put_words(out, tool ? "\n</tool_response><|im_end|>\n" : "<|im_end|>\n");
+    chat_prompt(f, think, &out->text);
+    return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
 // Does a prompt end inside an open <think>? Then chat_stream_begin wants to know.

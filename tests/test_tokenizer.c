@@ -100,8 +100,10 @@ static void test_json_values(void) {
     static const double doubles[9] = {0, 18446744073709551615.0, 18446744073709551616.0, -1, 1, 100, -2.5e-3, 0, 0};
     for (uint32_t i = 0; i < 9; i++) {
         CHECK(json_u64(&j, n + 1 + i, &u) == is_u64[i], "u64 %u", i);
-        int ok = json_double(&j, n + 1 + i, &d) == is_double[i] && (!is_double[i] || d == doubles[i]);
-        CHECK(ok, "double %u: %g", i, d);
+        d = -7;
+        int code = json_double(&j, n + 1 + i, &d);
+        CHECK(code == (is_double[i] ? MOTE_OK : MOTE_EFORMAT), "double %u: code %d", i, code);
+        CHECK(d == (is_double[i] ? doubles[i] : -7), "double %u: %g", i, d);
     }
     static const char want[] = "a\xC3\xA9\xF0\x9F\x98\x80\n\0z";
     CHECK(json_string(&j, s, NULL, 0) == 10 && json_string(&j, s, out, sizeof out) == 10, "length");
@@ -402,7 +404,7 @@ enum { NORMALIZER, PRE, DECODER, OPTIONS, VOCAB, MERGES, ADDED, PARTS };
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
 #define FLAGS(special, normalized) "\"special\":" special ",\"normalized\":" normalized ",\"lstrip\":false"
 
-static const char *const default_parts[PARTS] = {
+static const char *default_parts[PARTS] = {
     "{\"type\":\"NFC\"}",
     BYTE_LEVEL,
     "{\"type\":\"ByteLevel\"}",
@@ -456,13 +458,149 @@ static int open_parts(tokenizer **t, int part, const char *text, int without, mo
     return tokenizer_open(t, temp_dir, err);
 }
 
+// All of a text trusted (1), or none of it (0).
+static int encode(const tokenizer *t, const char *text, size_t size, int trusted, buf *ids) {
+    text_range all = {0, size};
+    return tokenizer_encode(t, text, size, &all, trusted ? 0 : 1, ids, NULL);
+}
+
 // Encodes, and compares with `count` ids.
-static int ids_are(const tokenizer *t, const char *text, int special, const int32_t *want, size_t count) {
+static int ids_are(const tokenizer *t, const char *text, int trusted, const int32_t *want, size_t count) {
     buf ids = EMPTY;
-    int code = tokenizer_encode(t, text, strlen(text), special, &ids, NULL);
+    int code = encode(t, text, strlen(text), trusted, &ids);
     int same = !code && buf_is(&ids, want, count * sizeof *want);
     buf_free(&ids);
     return same;
+}
+
+// ---- Text from outside ----------------------------------------------------------------------------------------------
+
+static int is_added(const tokenizer *t, int32_t id) {
+    return (t->tokens[id].flags & TOKEN_ADDED) != 0;
+}
+
+static int same_ids(const buf *a, const buf *b) {
+    return a->size == b->size && (!a->size || !memcmp(a->data, b->data, a->size));
+}
+
+// The longest added token at text + at, none of whose bytes is marked: by comparing with all of them.
+static const added_token *find_added(const tokenizer *t, const buf *text, const char *marks, size_t at) {
+    const added_token *found = NULL;
+    for (uint32_t i = 0; i < t->raw.count; i++) {
+        const added_token *a = t->raw.list + i;
+        if (a->size > text->size - at || memcmp(text->data + at, a->text, a->size)) continue;
+        if (!memchr(marks + at, 1, a->size) && (!found || a->size > found->size)) found = a;
+    }
+    return found;
+}
+
+// What tokenizer_encode must give, said another way: marks has a 1 for each byte from outside.
+static void encode_by_marks(const tokenizer *t, const buf *text, const char *marks, buf *ids) {
+    size_t done = 0;
+    for (size_t at = 0; at <= text->size;) {
+        const added_token *found = at < text->size ? find_added(t, text, marks, at) : NULL;
+        if (!found && at++ < text->size) continue;
+        size_t end = found ? at : text->size;
+        encode(t, text->data + done, end - done, !memchr(marks + done, 1, end - done), ids);
+        if (!found) break;
+        buf_add(ids, &found->id, sizeof found->id);
+        done = at += found->size;
+    }
+}
+
+// Random texts of added tokens, their beginnings and ends, and words, of which random ranges are from outside.
+static void test_ranges(const tokenizer *t, const char *name, int rounds) {
+    static const char *const words[] = {"a", "ab ", "It is 21.\n", "\n\n", "e\u0301", "\u0301", "<", "|>", "\xE2", "2"};
+    int cut = 0;
+    for (int round = 0; round < rounds; round++) {
+        buf text = EMPTY, ids = EMPTY, want = EMPTY, all = EMPTY, ranges = EMPTY;
+        for (int i = random_int(1, 6); i > 0; i--) {
+            const added_token *a = t->raw.list + random_int(0, (int)t->raw.count - 1);
+            uint32_t from = random_int(0, 2) ? 0 : (uint32_t)random_int(0, (int)a->size - 1);
+            uint32_t size = random_int(0, 2) ? a->size - from : (uint32_t)random_int(0, (int)(a->size - from));
+            if (random_int(0, 1)) buf_add(&text, a->text + from, size);
+            else buf_text(&text, words[random_int(0, (int)COUNT(words) - 1)]);
+        }
+        char *marks = (char *)room(text.size + 1);
+        for (size_t at = 0; at < text.size;) {
+            text_range r = {at + (size_t)random_int(0, 12), 0};
+            r.end = r.begin + (size_t)random_int(1, 12); // may begin where the one before it ends
+            if (r.end > text.size) break;
+            buf_add(&ranges, &r, sizeof r);
+            memset(marks + r.begin, 1, r.end - r.begin);
+            at = r.end + !random_int(0, 3);
+        }
+        size_t count = ranges.size / sizeof(text_range);
+        int code = tokenizer_encode(t, text.data, text.size, (text_range *)(void *)ranges.data, count, &ids, NULL);
+        encode_by_marks(t, &text, marks, &want);
+        encode(t, text.data, text.size, 1, &all);
+        CHECK(!code && same_ids(&ids, &want), "%s: round %d: <%.*s>", name, round, (int)text.size, text.data);
+        cut += !same_ids(&ids, &all);
+        free(marks);
+        buf_free(&text);
+        buf_free(&ids);
+        buf_free(&want);
+        buf_free(&all);
+        buf_free(&ranges);
+    }
+    CHECK(cut > rounds / 10 && cut < rounds, "%s: ranges made a difference in %d of %d rounds", name, cut, rounds);
+}
+
+// Does "x" token "y" with bytes from..to-1 from outside hold the added token?
+static int holds_added(const tokenizer *t, const added_token *a, size_t from, size_t to) {
+    buf text = EMPTY, ids = EMPTY;
+    text_range r = {from, to};
+    int found = 0;
+    buf_text(&text, "x");
+    buf_add(&text, a->text, a->size);
+    buf_text(&text, "y");
+    tokenizer_encode(t, text.data, text.size, &r, from < to, &ids, NULL);
+    for (size_t i = 0; i < ids.size / sizeof(int32_t); i++) {
+        int32_t id = ((int32_t *)(void *)ids.data)[i];
+        found |= is_added(t, id) && (id == (int32_t)a->id || to - from == text.size);
+    }
+    buf_free(&text);
+    buf_free(&ids);
+    return found;
+}
+
+static void test_added(const tokenizer *t, const char *name) {
+    const added_set *sets[] = {&t->raw, &t->normalized};
+    for (int normalized = 0; normalized < 2; normalized++) {
+        for (uint32_t i = 0; i < sets[normalized]->count; i++) {
+            const added_token *a = sets[normalized]->list + i;
+            int all = holds_added(t, a, 0, a->size + 2u) || holds_added(t, a, 1, a->size + 1u);
+            int part = holds_added(t, a, 1, 2) || holds_added(t, a, a->size, a->size + 1u);
+            int beside = holds_added(t, a, 0, 1) && holds_added(t, a, a->size + 1u, a->size + 2u);
+            CHECK(!all && !part, "%s: <%s>: text from outside became %u", name, a->text, a->id);
+            CHECK(beside == !normalized, "%s: <%s>: beside text from outside", name, a->text);
+            CHECK(holds_added(t, a, 0, 0), "%s: <%s>: not found in trusted text", name, a->text);
+        }
+    }
+}
+
+// Tokens of the vocabulary that are listed as added too: merges and ignore_merges must not make them.
+static void test_added_words(void) {
+    static const char added[] = "{\"id\":300,\"content\":\"ab\"," FLAGS("false", "false") "},"
+                                "{\"id\":259,\"content\":\"abc\"," FLAGS("true", "false") "}";
+    static const int32_t plain[] = {'a', 'b', 'c', 301}, trusted[] = {259, 301}, cut[] = {300, 'c', 301};
+    static const text_range c_only = {2, 3};
+    const char *options = "\"type\":\"BPE\",\"ignore_merges\":true";
+    for (int ignore = 0; ignore < 2; ignore++) {
+        tokenizer *t;
+        mote_error err;
+        buf ids = EMPTY;
+        const char *was = default_parts[OPTIONS];
+        if (ignore) default_parts[OPTIONS] = options;
+        int code = open_parts(&t, ADDED, added, -1, &err);
+        default_parts[OPTIONS] = was;
+        if (!CHECK(!code, "%s", err.message)) return;
+        CHECK(ids_are(t, "abc a", 0, plain, 4) && ids_are(t, "abc a", 1, trusted, 2), "ignore_merges %d", ignore);
+        CHECK(!tokenizer_encode(t, "abc a", 5, &c_only, 1, &ids, NULL) && buf_is(&ids, cut, sizeof cut),
+              "ignore_merges %d: the shorter token where the longer one is cut", ignore);
+        buf_free(&ids);
+        tokenizer_free(t);
+    }
 }
 
 static void test_small_tokenizer(void) {
@@ -481,12 +619,16 @@ static void test_small_tokenizer(void) {
     CHECK(tokenizer_find(t, "<end") == -1 && tokenizer_find(t, "<end>23") == -1, "find nothing");
     CHECK(tokenizer_find(t, "abc") == 259 && tokenizer_find(t, " a") == 301 && tokenizer_find(t, "") == -1, "find");
     static const int32_t a[] = {259, ' ', 300, 'b'}, b[] = {'x', 400, 401, 'y'}, d[] = {402, 'z', 0xC3, 0xA9};
-    static const int32_t c[] = {'<', 'e', 'n', 'd', '>', 401}, f[] = {0xEF, 0xBF, 0xBD, 'a', 0xEF, 0xBF, 0xBD};
+    static const int32_t c[] = {'<', 'e', 'n', 'd', '>', '<', 'e', 'n', 'd', '>', '2', 0xC3, 0xA9, 0xCC, 0x81};
+    static const int32_t f[] = {0xEF, 0xBF, 0xBD, 'a', 0xEF, 0xBF, 0xBD};
     CHECK(ids_are(t, "", 1, a, 0) && ids_are(t, "abc abb", 1, a, 4), "merges, or not: rank order");
     CHECK(ids_are(t, "x<end><end>2y", 1, b, 4), "the longest added token");
-    CHECK(ids_are(t, "<end><end>2", 0, c, 6), "special text as plain text; a token that is not special all the same");
+    CHECK(ids_are(t, "<end><end>2e\u0301\u0301", 0, c, 15), "added tokens in plain text: special, not, normalised");
     CHECK(ids_are(t, "\u00E9\u0301ze\u0301", 1, d, 4), "normalised added token");
     CHECK(ids_are(t, "\xE2\x82" "a\xFF", 1, f, 7), "malformed text");
+    CHECK(ids_are(t, "\xE2\x82" "a\xFF", 0, f, 7) && ids_are(t, "", 0, a, 0), "malformed plain text, none");
+    test_added(t, "small");
+    test_ranges(t, "small", test_brief ? 500 : 20000);
     tokenizer_free(t);
 }
 
@@ -629,14 +771,14 @@ static int stream_is(const tokenizer *t, const buf *ids, const buf *whole) {
 // decode(encode(text)) = NFC(text), the stream is the same, encode(decode(ids)) = ids.
 static int round_trip(const tokenizer *t, const char *text, size_t size) {
     buf ids = EMPTY, bytes = EMPTY, normal = EMPTY, again = EMPTY;
-    tokenizer_encode(t, text, size, 1, &ids, NULL);
+    encode(t, text, size, 1, &ids);
     decode(t, &ids, &bytes);
     if (t->use_nfc) {
         nfc(text, size, &normal);
     } else {
         utf8_clean(text, size, &normal);
     }
-    tokenizer_encode(t, bytes.data, bytes.size, 1, &again, NULL);
+    encode(t, bytes.data, bytes.size, 1, &again);
     int ok = buf_is(&bytes, normal.data, normal.size) && buf_is(&again, ids.data, ids.size);
     ok = ok && stream_is(t, &ids, &bytes);
     buf_free(&ids);
@@ -650,7 +792,7 @@ static int round_trip(const tokenizer *t, const char *text, size_t size) {
 static int golden_is(const tokenizer *t, const json *j, char *text, size_t size) {
     uint32_t want = json_get(j, 0, "ids");
     buf ids = EMPTY;
-    int ok = want && !tokenizer_encode(t, text, size, 1, &ids, NULL);
+    int ok = want && !encode(t, text, size, 1, &ids);
     ok = ok && ids.size == j->nodes[want].size * sizeof(int32_t);
     for (uint32_t i = 0; ok && i < j->nodes[want].size; i++) {
         uint64_t id = 0;
@@ -716,6 +858,8 @@ static void test_tokenizer(const char *name, const char *file, size_t long_bytes
     CHECK(full && !symlink(full, link), "%s", path);
     if (CHECK(!tokenizer_open(&t, temp_dir, &err), "%s", err.message)) {
         test_goldens(t, name);
+        test_added(t, name);
+        test_ranges(t, name, test_brief ? 200 : 2000);
         test_long_words(t, long_bytes);
         tokenizer_free(t);
     }
@@ -743,7 +887,9 @@ static void test_demo(void) {
     int32_t id = tokenizer_find(t, "<|im_end|>");
     CHECK(id >= 0 && tokenizer_is_special(t, id), "<|im_end|> is %d", id);
     CHECK(tokenizer_find(t, "<think>") >= 0 && !tokenizer_is_special(t, tokenizer_find(t, "<think>")), "<think>");
-    CHECK(ids_are(t, "<|im_end|>", 1, &id, 1) && !ids_are(t, "<|im_end|>", 0, &id, 1), "special text");
+    CHECK(ids_are(t, "<|im_end|>", 1, &id, 1), "control text");
+    test_added(t, "demo");
+    test_ranges(t, "demo", test_brief ? 200 : 2000);
     test_long_words(t, 100000);
     tokenizer_free(t);
 }
@@ -760,6 +906,7 @@ int main(int argc, char **argv) {
     test_normalisation_file();
     test_words();
     test_small_tokenizer();
+    test_added_words();
     test_refusals();
     test_demo();
     test_tokenizer("qwen3", "tokenizer.json", 1000000);
