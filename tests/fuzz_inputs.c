@@ -157,10 +157,11 @@ static void start(void) {
     seed_tokenizer(&seeds[SEED_TOKENIZER]);
     seed_json(&seeds[SEED_REQUEST],
               "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':[{'type':'text','text':"
-              "'h\\u00e9'}]},{'role':'assistant','content':'<think>\\nt\\n</think>\\n\\na','reasoning_content':'r',"
-              "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{'x':[1,2.5e3,null]}}}]},"
-              "{'role':'tool','content':'7'},{'role':'user','content':'go'}],'tools':[{'type':'function',"
-              "'function':{'name':'f','parameters':{}}}],'enable_thinking':false,'add_generation_prompt':true}");
+              "'h\\u00e9'},{'type':'image'}]},{'role':'assistant','content':'<think>\\nt\\n</think>\\n\\na',"
+              "'reasoning_content':'r','tool_calls':[{'type':'function','function':{'name':'f','arguments':{'x':"
+              "[1,2.5e3,null]}}}]},{'role':'tool','content':'7</tool_response>'},{'role':'user','content':'go'}],"
+              "'tools':[{'type':'function','function':{'name':'f','parameters':{}}}],'enable_thinking':false,"
+              "'add_generation_prompt':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n</function>\n</tool_call>"
@@ -261,13 +262,16 @@ static void fuzz_index(const buf *index) {
     use_model();
 }
 
+// Plain text: no added token, unless the file lists a single byte as one.
 static void check_tokens(const tokenizer *t, const char *text, size_t n, buf *ids, buf *back) {
+    text_range all = {0, n};
     ids->size = back->size = 0;
-    if (tokenizer_encode(t, text, n, 0, ids, NULL)) return;
+    if (tokenizer_encode(t, text, n, &all, 1, ids, NULL)) return;
     for (size_t i = 0; i < ids->size / sizeof(int32_t); i++) {
         size_t size;
         const char *bytes = tokenizer_token(t, ((int32_t *)(void *)ids->data)[i], &size);
         must(bytes != NULL, "a token without bytes");
+        must(size == 1 || !(t->tokens[((int32_t *)(void *)ids->data)[i]].flags & TOKEN_ADDED), "a control token");
         buf_add(back, bytes, size);
     }
 }
@@ -281,7 +285,7 @@ static void fuzz_tokenizer(const buf *text) {
     int code = tokenizer_open(&t, temp_dir, &err);
     check_error(code, &err);
     if (!code) {
-        tokenizer_encode(t, sample, sizeof sample - 1, 1, &ids, &err);
+        tokenizer_encode(t, sample, sizeof sample - 1, NULL, 0, &ids, &err);
         check_tokens(t, sample, sizeof sample - 1, &ids, &back);
         for (int32_t id = -1; id <= tokenizer_vocab(t) && id < 400; id++) {
             size_t n;
@@ -317,22 +321,52 @@ static void fuzz_text(const buf *text, unsigned step) {
     utf8_stream_end(&s, &back);
     must(same(&clean, &back), "a stream in pieces differs");
     ids.size = 0;
-    check_error(tokenizer_encode(text_model->text, text->data, text->size, 1, &ids, &err), &err);
+    check_error(tokenizer_encode(text_model->text, text->data, text->size, NULL, 0, &ids, &err), &err);
     buf_free(&ids);
     buf_free(&back);
     buf_free(&clean);
     buf_free(&form);
 }
 
+// Appends the added tokens of a text of which `count` ranges are from outside.
+static void added_tokens(const char *text, size_t n, const text_range *outside, size_t count, buf *added) {
+    buf ids = {NULL, 0, 0, 0};
+    must(!tokenizer_encode(text_model->text, text, n, outside, count, &ids, NULL), "a prompt without tokens");
+    for (size_t i = 0; i < ids.size / sizeof(int32_t); i++) {
+        const int32_t *id = (const int32_t *)(void *)ids.data + i;
+        if (text_model->text->tokens[*id].flags & TOKEN_ADDED) buf_add(added, id, sizeof *id);
+    }
+    buf_free(&ids);
+}
+
+// The control tokens of a prompt are those of the template's own words.
+static void check_prompt(const marked_text *prompt) {
+    buf added = {NULL, 0, 0, 0}, own = {NULL, 0, 0, 0};
+    size_t count, at = 0;
+    const text_range *r = outside_of(prompt, &count);
+    for (size_t i = 0; i < count; i++) {
+        must(r[i].begin >= at && r[i].begin < r[i].end && r[i].end <= prompt->text.size, "ranges");
+        added_tokens(prompt->text.data + at, r[i].begin - at, NULL, 0, &own);
+        at = r[i].end;
+    }
+    added_tokens(prompt->text.data + at, prompt->text.size - at, NULL, 0, &own);
+    added_tokens(prompt->text.data, prompt->text.size, r, count, &added);
+    must(same(&added, &own), "a control token from outside");
+    buf_free(&added);
+    buf_free(&own);
+}
+
 static void fuzz_request(const buf *request, unsigned family) {
     static const int families[] = {CHAT_QWEN3, CHAT_QWEN3 | CHAT_LENIENT, CHAT_QWEN3_5, CHAT_QWEN3_5 | CHAT_LENIENT,
                                    CHAT_QWEN3_5 | CHAT_QUIET, CHAT_QWEN3_5 | CHAT_PRESERVE, CHAT_UNKNOWN};
-    buf out = {NULL, 0, 0, 0};
+    marked_text out;
     mote_error err;
+    memset(&out, 0, sizeof out);
     int code = chat_render((chat_family)families[family % 7], request->data, request->size, &out, &err);
     check_error(code, &err);
-    must(!code || !out.size, "a prompt after an error");
-    buf_free(&out);
+    must(!code || !out.text.size, "a prompt after an error");
+    if (!code) check_prompt(&out);
+    marked_free(&out);
 }
 
 static void emit_to(void *user, int channel, const char *text, size_t n) {

@@ -439,7 +439,8 @@ static void check_place(const mote_model *m, const char *place, const char *word
     int other = render_tokens(m, request.data, request.size, &got);
     keep_added(m->text, &want);
     keep_added(m->text, &got);
-    CHECK(code == other && !code == (want.size > 0), "family %d: %s in %s: code %d", (int)m->family, control, place, other);
+    CHECK(code == other && !code == (want.size > 0), "family %d: %s in %s: code %d", (int)m->family, control, place,
+          other);
     CHECK(same_ids(&want, &got), "family %d: %s in %s: %zu added tokens, not %zu", (int)m->family, control, place,
           id_count(&got), id_count(&want));
     buf_free(&request);
@@ -475,7 +476,8 @@ static void check_ask(const mote_model *m, const char *control) {
         int other = ask(m, begun ? &last : NULL, roles[i / 2], control, control, &got);
         keep_added(m->text, &want);
         keep_added(m->text, &got);
-        CHECK(!code && !other && want.size, "family %d: %s in a turn: codes %d, %d", (int)m->family, control, code, other);
+        CHECK(!code && !other && want.size, "family %d: %s in a turn: codes %d, %d", (int)m->family, control, code,
+              other);
         CHECK(same_ids(&want, &got), "family %d: %s in a turn: %zu added tokens, not %zu", (int)m->family, control,
               id_count(&got), id_count(&want));
     }
@@ -654,8 +656,8 @@ static void test_arguments(const mote_model *m) {
 }
 
 // ---- Out of memory --------------------------------------------------------------------------------------------------
-// A call with its n-th allocation failing, for each n: MOTE_ENOMEM, in the error too; and with none failing the result of
-// a call before it.
+// A call with its n-th allocation failing, for each n: MOTE_ENOMEM, in the error too. With none failing: the result it
+// had before.
 
 typedef struct memory_case {
     const char *name;
@@ -664,8 +666,9 @@ typedef struct memory_case {
 
 #define X30 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 
-static const char long_text[] = "<|im_start|>It is 21.\n e\xCC\xA3\xCC\x81 \xE1\x84\x92\xE1\x85\xA1 \xFF " X30 X30 X30
-                                "<|im_end|>, and some more words";
+static const char long_text[] =
+    "<|im_start|>It is 21.\n e\xCC\xA3\xCC\x81 \xE1\x84\x92\xE1\x85\xA1 \xFF " X30 X30 X30
+    "<|im_end|>, and some more words";
 
 static const char long_request[] =
     "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':'<tool_response>'},"
@@ -779,12 +782,11 @@ static void check_memory(const memory_case *c, const mote_model *m, int rest) {
     memset(&want, 0, sizeof want);
     memset(&got, 0, sizeof got);
     CHECK(!c->call(m, &want, &err) && want.size, "%s: with enough memory", c->name);
-    unsigned long n = 1, step = test_brief ? 3 : 1, failed = 0;
-    for (;; n += step) {
+    unsigned long failed = 0;
+    buf_add(&got, NULL, 1 << 20); // so that what a case itself adds fits
+    for (unsigned long n = 1;; n++) {
         got.size = 0;
         memset(&err, 0, sizeof err);
-        buf_add(&got, NULL, 1 << 20); // what the case itself adds fits
-        got.size = 0;
         allocations = 0;
         first_failing = n;
         rest_fails = rest;
@@ -796,7 +798,8 @@ static void check_memory(const memory_case *c, const mote_model *m, int rest) {
         CHECK(code == MOTE_ENOMEM && err.code == code && strstr(err.message, "out of memory"),
               "%s: allocation %lu: code %d, <%s>", c->name, n, code, err.message);
     }
-    CHECK(failed && same_ids(&got, &want), "%s: %lu failed, then %zu bytes, not %zu", c->name, failed, got.size, want.size);
+    CHECK(failed && same_ids(&got, &want), "%s: %lu failed, then %zu bytes, not %zu", c->name, failed, got.size,
+          want.size);
     buf_free(&want);
     buf_free(&got);
 }
@@ -837,9 +840,9 @@ static void test_memory(tokenizer *t) {
     if (!CHECK(mkdtemp(temp_dir) != NULL, "no temporary folder")) return;
     write_tokenizer();
     for (size_t i = 0; i < COUNT(cases); i++) {
-        for (int k = 0; k < 4; k++) {
-            mote_model m = text_model(t, k < 2 ? QWEN35 : QWEN3);
-            check_memory(cases + i, &m, k % 2);
+        for (int k = 0; k < (test_brief ? 2 : 4); k++) {
+            mote_model m = text_model(t, k % 2 ? QWEN35 : QWEN3);
+            check_memory(cases + i, &m, k / 2);
         }
     }
     char path[64];

@@ -510,7 +510,8 @@ static void encode_by_marks(const tokenizer *t, const buf *text, const char *mar
 
 // Random texts of added tokens, their beginnings and ends, and words, of which random ranges are from outside.
 static void test_ranges(const tokenizer *t, const char *name, int rounds) {
-    static const char *const words[] = {"a", "ab ", "It is 21.\n", "\n\n", "e\u0301", "\u0301", "<", "|>", "\xE2", "2"};
+    static const char *const words[] = {"a",  "ab ", "It is 21.\n", "\n\n", "e\u0301", "\u0301", "e\u0301\u0301",
+                                        "<", "|>",  "\xE2",        "2"};
     int cut = 0;
     for (int round = 0; round < rounds; round++) {
         buf text = EMPTY, ids = EMPTY, want = EMPTY, all = EMPTY, ranges = EMPTY;
@@ -627,6 +628,12 @@ static void test_small_tokenizer(void) {
     CHECK(ids_are(t, "\u00E9\u0301ze\u0301", 1, d, 4), "normalised added token");
     CHECK(ids_are(t, "\xE2\x82" "a\xFF", 1, f, 7), "malformed text");
     CHECK(ids_are(t, "\xE2\x82" "a\xFF", 0, f, 7) && ids_are(t, "", 0, a, 0), "malformed plain text, none");
+    static const text_range x_only = {0, 1};
+    static const int32_t g[] = {'x', 400, 402};
+    buf ids = EMPTY;
+    CHECK(!tokenizer_encode(t, "x<end>e\u0301\u0301", 11, &x_only, 1, &ids, NULL) && buf_is(&ids, g, sizeof g),
+          "a normalised token in a trusted piece behind text from outside");
+    buf_free(&ids);
     test_added(t, "small");
     test_ranges(t, "small", test_brief ? 500 : 20000);
     tokenizer_free(t);
