@@ -1979,7 +1979,7 @@ typedef struct chat {
     buf reasoning;
 } chat;
 
-// A value of the request as text; put: put_json or put_str.
+// Appends a value of the request, as put_json or put_str (put) writes it.
 static int put_value(const chat *c, marked_text *out, uint32_t node,
                      int (*put)(const json *, uint32_t, buf *, mote_error *)) {
     size_t begin = out->text.size;
@@ -2020,7 +2020,7 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
 
 enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; // what a content is rendered for
 
-// Message i's content into c->content; *text is the part of it that counts.
+// Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it.
 static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     const json *j = &c->j;
     uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
