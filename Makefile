@@ -92,6 +92,11 @@ sanitize:
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DBRIEF' \
 	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
 
+# make threads: sessions on several threads again, with every data race caught. TSan dislikes the address space of newer kernels
+threads:
+	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= LIBEDIT= RUN='setarch -R' \
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_engine,$$(TESTS))'
+
 # make memory: what computes, again with every use of uninitialised memory caught (needs clang)
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= LIBEDIT= CC=clang \
@@ -151,5 +156,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat test sanitize memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
+.PHONY: ALWAYS chat test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
 .DELETE_ON_ERROR:

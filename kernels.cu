@@ -18,6 +18,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +57,11 @@ static inline float fp8_bits(uint8_t code) {
 }
 
 /* Functions marked SIMD are compiled once for each level of x86-64 and chosen when the program starts, so that one build
-   is fast everywhere. Other processors need no choice. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
+   is fast everywhere. Other processors need no choice. MOTE_NO_TARGET_CLONES leaves one version: ThreadSanitizer needs that,
+   because the choice runs before the sanitizer does. */
+#if defined(MOTE_NO_TARGET_CLONES)
+#define SIMD
+#elif defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
 #define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #elif defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
 #define SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -140,6 +144,13 @@ static void pool_announce(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Frees a pool in a forked child. Its threads did not come along, so there is nobody to join; and lock and wake are as
+   those threads left them, so they must not be touched, not even to destroy them. */
+static void pool_abandon(pool *p) {
+    if (p) free(p->ids);
+    free(p);
+}
+
 static void pool_close(pool *p) {
     if (!p) return;
     __atomic_store_n(&p->quit, 1, __ATOMIC_RELEASE);
@@ -149,6 +160,18 @@ static void pool_close(pool *p) {
     pthread_mutex_destroy(&p->lock);
     free(p->ids);
     free(p);
+}
+
+/* pthread_create with all signals blocked in the new thread: signals are the application's, and one that it waits for
+   (sigwait) must not be delivered to a thread it knows nothing of. Returns 0 or pthread_create's error. */
+static int thread_start(pthread_t *id, void *(*body)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    int code = pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (code) return code;
+    code = pthread_create(id, NULL, body, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
 }
 
 /* A pool of `threads` threads, the caller's included; NULL when the system gives none. */
@@ -165,7 +188,7 @@ static pool *pool_open(int threads) {
         if (!start) break;
         start->owner = p;
         start->index = i;
-        if (pthread_create(&p->ids[p->started], NULL, pool_main, start)) {
+        if (thread_start(&p->ids[p->started], pool_main, start)) {
             free(start);
             break;
         }
