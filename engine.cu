@@ -44,6 +44,10 @@ __attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c
     c->log(c->user, line);
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -346,6 +350,7 @@ typedef struct shard { char path[PATH_SIZE]; int fd; uint64_t size; } shard;
 typedef struct checkpoint {
     const char *dir;
     tensor_table table;
+    tensor_table shard_names;    /* of these entries only `file` counts: the shard of that name */
     shard *shards;
     int shard_count;
 } checkpoint;
@@ -355,27 +360,31 @@ static void checkpoint_close(checkpoint *c) {
         if (c->shards[i].fd >= 0) close(c->shards[i].fd);
     free(c->shards);
     table_free(&c->table);
+    table_free(&c->shard_names);
 }
 
 /* The number of the shard with this file name, added if it is new; negative: an error code. */
 static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
-    char path[PATH_SIZE];
+    size_t at = c->shard_names.names.size;
+    int found;
+    buf_add(&c->shard_names.names, name, strlen(name) + 1);
+    tensor *entry = table_add(&c->shard_names, at, &found);
+    if (!entry) return -fail_memory(err);
+    if (found) return entry->file;
     if (!*name || *name == '/' || strstr(name, ".."))
         return -fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: file name \"%s\" leaves the folder", c->dir,
                      name);
-    if (join_path(path, sizeof path, c->dir, name))
-        return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
-    for (int i = c->shard_count - 1; i >= 0; i--)
-        if (!strcmp(c->shards[i].path, path)) return i;
     if (c->shard_count >= MAX_SHARDS)
         return -fail(err, MOTE_EUNSUPPORTED, "%s: more than %d shards", c->dir, MAX_SHARDS);
     shard *grown = (shard *)realloc(c->shards, ((size_t)c->shard_count + 1) * sizeof *grown);
     if (!grown) return -fail_memory(err);
     c->shards = grown;
     shard *s = &grown[c->shard_count];
-    memcpy(s->path, path, sizeof path);
+    if (join_path(s->path, sizeof s->path, c->dir, name))
+        return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
     s->size = 0;
     s->fd = -1;
+    entry->file = c->shard_count;
     return c->shard_count++;
 }
 
@@ -400,9 +409,11 @@ static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) 
         size_t at = c->table.names.size, n = json_string(j, key + 1, name, sizeof name - 1);
         if (j->nodes[key + 1].type != JSON_STRING || n >= sizeof name || memchr(name, 0, n) ||
             !table_push_name(&c->table, j, key))
-            return fail(err, MOTE_EFORMAT,
-                        "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
-                        c->dir, i + 1);
+            return c->table.names.failed
+                       ? fail_memory(err)
+                       : fail(err, MOTE_EFORMAT,
+                              "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
+                              c->dir, i + 1);
         name[n] = 0;
         int file = checkpoint_shard(c, name, err);
         if (file < 0) return -file;
@@ -429,9 +440,13 @@ static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
     return MOTE_OK;
 }
 
+/* Whether the folder has an entry of this name. One that cannot be opened counts, a symbolic link to nothing included: that
+   is for the reader to say, not to be taken for a file the checkpoint does without. */
 static int file_exists(const char *dir, const char *name) {
     char path[PATH_SIZE];
-    return !join_path(path, sizeof path, dir, name) && access(path, F_OK) == 0;
+    struct stat info;
+    if (join_path(path, sizeof path, dir, name)) return 1;
+    return !lstat(path, &info) || (errno != ENOENT && errno != ENOTDIR);
 }
 
 /* Reads and parses a JSON file of the folder. On success *text and *j are the caller's to free. */
@@ -639,6 +654,9 @@ static void config_consistency(config_reader *r, const config *c) {
     else if ((int64_t)c->heads * c->head_dim > 1 << 22 || (int64_t)c->value_heads * c->value_dim > 1 << 22 ||
              (int64_t)c->key_heads * c->key_dim > 1 << 22)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
+    else if (((int64_t)c->experts + 1) * c->expert_size > 1 << 30 || ((int64_t)c->experts + 1) * c->shared_size > 1 << 30)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_experts times an expert's size exceeds %d", r->dir,
+                       1 << 30);                /* loops over all rows of all experts count in int */
 }
 
 static void config_flags(config_reader *r, config *c) {
@@ -658,6 +676,17 @@ static void config_flags(config_reader *r, config *c) {
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,
                        "%s/config.json: mlp_only_layers: layers without experts are not supported", r->dir);
+}
+
+/* Part of a model's fingerprint: all that config.json says of it. */
+static uint64_t config_fingerprint(const config *c) {
+    const int32_t numbers[] = {c->layers,    c->hidden,      c->vocab,       c->context_max, c->mtp_layers, c->heads,
+                               c->kv_heads,  c->head_dim,    c->rotary_dim,  c->key_heads,   c->value_heads, c->key_dim,
+                               c->value_dim, c->taps,        c->experts,     c->top_k,       c->expert_size, c->shared_size,
+                               c->tied,      c->fp8_rows,    c->fp8_cols,    c->eos};
+    const float reals[] = {c->eps, c->theta};
+    uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
+    return fnv1a(hash, c->is_attention, (size_t)c->layers);
 }
 
 /* Reads dir/config.json. On success c->is_attention is the caller's to free. */
@@ -717,6 +746,8 @@ typedef struct layer {
     moe_weights moe;
 } layer;
 
+enum { MAX_EOS = 16 };
+
 struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
@@ -725,9 +756,10 @@ struct mote_model {
     int gpu_integrated;                        /* its memory is the system's */
     char device[320];                          /* info.device */
     tokenizer *text;
+    size_t longest_token;                      /* bytes */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
-    int32_t eos[16];
+    int32_t eos[MAX_EOS];
     int eos_count;
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;
@@ -750,7 +782,7 @@ struct mote_model {
     int draft_rows;                            /* as asked for */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
-    uint64_t fingerprint;                      /* of the sizes in config.json and the values of all vectors */
+    uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
 /* Made-up floats: (low + a random number of the bits in mask) * unit. */
@@ -1405,7 +1437,27 @@ static void widen(int type, const void *from, float *to, size_t n) {
     }
 }
 
-/* Reads an item that becomes floats. Vectors go into the fingerprint, in the order of the list. */
+/* What bytes [at, at + n) of an item add to the fingerprint, so that a session saved with one checkpoint is refused by
+   another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
+   bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
+   nor on the order in which threads load them. */
+static uint64_t sample_bytes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n) {
+    enum { STRETCH = 64, STRETCHES = 64 };
+    const char *name = table_name(&files->table, item->from);
+    uint64_t seed = fnv1a(FNV_START, name, strlen(name)), sum = 0;
+    size_t period = larger((size_t)item->size / STRETCHES, STRETCH), end = at + n;
+    for (size_t p = at; p < end; p++) {
+        if (p % period >= STRETCH) p += period - p % period;
+        if (p >= end) break;
+        uint64_t z = seed + ((item->offset + p) << 8 | ((const uint8_t *)bytes)[p - at]);
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;                        /* splitmix64 */
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
+/* Reads an item that becomes floats. */
 static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, float *to, mote_error *err) {
     const shard *s = &files->shards[item->from->file];
     size_t n = item_elements(item);
@@ -1413,12 +1465,12 @@ static int load_floats(mote_model *m, const checkpoint *files, const load_item *
     int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
                       : fail_memory(err);
     if (!code) widen(item->type, stored, to, n);
+    if (!code) m->fingerprint += sample_bytes(files, item, stored, 0, (size_t)item->size);
     free(stored);
     for (size_t i = 0; !code && item->is_scale && i < n; i++)
         if (!(fabsf(to[i]) < 128))
             code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is %g, expected finite numbers below 128", s->path,
                         table_name(&files->table, item->from), i, (double)to[i]);
-    if (!code && !item->is_scale) m->fingerprint = fnv1a(m->fingerprint, to, n * sizeof *to);
     return code;
 }
 
@@ -1451,7 +1503,9 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
     if (item->to_float) return load_floats(m, files, item, (float *)(void *)to, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
-    return code ? code : check_codes(files, item, to, 0, n, err);
+    if (!code) code = check_codes(files, item, to, 0, n, err);
+    if (!code) m->fingerprint += sample_bytes(files, item, to, 0, n);
+    return code;
 }
 
 /* Reads the weights into an arena in host memory. */
@@ -1492,6 +1546,7 @@ typedef struct gpu_loader {
     char *buffers;                                             /* pinned, [LOAD_THREADS][LOAD_BUFFERS][LOAD_PIECE] */
     size_t next;                                               /* piece (atomic) */
     uint64_t done;                                             /* bytes (atomic) */
+    uint64_t sample;                                           /* sum of sample_bytes (atomic) */
     int running, stop;                                         /* threads; they shall end (atomic) */
     pthread_mutex_t lock;
     mote_error err;                                            /* the first failure */
@@ -1563,7 +1618,10 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
                                   : cudaMemcpyAsync(l->m->arena + item->at + (low - begin), bytes, (size_t)(high - low),
                                                     cudaMemcpyHostToDevice, stream);
         if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
-        if (!code) __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
+        if (code) break;
+        __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low)),
+                           __ATOMIC_RELAXED);
     }
     return code;
 }
@@ -1610,7 +1668,7 @@ static void *reader_main(void *argument) {
     return NULL;
 }
 
-/* Items that become floats, one by one, in the order of the list: few bytes, and the fingerprint needs the order. */
+/* Items that become floats, one by one: few bytes. */
 static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
     float *floats = (float *)malloc(item_held(item));
     int code = floats ? load_floats(m, l->files, item, floats, err) : fail_memory(err);
@@ -1653,7 +1711,7 @@ static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const m
         r->of = l;
         r->buffers = l->buffers + (size_t)started * LOAD_BUFFERS * LOAD_PIECE;
         __atomic_add_fetch(&l->running, 1, __ATOMIC_RELAXED);
-        if (!pthread_create(&r->id, NULL, reader_main, r)) continue;
+        if (!thread_start(&r->id, reader_main, r)) continue;
         __atomic_sub_fetch(&l->running, 1, __ATOMIC_RELAXED);
         break;
     }
@@ -1701,6 +1759,7 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
         else gpu_fail(&l.err, status, "allocating pinned buffers");
     }
     loader_close(&l);
+    b->m->fingerprint += l.sample;
     if (l.err.code && err) *err = l.err;
     return l.err.code;
 }
@@ -2054,7 +2113,7 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     int code = config_read(&m->c, dir, err);
     if (!code) code = checkpoint_open(files, dir, err);
     if (!code) code = model_bind_to(m, files, 0, b, callbacks, err);
-    if (!code) m->fingerprint = fnv1a(FNV_START, &m->c.layers, offsetof(config, eps) - offsetof(config, layers));
+    if (!code) m->fingerprint = config_fingerprint(&m->c);
     return code;
 }
 
@@ -2096,48 +2155,80 @@ static int template_read(const char *dir, buf *text, mote_error *err) {
     return code;
 }
 
-static void add_eos(mote_model *m, int32_t id) {
+/* Adds a token that ends a text. 0: there are too many. */
+static int add_eos(mote_model *m, int32_t id) {
     for (int i = 0; i < m->eos_count; i++)
-        if (m->eos[i] == id) return;
-    if (id >= 0 && m->eos_count < (int)(sizeof m->eos / sizeof *m->eos)) m->eos[m->eos_count++] = id;
+        if (m->eos[i] == id) return 1;
+    if (id >= 0 && m->eos_count == MAX_EOS) return 0;
+    if (id >= 0) m->eos[m->eos_count++] = id;
+    return 1;
 }
 
-/* A value that is no number, or out of range, is as good as none. *code: MOTE_ENOMEM when memory ran out over it. */
-static void generation_number(const json *j, const char *key, double low, double high, float *out, int *code) {
-    double value;
-    int read = json_double(j, json_get(j, 0, key), &value);
-    if (!read && value >= low && value <= high) *out = (float)value;
-    if (read == MOTE_ENOMEM) *code = read;
+/* generation_config.json's eos_token_id: an id or a list of them. One that was overlooked would let answers run on. */
+static int generation_eos(mote_model *m, const json *j, const char *dir, mote_error *err) {
+    uint32_t eos = json_get(j, 0, "eos_token_id");
+    if (!eos || j->nodes[eos].type == JSON_NULL) return MOTE_OK;
+    int list = j->nodes[eos].type == JSON_ARRAY;
+    uint32_t count = list ? j->nodes[eos].size : 1;
+    for (uint32_t i = 0, node = list ? eos + 1 : eos; i < count; i++, node = j->nodes[node].next) {
+        uint64_t id;
+        if (!json_u64(j, node, &id) || id > INT32_MAX)
+            return fail(err, MOTE_EFORMAT, "%s/generation_config.json: eos_token_id must be a token id or a list of them", dir);
+        if (!add_eos(m, (int32_t)id))
+            return fail(err, MOTE_EUNSUPPORTED, "%s/generation_config.json: more than %d ids in eos_token_id", dir, MAX_EOS);
+    }
+    return MOTE_OK;
 }
 
-/* generation_config.json: sampling defaults and end-of-text tokens. Without it, or without do_sample, greedy. */
-static int generation_read(mote_model *m, const char *dir, mote_error *err) {
+/* A sampling default. One that is out of range does not make a checkpoint unusable: it is left out, with a notice. */
+static int generation_number(const json *j, const char *dir, const char *key, double low, double high, float *out,
+                             const mote_callbacks *callbacks, mote_error *err) {
+    uint32_t node = json_get(j, 0, key);
+    double value = 0;
+    if (!node || j->nodes[node].type == JSON_NULL) return MOTE_OK;
+    int code = json_double(j, node, &value);
+    if (code == MOTE_ENOMEM) return fail_memory(err);
+    if (!code && value >= low && value <= high) *out = (float)value;
+    else notice(callbacks, "%s/generation_config.json: %s ignored, it must be a number from %.10g to %.10g", dir, key, low,
+                high);
+    return MOTE_OK;
+}
+
+/* The sampling defaults. Without do_sample: greedy. */
+static int generation_sampling(mote_sampling *to, const json *j, const char *dir, const mote_callbacks *callbacks,
+                               mote_error *err) {
+    float top_k = 0;
+    struct { const char *key; double low, high; float *to; } numbers[] = {
+        {"temperature", 0, 100, &to->temperature},
+        {"top_k", 0, 1 << 24, &top_k},
+        {"top_p", 0, 1, &to->top_p},
+        {"min_p", 0, 1, &to->min_p},
+        {"repetition_penalty", 0.01, 100, &to->repetition_penalty},
+        {"presence_penalty", -100, 100, &to->presence_penalty},
+        {"frequency_penalty", -100, 100, &to->frequency_penalty}};
+    uint32_t sample = json_get(j, 0, "do_sample");
+    int code = MOTE_OK;
+    to->temperature = 1;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = generation_number(j, dir, numbers[i].key, numbers[i].low, numbers[i].high, numbers[i].to, callbacks, err);
+    to->top_k = (int)top_k;
+    if (!sample || j->nodes[sample].type <= JSON_FALSE) to->temperature = 0;     /* absent, null, false */
+    return code;
+}
+
+/* generation_config.json: sampling defaults and end-of-text tokens. Without it, greedy. */
+static int generation_read(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
     buf text;
     json j;
-    uint64_t id;
-    float top_k = 0;
     memset(&text, 0, sizeof text);
     if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
     int code = read_json(dir, "generation_config.json", &text, &j, err);
     if (code) return code;
-    uint32_t eos = json_get(&j, 0, "eos_token_id"), sample = json_get(&j, 0, "do_sample");
-    if (json_u64(&j, eos, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
-    if (eos && j.nodes[eos].type == JSON_ARRAY)
-        for (uint32_t i = 0, node = eos + 1; i < j.nodes[eos].size; i++, node = j.nodes[node].next)
-            if (json_u64(&j, node, &id) && id < INT32_MAX) add_eos(m, (int32_t)id);
-    m->sampling.temperature = 1;
-    generation_number(&j, "temperature", 0, 100, &m->sampling.temperature, &code);
-    generation_number(&j, "top_k", 0, 1 << 24, &top_k, &code);
-    generation_number(&j, "top_p", 0, 1, &m->sampling.top_p, &code);
-    generation_number(&j, "min_p", 0, 1, &m->sampling.min_p, &code);
-    generation_number(&j, "repetition_penalty", 0.01, 100, &m->sampling.repetition_penalty, &code);
-    generation_number(&j, "presence_penalty", -100, 100, &m->sampling.presence_penalty, &code);
-    generation_number(&j, "frequency_penalty", -100, 100, &m->sampling.frequency_penalty, &code);
-    m->sampling.top_k = (int)top_k;
-    if (!sample || j.nodes[sample].type == JSON_FALSE) m->sampling.temperature = 0;
+    code = generation_eos(m, &j, dir, err);
+    if (!code) code = generation_sampling(&m->sampling, &j, dir, callbacks, err);
     json_free(&j);
     buf_free(&text);
-    return code ? fail_memory(err) : MOTE_OK;
+    return code;
 }
 
 /* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
@@ -2147,6 +2238,10 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
     int code = template_read(dir, &template_text, err);
     if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
         code = tokenizer_open(&m->text, dir, err);
+    for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
+        size_t n;
+        if (tokenizer_token(m->text, id, &n)) m->longest_token = larger(m->longest_token, n);
+    }
     if (!code && template_text.size) {
         m->has_template = 1;
         m->family = chat_detect(template_text.data, template_text.size);
@@ -2160,7 +2255,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
    Without a tokenizer there is no text to end. */
 static void model_default_eos(mote_model *m) {
     if (m->eos_count || !m->text) return;
-    if (m->c.layers) add_eos(m, m->c.eos);
+    if (m->c.layers) add_eos(m, m->c.eos);                      /* the first two: there is room */
     if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
 }
 
@@ -2176,7 +2271,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
-    int code = generation_read(m, dir, error);
+    int code = generation_read(m, dir, &o.callbacks, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
         code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, error) : MOTE_OK;
@@ -2278,7 +2373,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     files.dir = name;
     int code = preset_config(p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(fnv1a(FNV_START, p->name, strlen(p->name)), &made, sizeof made);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), &made, sizeof made);   /* the weights are made of these */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);
@@ -2297,7 +2392,7 @@ void mote_close(mote_model *model) {
 }
 
 const mote_info *mote_model_info(const mote_model *model) {
-    return &model->info;
+    return model ? &model->info : NULL;
 }
 
 /* The rule of the calls that write up to `capacity` elements: always the count, the data only when it fits. */
@@ -2406,7 +2501,9 @@ const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) 
 }
 
 void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
-    *sampling = model->sampling;
+    if (!sampling) return;
+    memset(sampling, 0, sizeof *sampling);
+    if (model) *sampling = model->sampling;
     if (getrandom(&sampling->seed, sizeof sampling->seed, 0) != (ssize_t)sizeof sampling->seed)
         sampling->seed = (uint64_t)(seconds() * 1e9);
     sampling->seed >>= 32;                     /* short enough for a person to type again */
@@ -2447,6 +2544,8 @@ typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* fl
 
 struct mote_session {
     const mote_model *m;
+    pid_t owner;                 /* the process whose session it is, and whose threads */
+    int busy;                    /* inside a call that may call the application back */
     mote_session_options o;      /* with defaults filled in */
     pool *threads;
     float *memory;               /* KV, state and scratch; on a GPU in its memory */
@@ -2509,10 +2608,6 @@ static float *take(layout *l, size_t floats) {
     float *at = l->base ? l->base + l->used : NULL;
     l->used += (floats + 15) / 16 * 16;
     return at;
-}
-
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
 }
 
 static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *to) {
@@ -2662,6 +2757,7 @@ static mote_session *session_shell(const mote_model *m) {
     mote_session *s = (mote_session *)calloc(1, sizeof *s);
     if (!s) return NULL;
     s->m = m;
+    s->owner = getpid();
     s->kv = (kv_rows *)calloc((size_t)m->c.layers + 1, sizeof *s->kv);
     s->deltanet = (deltanet_state *)calloc((size_t)m->c.layers, sizeof *s->deltanet);
 #ifdef __CUDACC__
@@ -2777,14 +2873,35 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
 
 void mote_session_close(mote_session *session) {
     if (!session) return;
+    int mine = session->owner == getpid();
+    if (mine && session->busy) {
+        notice(&session->o.callbacks, "mote_session_close: ignored: a callback must not close the session that calls it");
+        return;
+    }
 #ifdef __CUDACC__
     gpu_session_close(session);
 #endif
-    pool_close(session->threads);
+    if (mine) pool_close(session->threads);
+    else pool_abandon(session->threads);
     free(session->memory);
     free(session->kv);
     free(session->deltanet);
     free(session);
+}
+
+/* The door of every call on a session but those that say so. Calls that may call the application back set `busy`: what a
+   callback would see or change of that session is half a step. needs: what the call is and must be given, "mote_step: needs
+   a session"; given: whether it was. */
+static int session_enter(const mote_session *s, int given, const char *needs, mote_error *err) {
+    int name = (int)strcspn(needs, ":");
+    if (!s || !given) return fail(err, MOTE_EINVAL, "%s", needs);
+    if (s->owner != getpid())
+        return fail(err, MOTE_EINVAL, "%.*s: the session is of the process that opened it, a forked child can only close it",
+                    name, needs);
+    if (s->busy)
+        return fail(err, MOTE_EINVAL, "%.*s: the session is busy: a callback must not use the session that calls it", name,
+                    needs);
+    return MOTE_OK;
 }
 
 /* ---- 8. The forward pass -----------------------------------------------------------------------------------------
@@ -3432,7 +3549,7 @@ static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int3
 static void gpu_session_close(mote_session *s) {
     struct gpu_session *g = s->gpu;
     if (!g) return;
-    if (cudaSetDevice(s->m->gpu) == cudaSuccess) {
+    if (s->owner == getpid() && cudaSetDevice(s->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
         for (int kind = 0; kind < GPU_KINDS; kind++)
             for (int T = 1; T <= GPU_ROWS; T++)
@@ -3505,8 +3622,9 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
 
 /* Copies between the session's memory, which may be on a GPU, and memory here. */
 static int session_read(const mote_session *s, void *to, const void *from, size_t n, mote_error *err) {
+    if (!n) return MOTE_OK;
 #ifdef __CUDACC__
-    if (s->gpu && n) {
+    if (s->gpu) {
         mote_session *of = (mote_session *)s;
         int code = gpu_enter(of, err);
         if (code) return code;
@@ -3601,28 +3719,36 @@ static void session_keep(mote_session *s, int rows) {
 #endif
 }
 
-static int session_clear_state(mote_session *s) {
+static int session_clear_state(mote_session *s, mote_error *err) {
     size_t bytes = s->parts.state * sizeof(float);
 #ifdef __CUDACC__
     if (s->gpu) {
-        if (!gpu_enter(s, NULL)) gpu_check(&s->gpu->q, cudaMemsetAsync(s->state, 0, bytes, s->gpu->stream), "clearing");
-        return gpu_session_failed(s, NULL);
+        int code = gpu_enter(s, err);
+        if (!code) gpu_check(&s->gpu->q, cudaMemsetAsync(s->state, 0, bytes, s->gpu->stream), "clearing");
+        return code ? code : gpu_session_failed(s, err);
     }
 #endif
+    (void)err;
     memset(s->state, 0, bytes);
     return MOTE_OK;
 }
 
-void mote_reset(mote_session *session) {
-    session->count = session->valid = session->generated_from = session->logged = session->kept = 0;
-    session_clear_state(session);
+static int session_reset(mote_session *s, mote_error *err) {
+    s->count = s->valid = s->generated_from = s->logged = s->kept = 0;
+    return session_clear_state(s, err);
+}
+
+int mote_reset(mote_session *session, mote_error *error) {
+    int code = session_enter(session, 1, "mote_reset: needs a session", error);
+    return code ? code : session_reset(session, error);
 }
 
 /* ---- 10. Feeding tokens ------------------------------------------------------------------------------------------- */
 
+/* n tokens fit behind the timeline, and are tokens. */
 static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
-    if (!ids && n) return fail(err, MOTE_EINVAL, "no tokens given");
-    if (n > (size_t)(s->o.context - s->count))
+    size_t room = s->count < s->o.context ? (size_t)(s->o.context - s->count) : 0;
+    if (n > room)
         return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", n, s->count, s->o.context);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->m->c.vocab)
@@ -3630,21 +3756,17 @@ static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_e
     return MOTE_OK;
 }
 
-int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
-                     mote_error *error) {
-    mote_session *s = session;
+/* mote_feed_logits behind the door. Only the callbacks and a GPU can make it fail once the ids are checked. */
+static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
     size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)s->o.chunk;
-    int code = check_ids(s, ids, count, error);
-    if (!code && mtp_logits && !s->kv[s->m->c.layers].k)
-        code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
-                                                                  : "the checkpoint has no MTP layer");
+    int code = check_ids(s, ids, count, err);
     if (code) return code;
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
-            return fail(error, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
+            return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
         code = forward(s, ids + done, T, done + (size_t)T == count, logits ? logits + done * vocab : NULL, mtp_logits,
-                       error);
+                       err);
         if (code) return code;
         session_keep(s, T);
         done += (size_t)T;
@@ -3652,7 +3774,21 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         if (count > chunk) report(&s->o.callbacks, "reading the prompt", (double)done / (double)count);
         s->generated_from = s->count;
     }
-    return session_finish(s, error);
+    return session_finish(s, err);
+}
+
+int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
+                     mote_error *error) {
+    mote_session *s = session;
+    int code = session_enter(s, ids || !count, "mote_feed: needs a session and its tokens", error);
+    if (!code && mtp_logits && !s->kv[s->m->c.layers].k)
+        code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
+                                                                  : "the checkpoint has no MTP layer");
+    if (code) return code;
+    s->busy = 1;
+    code = feed(s, ids, count, logits, mtp_logits, error);
+    s->busy = 0;
+    return code;
 }
 
 int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error) {
@@ -3660,15 +3796,16 @@ int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_erro
 }
 
 const int32_t *mote_tokens(const mote_session *session, size_t *count) {
-    *count = (size_t)session->count;
-    return session->tokens;
+    if (count) *count = session ? (size_t)session->count : 0;
+    return session ? session->tokens : NULL;
 }
 
 int mote_context(const mote_session *session) {
-    return session->o.context;
+    return session ? session->o.context : 0;
 }
 
 const float *mote_logits(const mote_session *session) {
+    if (session_enter(session, 1, "mote_logits: needs a session", NULL)) return NULL;
     return session->count && !session_logits(session, NULL) ? session->logits : NULL;
 }
 
@@ -3785,26 +3922,35 @@ static int check_sampling(const mote_sampling *p, mote_error *err) {
     return MOTE_OK;
 }
 
-int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
-    mote_sampling greedy;
-    const scratch *w = &session->s;
-    int n = sample_vocab(session), best = -1;
-    memset(&greedy, 0, sizeof greedy);
-    if (!sampling) sampling = &greedy;
-    int code = check_sampling(sampling, error);
-    if (!code && !session->count)
-        code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
-    if (!code) code = session_logits(session, error);
+static int check_not_empty(const mote_session *s, mote_error *err) {
+    return s->count ? MOTE_OK : fail(err, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+}
+
+/* mote_sample behind the door, of checked sampling and a timeline that is not empty. */
+static int choose(const mote_session *s, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    const scratch *w = &s->s;
+    int n = sample_vocab(s), best = -1;
+    int code = session_logits(s, err);
     if (code) return code;
-    memcpy(w->sorted, session->logits, (size_t)n * sizeof(float));
-    penalise(session, sampling);
+    memcpy(w->sorted, s->logits, (size_t)n * sizeof(float));
+    penalise(s, sampling);
     for (int i = 0; i < n; i++) {
         if (isnan(w->sorted[i]))
-            return fail(error, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
+            return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
         if (best < 0 || w->sorted[i] > w->sorted[best]) best = i;
     }
-    *id = sampling->temperature > 0 && isfinite(w->sorted[best]) ? sample(session, sampling, n) : best;
+    *id = sampling->temperature > 0 && isfinite(w->sorted[best]) ? sample(s, sampling, n) : best;
     return MOTE_OK;
+}
+
+int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
+    mote_sampling greedy;
+    memset(&greedy, 0, sizeof greedy);
+    if (!sampling) sampling = &greedy;
+    int code = session_enter(session, id != NULL, "mote_sample: needs a session and a place for the token", error);
+    if (!code) code = check_sampling(sampling, error);
+    if (!code) code = check_not_empty(session, error);
+    return code ? code : choose(session, sampling, id, error);
 }
 
 /* Whether the device can choose the token by itself: no penalties, and a kind of sampling that it knows. */
@@ -3826,9 +3972,11 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     int32_t next;
     memset(&greedy, 0, sizeof greedy);
     if (!sampling) sampling = &greedy;
-    if (s->count >= s->o.context)
-        return fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", s->o.context);
-    int code = check_sampling(sampling, error);
+    int code = session_enter(s, id != NULL, "mote_step: needs a session and a place for the token", error);
+    if (!code && s->count >= s->o.context)
+        code = fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", s->o.context);
+    if (!code) code = check_sampling(sampling, error);
+    if (!code) code = check_not_empty(s, error);
     if (code) return code;
     if (can_sample_there(s, sampling)) {
 #ifdef __CUDACC__
@@ -3836,7 +3984,7 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
         if (!code) s->tokens[s->count] = next;
 #endif
     } else {
-        code = mote_sample(s, sampling, &next, error);
+        code = choose(s, sampling, &next, error);
         if (!code) code = forward(s, &next, 1, 1, NULL, NULL, error);
     }
     if (code) return code;
@@ -3846,13 +3994,15 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
 }
 
 int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error) {
+    int code = session_enter(session, ids && logprobs, "mote_top_logprobs: needs a session and places for the results", error);
+    if (!code) code = check_not_empty(session, error);
+    if (!code && (n < 1 || n > session->m->c.vocab))
+        code = fail(error, MOTE_EINVAL, "%d tokens asked for, expected 1 to %d", n, session->m->c.vocab);
+    if (!code) code = session_logits(session, error);
+    if (code) return code;
     const scratch *w = &session->s;
     int vocab = session->m->c.vocab;
     double total = 0, sum;
-    if (!session->count) return fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
-    if (n < 1 || n > vocab) return fail(error, MOTE_EINVAL, "%d tokens asked for, expected 1 to %d", n, vocab);
-    int code = session_logits(session, error);
-    if (code) return code;
     for (int i = 0; i < vocab; i++) w->heap[i] = i;
     for (int i = vocab / 2; i-- > 0;) heap_sink(w->heap, vocab, i, session->logits);
     float best = session->logits[w->heap[0]];
@@ -3943,9 +4093,13 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
-void mote_speculation_of(const mote_session *session, mote_speculation *speculation) {
+int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
+    int code = session_enter(session, speculation != NULL, "mote_speculation_of: needs a session and a place for the result",
+                             error);
+    if (code) return code;
     *speculation = session->spec.seen;
     if (!speculates(session)) speculation->depth = 0;
+    return MOTE_OK;
 }
 
 /* drafts[0..k-1] behind the timeline and `id`. */
@@ -4025,7 +4179,7 @@ static int verify_drafts(mote_session *s, const mote_sampling *sampling, const i
     if (code) return code;
     for (*n = 1;; ++*n) {
         session_keep(s, *n);
-        if (mote_sample(s, sampling, &p->next, NULL)) p->next = -1;     /* the next pass will say why */
+        if (choose(s, sampling, &p->next, NULL)) p->next = -1;          /* the next pass will say why */
         if (*n > k || p->next != ids[*n]) break;
     }
     s->count = s->block_at;
@@ -4035,7 +4189,7 @@ static int verify_drafts(mote_session *s, const mote_sampling *sampling, const i
 /* A pass in which the host chooses the tokens. */
 static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
     int32_t ids[BLOCK];
-    int code = s->spec.next < 0 ? mote_sample(s, sampling, &s->spec.next, err) : MOTE_OK;
+    int code = s->spec.next < 0 ? choose(s, sampling, &s->spec.next, err) : MOTE_OK;
     ids[0] = s->spec.next;
     if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
     return code ? code : verify_drafts(s, sampling, ids, k, n, err);
@@ -4091,7 +4245,29 @@ static int run_pass(mote_session *s, const mote_sampling *sampling, int left, in
     return code;
 }
 
-/* Checking it: plain decoding beside it, on a second session, the twin. */
+/* Checking it: plain decoding beside it. All memory is there before the answer begins. */
+typedef struct verifier {
+    mote_session *twin;          /* decodes plainly; NULL: nothing is checked */
+    char *bytes;                 /* [2][VERIFY_BYTES]: a piece of both sessions */
+} verifier;
+
+enum { VERIFY_BYTES = 1 << 20 };
+
+/* A twin without tokens. On failure there is nothing to close. */
+static int verifier_open(verifier *v, const mote_session *s, mote_error *err) {
+    int code = mote_session_open(s->m, &s->o, &v->twin, err);
+    if (code) return code;
+    v->bytes = (char *)malloc(2 * VERIFY_BYTES);
+    if (v->bytes) return MOTE_OK;
+    mote_session_close(v->twin);
+    v->twin = NULL;
+    return fail_memory(err);
+}
+
+static void verifier_close(verifier *v) {
+    mote_session_close(v->twin);
+    free(v->bytes);
+}
 
 /* The token just kept is what the twin chooses. */
 static int verify_token(const mote_session *s, mote_session *twin, const mote_sampling *sampling, mote_error *err) {
@@ -4121,48 +4297,56 @@ static int session_fold(mote_session *s, mote_error *err) {
 }
 
 /* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
-static int verify_bytes(const mote_session *s, const void *a, const mote_session *twin, const void *b, size_t n, int layer,
+static int verify_bytes(const verifier *v, const mote_session *s, const void *a, const void *b, size_t n, int layer,
                         const char *what, mote_error *err) {
-    char *both = (char *)malloc(2 * n + 1), where[32] = "";
-    int code = both ? session_read(s, both, a, n, err) : fail_memory(err);
-    if (!code) code = session_read(twin, both + n, b, n, err);
-    size_t at = 0;
-    while (!code && at < n && both[at] == both[n + at]) at++;
-    if (!code && at < n) {
+    char *mine = v->bytes, *plain = v->bytes + VERIFY_BYTES, where[32] = "";
+    for (size_t done = 0, piece; done < n; done += piece) {
+        size_t at = 0;
+        piece = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
+        int code = session_read(s, mine, (const char *)a + done, piece, err);
+        if (!code) code = session_read(v->twin, plain, (const char *)b + done, piece, err);
+        if (code) return code;
+        while (at < piece && mine[at] == plain[at]) at++;
+        if (at == piece) continue;
         float x, y;
-        memcpy(&x, both + at / 4 * 4, 4);
-        memcpy(&y, both + n + at / 4 * 4, 4);
+        memcpy(&x, mine + at / 4 * 4, 4);
+        memcpy(&y, plain + at / 4 * 4, 4);
         if (layer >= 0) snprintf(where, sizeof where, "layer %d, ", layer);
-        code = fail(err, MOTE_EMISMATCH, "after token %d: %s%s, byte %zu of %zu: %g (as float) with speculation, %g without",
-                    s->count - 1, where, what, at, n, (double)x, (double)y);
+        return fail(err, MOTE_EMISMATCH, "after token %d: %s%s, byte %zu of %zu: %g (as float) with speculation, %g without",
+                    s->count - 1, where, what, done + at, n, (double)x, (double)y);
     }
-    free(both);
-    return code;
+    return MOTE_OK;
+}
+
+/* Bytes of the keys, or the values, of one token in one layer. */
+static size_t kv_row_bytes(const mote_session *s) {
+    return (size_t)(s->m->c.kv_heads * s->m->c.head_dim) * kv_size(s->kv_type);
 }
 
 /* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
-static int verify_state(mote_session *s, mote_session *twin, mote_error *err) {
+static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
-    size_t row = (size_t)(c->kv_heads * c->head_dim) * kv_size(s->kv_type), hidden = (size_t)c->hidden;
+    mote_session *twin = v->twin;
+    size_t row = kv_row_bytes(s), vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     size_t S = (size_t)c->value_heads * (size_t)c->value_dim * (size_t)c->key_dim * sizeof(float);
     size_t window = (size_t)(c->taps - 1) * (size_t)deltanet_channels(&s->m->deltanet) * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
     if (!code) code = session_fold(s, err);
     if (!code) code = session_fold(twin, err);
-    if (!code) code = verify_bytes(s, s->logits, twin, twin->logits, (size_t)c->vocab * sizeof(float), -1, "logits", err);
-    if (!code) code = verify_bytes(s, s->last_hidden, twin, twin->last_hidden, hidden * sizeof(float), -1, "final row", err);
+    if (!code) code = verify_bytes(v, s, s->logits, twin->logits, vocab, -1, "logits", err);
+    if (!code) code = verify_bytes(v, s, s->last_hidden, twin->last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
         const deltanet_state *a = &s->deltanet[i], *b = &twin->deltanet[i];
         size_t rows = (size_t)(s->count - from - (i == c->layers)), first = (size_t)from * row;
         if (i < c->layers && !c->is_attention[i]) {
-            code = verify_bytes(s, a->S, twin, b->S, S, i, "DeltaNet state", err);
-            if (!code) code = verify_bytes(s, a->window, twin, b->window, window, i, "conv1d window", err);
+            code = verify_bytes(v, s, a->S, b->S, S, i, "DeltaNet state", err);
+            if (!code) code = verify_bytes(v, s, a->window, b->window, window, i, "conv1d window", err);
             continue;
         }
         const kv_rows *mine = &s->kv[i], *plain = &twin->kv[i];
-        code = verify_bytes(s, (char *)mine->k + first, twin, (char *)plain->k + first, rows * row, i, "keys", err);
-        if (!code) code = verify_bytes(s, (char *)mine->v + first, twin, (char *)plain->v + first, rows * row, i, "values", err);
+        code = verify_bytes(v, s, (char *)mine->k + first, (char *)plain->k + first, rows * row, i, "keys", err);
+        if (!code) code = verify_bytes(v, s, (char *)mine->v + first, (char *)plain->v + first, rows * row, i, "values", err);
     }
     return code;
 }
@@ -4215,37 +4399,51 @@ static void writer_token(writer *w, int32_t id) {
     utf8_stream_push(&w->characters, bytes, n, &w->text);
     if (w->text.size) at = writer_stop_at(w, &found);
     writer_pass(w, w->text.data, at);
-    memmove(w->text.data, w->text.data + at, w->text.size - at);
-    w->text.size = found ? 0 : w->text.size - at;
+    w->text.size -= at;
+    memmove(w->text.data, w->text.data + at, w->text.size);
+    if (found) w->text.size = 0;
     if (found && !w->stopped) w->stopped = MOTE_STOP_TEXT;
 }
 
-static void writer_close(writer *w) {
+/* Passes on what was held back, as it can become nothing else any more. */
+static void writer_finish(writer *w) {
     if (w->stopped != MOTE_STOP_TEXT) utf8_stream_end(&w->characters, &w->text);
     writer_pass(w, w->text.data, w->text.size);
     if (w->split) chat_stream_end(&w->channels, writer_emit, w);
-    buf_free(&w->text);
 }
 
 /* Did the prompt end inside an open <think>? Its last few tokens tell. */
 static int prompt_opens_thinking(const mote_session *s) {
-    buf tail;
-    memset(&tail, 0, sizeof tail);
+    char tail[64];
+    size_t size = 0;
     for (int i = s->count < 8 ? 0 : s->count - 8; i < s->count; i++) {
-        size_t n;
+        size_t n = 0;
         const char *bytes = tokenizer_token(s->m->text, s->tokens[i], &n);
-        if (bytes) buf_add(&tail, bytes, n);
+        size_t fresh = n < sizeof tail ? n : sizeof tail, old = size < sizeof tail - fresh ? size : sizeof tail - fresh;
+        if (!fresh) continue;
+        memmove(tail, tail + size - old, old);
+        memcpy(tail + old, bytes + n - fresh, fresh);
+        size = old + fresh;
     }
-    int opens = tail.size && chat_opens_thinking(tail.data, tail.size);
-    buf_free(&tail);
-    return opens;
+    return size && chat_opens_thinking(tail, size);
 }
 
-static void writer_open(writer *w, const mote_session *s, const mote_generation *g) {
+/* All the memory that an answer's text will ever need: what is held back is shorter than a stop text, and a token adds its
+   bytes and those of an unfinished character before it, each at most three bytes long (U+FFFD). */
+static int writer_open(writer *w, const mote_model *m, const mote_generation *g, mote_error *err) {
+    size_t held = 0;
     memset(w, 0, sizeof *w);
     w->g = g;
-    w->m = s->m;
-    w->split = s->m->text && !g->raw;
+    w->m = m;
+    for (int i = 0; i < g->stop_count; i++) held = larger(held, strlen(g->stop[i]));
+    buf_add(&w->text, NULL, held + 3 * (m->longest_token + sizeof w->characters.bytes));
+    w->text.size = 0;
+    return w->text.failed ? fail_memory(err) : MOTE_OK;
+}
+
+/* Before the first token. */
+static void writer_begin(writer *w, const mote_session *s) {
+    w->split = w->m->text && !w->g->raw;
     if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
 }
 
@@ -4255,32 +4453,46 @@ static int is_eos(const mote_model *m, int32_t id) {
     return 0;
 }
 
-/* Passes until something ends the answer; says what. Of a pass that it ends in the middle, the rest is dropped. twin: see
-   verify_pass; NULL: none. */
-static int generate_tokens(mote_session *s, const mote_generation *g, const mote_sampling *sampling, writer *w,
-                           mote_session *twin, mote_result *result, mote_error *err) {
+static int session_copy(mote_session *to, const mote_session *from, mote_error *err);
+static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err);
+static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err);
+
+/* An answer: what it was asked to be, and all the memory it needs. Opened before anything of the session changes, so that
+   running out of memory leaves the session as it was. */
+typedef struct generator {
+    mote_generation g;
+    mote_sampling sampling;
+    writer w;
+    verifier check;
+    mote_result r;
+} generator;
+
+/* Passes until something ends the answer; says what. Of a pass that it ends in the middle, the rest is dropped. */
+static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
+    const mote_generation *g = &a->g;
+    mote_result *r = &a->r;
     int code = MOTE_OK;
-    result->stop = -1;
-    while (!code && result->stop < 0) {
-        int n = 0, left = g->max_tokens > 0 ? g->max_tokens - result->generated_tokens : INT32_MAX;
-        if (s->count >= s->o.context) result->stop = MOTE_STOP_CONTEXT;
-        else if (cancelled(&s->o.callbacks)) result->stop = MOTE_STOP_CALLBACK;
-        if (result->stop >= 0) break;
-        code = run_pass(s, sampling, left, &n, err);
-        for (int kept = 1; !code && kept <= n && result->stop < 0; kept++) {
+    r->stop = -1;
+    while (!code && r->stop < 0) {
+        int n = 0, left = g->max_tokens > 0 ? g->max_tokens - r->generated_tokens : INT32_MAX;
+        if (s->count >= s->o.context) r->stop = MOTE_STOP_CONTEXT;
+        else if (cancelled(&s->o.callbacks)) r->stop = MOTE_STOP_CALLBACK;
+        if (r->stop >= 0) break;
+        code = run_pass(s, &a->sampling, left, &n, err);
+        for (int kept = 1; !code && kept <= n && r->stop < 0; kept++) {
             session_keep(s, kept);
             int32_t id = s->tokens[s->count - 1];
-            if (twin) code = verify_token(s, twin, sampling, err);
+            if (a->check.twin) code = verify_token(s, a->check.twin, &a->sampling, err);
             if (code) break;
-            result->generated_tokens++;
+            r->generated_tokens++;
             s->spec.seen.tokens++;
-            if (g->on_token && g->on_token(g->user, id)) result->stop = MOTE_STOP_CALLBACK;
-            if (is_eos(s->m, id)) result->stop = MOTE_STOP_EOS;
-            else if (s->m->text) writer_token(w, id);
-            if (w->stopped) result->stop = w->stopped;
-            if (result->stop < 0 && --left == 0) result->stop = MOTE_STOP_LENGTH;
+            if (g->on_token && g->on_token(g->user, id)) r->stop = MOTE_STOP_CALLBACK;
+            if (is_eos(s->m, id)) r->stop = MOTE_STOP_EOS;
+            else if (s->m->text) writer_token(&a->w, id);
+            if (a->w.stopped) r->stop = a->w.stopped;
+            if (r->stop < 0 && --left == 0) r->stop = MOTE_STOP_LENGTH;
         }
-        if (!code && twin) code = verify_state(s, twin, err);
+        if (!code && a->check.twin) code = verify_state(&a->check, s, err);
     }
     return code;
 }
@@ -4296,33 +4508,49 @@ static int check_generation(const mote_generation *g, mote_error *err) {
     return g->sampling ? check_sampling(g->sampling, err) : MOTE_OK;
 }
 
-int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
-    mote_generation g;
-    mote_sampling sampling;
-    mote_result r;
-    mote_session *twin = NULL;
-    writer w;
-    memset(&g, 0, sizeof g);
-    memset(&r, 0, sizeof r);
-    if (generation) g = *generation;
-    int code = check_generation(&g, error);
-    if (!code && !session->count)
-        code = fail(error, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
+static void generator_close(generator *a) {
+    buf_free(&a->w.text);
+    verifier_close(&a->check);
+}
+
+/* Checks what is asked for and gets all memory for it. To be closed in any case. */
+static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+    memset(a, 0, sizeof *a);
+    if (g) a->g = *g;
+    int code = check_generation(&a->g, err);
     if (code) return code;
-    if (g.sampling) sampling = *g.sampling;
-    else mote_sampling_defaults(session->m, &sampling);
-    code = speculation_begin(session, error);
-    if (!code && g.verify && speculates(session)) code = mote_clone(session, &twin, error);
+    if (a->g.sampling) a->sampling = *a->g.sampling;
+    else mote_sampling_defaults(s->m, &a->sampling);
+    code = writer_open(&a->w, s->m, &a->g, err);
+    if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
+    return code;
+}
+
+/* Continues the timeline. */
+static int generator_run(generator *a, mote_session *s, mote_error *err) {
+    int code = speculation_begin(s, err);
+    if (!code && a->check.twin) code = session_copy(a->check.twin, s, err);
     if (code) return code;
-    writer_open(&w, session, &g);
+    writer_begin(&a->w, s);
     double start = seconds();
-    code = generate_tokens(session, &g, &sampling, &w, twin, &r, error);
-    writer_close(&w);
-    mote_session_close(twin);
-    r.generate_seconds = seconds() - start;
-    r.seed = sampling.seed;
-    if (w.text.failed && !code) code = fail_memory(error);
-    if (!code && result) *result = r;
+    code = generate_tokens(s, a, err);
+    writer_finish(&a->w);
+    a->r.generate_seconds = seconds() - start;
+    a->r.seed = a->sampling.seed;
+    return code;
+}
+
+int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
+    generator a;
+    int code = session_enter(session, 1, "mote_generate: needs a session", error);
+    if (!code) code = check_not_empty(session, error);
+    if (code) return code;
+    session->busy = 1;
+    code = generator_open(&a, session, generation, error);
+    if (!code) code = generator_run(&a, session, error);
+    if (!code && result) *result = a.r;
+    generator_close(&a);
+    session->busy = 0;
     return code;
 }
 
@@ -4346,30 +4574,41 @@ static int ask_tokens(const mote_session *s, const char *message, const mote_gen
     return code;
 }
 
+/* Reads a turn. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read are taken
+   back. Only a caller who can cancel pays for the checkpoint that this takes, and only for more than one chunk. */
+static int ask_feed(mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
+    mote_checkpoint *before = NULL;
+    int code = check_ids(s, ids, n, err);
+    if (!code && s->o.callbacks.cancel && n > (size_t)s->o.chunk) code = checkpoint_take(s, &before, err);
+    if (!code) code = feed(s, ids, n, NULL, NULL, err);
+    if (code && before) (void)session_rewind(s, before, NULL);
+    mote_checkpoint_free(before);
+    return code;
+}
+
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error) {
-    mote_generation g;
-    mote_result r;
+    generator a;
     buf ids;
-    memset(&g, 0, sizeof g);
-    memset(&ids, 0, sizeof ids);
-    if (generation) g = *generation;
-    if (!message) return fail(error, MOTE_EINVAL, "mote_ask: no message given");
-    double start = seconds();
-    int code = need_text(session->m, error);
+    int code = session_enter(session, message != NULL, "mote_ask: needs a session and a message", error);
+    if (!code) code = need_text(session->m, error);
     if (!code) code = need_chat(session->m, error);
-    if (!code) code = check_generation(&g, error);
-    if (!code) code = ask_tokens(session, message, &g, &ids, error);
+    if (code) return code;
+    memset(&ids, 0, sizeof ids);
+    session->busy = 1;
+    double start = seconds();
+    code = generator_open(&a, session, generation, error);
+    if (!code) code = ask_tokens(session, message, &a.g, &ids, error);
     size_t n = ids.size / sizeof(int32_t);
-    if (!code) code = mote_feed(session, (const int32_t *)(void *)ids.data, n, error);
-    double prompt = seconds() - start;
-    if (!code) code = mote_generate(session, &g, &r, error);
+    if (!code) code = ask_feed(session, (const int32_t *)(void *)ids.data, n, error);
+    a.r.prompt_seconds = seconds() - start;
+    a.r.prompt_tokens = (int)n;
+    if (!code) code = generator_run(&a, session, error);
+    if (!code && result) *result = a.r;
+    generator_close(&a);
     buf_free(&ids);
-    if (code || !result) return code;
-    *result = r;
-    result->prompt_tokens = (int)n;
-    result->prompt_seconds = prompt;
-    return MOTE_OK;
+    session->busy = 0;
+    return code;
 }
 
 /* ---- 14. Checkpoints, copies and files ---------------------------------------------------------------------------
@@ -4393,11 +4632,10 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
     free(checkpoint);
 }
 
-int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
-    const mote_session *s = session;
+static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
     size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
-    if (!c) return fail_memory(error);
+    if (!c) return fail_memory(err);
     c->m = s->m;
     c->count = s->count;
     c->generated_from = s->generated_from;
@@ -4408,12 +4646,12 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
     c->values = (float *)malloc((state + hidden + vocab) * sizeof(float));
     if (!c->tokens || !c->values) {
         mote_checkpoint_free(c);
-        return fail_memory(error);
+        return fail_memory(err);
     }
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
-    int code = session_logits(s, error);
-    if (!code) code = session_read(s, c->values, s->state, state * sizeof(float), error);
-    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), error);
+    int code = session_logits(s, err);
+    if (!code) code = session_read(s, c->values, s->state, state * sizeof(float), err);
+    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
     if (code) {
         mote_checkpoint_free(c);
         return code;
@@ -4423,24 +4661,31 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
     return MOTE_OK;
 }
 
-int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
-    mote_session *s = session;
-    const mote_checkpoint *c = checkpoint;
+int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
+    int code = session_enter(session, checkpoint != NULL,
+                             "mote_checkpoint_take: needs a session and a place for the checkpoint", error);
+    return code ? code : checkpoint_take(session, checkpoint, error);
+}
+
+static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
     size_t hidden = (size_t)s->m->c.hidden;
-    if (!c || c->m != s->m || c->state_floats != s->parts.state)
-        return fail(error, MOTE_EINVAL, "the checkpoint is of another model");
+    if (c->m != s->m || c->state_floats != s->parts.state)
+        return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
     if (c->count > s->valid || memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens))
-        return fail(error, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint",
-                    c->count);
+        return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
     s->count = c->count;
     s->generated_from = c->generated_from;
     s->logged = c->logged;
     s->kept = c->kept;
-    int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), error);
-    if (!code)
-        code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), error);
+    int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), err);
+    if (!code) code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), err);
     memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
-    return code ? code : session_set_logits(s, error);
+    return code ? code : session_set_logits(s, err);
+}
+
+int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
+    int code = session_enter(session, checkpoint != NULL, "mote_rewind: needs a session and a checkpoint", error);
+    return code ? code : session_rewind(session, checkpoint, error);
 }
 
 typedef struct saved_header {
@@ -4452,51 +4697,49 @@ typedef struct saved_header {
     int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
 } saved_header;
 
-static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '2'};
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '3'};
 
 static uint64_t saved_checksum(const char *bytes, size_t size) {
     return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
 }
 
-/* The pieces of a saved session in their order, for saving and loading alike. */
+/* A saved session is a header and pieces: tokens, DeltaNet state, last hidden row, logits, then keys and values of each
+   layer, which take no bytes where a layer has none. The MTP layer's row of the last token comes with the next one. */
 typedef struct saved_piece {
     void *at;                    /* in the session; NULL: not wanted */
     size_t size;                 /* bytes as saved */
     int is_kv;
 } saved_piece;
 
-static void saved_add(saved_piece *pieces, int *n, void *at, size_t size, int is_kv) {
-    pieces[*n].at = at;
-    pieces[*n].size = size;
-    pieces[(*n)++].is_kv = is_kv;
+static int saved_pieces(const mote_session *s) {
+    return 4 + 2 * (s->m->c.layers + 1);
 }
 
-static int saved_pieces(const mote_session *s, const saved_header *h, float *last_hidden, saved_piece *pieces) {
+/* Piece i of a session that is saved as h says. last_hidden: where that row is, or is to be put. */
+static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, float *last_hidden, int i) {
     const config *c = &s->m->c;
-    size_t count = h->count < 0 ? 0 : (size_t)h->count;
-    size_t rows = count * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
-    int n = 0;
-    saved_add(pieces, &n, s->tokens, count * sizeof *s->tokens, 0);
-    saved_add(pieces, &n, s->state, s->parts.state * sizeof(float), 0);
-    saved_add(pieces, &n, last_hidden, (size_t)c->hidden * sizeof(float), 0);
-    saved_add(pieces, &n, s->logits, (size_t)c->vocab * sizeof(float), 0);
-    for (int i = 0; i <= c->layers; i++) {
-        if (i < c->layers ? !c->is_attention[i] : !h->mtp) continue;
-        saved_add(pieces, &n, s->kv[i].k, rows, 1);
-        saved_add(pieces, &n, s->kv[i].v, rows, 1);
-    }
-    return n;
+    size_t count = h->count < 0 ? 0 : (size_t)h->count, rows = count;
+    saved_piece p;
+    memset(&p, 0, sizeof p);
+    p.is_kv = i >= 4;
+    if (i == 0) p.at = s->tokens, p.size = count * sizeof *s->tokens;
+    if (i == 1) p.at = s->state, p.size = s->parts.state * sizeof(float);
+    if (i == 2) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
+    if (i == 3) p.at = s->logits, p.size = (size_t)c->vocab * sizeof(float);
+    if (!p.is_kv) return p;
+    int layer = (i - 4) / 2;
+    p.at = i % 2 ? s->kv[layer].v : s->kv[layer].k;
+    if (layer == c->layers) rows = h->mtp && count ? count - 1 : 0;
+    else if (!c->is_attention[layer]) rows = 0;
+    p.size = rows * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
+    return p;
 }
 
-/* saved_pieces in memory of their own, and the size of it all with the header; NULL: no memory. */
-static saved_piece *saved_layout(const mote_session *s, const saved_header *h, float *last_hidden, int *n,
-                                 size_t *size) {
-    saved_piece *pieces = (saved_piece *)malloc((size_t)(2 * s->m->c.layers + 8) * sizeof *pieces);
-    if (!pieces) return NULL;
-    *n = saved_pieces(s, h, last_hidden, pieces);
-    *size = sizeof(saved_header);
-    for (int i = 0; i < *n; i++) *size += pieces[i].size;
-    return pieces;
+/* Bytes of a session that is saved as h says. */
+static size_t saved_size(const mote_session *s, const saved_header *h) {
+    size_t size = sizeof *h;
+    for (int i = 0; i < saved_pieces(s); i++) size += saved_piece_of(s, h, NULL, i).size;
+    return size;
 }
 
 static void saved_describe(const mote_session *s, saved_header *h) {
@@ -4522,160 +4765,239 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
     }
 }
 
-/* One piece into the session. */
-static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, mote_error *err) {
-    if (!piece->at) return MOTE_OK;
-    if (!piece->is_kv || kv == s->kv_type) return session_write(s, piece->at, from, piece->size, err);
-    size_t n = piece->size / kv_size(kv);
-    char *converted = (char *)malloc(n * kv_size(s->kv_type) + 1);
-    if (!converted) return fail_memory(err);
-    kv_convert(converted, s->kv_type, from, kv, n);
-    int code = session_write(s, piece->at, converted, n * kv_size(s->kv_type), err);
-    free(converted);
+int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
+    const mote_session *s = session;
+    saved_header h;
+    int code = session_enter(s, count && (bytes || !capacity), "mote_save: needs a session, room, and a place for the count",
+                             error);
+    if (code) return code;
+    saved_describe(s, &h);
+    size_t size = *count = saved_size(s, &h);
+    if (size > capacity) return fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+    char *to = (char *)bytes + sizeof h;
+    code = session_logits(s, error);
+    for (int i = 0; i < saved_pieces(s) && !code; i++) {
+        saved_piece p = saved_piece_of(s, &h, session_last_hidden(s), i);
+        code = session_read(s, to, p.at, p.size, error);
+        to += p.size;
+    }
+    memcpy(bytes, &h, sizeof h);
+    h.checksum = saved_checksum((const char *)bytes, size);
+    memcpy(bytes, &h, sizeof h);
     return code;
 }
 
-int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
-    saved_header h;
-    int n;
-    size_t size;
-    saved_describe(session, &h);
-    saved_piece *pieces = saved_layout(session, &h, session_last_hidden(session), &n, &size);
-    int code = MOTE_OK;
-    if (!pieces) return fail_memory(error);
-    *count = size;
-    if (size <= capacity) {
-        char *to = (char *)bytes + sizeof h;
-        code = session_logits(session, error);
-        for (int i = 0; i < n && !code; to += pieces[i++].size)
-            code = session_read(session, to, pieces[i].at, pieces[i].size, error);
-        memcpy(bytes, &h, sizeof h);
-        h.checksum = saved_checksum((const char *)bytes, size);
-        memcpy(bytes, &h, sizeof h);
-    }
-    free(pieces);
-    if (code || size <= capacity) return code;
-    return fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
-}
-
-/* Checks all of a saved session before any of it is used. */
-static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, size_t expected,
-                       mote_error *err) {
+/* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
+static int saved_check_header(const mote_session *s, const saved_header *h, uint64_t size, mote_error *err) {
     if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (h->fingerprint != s->m->fingerprint)
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
-    if (size != expected)
-        return fail(err, MOTE_EFORMAT, "a saved session of %zu bytes, expected %zu for %d tokens", size, expected,
-                    h->count);
     if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK ||
         h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) || h->kv < MOTE_KV_F32 ||
-        h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp || h->checksum != saved_checksum(bytes, size))
+        h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
+    if (h->count > s->o.context)
+        return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
+                    s->o.context);
+    size_t expected = saved_size(s, h);
+    if (size != expected)
+        return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
+                    (unsigned long long)size, expected, h->count);
     if (!h->mtp && s->kv[s->m->c.layers].k)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
     return MOTE_OK;
+}
+
+/* Checks what is behind the header. */
+static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, mote_error *err) {
+    if (h->checksum != saved_checksum(bytes, size)) return fail(err, MOTE_EFORMAT, "the saved session is damaged");
+    for (int i = 0; i < h->count; i++) {
+        int32_t id;
+        memcpy(&id, bytes + sizeof *h + (size_t)i * sizeof id, sizeof id);
+        if (id < 0 || id >= s->m->c.vocab)
+            return fail(err, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
+    }
+    return MOTE_OK;
+}
+
+/* One piece into the session. converted: room for KV rows that are saved as another type than the session keeps. */
+static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
+                         mote_error *err) {
+    if (!piece->at || !piece->size) return MOTE_OK;
+    if (!piece->is_kv || kv == s->kv_type) return session_write(s, piece->at, from, piece->size, err);
+    size_t n = piece->size / kv_size(kv);
+    kv_convert(converted, s->kv_type, from, kv, n);
+    return session_write(s, piece->at, converted, n * kv_size(s->kv_type), err);
+}
+
+/* The pieces that h describes are in the session, the last hidden row in s->last_hidden. */
+static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
+    int code = MOTE_OK;
+    s->count = s->valid = h->count;
+    s->generated_from = h->generated_from;
+    s->logged = h->logged;
+    s->kept = h->kept;
+    if (s->gpu && s->kept)
+        code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
+    return code ? code : session_set_logits(s, err);
 }
 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
     mote_session *s = session;
     const char *from = (const char *)bytes;
     saved_header h;
-    int n;
-    size_t expected;
-    if (!bytes || size < sizeof h) return fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
-    memcpy(&h, from, sizeof h);
-    if (!memcmp(h.magic, SAVED_MAGIC, sizeof h.magic) && h.count > s->o.context)
-        return fail(error, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h.count,
-                    s->o.context);
-    saved_piece *pieces = saved_layout(s, &h, s->last_hidden, &n, &expected);
-    if (!pieces) return fail_memory(error);
-    int code = saved_check(s, &h, from, size, expected, error);
-    from += sizeof h;
-    for (int i = 0; !code && i < h.count; i++) {
-        int32_t id;
-        memcpy(&id, from + (size_t)i * sizeof id, sizeof id);
-        if (id < 0 || id >= s->m->c.vocab)
-            code = fail(error, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
-    }
-    for (int i = 0; !code && i < n; from += pieces[i++].size)
-        code = saved_restore(s, &pieces[i], from, kv_type_of(h.kv), error);
-    free(pieces);
+    int code = session_enter(s, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
+    if (!code && size < sizeof h) code = fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
     if (code) return code;
-    s->count = s->valid = h.count;
-    s->generated_from = h.generated_from;
-    s->logged = h.logged;
-    s->kept = h.kept;
-    if (s->gpu && s->kept)
-        code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), error);
-    return code ? code : session_set_logits(s, error);
+    memcpy(&h, from, sizeof h);
+    code = saved_check_header(s, &h, size, error);
+    if (!code) code = saved_check(s, &h, from, size, error);
+    if (code) return code;
+    dtype kv = kv_type_of(h.kv);
+    char *converted = kv == s->kv_type ? NULL : (char *)malloc((size_t)h.count * kv_row_bytes(s) + 1);
+    if (!converted && kv != s->kv_type) return fail_memory(error);
+    from += sizeof h;
+    for (int i = 0; !code && i < saved_pieces(s); i++) {
+        saved_piece p = saved_piece_of(s, &h, s->last_hidden, i);
+        code = saved_restore(s, &p, from, kv, converted, error);
+        from += p.size;
+    }
+    free(converted);
+    return code ? code : session_restored(s, &h, error);
 }
 
-/* The whole session as bytes of its own; *bytes is the caller's to free in any case. */
-static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
-    *size = 0;
-    mote_save(s, NULL, 0, size, NULL);
-    *bytes = *size ? (char *)malloc(*size) : NULL;
-    return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
+/* Copies a session's state into another one on the same model, opened with the same options. */
+static int session_copy(mote_session *to, const mote_session *from, mote_error *err) {
+    saved_header h;
+    saved_describe(from, &h);
+    int code = session_logits(from, err);
+    for (int i = 0; i < saved_pieces(from) && !code; i++) {
+        saved_piece p = saved_piece_of(from, &h, session_last_hidden(from), i);
+        saved_piece q = saved_piece_of(to, &h, to->last_hidden, i);
+        code = session_read(from, q.at, p.at, p.size, err);
+    }
+    return code ? code : session_restored(to, &h, err);
 }
 
 int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
-    char *bytes;
-    size_t size;
     mote_session *s = NULL;
-    int code = save_bytes(session, &bytes, &size, error);
+    int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
     if (!code) code = mote_session_open(session->m, &session->o, &s, error);
-    if (!code) code = mote_load(s, bytes, size, error);
+    if (!code) code = session_copy(s, session, error);
     if (code) mote_session_close(s);
     else *clone = s;
-    free(bytes);
     return code;
 }
 
-static int write_all(const char *path, const char *bytes, size_t size, mote_error *err) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+/* 0, or -1 and errno. */
+static int write_all(int fd, const char *bytes, size_t size) {
     while (size) {
         ssize_t n = write(fd, bytes, size);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
+        if (n < 0) return -1;
         bytes += n;
         size -= (size_t)n;
     }
-    int broken = errno;
-    if (close(fd) && !size) broken = errno, size = 1;
-    return size ? fail(err, MOTE_EIO, "%s: cannot be written: %s", path, strerror(broken)) : MOTE_OK;
+    return 0;
+}
+
+/* Where a file of this path is to be written: a symbolic link is followed, what is there must be a regular file that may be
+   written. to: the file's own path; *mode: the permissions that it has, or is to have. */
+static int replace_place(const char *path, char to[PATH_SIZE], mode_t *mode, mote_error *err) {
+    struct stat info;
+    *mode = 0600;
+    if (!realpath(path, to)) {
+        if (errno != ENOENT) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+        if (!lstat(path, &info)) return fail(err, MOTE_EIO, "%s: a symbolic link that leads nowhere", path);
+        if (snprintf(to, PATH_SIZE, "%s", path) >= PATH_SIZE) return fail(err, MOTE_EINVAL, "%s: path too long", path);
+        return MOTE_OK;
+    }
+    if (stat(to, &info)) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", path);
+    if (access(to, W_OK)) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+    *mode = info.st_mode & 0777;
+    return MOTE_OK;
+}
+
+/* Brings a folder's entries to the disk. 0, or what went wrong; that a file system cannot do it, or that the folder may be
+   written but not read, is not wrong. */
+static int sync_folder(const char *folder) {
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int broken = fd < 0 || fsync(fd) ? errno : 0;
+    if (fd >= 0) close(fd);
+    return broken == EACCES || broken == EINVAL || broken == EROFS ? 0 : broken;
+}
+
+/* Writes a file whole or not at all, whoever else reads or writes it, and whenever the machine stops: first under a new name
+   in the same folder, to the disk, and then in the place of the old one. */
+static int replace_file(const char *path, const char *bytes, size_t size, mote_error *err) {
+    static const char unique[] = "/.mote-XXXXXX";
+    char to[PATH_SIZE], part[PATH_SIZE + sizeof unique];
+    mode_t mode;
+    int code = replace_place(path, to, &mode, err);
+    if (code) return code;
+    const char *slash = strrchr(to, '/');
+    int folder = slash ? (int)(slash - to) : 1;
+    snprintf(part, sizeof part, "%.*s%s", folder, slash ? to : ".", unique);
+    int fd = mkostemp(part, O_CLOEXEC);                     /* 0600, and never a file or link that is already there */
+    if (fd < 0) return fail(err, MOTE_EIO, "%s: no file can be made in its folder: %s", path, strerror(errno));
+    int broken = write_all(fd, bytes, size) || fchmod(fd, mode) || fsync(fd) ? errno : 0;
+    if (close(fd) && !broken) broken = errno;
+    if (!broken && rename(part, to)) broken = errno;
+    if (broken) {
+        unlink(part);
+        return fail(err, MOTE_EIO, "%s: cannot be written: %s", path, strerror(broken));
+    }
+    part[folder ? folder : 1] = 0;                          /* "/" has no shorter name */
+    if ((broken = sync_folder(part))) return fail(err, MOTE_EIO, "%s: its folder cannot be synced: %s", path, strerror(broken));
+    return MOTE_OK;
+}
+
+/* The whole session as bytes of its own, to be freed by the caller in any case. */
+static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
+    *size = 0;
+    (void)mote_save(s, NULL, 0, size, NULL);
+    *bytes = (char *)malloc(*size);
+    return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
 }
 
 int mote_save_file(const mote_session *session, const char *path, mote_error *error) {
-    char *bytes, part[PATH_SIZE];
+    char *bytes = NULL;
     size_t size;
-    if (!path || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return fail(error, MOTE_EINVAL, "mote_save_file: no path, or too long a path");
-    int code = save_bytes(session, &bytes, &size, error);
-    if (!code) code = write_all(part, bytes, size, error);
-    if (!code && rename(part, path)) code = fail(error, MOTE_EIO, "%s: %s", path, strerror(errno));
-    if (code) unlink(part);
+    int code = session_enter(session, path != NULL, "mote_save_file: needs a session and a path", error);
+    if (!code) code = save_bytes(session, &bytes, &size, error);
+    if (!code) code = replace_file(path, bytes, size, error);
     free(bytes);
     return code;
 }
 
-int mote_load_file(mote_session *session, const char *path, mote_error *error) {
+/* The bytes of a session's file, *size of them, to be freed by the caller. */
+static int load_file(const mote_session *s, int fd, const char *path, char **bytes, size_t *size, mote_error *err) {
     struct stat info;
+    saved_header h;
+    mote_error why;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", path);
+    *size = (size_t)info.st_size;
+    if (*size < sizeof h) return fail(err, MOTE_EFORMAT, "%s: not a saved session: %zu bytes", path, *size);
+    int code = read_at(fd, &h, sizeof h, 0, path, err);
+    if (code) return code;
+    if ((code = saved_check_header(s, &h, *size, &why))) return fail(err, code, "%s: %s", path, why.message);
+    *bytes = (char *)malloc(*size);
+    return *bytes ? read_at(fd, *bytes, *size, 0, path, err) : fail_memory(err);
+}
+
+int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     mote_error why;
     char *bytes = NULL;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (fd < 0)
-        return fail(error, MOTE_EIO, "%s: %s", path ? path : "(no path)", path ? strerror(errno) : "none given");
-    int code =
-        fstat(fd, &info) || !S_ISREG(info.st_mode) ? fail(error, MOTE_EIO, "%s: not a regular file", path) : MOTE_OK;
-    if (!code && !(bytes = (char *)malloc((size_t)info.st_size + 1))) code = fail_memory(error);
-    if (!code) code = read_at(fd, bytes, (size_t)info.st_size, 0, path, error);
+    size_t size = 0;
+    int code = session_enter(session, path != NULL, "mote_load_file: needs a session and a path", error);
+    if (code) return code;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path, strerror(errno));
+    code = load_file(session, fd, path, &bytes, &size, error);
     close(fd);
-    if (!code) {
-        code = mote_load(session, bytes, (size_t)info.st_size, &why);
-        if (code) fail(error, code, "%s: %s", path, why.message);
-    }
+    if (!code && (code = mote_load(session, bytes, size, &why))) fail(error, code, "%s: %s", path, why.message);
     free(bytes);
     return code;
 }
@@ -4900,7 +5222,7 @@ static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) 
 
 /* What a measurement asks for makes sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
-    if (!m || m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
+    if (m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
         m->depth > s->o.context - m->rows)
         return fail(err, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context", BLOCK);
     if (!m->drafts) return MOTE_OK;
@@ -4915,7 +5237,8 @@ static int check_measurement(const mote_session *s, const mote_measurement *m, m
 
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
     mote_measurement *m = measurement;
-    int invalid = check_measurement(session, m, error);
+    int invalid = session_enter(session, m != NULL, "mote_measure: needs a session and a measurement", error);
+    if (!invalid) invalid = check_measurement(session, m, error);
     if (invalid) return invalid;
 #ifdef __CUDACC__
     if (session->gpu) {
@@ -4926,10 +5249,10 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
             for (int stage = 0; stage < GPU_STAGES; stage++)
                 counted += !strcmp(launches[i].stage, gpu_stage_names[stage]) && (!m->stages || m->stages >> stage & 1);
         m->launches = (int)counted;
-        mote_reset(session);
+        if (!code) code = session_reset(session, error);
         if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, error);
-        mote_reset(session);
-        return code;
+        int cleared = session_reset(session, code ? NULL : error);
+        return code ? code : cleared;
     }
 #endif
     return fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
@@ -4971,6 +5294,8 @@ static cudaError_t read_speed(const mote_model *m, const void *from, size_t byte
 #endif
 
 int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error) {
+    if (!model || !bytes_per_second)
+        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model and a place for the speed");
 #ifdef __CUDACC__
     const size_t enough = (size_t)1 << 30;                  /* far more than any second-level cache */
     if (model->gpu >= 0 && model->arena) {
@@ -5029,6 +5354,8 @@ static cudaError_t describe_launch(const gpu_note *n, int rows, char *name, size
 #endif
 
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
+    int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
+    if (invalid) return invalid;
     if (rows < 1 || rows > BLOCK) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", BLOCK);
 #ifdef __CUDACC__
     struct gpu_session *g = session->gpu;
@@ -5541,8 +5868,8 @@ static void try_whole(selftest *t, uint64_t seed) {
     if (!t->code && !all) t->code = fail_memory(t->err);
     try_tokens(t, seed, ids, COUNT);
     if (!t->code) {
-        mote_reset(t->cpu);
-        mote_reset(t->gpu);
+        mote_reset(t->cpu, NULL);
+        mote_reset(t->gpu, NULL);
         t->code = mote_feed_logits(t->cpu, ids, COUNT, all, all + n, t->err);
     }
     if (!t->code) t->code = mote_feed_logits(t->gpu, ids, COUNT, all + 2 * n, all + 3 * n, t->err);

@@ -5,13 +5,18 @@
               7. Checkpoints, copies and files     8. Measuring and testing the machine
 
    A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
-   is one timeline of tokens: use it from one thread at a time; different sessions run on different threads.
+   is one timeline of tokens: use it from one thread at a time; different sessions run on different threads. While a call
+   on a session runs, which is where its callbacks are called, every other call on it is refused with MOTE_EINVAL, except
+   mote_tokens and mote_context. A forked child may close the sessions and models it inherited, and open its own.
 
    Rules that hold everywhere
    - A call that can fail returns MOTE_OK (0) or a positive MOTE_E... code, and then fills *error (which may be NULL) with
      one line that names the file, the tensor or the argument and what was expected. Nothing is half done: on failure
-     outputs stay untouched and the session stays as it was before the call, except where a function says otherwise.
-   - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent.
+     outputs stay untouched and the session stays as it was before the call, except where a function says otherwise. After
+     MOTE_EDEVICE a session can only be closed.
+   - An argument that must not be NULL and is, is MOTE_EINVAL; calls without a code then return NULL or 0, or do nothing.
+   - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent. Its
+     threads block all signals.
    - Structs of options may be zero-initialised: zero always means the default. A pointer to options may be NULL.
    - Texts are UTF-8. Ill-formed input is read as if each maximal ill-formed part were U+FFFD; output is always well formed.
    - Sizes are in bytes, times in seconds, token ids are int32_t. */
@@ -49,6 +54,7 @@ typedef struct mote_error {
     char message[512];                     /* one line, without a line feed */
 } mote_error;
 
+/* None of them may call the session that calls it, except mote_tokens and mote_context. */
 typedef struct mote_callbacks {
     void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
     void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
@@ -190,7 +196,8 @@ const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error);
 
-/* Frees a session and its threads. NULL is allowed. */
+/* Frees a session and its threads. NULL is allowed. A callback of the session cannot close it: that is logged, and nothing
+   else happens. */
 void mote_session_close(mote_session *session);
 
 /* Appends tokens to the timeline and computes the model over them, in chunks. When cancelled, the chunks already done stay
@@ -217,7 +224,7 @@ const float *mote_logits(const mote_session *session);
 int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error);
 
 /* Empties the timeline. */
-void mote_reset(mote_session *session);
+int mote_reset(mote_session *session, mote_error *error);
 
 /* ---- 5. Sampling ------------------------------------------------------------------------------------------------- */
 
@@ -262,7 +269,7 @@ typedef struct mote_generation {
     int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
                                               whole state after each pass; the first difference is MOTE_EMISMATCH */
     /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
-       Non-zero stops the answer. */
+       Non-zero stops the answer. Neither may call the session, except mote_tokens and mote_context. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
@@ -283,12 +290,17 @@ typedef struct mote_result {
 /* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json; without that
    file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
    it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
-   result may be NULL. Without a tokenizer only on_token is called. */
+   result may be NULL. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
+   MOTE_ENOMEM leaves the timeline as it was; when a later pass fails (MOTE_EDEVICE, MOTE_EMISMATCH, or MOTE_EFORMAT for a
+   logit that is not a number), the tokens generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then
    mote_generate. An interrupted answer before it is closed first. Text from outside never becomes a control token, in any
-   role: message, system message and tool result are plain text, which cannot end its own turn or close its own tag. */
+   role: in system, message and tool result alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is
+   plain text, so that none of them can end its own turn. When it runs out of memory, or is cancelled while it reads the turn,
+   the timeline is as before (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is
+   in it, and what mote_generate says. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
 
@@ -304,7 +316,7 @@ typedef struct mote_speculation {
     char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
 } mote_speculation;
 
-void mote_speculation_of(const mote_session *session, mote_speculation *speculation);
+int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error);
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
@@ -323,8 +335,13 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint);    /* NULL is allowed */
 /* A second session, in the same state, with the same options. */
 int mote_clone(const mote_session *session, mote_session **clone, mote_error *error);
 
-/* The whole state as bytes, for a session of the same checkpoint (checked), of any context length that fits. mote_save
-   follows the capacity rule of section 3. mote_load replaces the session's state; a file is written whole or not at all. */
+/* The whole state as bytes, for a session of the same checkpoint, of any context length that fits. mote_save follows the
+   capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
+   of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
+   expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part.
+   mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
+   same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
+   link is followed; what is no regular file is refused. */
 int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error);
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error);
 int mote_save_file(const mote_session *session, const char *path, mote_error *error);

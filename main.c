@@ -1004,8 +1004,8 @@ static void chat_fail(chat *c, const mote_error *error) {
 
 // What speculation did since `before`.
 static mote_speculation speculation_since(const mote_session *session, const mote_speculation *before) {
-    mote_speculation s;
-    mote_speculation_of(session, &s);
+    mote_speculation s = {0};
+    mote_speculation_of(session, &s, NULL);
     for (int k = 0; k <= DRAFTS_MAX; k++) s.passes[k] -= before->passes[k];
     for (int k = 0; k < DRAFTS_MAX; k++) {
         s.drafted[k] -= before->drafted[k];
@@ -1051,7 +1051,7 @@ static void chat_turn(chat *c) {
     screen s = {c->styled, MOTE_ANSWER, 0, 0, 0};
     mote_generation g = generation_for(c->o, &c->sampling, &s);
     mote_result result;
-    mote_speculation before;
+    mote_speculation before = {0};
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
     interrupted = 0;
@@ -1059,7 +1059,7 @@ static void chat_turn(chat *c) {
         chat_fail(c, &error);
         return;
     }
-    mote_speculation_of(c->session, &before);
+    mote_speculation_of(c->session, &before, NULL);
     int code = mote_ask(c->session, c->message.data, &g, &result, &error);
     if (!code || s.last) end_screen(&s);
     if (code) {
@@ -1075,8 +1075,12 @@ static void chat_turn(chat *c) {
 // Commands of the chat.
 
 static void chat_reset(chat *c, const char *argument) {
+    mote_error error = {0, ""};
     (void)argument;
-    mote_reset(c->session);
+    if (mote_reset(c->session, &error)) {
+        chat_fail(c, &error);
+        return;
+    }
     forget_undo(c);
     say(c, "a new conversation\n");
 }
@@ -1671,7 +1675,7 @@ static int time_prefill(const bench *b, int length, timing *result) {
     double rates[99];
     mote_error error = {0, ""};
     for (int r = 0; r < b->o->repeat; r++) {
-        mote_reset(b->session);
+        mote_reset(b->session, NULL);
         double start = seconds();
         if (mote_feed(b->session, b->ids, (size_t)length, &error)) return report(&error);
         rates[r] = length / (seconds() - start);
@@ -1701,7 +1705,7 @@ static int time_steps(const bench *b, const mote_checkpoint *from, timing *resul
 static int time_decode(const bench *b, int depth, timing *result) {
     mote_checkpoint *from = NULL;
     mote_error error = {0, ""};
-    mote_reset(b->session);
+    mote_reset(b->session, NULL);
     if (mote_feed(b->session, b->ids, depth ? (size_t)depth : 1, &error)) return report(&error);
     if (mote_checkpoint_take(b->session, &from, &error)) return report(&error);
     int code = time_steps(b, from, result);
@@ -1955,7 +1959,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     g.user = ids;
     ids->size = 0;
     if (append(ids, "", 0)) return EXIT_FAILURE;
-    mote_reset(of->session);
+    mote_reset(of->session, NULL);
     int code = b->o->synthetic ? ask_synthetic(b, of->session, q->text, &g, &result, &error)
                                : mote_ask(of->session, q->text, &g, &result, &error);
     if (code == MOTE_ECANCELLED) return report(&error);
@@ -2001,8 +2005,8 @@ static void put_speculation(const bench *b, const mote_speculation *s) {
 }
 
 static void print_asked(bench *b, const side *off, const side *on, timing ratio, int differing) {
-    mote_speculation s;
-    mote_speculation_of(on->session, &s);
+    mote_speculation s = {0};
+    mote_speculation_of(on->session, &s, NULL);
     fprintf(b->table, "%d questions, at most %d tokens an answer, %d rounds without speculation and with it\n",
             b->question_count, b->o->steps, b->o->repeat);
     fprintf(b->table, "%-8s%10s%10s%10s%9s%9s%9s%11s\n", "", "tokens", "tok/s off", "tok/s on", "ratio", "lowest",

@@ -349,7 +349,7 @@ static void test_generate(const fixture *f, const mote_sampling *p) {
     feed_to(s, f, f->prompt, "generate");
     EXPECT(MOTE_OK, mote_generate(s, &g, &r, &failure));
     CHECK(r.stop == MOTE_STOP_CONTEXT && list.count == f->greedy, "%s: %d generated", f->dir, list.count);
-    mote_reset(s);
+    mote_reset(s, NULL);
     feed_to(s, f, f->prompt, "generate again");
     for (int i = 0; i < list.count; i++) {
         int32_t id = -1;
@@ -469,7 +469,7 @@ static void test_reset_and_full(const fixture *f) {
     mote_result r;
     EXPECT(MOTE_EINVAL, mote_step(s, NULL, &id, &failure));
     feed_to(s, f, 7, "reset");
-    mote_reset(s);
+    mote_reset(s, NULL);
     CHECK(count_of(s) == 0 && !mote_logits(s), "%s: reset", f->dir);
     EXPECT(MOTE_ECONTEXT, mote_feed(s, f->tokens, 11, &failure));
     CHECK(count_of(s) == 0, "%s: nothing is fed when not all fits", f->dir);
@@ -552,8 +552,8 @@ static void test_fp8_cache(const fixture *f) {
         if (f->mtp && t) step_mtp = fmax(step_mtp, row_off(all[1], all[3], f->vocab));
     }
     CHECK(step <= RULE && step_mtp <= RULE, "%s: a step with an FP8 cache: logits %g, MTP logits %g off", f->dir, step, step_mtp);
-    mote_reset(gpu);
-    mote_reset(cpu);
+    mote_reset(gpu, NULL);
+    mote_reset(cpu, NULL);
     EXPECT(MOTE_OK, mote_feed_logits(gpu, f->tokens, n, all[0], f->mtp ? all[1] : NULL, &failure));
     EXPECT(MOTE_OK, mote_feed_logits(cpu, f->tokens, n, all[2], f->mtp ? all[3] : NULL, &failure));
     double off = rows_off(all[0], all[2], f->T, f->vocab), reference = rows_off(all[0], f->want, f->T, f->vocab);

@@ -143,6 +143,54 @@ static void test_measure(const char *name) {
     mote_close(m);
 }
 
+// What test_misuse.c tests on the CPU: calls of a busy session, and a turn that is cancelled while it is read.
+
+typedef struct asking { mote_session *s; int polls, cancel_at, tokens; } asking;
+
+static int cancel_later(void *user) {
+    asking *a = (asking *)user;
+    return a->polls++ == a->cancel_at;
+}
+
+static int call_back(void *user, int32_t id) {
+    asking *a = (asking *)user;
+    EXPECT(MOTE_EINVAL, mote_step(a->s, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_reset(a->s, &failure));
+    a->tokens++;
+    return 0;
+}
+
+static char *saved_of(const mote_session *s, size_t *size) {
+    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
+    char *bytes = (char *)room(*size);
+    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
+    return bytes;
+}
+
+static void test_asking(const mote_model *m) {
+    asking a = {NULL, 0, -1, 0};
+    mote_session_options o = {.context = 256, .chunk = 4, .callbacks = {.cancel = cancel_later, .user = &a}};
+    mote_generation g = {.max_tokens = 20, .verify = 1, .on_token = call_back, .user = &a};
+    EXPECT(MOTE_OK, mote_session_open(m, &o, &a.s, &failure));
+    for (int turn = 0; turn < 3; turn++) {
+        size_t size, again;
+        char *before = saved_of(a.s, &size);
+        for (int at = 0; at < 3; at++) {
+            a.polls = 0;
+            a.cancel_at = at;
+            EXPECT(MOTE_ECANCELLED, mote_ask(a.s, "What is a mixture of experts?", &g, NULL, &failure));
+            char *after = saved_of(a.s, &again);
+            CHECK(size == again && !memcmp(before, after, size), "turn %d, cancelled at chunk %d: it changed", turn, at);
+            free(after);
+        }
+        a.cancel_at = -1;
+        EXPECT(MOTE_OK, mote_ask(a.s, "What is a mixture of experts?", &g, NULL, &failure));
+        free(before);
+    }
+    CHECK(a.tokens > 10, "%d tokens", a.tokens);
+    mote_session_close(a.s);
+}
+
 int main(int argc, char **argv) {
     static const char *const fixtures[] = {"tests/fixtures/bf16-as-3.6", "tests/fixtures/f32-tied",
                                            "tests/fixtures/fp8-ragged"};
@@ -160,6 +208,7 @@ int main(int argc, char **argv) {
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_demo(demo, argc > 1 ? atoi(argv[1]) : 200, argc > 1);
     test_demo_distribution(demo);
+    test_asking(demo);
     mote_close(demo);
     fflush(stdout);
     test_measure("tiny");

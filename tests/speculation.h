@@ -225,15 +225,15 @@ static int question_ids(const mote_model *m, const char *text, int32_t *ids) {
 static void ask(mote_session *s, const char *text, const mote_sampling *p, int max_tokens, reply *a) {
     mote_generation g = generation_of(a, p, max_tokens, 0);
     g.think = MOTE_THINK_OFF;
-    mote_reset(s);
+    mote_reset(s, NULL);
     EXPECT(MOTE_OK, mote_ask(s, text, &g, &a->r, &failure));
 }
 
 // Counts of a session add up, and make sense for `tokens` generated.
 static void check_counts(const mote_session *s, int mtp, uint64_t tokens) {
-    mote_speculation x;
+    mote_speculation x = {0};
     uint64_t passes = 0, accepted = 0;
-    mote_speculation_of(s, &x);
+    EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
     for (int i = 0; i < 4; i++) passes += x.passes[i];
     for (int i = 0; i < 3; i++) {
         uint64_t reached = i ? x.accepted[i - 1] : passes - x.passes[0];
@@ -262,8 +262,8 @@ static void check_counts(const mote_session *s, int mtp, uint64_t tokens) {
 
 // With three drafts, passes of every accepted length.
 static void check_lengths(const mote_session *s) {
-    mote_speculation x;
-    mote_speculation_of(s, &x);
+    mote_speculation x = {0};
+    EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
     for (int i = 0; i < 3; i++)
         CHECK(x.drafted[i] > x.accepted[i], "no pass accepted %d of 3 drafts and refused the next", i);
     CHECK(x.accepted[2] > 0, "no pass accepted 3 drafts");
@@ -600,7 +600,7 @@ static void walk_reset(walk *w) {
     for (int d = 0; d <= DEPTHS; d++) {
         mote_checkpoint_free(w->kept[d]);
         w->kept[d] = NULL;
-        mote_reset(w->s[d]);
+        mote_reset(w->s[d], NULL);
     }
     walk_feed(w, random_int(1, 9));
 }
@@ -707,7 +707,7 @@ static void test_distribution(const mote_model *m, const int32_t *prompt, int co
     mote_sampling p = {.temperature = 1, .top_k = TOP};
     draws *x = (draws *)room(sizeof *x);
     reply *a = (reply *)room(sizeof *a);
-    mote_speculation counts;
+    mote_speculation counts = {0};
     int freedom, outside, code = MOTE_OK;
     EXPECT(MOTE_OK, mote_feed(s, prompt, (size_t)count, &failure));
     EXPECT(MOTE_OK, mote_feed(off, prompt, (size_t)count, &failure));
@@ -719,7 +719,7 @@ static void test_distribution(const mote_model *m, const int32_t *prompt, int co
         code |= mote_rewind(s, start, &failure) | mote_generate(s, &g, NULL, &failure);
         memcpy(x->ids[i], a->ids, (size_t)a->count * sizeof(int32_t));
     }
-    mote_speculation_of(s, &counts);
+    EXPECT(MOTE_OK, mote_speculation_of(s, &counts, &failure));
     CHECK(!code, "drawing: %s", failure.message);
     CHECK(counts.accepted[0] >= SEEDS / 20 && counts.drafted[0] >= counts.accepted[0] + SEEDS / 20,
           "%d drafts, %d accepted", (int)counts.drafted[0], (int)counts.accepted[0]);

@@ -712,7 +712,8 @@ static char temp_dir[] = "/tmp/test_chat.XXXXXX";
 
 static int call_generation(const mote_model *m, buf *result, mote_error *err) {
     mote_model made = text_model(m->text, m->family);
-    int code = generation_read(&made, "models/demo", err);
+    mote_callbacks silent = {0};
+    int code = generation_read(&made, "models/demo", &silent, err);
     if (!code) buf_add(result, &made.sampling, sizeof made.sampling);
     return code;
 }

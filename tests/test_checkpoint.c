@@ -476,6 +476,7 @@ enum edit {
     POKE,       // the first bytes of tensor a become b
     REPLACE,    // in the file, a by b
     TEXT,       // the file becomes a
+    LINK,       // the file becomes a symbolic link to nothing
     CUT,        // the file's last bytes: a of them
     REMOVE      // the file
 };
@@ -531,6 +532,10 @@ static void apply_edit(const wrong_folder *w) {
     if (w->edit == REPLACE)
         CHECK(temp_replace(w->file, quoted(w->a, a), quoted(w->b, b)), "%s: no %s in %s", w->title, a, w->file);
     if (w->edit == TEXT) temp_text(w->file, quoted(w->a, a));
+    if (w->edit == LINK) {
+        unlink(in_temp(w->file));
+        CHECK(!symlink("nothing", in_temp(w->file)), "%s: symlink", w->title);
+    }
     if (w->edit == REMOVE) CHECK(!unlink(in_temp(w->file)), "%s: unlink", w->title);
     if (w->edit == CUT)
         CHECK(!stat(in_temp(w->file), &info) && !truncate(temp_name, info.st_size - atoi(w->a)), "%s: cut", w->title);
@@ -649,6 +654,8 @@ static void test_shards(void) {
         {"index cut", SHARDS, CUT, INDEX, "20", "", "", BAD, SAME, {INDEX, "JSON"}},
         {"index empty", SHARDS, TEXT, INDEX, "", "", "", BAD, SAME, {INDEX}},
         {"index a list", SHARDS, TEXT, INDEX, "[]", "", "", BAD, SAME, {INDEX}},
+        {"index a link to nothing", TIED, LINK, INDEX, "", "", "", MOTE_EIO, SAME, {INDEX}},
+        {"weights a link to nothing", TIED, LINK, F, "", "", "", MOTE_EIO, SAME, {F}},
         {"no weight_map", SHARDS, TEXT, INDEX, "{}", "", "", BAD, SAME, {INDEX, "weight_map"}},
         {"weight_map a list", SHARDS, TEXT, INDEX, "{'weight_map':[]}", "", "", BAD, SAME, {INDEX, "weight_map"}},
         {"weight_map empty", SHARDS, TEXT, INDEX, "{'weight_map':{}}", "", "", BAD, SAME, {"missing"}},
@@ -714,6 +721,15 @@ static void test_config_sizes(void) {
         config_set(fields[i], strcmp(fields[i], "num_experts_per_tok") ? "6" : "4");
         const char *none[3] = {NULL};
         if (strcmp(fields[i], "linear_num_key_heads")) check_open(fields[i], MOTE_WEIGHTS_ONLY, BAD, none);
+    }
+    for (int shared = 0; shared < 2; shared++) {              // rows of all experts: more than an int counts
+        const char *field = shared ? "shared_expert_intermediate_size" : "moe_intermediate_size";
+        const char *needles[3] = {CONFIG, "num_experts"};
+        temp_fixture(TIED);
+        config_set("num_experts", "16384");
+        config_set(field, "1048576");
+        check_open(field, MOTE_WEIGHTS_ONLY, NOT, needles);
+        check_plan(field, NOT, needles);
     }
 }
 
@@ -849,9 +865,27 @@ static void test_text(void) {
         {"tokenizer a list", "", TEXT, TOKENIZER, "[]", "", "", BAD, SAME, {TOKENIZER}},
         {"generation cut", "", TEXT, GENERATION, "{'eos_token_id': ", "", "", BAD, SAME, {GENERATION, "JSON"}},
         {"generation a list", "", TEXT, GENERATION, "[]", "", "", BAD, SAME, {GENERATION}},
-        {"generation of other types", "", TEXT, GENERATION,
-         "{'eos_token_id':['x',{},-1,1e99,4294967297],'temperature':'hot','top_k':-5,'top_p':1e999,'do_sample':[]}",
-         "", "", OK, SAME, {NULL}},
+        {"generation: sampling of other types", "", TEXT, GENERATION,
+         "{'temperature':'hot','top_k':-5,'top_p':1e999,'min_p':0.5,'do_sample':[]}", "", "", OK, SAME,
+         {"temperature ignored", "top_k ignored", "top_p ignored"}},
+        {"generation: nulls", "", TEXT, GENERATION, "{'eos_token_id':null,'temperature':null,'do_sample':null}", "", "", OK,
+         SAME, {NULL}},
+        {"generation: an id as text", "", TEXT, GENERATION, "{'eos_token_id':'x'}", "", "", BAD, SAME,
+         {GENERATION, "eos_token_id"}},
+        {"generation: text among ids", "", TEXT, GENERATION, "{'eos_token_id':[1,'x']}", "", "", BAD, SAME,
+         {GENERATION, "eos_token_id"}},
+        {"generation: a negative id", "", TEXT, GENERATION, "{'eos_token_id':-1}", "", "", BAD, SAME, {"eos_token_id"}},
+        {"generation: a fraction", "", TEXT, GENERATION, "{'eos_token_id':[1e99]}", "", "", BAD, SAME, {"eos_token_id"}},
+        {"generation: a large id", "", TEXT, GENERATION, "{'eos_token_id':[4294967297]}", "", "", BAD, SAME,
+         {"eos_token_id"}},
+        {"generation: 16 ids", "", TEXT, GENERATION, "{'eos_token_id':[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,16,1]}", "",
+         "", OK, SAME, {NULL}},
+        {"generation: 17 ids", "", TEXT, GENERATION, "{'eos_token_id':[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "",
+         "", NOT, SAME, {GENERATION, "16"}},
+        {"tokenizer a link to nothing", "", LINK, TOKENIZER, "", "", "", MOTE_EIO, SAME, {TOKENIZER}},
+        {"generation a link to nothing", "", LINK, GENERATION, "", "", "", MOTE_EIO, SAME, {GENERATION}},
+        {"template a link to nothing", "", LINK, TEMPLATE, "", "", "", MOTE_EIO, SAME, {TEMPLATE}},
+        {"tokenizer_config a link to nothing", "", LINK, TOKENIZER_CONFIG, "", "", "", MOTE_EIO, SAME, {TOKENIZER_CONFIG}},
         {"template unknown", "", TEXT, TEMPLATE, "{{ messages }}", "", "", OK, SAME, {NULL}},
         {"tokenizer_config cut", "", TEXT, TOKENIZER_CONFIG, "{", "", "", BAD, SAME, {TOKENIZER_CONFIG, "JSON"}},
         {"template of other types", "", TEXT, TOKENIZER_CONFIG, "{'chat_template':[1,{},{'name':'default'},[]]}", "",

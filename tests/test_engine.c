@@ -197,7 +197,7 @@ static void test_greedy(const fixture *f) {
         EXPECT(MOTE_OK, mote_step(s, i % 2 ? &greedy : NULL, &id, &failure));
         CHECK(id == f->greedy[i], "%s: greedy id %d is %d, expected %d", f->dir, i, id, f->greedy[i]);
     }
-    mote_reset(s);
+    mote_reset(s, NULL);
     feed_to(s, f, f->T, "greedy again");
     g.sampling = &greedy;
     g.on_token = collect_id;
@@ -338,7 +338,7 @@ static void test_stale(const fixture *f) {
     EXPECT(MOTE_EINVAL, mote_rewind(other, at6, &failure));
     feed_to(s, f, 12, "the checkpoint's tokens again");
     EXPECT(MOTE_OK, mote_rewind(s, at12, &failure));
-    mote_reset(s);
+    mote_reset(s, NULL);
     EXPECT(MOTE_EINVAL, mote_rewind(s, at6, &failure));
     feed_to(s, f, 7, "after a reset");
     EXPECT(MOTE_OK, mote_rewind(s, at6, &failure));
@@ -360,10 +360,10 @@ static void test_stale_rows(const fixture *f) {
     feed_to(s, f, 12, "stale rows");
     mote_checkpoint *at12 = checkpoint_of(s);
     for (int i = 0; i < 2; i++) {
-        mote_reset(s);
+        mote_reset(s, NULL);
         EXPECT(MOTE_OK, mote_feed(s, &other, 1, &failure));
         EXPECT(MOTE_OK, mote_feed(s, f->tokens + 1, 11, &failure));
-        mote_reset(s);
+        mote_reset(s, NULL);
         if (i) EXPECT(MOTE_OK, mote_load(s, bytes, size, &failure));
         else feed_to(s, f, 6, "stale rows");
         EXPECT(MOTE_EINVAL, mote_rewind(s, at12, &failure));
@@ -438,7 +438,7 @@ static void test_damaged_saves(const fixture *f, const fixture *other) {
     char *bytes = session_bytes(s, &size);
     for (size_t n = 0; n < size; n += n < 100 ? 1 : size / 37) refuse_bytes(t, bytes, n, MOTE_EFORMAT, "truncated");
     refuse_bytes(t, bytes, size + 1, MOTE_EFORMAT, "too long");
-    refuse_bytes(t, NULL, 0, MOTE_EFORMAT, "no bytes");
+    refuse_bytes(t, NULL, 0, MOTE_EINVAL, "no bytes");
     refuse_bytes(small, bytes, size, MOTE_ECONTEXT, "too small a context");
     refuse_bytes(foreign, bytes, size, MOTE_EINVAL, "another checkpoint");
     for (size_t bit = 0; bit < 8 * sizeof(saved_header); bit++) {
@@ -549,7 +549,7 @@ static void test_kv_type(const fixture *f, int kv, double allowed) {
     CHECK(!memcmp(one, chunks, n * 4) && !memcmp(mtp, mtp + n, n * 4), "%s: KV type %d in chunks", f->dir, kv);
     if (f->mtp) off = rms_off(mtp, f->plain_mtp, n - vocab);
     CHECK(off <= allowed, "%s: KV type %d: MTP logits are off by %g", f->dir, kv, off);
-    mote_reset(t);
+    mote_reset(t, NULL);
     advance(t, f, 9);
     EXPECT(MOTE_OK, mote_checkpoint_take(t, &c, &failure));
     advance(t, f, 12);
@@ -557,7 +557,7 @@ static void test_kv_type(const fixture *f, int kv, double allowed) {
     char *bytes = session_bytes(t, &size);
     EXPECT(MOTE_OK, mote_clone(t, &a, &failure));
     CHECK(a && a->o.kv == kv && session_is(a, bytes, size), "%s: KV type %d: clone", f->dir, kv);
-    mote_reset(s);
+    mote_reset(s, NULL);
     EXPECT(MOTE_OK, mote_load(s, bytes, size, &failure));
     CHECK(session_is(s, bytes, size), "%s: KV type %d: loaded", f->dir, kv);
     for (int i = 9; i <= f->T; i += 4) {
@@ -586,7 +586,7 @@ static void test_no_mtp(const fixture *f) {
     CHECK(f->mtp == (size < other) && f->mtp == (s->parts.kv < with->parts.kv), "%s: memory without MTP", f->dir);
     if (f->mtp) refuse_bytes(with, bytes, size, MOTE_EINVAL, "a session without the MTP layer");
     EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
-    mote_reset(s);
+    mote_reset(s, NULL);
     EXPECT(MOTE_OK, mote_load(s, more, other, &failure));
     CHECK(session_is(s, bytes, size) && clone && session_is(clone, bytes, size), "%s: rows not wanted", f->dir);
     feed_to(s, f, f->T, "without the MTP layer");
@@ -666,7 +666,7 @@ static void test_save_files(const fixture *f, const char *tmp) {
     EXPECT(MOTE_EIO, mote_save_file(s, tmp, &failure));                 /* a folder */
     EXPECT(MOTE_EIO, mote_load_file(t, bad, &failure));
     EXPECT(MOTE_EIO, mote_load_file(t, tmp, &failure));
-    EXPECT(MOTE_EIO, mote_load_file(t, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(t, NULL, &failure));
     write_file(path, bytes, size - 5);
     EXPECT(MOTE_EFORMAT, mote_load_file(t, path, &failure));
     write_file(path, bytes, 0);
@@ -686,7 +686,7 @@ static void test_reset_and_full(const fixture *f) {
     size_t n;
     int32_t id = -7;
     feed_to(s, f, 13, "reset");
-    mote_reset(s);
+    mote_reset(s, NULL);
     CHECK(mote_tokens(s, &n) && n == 0 && !mote_logits(s), "%s: reset", f->dir);
     EXPECT(MOTE_EINVAL, mote_step(s, NULL, &id, &failure));
     EXPECT(MOTE_EINVAL, mote_generate(s, NULL, NULL, &failure));

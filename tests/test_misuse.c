@@ -1,0 +1,892 @@
+// Tests of what may go wrong around a session: memory that runs out at any point, callbacks that call back, arguments that
+// are not there, files in the way of a saved session, other checkpoints, signals and forks.
+//
+// Contents   1. Memory that runs out         2. Helpers              3. Failing allocations
+//            4. Callbacks that call back     5. NULL                 6. Saved files
+//            7. Another checkpoint           8. Signals and forks
+
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- 1. Memory that runs out ----------------------------------------------------------------------------------------
+// The library's allocations are counted; that of number refuse_at fails, and with refuse_rest all behind it, too.
+
+static long allocations, refuse_at = -1;
+static int refuse_rest;
+
+static int refused(void) {
+    long n = __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
+    return refuse_at >= 0 && (n == refuse_at || (refuse_rest && n > refuse_at));
+}
+
+static void *counted_malloc(size_t size) { return refused() ? NULL : malloc(size); }
+static void *counted_calloc(size_t n, size_t size) { return refused() ? NULL : calloc(n, size); }
+static void *counted_realloc(void *old, size_t size) { return refused() ? NULL : realloc(old, size); }
+static void *counted_aligned_alloc(size_t unit, size_t size) { return refused() ? NULL : aligned_alloc(unit, size); }
+
+#define malloc counted_malloc
+#define calloc counted_calloc
+#define realloc counted_realloc
+#define aligned_alloc counted_aligned_alloc
+#include "../engine.cu"
+#undef malloc
+#undef calloc
+#undef realloc
+#undef aligned_alloc
+
+#include "api.h"
+
+// ---- 2. Helpers -----------------------------------------------------------------------------------------------------
+
+static const char DEMO[] = "models/demo", FIXTURE[] = "tests/fixtures/fp8-f32-scales";
+static char temp_dir[] = "/tmp/mote-misuse-XXXXXX";
+
+static const char *temp_path(const char *name) {
+    static char path[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof *path, "%s/%s", temp_dir, name);
+    return path[turn];
+}
+
+static int temp_entries(void) {
+    char command[300];
+    int n = -1;
+    snprintf(command, sizeof command, "ls -A %s | wc -l", temp_dir);
+    FILE *in = popen(command, "r");
+    if (!in || fscanf(in, "%d", &n) != 1) n = -1;
+    if (in) pclose(in);
+    return n;
+}
+
+static void temp_empty(void) {
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf %s && mkdir %s", temp_dir, temp_dir);
+    CHECK(!system(command), "%s", command);
+}
+
+static mote_model *model_of(const char *dir, int parts) {
+    mote_options o = {0};
+    mote_model *m = NULL;
+    o.parts = parts;
+    o.device = "cpu";
+    EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
+    if (!m) exit(2);
+    return m;
+}
+
+static mote_session *session_with(const mote_model *m, int context, int kv, const mote_callbacks *callbacks) {
+    mote_session_options o = {0};
+    mote_session *s = NULL;
+    o.context = context;
+    o.chunk = 8;
+    o.threads = 2;
+    o.kv = kv;
+    o.mtp = 2;
+    if (callbacks) o.callbacks = *callbacks;
+    EXPECT(MOTE_OK, mote_session_open(m, &o, &s, &failure));
+    if (!s) exit(2);
+    return s;
+}
+
+// A whole session as bytes.
+static char *bytes_of(const mote_session *s, size_t *size) {
+    *size = 0;
+    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
+    char *bytes = (char *)room(*size);
+    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
+    return bytes;
+}
+
+static int session_is(const mote_session *s, const char *bytes, size_t size) {
+    size_t n;
+    char *now = bytes_of(s, &n);
+    int same = n == size && !memcmp(now, bytes, n);
+    free(now);
+    return same;
+}
+
+// What an answer gave: its text, each piece with its channel, and its tokens.
+typedef struct heard {
+    char text[4096];
+    int32_t ids[256];
+    int size, count;
+} heard;
+
+static int hear_text(void *user, int channel, const char *text, size_t size) {
+    heard *h = (heard *)user;
+    for (size_t i = 0; i < size && h->size + 2 <= (int)sizeof h->text; i++) {      // in pieces or at once: the same
+        h->text[h->size++] = (char)('0' + channel);
+        h->text[h->size++] = text[i];
+    }
+    return 0;
+}
+
+static int hear_token(void *user, int32_t id) {
+    heard *h = (heard *)user;
+    if (h->count < 256) h->ids[h->count++] = id;
+    return 0;
+}
+
+static int same_answer(const heard *a, const heard *b) {
+    return a->size == b->size && a->count == b->count && !memcmp(a->text, b->text, (size_t)a->size) &&
+           !memcmp(a->ids, b->ids, sizeof *a->ids * (size_t)a->count);
+}
+
+static mote_generation generation_to(heard *h, int max_tokens) {
+    static mote_sampling greedy;
+    mote_generation g = {0};
+    g.sampling = &greedy;
+    g.max_tokens = max_tokens;
+    g.on_text = hear_text;
+    g.on_token = hear_token;
+    g.user = h;
+    return g;
+}
+
+// ---- 3. Failing allocations -----------------------------------------------------------------------------------------
+// Each operation is tried with its n-th allocation failing, alone and with all behind it, for every n until it needs no
+// more. It must end in MOTE_ENOMEM with all as it was, or in MOTE_OK with the whole result.
+
+typedef struct trial {
+    const char *name;
+    int (*run)(struct trial *t, mote_error *err);
+    int (*whole)(struct trial *t);     // the result is the whole one; frees it
+    int step;                          // allocations from one that is tried to the next
+    const char *dir;
+    const mote_model *m;
+    mote_session *s, *other;           // what the trial is about; a session with other keys and values
+    char *before, *saved;              // s, and what is loaded
+    size_t before_size, saved_size;
+    heard want, got;
+    int verify;
+    mote_model *new_model;
+    mote_session *new_session;
+    mote_checkpoint *checkpoint;
+    char *bytes;
+    mote_memory plan;
+} trial;
+
+static void trial_reset(trial *t) {
+    if (t->s) EXPECT(MOTE_OK, mote_load(t->s, t->before, t->before_size, &failure));
+    t->got.size = t->got.count = 0;
+}
+
+static void run_trial(trial *t) {
+    int step = t->step * (test_brief ? 7 : 1), failed = 0;
+    for (int rest = 0; rest < 2; rest++) {
+        for (long n = 0;; n += step) {
+            mote_error err = {0, ""};
+            trial_reset(t);
+            allocations = 0;
+            refuse_at = n;
+            refuse_rest = rest;
+            int code = t->run(t, &err);
+            long used = allocations;
+            refuse_at = -1;
+            CHECK(code == MOTE_OK || (code == MOTE_ENOMEM && err.code == MOTE_ENOMEM && err.message[0]),
+                  "%s: allocation %ld fails%s: code %d, %s", t->name, n, rest ? " and all behind it" : "", code, err.message);
+            if (!code) CHECK(t->whole(t), "%s: allocation %ld fails%s: not the whole result", t->name, n, rest ? "..." : "");
+            if (code && t->s)
+                CHECK(session_is(t->s, t->before, t->before_size), "%s: allocation %ld fails%s: the session changed",
+                      t->name, n, rest ? " and all behind it" : "");
+            failed += code != 0;
+            if (used <= n) break;
+        }
+    }
+    CHECK(failed > 0, "%s: no allocation failed", t->name);
+}
+
+static int run_open(trial *t, mote_error *err) {
+    mote_options o = {0};
+    o.device = "cpu";
+    t->new_model = NULL;
+    return mote_open(t->dir, &o, &t->new_model, err);
+}
+
+static int whole_open(trial *t) {
+    int same = t->new_model && (!t->m || t->new_model->fingerprint == t->m->fingerprint) &&
+               !t->new_model->text == !t->m->text && t->new_model->eos_count == t->m->eos_count &&
+               t->new_model->sampling.top_k == t->m->sampling.top_k && t->new_model->family == t->m->family;
+    mote_close(t->new_model);
+    return same;
+}
+
+static int run_plan(trial *t, mote_error *err) {
+    memset(&t->plan, 0, sizeof t->plan);
+    return mote_plan(t->dir, NULL, NULL, &t->plan, err);
+}
+
+static int whole_plan(trial *t) { return t->plan.weights > 0 && t->plan.total > t->plan.weights; }
+
+static int run_session(trial *t, mote_error *err) {
+    mote_session_options o = {0};
+    o.context = 64;
+    o.threads = 2;
+    t->new_session = NULL;
+    return mote_session_open(t->m, &o, &t->new_session, err);
+}
+
+static int whole_session(trial *t) {
+    int there = t->new_session != NULL;
+    mote_session_close(t->new_session);
+    return there;
+}
+
+static int run_ask(trial *t, mote_error *err) {
+    mote_generation g = generation_to(&t->got, 24);
+    static const char *const stop[] = {"a text that does not come"};
+    g.stop = stop;
+    g.stop_count = 1;
+    g.think = MOTE_THINK_ON;
+    g.verify = t->verify;
+    return mote_ask(t->s, "What is a mixture of experts?", &g, NULL, err);
+}
+
+static int run_generate(trial *t, mote_error *err) {
+    mote_generation g = generation_to(&t->got, 12);
+    g.verify = t->verify;
+    return mote_generate(t->s, &g, NULL, err);
+}
+
+static int whole_answer(trial *t) {
+    if (!t->want.count) {                                   // the first one, with nothing failing, is the measure
+        t->want = t->got;
+        return t->want.count > 0 && t->want.size > 0;
+    }
+    return same_answer(&t->got, &t->want);
+}
+
+static int run_clone(trial *t, mote_error *err) {
+    t->new_session = NULL;
+    return mote_clone(t->s, &t->new_session, err);
+}
+
+static int whole_clone(trial *t) {
+    int same = t->new_session && session_is(t->new_session, t->before, t->before_size);
+    mote_session_close(t->new_session);
+    return same;
+}
+
+static int run_checkpoint(trial *t, mote_error *err) {
+    t->checkpoint = NULL;
+    return mote_checkpoint_take(t->s, &t->checkpoint, err);
+}
+
+static int whole_checkpoint(trial *t) {
+    static const int32_t more[] = {5, 6, 7};
+    EXPECT(MOTE_OK, mote_feed(t->s, more, 3, &failure));
+    EXPECT(MOTE_OK, mote_rewind(t->s, t->checkpoint, &failure));
+    mote_checkpoint_free(t->checkpoint);
+    return session_is(t->s, t->before, t->before_size);
+}
+
+static int run_save(trial *t, mote_error *err) { return mote_save_file(t->s, temp_path("saved"), err); }
+
+static int whole_save(trial *t) {
+    EXPECT(MOTE_OK, mote_load_file(t->s, temp_path("saved"), &failure));
+    return session_is(t->s, t->before, t->before_size) && temp_entries() == 1;
+}
+
+static int run_load(trial *t, mote_error *err) { return mote_load(t->s, t->saved, t->saved_size, err); }
+
+static int run_load_file(trial *t, mote_error *err) { return mote_load_file(t->s, temp_path("other"), err); }
+
+// Its keys and values were converted; saved again and loaded where they came from, all that has no type is the same.
+static int whole_load(trial *t) {
+    int count = t->other->count;
+    return t->s->count == count && !memcmp(t->s->tokens, t->other->tokens, sizeof(int32_t) * (size_t)count) &&
+           !memcmp(t->s->logits, t->other->logits, (size_t)t->m->c.vocab * sizeof(float)) &&
+           !memcmp(t->s->state, t->other->state, t->s->parts.state * sizeof(float));
+}
+
+static void feed_some(mote_session *s, int from, int n) {
+    int32_t ids[64];
+    for (int i = 0; i < n; i++) ids[i] = 40 + (from + i) % 90;
+    EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)n, &failure));
+}
+
+static int never(void *user) {
+    (void)user;
+    return 0;
+}
+
+static void test_memory(const mote_model *demo) {
+    mote_callbacks callbacks = {NULL, NULL, never, NULL};   // one that may cancel: a turn takes a checkpoint
+    static const struct {
+        const char *name, *dir;                             // dir: of the checkpoint that it opens; NULL: it has a session
+        int (*run)(trial *, mote_error *), (*whole)(trial *);
+        int step, verify;
+    } all[] = {
+        {"open", FIXTURE, run_open, whole_open, 3, 0},
+        {"open, with text", DEMO, run_open, whole_open, 11, 0},
+        {"plan", FIXTURE, run_plan, whole_plan, 3, 0},
+        {"session", NULL, run_session, whole_session, 1, 0},
+        {"generate", NULL, run_generate, whole_answer, 1, 0},
+        {"generate, verified", NULL, run_generate, whole_answer, 1, 1},
+        {"ask", NULL, run_ask, whole_answer, 1, 0},
+        {"ask, verified", NULL, run_ask, whole_answer, 1, 1},
+        {"clone", NULL, run_clone, whole_clone, 1, 0},
+        {"checkpoint", NULL, run_checkpoint, whole_checkpoint, 1, 0},
+        {"save", NULL, run_save, whole_save, 1, 0},
+        {"load, other keys and values", NULL, run_load, whole_load, 1, 0},
+        {"load a file", NULL, run_load_file, whole_load, 1, 0},
+    };
+    mote_model *fixture = model_of(FIXTURE, MOTE_EVERYTHING);
+    mote_session *s = session_with(demo, 160, MOTE_KV_F32, &callbacks), *other = session_with(demo, 160, MOTE_KV_BF16, NULL);
+    feed_some(s, 0, 19);
+    feed_some(other, 7, 30);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        trial *t = (trial *)room(sizeof *t);
+        temp_empty();
+        t->name = all[i].name;
+        t->dir = all[i].dir;
+        t->run = all[i].run;
+        t->whole = all[i].whole;
+        t->step = all[i].step;
+        t->verify = all[i].verify;
+        t->m = t->dir == FIXTURE ? fixture : demo;
+        if (!t->dir) {
+            t->s = s;
+            t->other = other;
+            t->before = bytes_of(s, &t->before_size);
+            t->saved = bytes_of(other, &t->saved_size);
+            EXPECT(MOTE_OK, mote_save_file(other, temp_path(t->run == run_save ? "saved" : "other"), &failure));
+        }
+        if (t->whole == whole_answer) {
+            EXPECT(MOTE_OK, t->run(t, &failure));
+            CHECK(t->whole(t), "%s: an answer", t->name);
+        }
+        run_trial(t);
+        if (t->s) EXPECT(MOTE_OK, mote_load(s, t->before, t->before_size, &failure));
+        free(t->before);
+        free(t->saved);
+        free(t);
+    }
+    mote_session_close(s);
+    mote_session_close(other);
+    mote_close(fixture);
+}
+
+// ---- 4. Callbacks that call back ------------------------------------------------------------------------------------
+
+typedef struct intruder {
+    mote_session *s;
+    const mote_session *twin;          // a session like it, which may be used
+    int calls, logged;
+    int attack;                        // 0: does nothing
+    heard heard;
+} intruder;
+
+static void try_everything(intruder *me) {
+    static char bytes[64];
+    mote_session *s = me->s, *clone = NULL;
+    mote_checkpoint *checkpoint = NULL;
+    mote_measurement measurement = {0};
+    mote_speculation speculation;
+    const mote_launch *launches;
+    const int32_t ids[] = {1, 2, 3};
+    float logprob;
+    int32_t id = -1;
+    size_t count = 0;
+    if (!me->attack || !s) return;
+    me->calls++;
+    EXPECT(MOTE_EINVAL, mote_feed(s, ids, 3, &failure));
+    CHECK(strstr(failure.message, "busy"), "%s", failure.message);
+    EXPECT(MOTE_EINVAL, mote_feed_logits(s, ids, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_step(s, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_sample(s, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, &id, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_generate(s, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask(s, "Hello", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_reset(s, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(s, &speculation, &failure));
+    EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, &checkpoint, &failure));
+    EXPECT(MOTE_EINVAL, mote_clone(s, &clone, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(s, bytes, sizeof bytes, &count, &failure));
+    CHECK(count == 0, "a refused mote_save wrote a count");
+    EXPECT(MOTE_EINVAL, mote_load(s, bytes, sizeof bytes, &failure));
+    EXPECT(MOTE_EINVAL, mote_save_file(s, temp_path("busy"), &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(s, temp_path("busy"), &failure));
+    EXPECT(MOTE_EINVAL, mote_measure(s, &measurement, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(s, 1, &launches, &count, &failure));
+    CHECK(!mote_logits(s), "mote_logits of a busy session");
+    CHECK(mote_tokens(s, &count) == s->tokens && count == (size_t)s->count && mote_context(s) == s->o.context,
+          "mote_tokens and mote_context of a busy session");
+    int logged = me->logged;
+    mote_session_close(s);
+    CHECK(me->logged == logged + 1, "closing a busy session is logged");
+    CHECK(!clone && !checkpoint && access(temp_path("busy"), F_OK), "a refused call did something");
+}
+
+static void intruder_log(void *user, const char *line) {
+    ((intruder *)user)->logged += strstr(line, "mote_session_close") != NULL;
+}
+
+static void intruder_progress(void *user, const char *what, double fraction) {
+    (void)what;
+    (void)fraction;
+    try_everything((intruder *)user);
+}
+
+static int intruder_cancel(void *user) {
+    try_everything((intruder *)user);
+    return 0;
+}
+
+static int intruder_text(void *user, int channel, const char *text, size_t size) {
+    try_everything((intruder *)user);
+    return hear_text(&((intruder *)user)->heard, channel, text, size);
+}
+
+static int intruder_token(void *user, int32_t id) {
+    try_everything((intruder *)user);
+    return hear_token(&((intruder *)user)->heard, id);
+}
+
+// A prompt, an answer and a turn, with callbacks that do nothing and with callbacks that try every call.
+static void test_callbacks(const mote_model *demo) {
+    intruder who[2];
+    char *bytes[2];
+    size_t size[2];
+    memset(who, 0, sizeof who);
+    for (int i = 0; i < 2; i++) {
+        mote_callbacks callbacks = {intruder_log, intruder_progress, intruder_cancel, &who[i]};
+        mote_generation g = generation_to(NULL, 9);
+        g.on_text = intruder_text;
+        g.on_token = intruder_token;
+        g.user = &who[i];
+        who[i].attack = i;
+        who[i].s = session_with(demo, 128, MOTE_KV_F32, &callbacks);
+        feed_some(who[i].s, 0, 20);
+        EXPECT(MOTE_OK, mote_generate(who[i].s, &g, NULL, &failure));
+        EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
+        g.verify = 1;
+        EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
+        bytes[i] = bytes_of(who[i].s, &size[i]);
+        mote_session_close(who[i].s);
+    }
+    CHECK(who[1].calls > 30 && who[1].logged == who[1].calls, "%d callbacks, %d notices", who[1].calls, who[1].logged);
+    CHECK(size[0] == size[1] && !memcmp(bytes[0], bytes[1], size[0]), "callbacks that call back changed the session");
+    CHECK(same_answer(&who[0].heard, &who[1].heard), "callbacks that call back changed the answer");
+    for (int i = 0; i < 2; i++) free(bytes[i]);
+}
+
+// A turn that is cancelled while it is read leaves the timeline as before, also the first one.
+typedef struct canceller { int polls, at; } canceller;
+
+static int cancel_later(void *user) {
+    canceller *c = (canceller *)user;
+    return c->polls++ == c->at;
+}
+
+static void test_cancelled_turn(const mote_model *demo) {
+    canceller c = {0, 0};
+    mote_callbacks callbacks = {NULL, NULL, cancel_later, &c};
+    mote_generation g = {0};
+    g.max_tokens = 5;
+    g.system = "Be brief, and use only words that everybody knows.";
+    mote_session *s = session_with(demo, 256, MOTE_KV_F32, &callbacks);
+    for (int turn = 0; turn < 3; turn++) {
+        size_t size;
+        char *before = bytes_of(s, &size);
+        for (int at = 0; at < 3; at++) {                    // of at least three chunks
+            c.polls = 0;
+            c.at = at;
+            EXPECT(MOTE_ECANCELLED, mote_ask(s, "What is a mixture of experts, and how are they chosen?", &g, NULL, &failure));
+            CHECK(session_is(s, before, size), "turn %d, cancelled before chunk %d: the session changed", turn, at);
+        }
+        c.at = -1;
+        EXPECT(MOTE_OK, mote_ask(s, "What is a mixture of experts, and how are they chosen?", &g, NULL, &failure));
+        free(before);
+    }
+    mote_session_close(s);
+}
+
+// ---- 5. NULL --------------------------------------------------------------------------------------------------------
+
+static void row_of_nothing(void *user, const char *what, double difference, double allowed, int ok) {
+    (void)user, (void)what, (void)difference, (void)allowed, (void)ok;
+}
+
+static void test_null_models(const mote_model *demo) {
+    mote_sampling sampling;
+    mote_model *m = NULL;
+    mote_session *s = NULL;
+    mote_memory plan;
+    size_t count;
+    double speed;
+    int32_t id;
+    char text[8];
+    EXPECT(MOTE_EINVAL, mote_open(NULL, NULL, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open(DEMO, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic(NULL, NULL, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(NULL, NULL, NULL, &plan, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(DEMO, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(NULL, NULL, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(demo, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(NULL, "a", 1, 1, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, NULL, 1, 1, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, "a", 1, 1, NULL, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, "a", 1, 1, &id, 1, NULL, &failure));
+    EXPECT(MOTE_OK, mote_tokenize(demo, NULL, 0, 1, NULL, 0, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(NULL, &id, 1, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(demo, NULL, 1, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(demo, &id, 1, text, 8, NULL, &failure));
+    EXPECT(MOTE_OK, mote_detokenize(demo, NULL, 0, NULL, 0, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(NULL, "{}", 2, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(demo, NULL, 2, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(demo, "{}", 2, text, 8, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(NULL, "{}", 2, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(demo, NULL, 2, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(demo, "{}", 2, &id, 1, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, NULL, NULL, (int *)&id, &failure));
+    EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, row_of_nothing, NULL, NULL, &failure));
+    CHECK(!mote_model_info(NULL) && !mote_token_bytes(NULL, 0, &count) && !mote_token_bytes(demo, 0, NULL), "no model");
+    mote_sampling_defaults(NULL, &sampling);
+    CHECK(sampling.temperature == 0 && sampling.top_k == 0, "sampling of no model");
+    mote_sampling_defaults(demo, NULL);
+    mote_close(NULL);
+    mote_session_close(NULL);
+    mote_checkpoint_free(NULL);
+    CHECK(!m && !s, "something was opened");
+}
+
+static void test_null_sessions(const mote_model *demo) {
+    mote_session *s = session_with(demo, 64, MOTE_KV_F32, NULL), *clone = NULL;
+    mote_checkpoint *checkpoint = NULL;
+    mote_measurement measurement = {0};
+    mote_speculation speculation;
+    const mote_launch *launches;
+    float logprob;
+    int32_t id = 1;
+    size_t count = 0;
+    char bytes[8];
+    feed_some(s, 0, 5);
+    EXPECT(MOTE_EINVAL, mote_feed(NULL, &id, 1, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed(s, NULL, 1, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, NULL, 0, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logits(NULL, &id, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_sample(NULL, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_sample(s, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_step(NULL, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_step(s, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(NULL, 1, &id, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, NULL, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, &id, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_generate(NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask(NULL, "a", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask(s, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_reset(NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(NULL, &speculation, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_checkpoint_take(NULL, &checkpoint, &failure));
+    EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_rewind(NULL, checkpoint, &failure));
+    EXPECT(MOTE_EINVAL, mote_rewind(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_clone(NULL, &clone, &failure));
+    EXPECT(MOTE_EINVAL, mote_clone(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(NULL, bytes, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(s, bytes, 8, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_load(NULL, bytes, 8, &failure));
+    EXPECT(MOTE_EINVAL, mote_load(s, NULL, 8, &failure));
+    EXPECT(MOTE_EINVAL, mote_save_file(NULL, "a", &failure));
+    EXPECT(MOTE_EINVAL, mote_save_file(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(NULL, "a", &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_measure(NULL, &measurement, &failure));
+    EXPECT(MOTE_EINVAL, mote_measure(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(NULL, 1, &launches, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(s, 1, NULL, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(s, 1, &launches, NULL, &failure));
+    CHECK(!mote_tokens(NULL, &count) && count == 0 && mote_tokens(s, NULL) && !mote_context(NULL) && !mote_logits(NULL),
+          "calls without a code");
+    CHECK(mote_feed(NULL, NULL, 1, NULL) == MOTE_EINVAL, "no place for the error");
+    mote_session_close(s);
+}
+
+// ---- 6. Saved files -------------------------------------------------------------------------------------------------
+
+static void write_text(const char *path, const char *text) {
+    FILE *out = fopen(path, "wb");
+    CHECK(out && fputs(text, out) >= 0 && !fclose(out), "%s", path);
+}
+
+static int text_is(const char *path, const char *want) {
+    char text[64] = "";
+    FILE *in = fopen(path, "rb");
+    size_t n = in ? fread(text, 1, sizeof text - 1, in) : 0;
+    if (in) fclose(in);
+    return n == strlen(want) && !strcmp(text, want);
+}
+
+static mode_t mode_of(const char *path) {
+    struct stat info;
+    return lstat(path, &info) ? 0 : info.st_mode;
+}
+
+static void test_save_in_the_way(const mote_model *m) {
+    mote_session *s = session_with(m, 32, MOTE_KV_F32, NULL), *t = session_with(m, 32, MOTE_KV_F32, NULL);
+    const char *path = temp_path("session"), *link = temp_path("link"), *fifo = temp_path("fifo");
+    feed_some(s, 0, 9);
+    temp_empty();
+    mode_t before = umask(0);
+    EXPECT(MOTE_OK, mote_save_file(s, path, &failure));
+    umask(before);
+    CHECK((mode_of(path) & 07777) == 0600, "a new file is its owner's alone: %o", (unsigned)mode_of(path));
+    CHECK(!chmod(path, 0644), "chmod");
+    EXPECT(MOTE_OK, mote_save_file(s, path, &failure));
+    CHECK((mode_of(path) & 07777) == 0644, "an old file keeps its permissions: %o", (unsigned)mode_of(path));
+    CHECK(!symlink("session", link), "symlink");
+    CHECK(!truncate(path, 0), "truncate");
+    EXPECT(MOTE_OK, mote_save_file(s, link, &failure));
+    CHECK(S_ISLNK(mode_of(link)), "the link is still one");
+    EXPECT(MOTE_OK, mote_load_file(t, path, &failure));     // the target was written
+    CHECK(temp_entries() == 2, "%d entries", temp_entries());
+    CHECK(!unlink(path), "unlink");
+    EXPECT(MOTE_EIO, mote_save_file(s, link, &failure));    // leads nowhere now
+    CHECK(S_ISLNK(mode_of(link)) && access(path, F_OK), "a link to nothing stays one");
+    CHECK(!mkfifo(fifo, 0600), "mkfifo");
+    EXPECT(MOTE_EIO, mote_save_file(s, fifo, &failure));
+    CHECK(S_ISFIFO(mode_of(fifo)), "a FIFO stays one");
+    EXPECT(MOTE_EIO, mote_save_file(s, "/dev/null", &failure));
+    CHECK(S_ISCHR(mode_of("/dev/null")), "a device stays one");
+    EXPECT(MOTE_EIO, mote_save_file(s, temp_dir, &failure));
+    EXPECT(MOTE_EIO, mote_save_file(s, "", &failure));
+    EXPECT(MOTE_EIO, mote_save_file(s, temp_path("no folder/session"), &failure));
+    CHECK(temp_entries() == 2, "failed saves left something: %d entries", temp_entries());
+    mote_session_close(s);
+    mote_session_close(t);
+}
+
+// The names that an earlier version wrote to, and that anybody may have put there.
+static void test_save_beside(const mote_model *m) {
+    mote_session *s = session_with(m, 32, MOTE_KV_F32, NULL);
+    const char *path = temp_path("session"), *part = temp_path("session.part"), *victim = temp_path("victim");
+    feed_some(s, 0, 9);
+    temp_empty();
+    write_text(victim, "mine");
+    CHECK(!symlink("victim", part), "symlink");
+    EXPECT(MOTE_OK, mote_save_file(s, path, &failure));
+    CHECK(text_is(victim, "mine") && S_ISLNK(mode_of(part)), "a link beside it, and its target");
+    CHECK(!unlink(part), "unlink");
+    write_text(part, "mine, too");
+    EXPECT(MOTE_OK, mote_save_file(s, path, &failure));
+    CHECK(text_is(part, "mine, too"), "a file beside it");
+    CHECK(temp_entries() == 3, "%d entries", temp_entries());
+    mote_session_close(s);
+}
+
+typedef struct saver { mote_session *s; const char *path; int rounds, wrong, *stop; } saver;
+
+static void *save_again(void *argument) {
+    saver *me = (saver *)argument;
+    for (int i = 0; i < me->rounds; i++) me->wrong += mote_save_file(me->s, me->path, NULL) != MOTE_OK;
+    __atomic_add_fetch(me->stop, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+// Two sessions save to one path while a third one loads from it: every load sees a whole file of one of them.
+static void test_concurrent_saves(const mote_model *m) {
+    mote_session *a = session_with(m, 64, MOTE_KV_F32, NULL), *b = session_with(m, 64, MOTE_KV_F32, NULL);
+    mote_session *t = session_with(m, 64, MOTE_KV_F32, NULL);
+    int stop = 0, loads = 0, damaged = 0;
+    temp_empty();
+    const char *path = temp_path("session");
+    feed_some(a, 0, 9);
+    feed_some(b, 5, 60);
+    saver savers[2] = {{a, path, test_brief ? 20 : 300, 0, &stop}, {b, path, test_brief ? 20 : 300, 0, &stop}};
+    pthread_t ids[2];
+    EXPECT(MOTE_OK, mote_save_file(a, path, &failure));
+    for (int i = 0; i < 2; i++) CHECK(!pthread_create(&ids[i], NULL, save_again, &savers[i]), "a thread");
+    while (__atomic_load_n(&stop, __ATOMIC_ACQUIRE) < 2) {
+        damaged += mote_load_file(t, path, &failure) != MOTE_OK || (t->count != 9 && t->count != 60);
+        loads++;
+    }
+    for (int i = 0; i < 2; i++) pthread_join(ids[i], NULL);
+    CHECK(loads > 0 && !damaged, "%d of %d loads saw a damaged file: %s", damaged, loads, failure.message);
+    CHECK(!savers[0].wrong && !savers[1].wrong && temp_entries() == 1, "%d and %d saves failed, %d entries", savers[0].wrong,
+          savers[1].wrong, temp_entries());
+    mote_session *all[] = {a, b, t};
+    for (int i = 0; i < 3; i++) mote_session_close(all[i]);
+}
+
+// ---- 7. Another checkpoint ------------------------------------------------------------------------------------------
+
+// The fixture's files, with `change` made to them.
+static void copy_fixture(void) {
+    char command[400];
+    temp_empty();
+    snprintf(command, sizeof command, "cp %s/config.json %s/model* %s && chmod u+w %s/*", FIXTURE, FIXTURE, temp_dir, temp_dir);
+    CHECK(!system(command), "%s", command);
+}
+
+static void refused_by_changed(const char *bytes, size_t size, const char *what) {
+    mote_model *m = model_of(temp_dir, MOTE_WEIGHTS_ONLY);
+    mote_session *s = session_with(m, 32, MOTE_KV_F32, NULL);
+    int code = mote_load(s, bytes, size, &failure);
+    CHECK(code == MOTE_EINVAL && strstr(failure.message, "another checkpoint"), "%s changed: %d", what, code);
+    mote_session_close(s);
+    mote_close(m);
+}
+
+// Every tensor in turn has its first or its last sampled bit changed, every number of config.json that leaves the shapes
+// alone another value.
+static void test_other_checkpoints(void) {
+    static const struct { const char *what, *edit; } numbers[] = {
+        {"rope_theta", "s/\"rope_theta\": *[0-9.]*/\"rope_theta\": 12345.0/"},
+        {"rms_norm_eps", "s/\"rms_norm_eps\": *[0-9.e-]*/\"rms_norm_eps\": 3e-6/"},
+        {"max_position_embeddings", "s/\"max_position_embeddings\": *[0-9]*/\"max_position_embeddings\": 777/"},
+        {"num_experts_per_tok", "s/\"num_experts_per_tok\": *[0-9]*/\"num_experts_per_tok\": 1/"}};
+    mote_model *m = model_of(FIXTURE, MOTE_WEIGHTS_ONLY);
+    mote_session *s = session_with(m, 32, MOTE_KV_F32, NULL);
+    checkpoint files;
+    size_t size;
+    char command[500];
+    feed_some(s, 0, 5);
+    char *bytes = bytes_of(s, &size);
+    copy_fixture();
+    mote_model *same = model_of(temp_dir, MOTE_WEIGHTS_ONLY);
+    CHECK(same->fingerprint == m->fingerprint, "a copy is the same checkpoint");
+    mote_close(same);
+    EXPECT(MOTE_OK, checkpoint_open(&files, FIXTURE, &failure));
+    for (size_t i = 0; i < table_count(&files.table); i += test_brief ? 5 : 1) {
+        const tensor *t = table_at(&files.table, i);
+        const char *path = strrchr(files.shards[t->file].path, '/') + 1;
+        unsigned char byte;
+        copy_fixture();
+        int fd = open(temp_path(path), O_RDWR);
+        CHECK(fd >= 0 && pread(fd, &byte, 1, (off_t)t->begin) == 1, "%s", path);
+        byte ^= 1;
+        CHECK(pwrite(fd, &byte, 1, (off_t)t->begin) == 1 && !close(fd), "%s", path);
+        refused_by_changed(bytes, size, table_name(&files.table, t));
+    }
+    checkpoint_close(&files);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        copy_fixture();
+        snprintf(command, sizeof command, "sed -i '%s' %s/config.json && ! cmp -s %s/config.json %s/config.json",
+                 numbers[i].edit, temp_dir, FIXTURE, temp_dir);
+        CHECK(!system(command), "%s", command);
+        refused_by_changed(bytes, size, numbers[i].what);
+    }
+    free(bytes);
+    mote_session_close(s);
+    mote_close(m);
+}
+
+// ---- 8. Signals and forks -------------------------------------------------------------------------------------------
+
+// The status of a child process that runs `body`, for at most ten seconds.
+static int in_child(int (*body)(void *), void *argument) {
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0) return -1;
+    if (!child) {
+        alarm(10);
+        _exit(body(argument));
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
+// An application that opens a session, and then waits for SIGTERM with sigtimedwait: no other thread may be given it.
+static int waits_for_signal(void *argument) {
+    const mote_model *m = (const mote_model *)argument;
+    struct timespec limit = {5, 0};
+    mote_session_options o = {0};
+    mote_session *s = NULL;
+    sigset_t set;
+    const int32_t ids[] = {3, 4, 5};
+    o.context = 32;
+    o.threads = 4;
+    if (mote_session_open(m, &o, &s, NULL) || mote_feed(s, ids, 3, NULL)) return 2;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    if (kill(getpid(), SIGTERM)) return 3;
+    int got = sigtimedwait(&set, NULL, &limit);
+    mote_session_close(s);
+    return got == SIGTERM ? 0 : 4;
+}
+
+typedef struct family_session { mote_session *s; mote_model *m; } family_session;
+
+// A child cannot use the session that its parent opened, but can close it, and the model, and open its own.
+static int closes_inherited(void *argument) {
+    family_session *f = (family_session *)argument;
+    const int32_t ids[] = {3, 4, 5};
+    mote_session_options o = {0};
+    mote_session *own = NULL;
+    size_t count;
+    o.context = 32;
+    o.threads = 2;
+    if (mote_feed(f->s, ids, 3, NULL) != MOTE_EINVAL) return 2;
+    if (!mote_tokens(f->s, &count) || count < 3) return 3;
+    mote_session_close(f->s);
+    if (mote_session_open(f->m, &o, &own, NULL) || mote_feed(own, ids, 3, NULL)) return 4;
+    mote_session_close(own);
+    mote_close(f->m);
+    return 0;
+}
+
+static void test_processes(void) {
+    static const int32_t ids[] = {3, 4, 5};
+    mote_model *m = model_of(FIXTURE, MOTE_WEIGHTS_ONLY);
+    for (int i = 0; i < (test_brief ? 2 : 7); i++) {
+        int status = in_child(waits_for_signal, m);
+        CHECK(status == 0, "waiting for a signal beside a session: status %#x", (unsigned)status);
+    }
+    family_session f = {NULL, m};
+    mote_session_options o = {0};
+    o.context = 32;
+    o.threads = 3;
+    EXPECT(MOTE_OK, mote_session_open(m, &o, &f.s, &failure));
+    EXPECT(MOTE_OK, mote_feed(f.s, ids, 3, &failure));
+    for (int i = 0; i < 3; i++) {
+        struct timespec pause = {0, i * 20000000};          // helpers that still look for work, and helpers that sleep
+        nanosleep(&pause, NULL);
+        int status = in_child(closes_inherited, &f);
+        CHECK(status == 0, "closing a session in a forked child: status %#x", (unsigned)status);
+        EXPECT(MOTE_OK, mote_feed(f.s, ids, 3, &failure));  // the parent's goes on
+    }
+    mote_session_close(f.s);
+    mote_close(m);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_misuse", argc, argv);
+    if (!mkdtemp(temp_dir)) return 2;
+    mote_model *demo = model_of(DEMO, MOTE_EVERYTHING);
+    test_processes();
+    test_null_models(demo);
+    test_null_sessions(demo);
+    test_callbacks(demo);
+    test_cancelled_turn(demo);
+    test_save_in_the_way(demo);
+    test_save_beside(demo);
+    test_concurrent_saves(demo);
+    test_other_checkpoints();
+    test_memory(demo);
+    mote_close(demo);
+    temp_empty();
+    rmdir(temp_dir);
+    return test_main_end();
+}
