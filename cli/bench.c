@@ -1,0 +1,101 @@
+// cli/bench.c: the command bench: planning and running it. Here it is decided what is measured, in which order and with
+// how much context; how it is measured is the business of bench_steps.c and bench_ask.c.
+
+static void add_defaults(list *l, const int *values, int count, int limit) {
+    if (l->count) return;
+    for (int i = 0; i < count && values[i] <= limit; i++) l->value[l->count++] = values[i];
+}
+
+// What was not asked for gets its default: of lengths those that fit, and the context the lengths need. Returns that.
+static int plan_bench(options *o, const mote_info *info) {
+    static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
+                     rows[] = {1, 2, 3, 4};
+    int gpu = on_gpu(info), most = o->accept.count ? DRAFTS_MAX + 1 : 1, need = 0;
+    int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
+    if (gpu) add_defaults(&o->rows, rows, 4, 4);
+    for (int i = 0; i < o->rows.count; i++)
+        if (o->rows.value[i] > most) most = o->rows.value[i];
+    if (!o->steps) o->steps = gpu ? 200 : 32;
+    int room = o->steps * most + 1;        // behind a depth
+    add_defaults(&o->prompts, prompts, 2, limit);
+    add_defaults(&o->depths, gpu ? gpu_depths : depths, gpu ? 4 : 2, limit - room);
+    for (int i = 0; i < o->prompts.count; i++)
+        if (o->prompts.value[i] > need) need = o->prompts.value[i];
+    for (int i = 0; i < o->depths.count; i++)
+        if (o->depths.value[i] + room > need) need = o->depths.value[i] + room;
+    if (!o->context) o->context = need;
+    return need;
+}
+
+static int32_t *random_ids(int count, int vocab_size) {
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    uint64_t random = 1;
+    for (int i = 0; ids && i < count; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((random >> 33) % (uint64_t)vocab_size);
+    }
+    return ids;
+}
+
+static int bench_model(bench *b, options *o, const mote_model *model) {
+    const char *name = o->synthetic ? o->synthetic : o->model;
+    mote_error error = {0, ""};
+    b->info = mote_model_info(model);
+    if (!on_gpu(b->info) && (o->rows.count || o->stages || o->sms || o->accept.count))
+        return complain(EXIT_FAILURE,
+                        "bench: --rows, --stages, --sms and --accept are for a GPU, but the model is on the CPU");
+    if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
+    if (o->ask) return bench_ask(b, o, name, model);
+    if (on_gpu(b->info) && o->steps > 1000)
+        return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
+    b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
+    int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
+    if (!code && on_gpu(b->info) && mote_read_speed(model, &b->ceiling, &error)) code = report(&error);
+    if (code) return code;
+    if (on_gpu(b->info) || o->synthetic) print_head(b, name);
+    json_head(b, name);
+    code = bench_prefill(b);
+    if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);
+    if (!code && o->accept.count) code = bench_speculation(b);
+    if (!code && o->stages && o->depths.count) code = bench_stages(b);
+    if (b->json) fputs("\n]}\n", b->json);
+    return code;
+}
+
+static int bench_usage(const options *o) {
+    if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
+    if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
+        return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
+    if (o->overlap >= 0 && !o->accept.count)
+        return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
+    if (o->accept.count && o->mtp == MOTE_MTP_OFF)
+        return complain(EXIT_USAGE, "bench: --accept needs drafts: not with --mtp 0");
+    return 0;
+}
+
+static int command_bench(options *o) {
+    mote_model *model = NULL;
+    output json = {0};
+    bench b;
+    int code = bench_usage(o), json_to_screen = o->json && strcmp(o->json, "-") == 0;
+    if (code) return code;
+    memset(&b, 0, sizeof b);
+    b.o = o;
+    b.table = json_to_screen ? stderr : stdout;
+    b.ceiling = NAN;
+    catch_interrupt(1);
+    if (o->json && !json_to_screen) code = open_output(&json, o->json);
+    b.json = json_to_screen ? stdout : json.file;
+    if (!code && o->ask) code = read_questions(&b, o->ask);
+    if (!code) code = open_model(o, o->ask ? MOTE_EVERYTHING : MOTE_WEIGHTS_ONLY, &model);
+    if (!code) code = begin_outputs(&json, 1);
+    if (!code) code = bench_model(&b, o, model);
+    code = close_outputs(&json, 1, code);
+    for (int i = 0; i < b.question_count; i++) free(b.questions[i].first.data);
+    free(b.questions);
+    free(b.file.data);
+    free(b.ids);
+    mote_session_close(b.session);
+    mote_close(model);
+    return code;
+}

@@ -1,0 +1,252 @@
+// cli/bench_steps.c: the speed of prompts and of steps: on the CPU, on a GPU, with simulated speculation, of each stage
+// alone. It measures the session that bench.c has opened, and knows nothing of text or files.
+//
+// Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint
+// each time, and bytes are reckoned: the weights one token uses, the DeltaNet state read and written, the KV rows at
+// half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
+// chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Reading prompts, and decoding on the CPU.
+
+static int time_prefill(const bench *b, int length, timing *result) {
+    double rates[99];
+    mote_error error = {0, ""};
+    for (int r = 0; r < b->o->repeat; r++) {
+        mote_reset(b->session, NULL);
+        double start = seconds();
+        if (mote_feed(b->session, b->ids, (size_t)length, &error)) return report(&error);
+        rates[r] = length / (seconds() - start);
+    }
+    *result = summarise(rates, b->o->repeat);
+    return 0;
+}
+
+static int time_steps(const bench *b, const mote_checkpoint *from, timing *result) {
+    double rates[99];
+    mote_sampling sampling = {1.0f, 20, 0, 0, 0, 0, 0, 1};
+    mote_error error = {0, ""};
+    int32_t id;
+    for (int r = 0; r < b->o->repeat; r++) {
+        if (mote_rewind(b->session, from, &error)) return report(&error);
+        double start = seconds();
+        for (int i = 0; i < b->o->steps; i++) {
+            if (interrupted) return EXIT_INTERRUPTED;
+            if (mote_step(b->session, &sampling, &id, &error)) return report(&error);
+        }
+        rates[r] = b->o->steps / (seconds() - start);
+    }
+    *result = summarise(rates, b->o->repeat);
+    return 0;
+}
+
+static int time_decode(const bench *b, int depth, timing *result) {
+    mote_checkpoint *from = NULL;
+    mote_error error = {0, ""};
+    mote_reset(b->session, NULL);
+    if (mote_feed(b->session, b->ids, depth ? (size_t)depth : 1, &error)) return report(&error);
+    if (mote_checkpoint_take(b->session, &from, &error)) return report(&error);
+    int code = time_steps(b, from, result);
+    mote_checkpoint_free(from);
+    return code;
+}
+
+static int bench_prefill(bench *b) {
+    timing t = {0, 0, 0};
+    int code = 0;
+    fprintf(b->table, "%-8s%8s%12s%12s%12s", "", "tokens", "tok/s", "lowest", "highest");
+    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s\n", "MB/token", "GB/s");
+    for (int i = 0; i < b->o->prompts.count && !code; i++) {
+        code = time_prefill(b, b->o->prompts.value[i], &t);
+        if (code) break;
+        begin_row(b, "prefill", "prefill", 8);
+        put_timing(b, b->o->prompts.value[i], t);
+        end_row(b);
+    }
+    return code;
+}
+
+static int bench_decode_cpu(bench *b) {
+    static const double kv_size[] = {1, 1, 0.5, 0.25};         // by MOTE_KV_..., relative to the default
+    timing t = {0, 0, 0};
+    int code = 0;
+    for (int i = 0; i < b->o->depths.count && !code; i++) {
+        double depth = b->o->depths.value[i] + b->o->steps / 2.0;
+        double read = (double)b->info->weight_bytes_per_token + 2.0 * (double)b->info->state_bytes +
+                      (double)b->info->kv_bytes_per_token * kv_size[b->o->kv] * depth;
+        code = time_decode(b, b->o->depths.value[i], &t);
+        if (code) break;
+        begin_row(b, "decode", "decode", 8);
+        put_timing(b, b->o->depths.value[i], t);
+        put_bytes(b, read, 1 / t.median, 12);
+        end_row(b);
+    }
+    return code;
+}
+
+// Decoding on a GPU.
+
+static int measure(const bench *b, int depth, int rows, int drafts, unsigned stages, mote_measurement *m) {
+    mote_error error = {0, ""};
+    memset(m, 0, sizeof *m);
+    m->rows = rows;
+    m->depth = depth;
+    m->steps = b->o->steps;
+    m->stages = stages;
+    m->drafts = drafts;
+    for (int k = 0; k < drafts; k++) m->accept[k] = b->o->accept.value[k];
+    if (drafts && b->o->overlap > 0) m->overlap = b->o->overlap;
+    if (mote_measure(b->session, m, &error)) return report(&error);
+    return interrupted ? EXIT_INTERRUPTED : 0;
+}
+
+// SM clock and power while the same steps run again, as nvidia-smi tells them; NAN where it does not.
+static void sample_gpu(const bench *b, mote_measurement again, double *clock, double *power) {
+    char command[160], line[64] = "", *end;
+    snprintf(command, sizeof command,
+             "nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -i %d 2>/dev/null",
+             atoi(b->info->device + strcspn(b->info->device, "0123456789")));
+    *clock = *power = NAN;
+    FILE *in = popen(command, "r");
+    if (!in) return;
+    struct pollfd answer = {fileno(in), POLLIN, 0};
+    while (poll(&answer, 1, 0) == 0 && !mote_measure(b->session, &again, NULL)) continue;
+    if (fgets(line, sizeof line, in)) {
+        double value = strtod(line, &end);
+        if (end != line) *clock = value * 1e6;
+        char *second = line + strcspn(line, ",");
+        if (*second) value = strtod(++second, &end);
+        if (*second && end != second) *power = value;
+    }
+    pclose(in);
+}
+
+// one: seconds of a step of one row at this depth; NAN: not measured.
+static void print_step(bench *b, const mote_measurement *m, double one) {
+    double clock, power;
+    sample_gpu(b, *m, &clock, &power);
+    begin_row(b, "decode", "decode", 8);
+    put(b, "depth", m->depth, 1, 7, 0);
+    put(b, "rows", m->rows, 1, 5, 0);
+    put(b, "tokens_per_second", m->rows == 1 ? 1 / m->median : NAN, 1, 9, 1);
+    put(b, "tokens_per_second_wall", m->rows == 1 ? 1 / m->wall : NAN, 1, 9, 1);
+    put(b, "seconds_wall", m->wall, 1, 0, 0);
+    put(b, "seconds", m->median, 1e3, 9, 3);
+    put(b, "fastest", m->fastest, 1e3, 9, 3);
+    put(b, "slowest", m->slowest, 1e3, 9, 3);
+    put(b, "relative_to_one_row", m->median / one, 1, 7, 2);
+    put_bytes(b, (double)m->bytes, m->median, 10);
+    put(b, "idle", m->rows == 1 ? (m->wall - m->median) / m->wall : NAN, 100, 7, 1);
+    put(b, "sm_clock", clock, 1e-6, 6, 0);
+    put(b, "power", power, 1, 6, 0);
+    put(b, "launches", m->launches, 1, 0, 0);
+    end_row(b);
+}
+
+static int bench_decode_gpu(bench *b) {
+    const options *o = b->o;
+    int code = 0;
+    fprintf(b->table, "\n%-8s%7s%5s%9s%9s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s\n", "", "depth", "rows", "tok/s", "by wall",
+            "ms/step", "fastest", "slowest", "x one", "MB/step", "GB/s", "ceiling%", "idle%", "MHz", "W");
+    for (int i = 0; i < o->depths.count && !code; i++) {
+        double one = NAN;
+        for (int k = 0; k < o->rows.count && !code; k++) {
+            mote_measurement m;
+            code = measure(b, o->depths.value[i], o->rows.value[k], 0, 0, &m);
+            if (!code && m.rows == 1) one = m.median;
+            if (!code) print_step(b, &m, one);
+        }
+    }
+    return code;
+}
+
+// plain: seconds of a step without drafts at this depth.
+static void print_cycle(bench *b, const mote_measurement *m, double plain) {
+    begin_row(b, "speculation_simulated", "simulated", 9);
+    put(b, "depth", m->depth, 1, 7, 0);
+    put(b, "drafts", m->drafts, 1, 7, 0);
+    put(b, "accept_1", m->accept[0], 1, 6, 2);
+    put(b, "accept_2", m->drafts > 1 ? m->accept[1] : NAN, 1, 6, 2);
+    put(b, "accept_3", m->drafts > 2 ? m->accept[2] : NAN, 1, 6, 2);
+    put(b, "overlap", m->overlap, 1, 8, 2);
+    put(b, "tokens_per_cycle", m->tokens, 1, 7, 2);
+    put(b, "seconds", m->median, 1e3, 9, 3);
+    put(b, "fastest", m->fastest, 1, 0, 0);
+    put(b, "slowest", m->slowest, 1, 0, 0);
+    put(b, "seconds_wall", m->wall, 1, 0, 0);
+    put(b, "relative_to_plain", m->median / plain, 1, 8, 2);
+    put(b, "verify", m->verify, 1e3, 8, 3);
+    put(b, "choose", m->choose, 1e3, 8, 3);
+    put(b, "draft", m->draft, 1e3, 8, 3);
+    put(b, "tokens_per_second", m->tokens / m->median, 1, 9, 1);
+    put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 9, 1);
+    put(b, "speedup", m->tokens / m->median * plain, 1, 9, 2);
+    put(b, "idle", (m->wall - m->median) / m->wall, 100, 7, 1);
+    put(b, "bytes", (double)m->bytes, 1e-6, 10, 1);
+    end_row(b);
+}
+
+// Cycles of verifying drafts, accepting them at the rates asked for, and drafting again, on random tokens.
+static int bench_speculation(bench *b) {
+    const options *o = b->o;
+    int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
+    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%8s%7s%9s%8s%8s%8s%8s%9s%9s%9s%7s%10s\n", "", "depth",
+            "drafts", "accepted", "overlap", "tokens", "ms/cycle", "x plain", "verify", "choose", "draft", "tok/s",
+            "by wall", "speed-up", "idle%", "MB/cycle");
+    for (int i = 0; i < o->depths.count && !code; i++) {
+        mote_measurement plain, m;
+        code = measure(b, o->depths.value[i], 1, 0, 0, &plain);
+        for (int drafts = least; drafts <= most && !code; drafts++) {
+            code = measure(b, o->depths.value[i], drafts + 1, drafts, 0, &m);
+            if (!code) print_cycle(b, &m, plain.median);
+        }
+    }
+    return code;
+}
+
+static void print_stage(bench *b, const char *name, const mote_measurement *m, double all) {
+    if (!m->launches) return;
+    begin_row(b, "stage", name, 16);
+    put(b, "depth", m->depth, 1, 0, 0);
+    put(b, "rows", m->rows, 1, 0, 0);
+    put(b, "launches", m->launches, 1, 9, 0);
+    put(b, "seconds", m->median, 1e6, 10, 1);
+    put(b, "fastest", m->fastest, 1e6, 10, 1);
+    put(b, "slowest", m->slowest, 1e6, 10, 1);
+    put(b, "of_step", m->median / all, 100, 9, 1);
+    put_bytes(b, (double)m->bytes, m->median, 10);
+    end_row(b);
+}
+
+// Steps cut down to one stage each, to those of the experts, and whole ones. The parts need not add up to the whole:
+// alone, a stage overlaps with no other.
+static int bench_stages(bench *b) {
+    static const struct { unsigned stages; const char *name; } parts[] = {
+        {MOTE_STAGE_EMBED, "embed"}, {MOTE_STAGE_IN_PROJ, "norm_in_proj"}, {MOTE_STAGE_DELTA, "conv_delta"},
+        {MOTE_STAGE_OUT_PROJ, "gated_norm_out"}, {MOTE_STAGE_QKV, "norm_qkv"}, {MOTE_STAGE_ATTEND, "rope_attend"},
+        {MOTE_STAGE_O_PROJ, "out"}, {MOTE_STAGE_ROUTER, "norm_router"}, {MOTE_STAGE_UP, "experts_up"},
+        {MOTE_STAGE_DOWN, "experts_down"}, {MOTE_STAGE_HEAD, "head"}, {MOTE_STAGE_MTP, "mtp"},
+        {MOTE_STAGE_ROUTER | MOTE_STAGE_UP | MOTE_STAGE_DOWN, "moe"}};
+    const mote_info *info = b->info;
+    unsigned lacking = (info->deltanet_layers ? 0 : MOTE_STAGE_IN_PROJ | MOTE_STAGE_DELTA | MOTE_STAGE_OUT_PROJ) |
+                       (info->attention_layers ? 0 : MOTE_STAGE_QKV | MOTE_STAGE_ATTEND | MOTE_STAGE_O_PROJ) |
+                       (info->mtp_layers ? 0 : MOTE_STAGE_MTP);
+    int depth = b->o->depths.value[0], rows = b->o->rows.value[0];
+    mote_measurement all, m;
+    int code = measure(b, depth, rows, 0, 0, &all);
+    if (code) return code;
+    fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%9s%9s\n", "", "launches", "us/step", "fastest", "slowest",
+            "of all%", "MB/step", "GB/s", "ceiling%");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && !code; i++) {
+        if (parts[i].stages & lacking) continue;
+        code = measure(b, depth, rows, 0, parts[i].stages, &m);
+        if (!code) print_stage(b, parts[i].name, &m, all.median);
+    }
+    if (!code) print_stage(b, "all", &all, all.median);
+    return code;
+}

@@ -1,0 +1,77 @@
+// cli/info.c: the command info: what a model is made of, and the memory that a session of it takes, as mote_info and
+// mote_plan have it. No weights are read and no session is opened.
+
+static void print_amount(const char *label, double value, const char *unit) {
+    char text[32];
+    human(value, unit, text);
+    printf("  %-22s%10s\n", label, text);
+}
+
+static void print_sizes(const mote_info *i) {
+    char all[32], active[32];
+    human((double)i->parameters, "", all);
+    human((double)i->active_parameters, "", active);
+    printf("architecture    %s; chat template: %s\n", i->architecture,
+           i->chat_template ? i->chat_template : "none known");
+    printf("parameters      %s in all, %s active for one token\n", all, active);
+    printf("layers          %d: %d DeltaNet, %d attention; %d MTP\n", i->layers, i->deltanet_layers,
+           i->attention_layers, i->mtp_layers);
+    printf("hidden size     %d; vocabulary %d%s; context up to %d\n", i->hidden_size, i->vocab_size,
+           i->tied_embeddings ? ", tied" : "", i->context_max);
+    printf("attention       %d heads, %d KV heads of size %d, %d rotated\n", i->attention_heads, i->kv_heads,
+           i->head_dim, i->rotary_dim);
+    printf("DeltaNet        %d key heads of size %d, %d value heads of size %d\n", i->deltanet_key_heads,
+           i->deltanet_key_dim, i->deltanet_value_heads, i->deltanet_value_dim);
+    printf("experts         %d of size %d, %d for each token; shared expert of size %d\n", i->experts, i->expert_size,
+           i->experts_per_token, i->shared_expert_size);
+}
+
+static void print_modules(const mote_info *i) {
+    char parameters[32], size[32], per_token[32];
+    printf("\nweights by module\n  %-16s%-24s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
+    for (int m = 0; m < i->module_count; m++) {
+        human((double)i->modules[m].parameters, "", parameters);
+        human((double)i->modules[m].bytes, "B", size);
+        human((double)i->modules[m].bytes_per_token, "B", per_token);
+        printf("  %-16s%-24s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
+    }
+    human((double)i->parameters, "", parameters);
+    human((double)i->weight_bytes, "B", size);
+    human((double)i->weight_bytes_per_token, "B", per_token);
+    printf("  %-16s%-24s%12s%12s%18s\n", "total", "", parameters, size, per_token);
+}
+
+static void print_plan(const mote_info *info, const mote_memory *plan) {
+    printf("\nmemory for a session of %d tokens\n", plan->context);
+    print_amount("weights", (double)plan->weights, "B");
+    print_amount("KV cache", (double)plan->kv, "B");
+    print_amount("DeltaNet state", (double)plan->state, "B");
+    print_amount("scratch", (double)plan->scratch, "B");
+    print_amount("total", (double)plan->total, "B");
+    if (!plan->available) return;
+    print_amount(on_gpu(info) ? "free on the GPU" : "free on this machine", (double)plan->available, "B");
+    if (plan->total <= plan->available) return;
+    if (plan->context_fits > 0) printf("  does not fit; --context %d does\n", plan->context_fits);
+    else printf("  does not fit%s\n", plan->context_fits ? "" : ", whatever the context");
+}
+
+static int command_info(options *o) {
+    mote_model *model = NULL;
+    mote_memory plan;
+    mote_error error = {0, ""};
+    int code = open_model(o, MOTE_DESCRIPTION, &model);
+    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device, 0};
+    mote_session_options how = session_options(o);
+    how.callbacks.log = NULL;              // what there is to note, mote_open has noted
+    if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    if (!code) {
+        const mote_info *info = mote_model_info(model);
+        show_format(stdout, "model           %s\n", o->model);
+        show_format(stdout, "device          %s\n", info->device);
+        print_sizes(info);
+        print_modules(info);
+        print_plan(info, &plan);
+    }
+    mote_close(model);
+    return code;
+}

@@ -1,0 +1,68 @@
+// cli/screen.c: the callbacks that show an answer, and the generation that calls them with what the options ask for. It
+// knows channels, pieces of text and ids, and nothing of sessions.
+//
+// The screen is what run and chat show an answer on: thinking and tool calls are dimmed on a terminal and left out
+// elsewhere, so that a pipe gets the answer alone.
+
+typedef struct screen {
+    int styled;                            // a terminal: show all channels
+    int channel;
+    char last;                             // what was printed last: a line feed or, as ' ', anything else; 0 = nothing
+    int ids;                               // print token ids instead
+    int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
+} screen;
+
+static void set_channel(screen *s, int channel) {
+    if (s->channel == channel) return;
+    if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
+    if (s->last && s->last != '\n') putchar('\n');
+    if (s->last) putchar('\n');
+    if (channel != MOTE_ANSWER) fputs("\033[2m", stdout);
+    s->channel = channel;
+    s->last = 0;
+}
+
+static int on_text(void *user, int channel, const char *text, size_t size) {
+    screen *s = user;
+    if (s->ids || size == 0 || (channel != MOTE_ANSWER && !s->styled)) return 0;
+    clear_progress();
+    set_channel(s, channel);
+    if (channel == MOTE_ANSWER) s->answer_bytes = 1;
+    show(stdout, text, size);
+    fflush(stdout);
+    s->last = text[size - 1] == '\n' ? '\n' : ' ';
+    return ferror(stdout) != 0;
+}
+
+static int on_token(void *user, int32_t id) {
+    screen *s = user;
+    if (!s->ids) return 0;
+    printf("%s%" PRId32, s->last ? " " : "", id);
+    fflush(stdout);
+    s->last = ' ';
+    return ferror(stdout) != 0;
+}
+
+static void end_screen(screen *s) {
+    clear_progress();
+    if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
+    if (s->last != '\n') putchar('\n');
+    fflush(stdout);
+}
+
+static mote_generation generation_for(const options *o, const mote_sampling *sampling, screen *s) {
+    mote_generation g;
+    memset(&g, 0, sizeof g);
+    g.sampling = sampling;
+    g.max_tokens = o->max_tokens;
+    g.stop = o->stop.text;
+    g.stop_count = o->stop.count;
+    g.system = o->system;
+    g.think = o->think;
+    g.raw = o->raw;
+    g.verify = o->verify;
+    g.on_text = on_text;
+    g.on_token = on_token;
+    g.user = s;
+    return g;
+}
