@@ -24,7 +24,9 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-LIBRARY = engine.cu kernels.cu tokenizer.c engine.h
+ROOMS   = checkpoint cpu cuda diagnose formats layers session text
+LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
+PROGRAM = main.c engine.h $(wildcard cli/*.c)
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c)))
@@ -39,7 +41,7 @@ LIBEDIT = $(shell printf '$(PROBE)' | $(CC) -x c - -o $(BUILD)/probe -ledit 2>/d
 ARCHIVE = $(wildcard ../shared/data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
-$(MOTE): main.c engine.h $(BUILD)/engine.o            # make: the program, ./mote
+$(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mote
 	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(LIBEDIT)
 
 ifeq ($(strip $(NVCC)),)
@@ -77,7 +79,8 @@ test: $(MOTE) $(SUITE) $(DATA)
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
-# A test includes the parts of the library it looks into.
+# A test includes the parts of the library it looks into. Those that compute little are built for a short build.
+$(patsubst %,$(BUILD)/test_%,chat checkpoint misuse open): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
 $(BUILD)/test_%: tests/test_%.c tests/test.h tests/api.h $(LIBRARY) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
 
@@ -108,7 +111,7 @@ memory:
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -116,7 +119,7 @@ valgrind:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -143,7 +146,13 @@ check-kernels: $(BUILD)/engine.o
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
 GPU_TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/gpu_*.c)))
 test-gpu: $(MOTE) $(GPU_TESTS)
-	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+
+# make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
+gpu-stamp-fresh:
+	@grep -qx "sha256 $$(tools/source_hash.sh)" tests/gpu.stamp || { echo 'tests/gpu.stamp is not of these sources'; exit 1; }
+	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
+	@sed -n 's/^device //p; s/^date //p; /passed,.*skipped$$/{/:/!p}' tests/gpu.stamp
 
 $(BUILD)/test_speculation $(BUILD)/gpu_speculation: tests/speculation.h
 
@@ -156,5 +165,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu clean help
+.PHONY: ALWAYS chat test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -666,8 +668,13 @@ static void test_save_in_the_way(const mote_model *m) {
     CHECK(!mkfifo(fifo, 0600), "mkfifo");
     EXPECT(MOTE_EIO, mote_save_file(s, fifo, &failure));
     CHECK(S_ISFIFO(mode_of(fifo)), "a FIFO stays one");
-    EXPECT(MOTE_EIO, mote_save_file(s, "/dev/null", &failure));
-    CHECK(S_ISCHR(mode_of("/dev/null")), "a device stays one");
+    struct sockaddr_un address = {AF_UNIX, ""};             // in place of a device, which the test must not risk
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", temp_dir);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(listener >= 0 && !bind(listener, (struct sockaddr *)&address, sizeof address), "a socket");
+    EXPECT(MOTE_EIO, mote_save_file(s, address.sun_path, &failure));
+    CHECK(S_ISSOCK(mode_of(address.sun_path)), "a socket stays one");
+    CHECK(!close(listener) && !unlink(address.sun_path), "the socket");
     EXPECT(MOTE_EIO, mote_save_file(s, temp_dir, &failure));
     EXPECT(MOTE_EIO, mote_save_file(s, "", &failure));
     EXPECT(MOTE_EIO, mote_save_file(s, temp_path("no folder/session"), &failure));

@@ -1,4 +1,4 @@
-// Tests of speculation (engine.cu section 12) on the CPU: those of speculation.h, and what needs a look inside: blocks of
+// Tests of speculation (session/speculation.c) on the CPU: those of speculation.h, and what needs a look inside: blocks of
 // every accepted length, the comparison with a twin, the choice of the depth, and MTP layers that are of no use.
 //
 // Contents   1. Blocks                2. The comparison can fail      3. Depth

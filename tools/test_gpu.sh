@@ -2,6 +2,7 @@
 # Runs all tests that need a GPU (`make test-gpu` calls it from the top of the repository), and writes tests/gpu.stamp
 # when nothing failed: which sources were tested, on what, and what passed.
 # Usage: tools/test_gpu.sh PROGRAM BUILD
+#   GPU_TARGETS    what the program was built for, for the stamp
 #   GPU_FIXTURES   folders with more checkpoints and their reference results
 #   GPU_REAL       0: without checkpoints of the real layer sizes, which are made with torch in BUILD/real (12 GB)
 #   GPU_SANITIZER  0: without compute-sanitizer
@@ -101,7 +102,8 @@ fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] || exit 1
 {
-    echo "sha256 $(cat engine.h engine.cu kernels.cu tokenizer.c | sha256sum | cut -d ' ' -f 1)"
+    echo "sha256 $(tools/source_hash.sh)"
+    echo "targets $GPU_TARGETS"
     echo "device $(sed -n 's/^gpu_engine: device //p' "$logs/gpu_engine.log")"
     echo "date $(date -u +%Y-%m-%d)"
     echo "$passed passed, $failed failed, $skipped skipped"

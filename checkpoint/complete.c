@@ -1,0 +1,126 @@
+/* checkpoint/complete.c: what follows loading: a useless MTP layer is left out, matrices are packed. */
+
+#ifdef __CUDACC__
+#define BOTH INLINE __host__ __device__
+#else
+#define BOTH INLINE
+#endif
+
+/* Looks for what makes an MTP layer useless: it would draft, but nothing that is ever accepted. */
+enum { WEIGHTS_NOT_ZERO = 1, WEIGHTS_NOT_FINITE = 2 };
+
+BOTH unsigned look_at(int type, const void *data, size_t i) {
+    uint32_t bits = type == TYPE_F32   ? ((const uint32_t *)data)[i]
+                    : type == TYPE_FP8 ? ((const uint8_t *)data)[i] & 0x7fu
+                                       : ((const uint16_t *)data)[i] & 0x7fffu;
+    uint32_t infinite = type == TYPE_F32 ? 0x7f800000u : type == TYPE_BF16 ? 0x7f80u : type == TYPE_F16 ? 0x7c00u : 0x7fu;
+    if (type == TYPE_F32) bits &= 0x7fffffffu;
+    return (bits != 0 ? WEIGHTS_NOT_ZERO : 0) | (bits >= infinite ? WEIGHTS_NOT_FINITE : 0);
+}
+
+SIMD static unsigned look_here(int type, const void *data, size_t n) {
+    unsigned seen = 0;
+    for (size_t i = 0; i < n; i++) seen |= look_at(type, data, i);
+    return seen;
+}
+
+#ifdef __CUDACC__
+static __global__ void gpu_look(int type, const void *data, size_t n, unsigned *all) {
+    unsigned seen = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        seen |= look_at(type, data, i);
+    seen = __reduce_or_sync(~0u, seen);
+    if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
+}
+
+static int look_there(const mote_model *m, int type, const void *data, size_t n, unsigned *seen, mote_error *err) {
+    unsigned *there = NULL;
+    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    if (status == cudaSuccess) gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(type, data, n, there);
+    if (status == cudaSuccess) status = cudaGetLastError();
+    if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
+    (void)cudaFree(there);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "checking the MTP layer");
+}
+#endif
+
+/* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out. */
+static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    mote_model *m = b->m;
+    const attention_weights *a = &m->mtp.attention;
+    const void *const needed[] = {m->mtp_fc.data, a->q_proj.data, a->k_proj.data, a->v_proj.data, a->o_proj.data};
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
+        const load_item *item = &items[i];
+        int type = item->to_float ? TYPE_F32 : item->type, code = MOTE_OK, needs = 0;
+        unsigned seen = 0;
+        if (!item->is_mtp) continue;
+        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k];
+        if (m->gpu < 0) seen = look_here(type, m->arena + item->at, item_elements(item));
+#ifdef __CUDACC__
+        else code = look_there(m, type, m->arena + item->at, item_elements(item), &seen, err);
+#endif
+        if (code) return code;
+        const char *wrong = needs && !seen ? "is all zero" : NULL;
+        if (seen & WEIGHTS_NOT_FINITE) wrong = "holds what is no finite number";
+        if (!wrong) continue;
+        notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
+               table_name(&b->files->table, item->from), wrong);
+        m->has_mtp = m->info.mtp_layers = 0;
+    }
+    (void)err;
+    return MOTE_OK;
+}
+
+#ifdef __CUDACC__
+/* Fills in the draft head's copy, from the packed lm_head. */
+static int make_draft_head(mote_model *m, mote_error *err) {
+    matrix *w = &m->draft_head;
+    if (!m->has_mtp || m->lm_head.type == DTYPE_FP8) return MOTE_OK;
+    w->data = m->arena + m->draft_at;
+    w->scale = (const float *)(const void *)(m->arena + m->draft_at + gpu_packed_size(w->type, w->rows, w->cols));
+    cudaError_t status = gpu_quantise(&m->lm_head, w);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
+}
+
+/* Packs every matrix in place, by way of a copy that is as large as the largest. */
+static int pack_weights(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items, largest = 0;
+    char *copy = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (items[i].rows && items[i].size > largest) largest = (size_t)items[i].size;
+    cudaError_t status = cudaMalloc((void **)&copy, largest ? largest : 1);
+    for (size_t i = 0; i < n && status == cudaSuccess; i++) {
+        gpu_packing p;
+        if (!items[i].rows) continue;
+        p.from = copy;
+        p.to = b->m->arena + items[i].at;
+        p.rows = items[i].rows;
+        p.row_bytes = items[i].row_bytes;
+        status = cudaMemcpyAsync(copy, p.to, (size_t)items[i].size, cudaMemcpyDeviceToDevice, 0);
+        if (status == cudaSuccess) status = gpu_pack(&p, b->m->gpu_sms);
+    }
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    (void)cudaFree(copy);
+    return status == cudaSuccess ? make_draft_head(b->m, err) : gpu_fail(err, status, "packing the weights");
+}
+#endif
+
+static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    int code = arena_open(b, err);
+    if (code) return code;
+    qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
+    if (b->m->gpu < 0) code = load_here(b, callbacks, err);
+#ifdef __CUDACC__
+    else code = load_gpu(b, callbacks, err);
+#endif
+    if (!code) code = check_mtp(b, callbacks, err);
+#ifdef __CUDACC__
+    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
+#endif
+    if (!code) report(callbacks, "loading weights", 1);
+    return code;
+}

@@ -1,0 +1,148 @@
+/* checkpoint/folder.c: the files of a checkpoint folder and their index. Knows nothing of what the tensors are for.
+
+   Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
+   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted. */
+
+enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
+
+typedef struct shard { char path[PATH_SIZE]; int fd; uint64_t size; } shard;
+
+typedef struct checkpoint {
+    const char *dir;
+    tensor_table table;
+    tensor_table shard_names;    /* of these entries only `file` counts: the shard of that name */
+    shard *shards;
+    int shard_count;
+} checkpoint;
+
+static void checkpoint_close(checkpoint *c) {
+    for (int i = 0; i < c->shard_count; i++)
+        if (c->shards[i].fd >= 0) close(c->shards[i].fd);
+    free(c->shards);
+    table_free(&c->table);
+    table_free(&c->shard_names);
+}
+
+/* The number of the shard with this file name, added if it is new; negative: an error code. */
+static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
+    size_t at = c->shard_names.names.size;
+    int found;
+    buf_add(&c->shard_names.names, name, strlen(name) + 1);
+    tensor *entry = table_add(&c->shard_names, at, &found);
+    if (!entry) return -fail_memory(err);
+    if (found) return entry->file;
+    if (!*name || *name == '/' || strstr(name, ".."))
+        return -fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: file name \"%s\" leaves the folder", c->dir,
+                     name);
+    if (c->shard_count >= MAX_SHARDS)
+        return -fail(err, MOTE_EUNSUPPORTED, "%s: more than %d shards", c->dir, MAX_SHARDS);
+    shard *grown = (shard *)realloc(c->shards, ((size_t)c->shard_count + 1) * sizeof *grown);
+    if (!grown) return -fail_memory(err);
+    c->shards = grown;
+    shard *s = &grown[c->shard_count];
+    if (join_path(s->path, sizeof s->path, c->dir, name))
+        return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
+    s->size = 0;
+    s->fd = -1;
+    entry->file = c->shard_count;
+    return c->shard_count++;
+}
+
+static int shard_open(shard *s, mote_error *err) {
+    struct stat info;
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: a FIFO must not wait for a writer */
+    if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
+    if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
+    s->size = (uint64_t)info.st_size;
+    return MOTE_OK;
+}
+
+/* Enters every name of the index's weight_map with its shard, to be filled when the shard is read. */
+static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) {
+    uint32_t map = json_get(j, 0, "weight_map");
+    if (!map || j->nodes[map].type != JSON_OBJECT)
+        return fail(err, MOTE_EFORMAT, "%s/model.safetensors.index.json: no object \"weight_map\"", c->dir);
+    uint32_t key = map + 1;
+    for (uint32_t i = 0; i < j->nodes[map].size; i++, key = j->nodes[key + 1].next) {
+        char name[256];
+        int found;
+        size_t at = c->table.names.size, n = json_string(j, key + 1, name, sizeof name - 1);
+        if (j->nodes[key + 1].type != JSON_STRING || n >= sizeof name || memchr(name, 0, n) ||
+            !table_push_name(&c->table, j, key))
+            return c->table.names.failed
+                       ? fail_memory(err)
+                       : fail(err, MOTE_EFORMAT,
+                              "%s/model.safetensors.index.json: entry %u of weight_map is not a tensor and a file name",
+                              c->dir, i + 1);
+        name[n] = 0;
+        int file = checkpoint_shard(c, name, err);
+        if (file < 0) return -file;
+        tensor *t = table_add(&c->table, at, &found);
+        if (!t) return fail_memory(err);
+        t->file = file;
+    }
+    return MOTE_OK;
+}
+
+static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
+    for (int i = 0; i < c->shard_count; i++) {
+        shard *s = &c->shards[i];
+        int code = shard_open(s, err);
+        if (!code) code = safetensors_read(&c->table, s->fd, s->size, i, s->path, err);
+        if (code) return code;
+    }
+    for (size_t i = 0; i < table_count(&c->table); i++) {
+        const tensor *t = table_at(&c->table, i);
+        if (t->type < 0)
+            return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here",
+                        c->shards[t->file].path, table_name(&c->table, t));
+    }
+    return MOTE_OK;
+}
+
+/* Whether the folder has an entry of this name. One that cannot be opened counts, a symbolic link to nothing included: that
+   is for the reader to say, not to be taken for a file the checkpoint does without. */
+static int file_exists(const char *dir, const char *name) {
+    char path[PATH_SIZE];
+    struct stat info;
+    if (join_path(path, sizeof path, dir, name)) return 1;
+    return !lstat(path, &info) || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* Reads and parses a JSON file of the folder. On success *text and *j are the caller's to free. */
+static int read_json(const char *dir, const char *name, buf *text, json *j, mote_error *err) {
+    char path[PATH_SIZE];
+    int code = read_file(dir, name, text, err);
+    if (code) return code;
+    if (join_path(path, sizeof path, dir, name)) code = fail(err, MOTE_EINVAL, "%s/%s: path too long", dir, name);
+    if (!code) code = json_parse(j, text->data, text->size, path, err);
+    if (!code && j->nodes[0].type != JSON_OBJECT) {
+        json_free(j);
+        code = fail(err, MOTE_EFORMAT, "%s: not a JSON object", path);
+    }
+    if (code) buf_free(text);
+    return code;
+}
+
+/* Reads all headers. c is to be closed by the caller in any case. */
+static int checkpoint_open(checkpoint *c, const char *dir, mote_error *err) {
+    buf text;
+    json j;
+    int code;
+    memset(c, 0, sizeof *c);
+    memset(&text, 0, sizeof text);
+    c->dir = dir;
+    if (file_exists(dir, "model.safetensors.index.json")) {
+        code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
+        if (code) return code;
+        code = checkpoint_read_index(c, &j, err);
+        json_free(&j);
+        buf_free(&text);
+    } else if (file_exists(dir, "model.safetensors")) {
+        int file = checkpoint_shard(c, "model.safetensors", err);
+        code = file < 0 ? -file : MOTE_OK;
+    } else {
+        return fail(err, MOTE_EIO, "%s: neither model.safetensors nor model.safetensors.index.json is there", dir);
+    }
+    return code ? code : checkpoint_read_shards(c, err);
+}

@@ -1,0 +1,104 @@
+/* checkpoint/generation.c: the small files beside the weights: the chat template's text, generation_config.json. */
+
+/* The template's text: chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a list of named
+   ones of which "default" counts). Empty when there is none. */
+static int template_read(const char *dir, buf *text, mote_error *err) {
+    buf config_text;
+    json j;
+    memset(&config_text, 0, sizeof config_text);
+    if (file_exists(dir, "chat_template.jinja")) return read_file(dir, "chat_template.jinja", text, err);
+    if (!file_exists(dir, "tokenizer_config.json")) return MOTE_OK;
+    int code = read_json(dir, "tokenizer_config.json", &config_text, &j, err);
+    if (code) return code;
+    uint32_t node = json_get(&j, 0, "chat_template");
+    if (node && j.nodes[node].type == JSON_ARRAY) {
+        uint32_t item = node + 1, count = j.nodes[node].size;
+        for (node = 0; count--; item = j.nodes[item].next)
+            if (json_equals(&j, json_get(&j, item, "name"), "default")) node = json_get(&j, item, "template");
+    }
+    if (node && j.nodes[node].type == JSON_STRING) {
+        size_t n = json_string(&j, node, NULL, 0);
+        char *to = (char *)buf_add(text, NULL, n);
+        if (to) json_string(&j, node, to, n);
+        else code = fail_memory(err);
+    }
+    json_free(&j);
+    buf_free(&config_text);
+    return code;
+}
+
+/* Adds a token that ends a text. 0: there are too many. */
+static int add_eos(mote_model *m, int32_t id) {
+    for (int i = 0; i < m->eos_count; i++)
+        if (m->eos[i] == id) return 1;
+    if (id >= 0 && m->eos_count == MAX_EOS) return 0;
+    if (id >= 0) m->eos[m->eos_count++] = id;
+    return 1;
+}
+
+/* generation_config.json's eos_token_id: an id or a list of them. One that was overlooked would let answers run on. */
+static int generation_eos(mote_model *m, const json *j, const char *dir, mote_error *err) {
+    uint32_t eos = json_get(j, 0, "eos_token_id");
+    if (!eos || j->nodes[eos].type == JSON_NULL) return MOTE_OK;
+    int list = j->nodes[eos].type == JSON_ARRAY;
+    uint32_t count = list ? j->nodes[eos].size : 1;
+    for (uint32_t i = 0, node = list ? eos + 1 : eos; i < count; i++, node = j->nodes[node].next) {
+        uint64_t id;
+        if (!json_u64(j, node, &id) || id > INT32_MAX)
+            return fail(err, MOTE_EFORMAT, "%s/generation_config.json: eos_token_id must be a token id or a list of them", dir);
+        if (!add_eos(m, (int32_t)id))
+            return fail(err, MOTE_EUNSUPPORTED, "%s/generation_config.json: more than %d ids in eos_token_id", dir, MAX_EOS);
+    }
+    return MOTE_OK;
+}
+
+/* A sampling default. One that is out of range does not make a checkpoint unusable: it is left out, with a notice. */
+static int generation_number(const json *j, const char *dir, const char *key, double low, double high, float *out,
+                             const mote_callbacks *callbacks, mote_error *err) {
+    uint32_t node = json_get(j, 0, key);
+    double value = 0;
+    if (!node || j->nodes[node].type == JSON_NULL) return MOTE_OK;
+    int code = json_double(j, node, &value);
+    if (code == MOTE_ENOMEM) return fail_memory(err);
+    if (!code && value >= low && value <= high) *out = (float)value;
+    else notice(callbacks, "%s/generation_config.json: %s ignored, it must be a number from %.10g to %.10g", dir, key, low,
+                high);
+    return MOTE_OK;
+}
+
+/* The sampling defaults. Without do_sample: greedy. */
+static int generation_sampling(mote_sampling *to, const json *j, const char *dir, const mote_callbacks *callbacks,
+                               mote_error *err) {
+    float top_k = 0;
+    struct { const char *key; double low, high; float *to; } numbers[] = {
+        {"temperature", 0, 100, &to->temperature},
+        {"top_k", 0, 1 << 24, &top_k},
+        {"top_p", 0, 1, &to->top_p},
+        {"min_p", 0, 1, &to->min_p},
+        {"repetition_penalty", 0.01, 100, &to->repetition_penalty},
+        {"presence_penalty", -100, 100, &to->presence_penalty},
+        {"frequency_penalty", -100, 100, &to->frequency_penalty}};
+    uint32_t sample = json_get(j, 0, "do_sample");
+    int code = MOTE_OK;
+    to->temperature = 1;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = generation_number(j, dir, numbers[i].key, numbers[i].low, numbers[i].high, numbers[i].to, callbacks, err);
+    to->top_k = (int)top_k;
+    if (!sample || j->nodes[sample].type <= JSON_FALSE) to->temperature = 0;     /* absent, null, false */
+    return code;
+}
+
+/* generation_config.json: sampling defaults and end-of-text tokens. Without it, greedy. */
+static int generation_read(mote_model *m, const char *dir, const mote_callbacks *callbacks, mote_error *err) {
+    buf text;
+    json j;
+    memset(&text, 0, sizeof text);
+    if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
+    int code = read_json(dir, "generation_config.json", &text, &j, err);
+    if (code) return code;
+    code = generation_eos(m, &j, dir, err);
+    if (!code) code = generation_sampling(&m->sampling, &j, dir, callbacks, err);
+    json_free(&j);
+    buf_free(&text);
+    return code;
+}

@@ -1,0 +1,123 @@
+/* checkpoint/load.c: reads weights into the arena, checks their values, takes the fingerprint. Knows items, not layers.
+
+   All weights lie in one block, the arena, in the memory of the device that computes. The list is sorted by file and
+   offset and read with pread: no mapping, so that a file that changes or shrinks meanwhile is an error and not a signal.
+   For a GPU a few threads read pieces of the files into pinned buffers, past the page cache where the file system lets
+   them, and from there the pieces are copied while the next ones are read. */
+
+static int by_place(const void *a, const void *b) {
+    const load_item *x = (const load_item *)a, *y = (const load_item *)b;
+    uint64_t i = x->from->begin + x->offset, j = y->from->begin + y->offset;
+    if (x->from->file != y->from->file) return x->from->file < y->from->file ? -1 : 1;
+    return i < j ? -1 : i > j;
+}
+
+static size_t item_elements(const load_item *item) {
+    return (size_t)(item->size * 8 / (uint64_t)container_types[item->type].bits);
+}
+
+/* Bytes in the arena. */
+static size_t item_held(const load_item *item) {
+    return item->to_float ? item_elements(item) * sizeof(float) : (size_t)item->size;
+}
+
+/* Bytes it has in the arena: those it holds and zeros. */
+static size_t item_room(const load_item *item) {
+    size_t groups = ((size_t)item->row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+    return item->rows ? (size_t)gpu_octets(item->rows) * groups * PIECE : (item_held(item) + 63) / 64 * 64;
+}
+
+/* Widens n stored values to floats. */
+static void widen(int type, const void *from, float *to, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (type == TYPE_F32) memcpy(to + i, (const char *)from + 4 * i, 4);
+        if (type == TYPE_BF16) to[i] = float_of_bf16(((const uint16_t *)from)[i]);
+        if (type == TYPE_F16) to[i] = float_of_f16(((const uint16_t *)from)[i]);
+    }
+}
+
+/* What bytes [at, at + n) of an item add to the fingerprint, so that a session saved with one checkpoint is refused by
+   another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
+   bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
+   nor on the order in which threads load them. */
+static uint64_t sample_bytes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n) {
+    enum { STRETCH = 64, STRETCHES = 64 };
+    const char *name = table_name(&files->table, item->from);
+    uint64_t seed = fnv1a(FNV_START, name, strlen(name)), sum = 0;
+    size_t period = larger((size_t)item->size / STRETCHES, STRETCH), end = at + n;
+    for (size_t p = at; p < end; p++) {
+        if (p % period >= STRETCH) p += period - p % period;
+        if (p >= end) break;
+        uint64_t z = seed + ((item->offset + p) << 8 | ((const uint8_t *)bytes)[p - at]);
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;                        /* splitmix64 */
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
+/* Reads an item that becomes floats. */
+static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, float *to, mote_error *err) {
+    const shard *s = &files->shards[item->from->file];
+    size_t n = item_elements(item);
+    void *stored = malloc((size_t)item->size);
+    int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
+                      : fail_memory(err);
+    if (!code) widen(item->type, stored, to, n);
+    if (!code) m->fingerprint += sample_bytes(files, item, stored, 0, (size_t)item->size);
+    free(stored);
+    for (size_t i = 0; !code && item->is_scale && i < n; i++)
+        if (!(fabsf(to[i]) < 128))
+            code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is %g, expected finite numbers below 128", s->path,
+                        table_name(&files->table, item->from), i, (double)to[i]);
+    return code;
+}
+
+/* The first FP8 NaN (0x7f, 0xff) in n codes, or n. */
+static size_t fp8_find_nan(const uint8_t *codes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        size_t end = n - i < 4096 ? n : i + 4096, begin = i;
+        int bad = 0;
+        for (; i < end; i++) bad |= (codes[i] & 0x7f) == 0x7f;
+        for (i = begin; bad; i++)
+            if ((codes[i] & 0x7f) == 0x7f) return i;
+        i = end;
+    }
+    return n;
+}
+
+/* Checks `n` bytes of an item, those from `at` on. */
+static int check_codes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
+                       mote_error *err) {
+    size_t nan = item->type == TYPE_FP8 ? fp8_find_nan((const uint8_t *)bytes, n) : n;
+    if (nan == n) return MOTE_OK;
+    return fail(err, MOTE_EFORMAT, "%s: tensor %s: weight %zu is NaN, expected finite numbers",
+                files->shards[item->from->file].path, table_name(&files->table, item->from), at + nan);
+}
+
+static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+    const shard *s = &files->shards[item->from->file];
+    char *to = m->arena + item->at;
+    size_t n = (size_t)item->size, held = item_held(item);
+    memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
+    if (item->to_float) return load_floats(m, files, item, (float *)(void *)to, err);
+    int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
+    if (!code) code = check_codes(files, item, to, 0, n, err);
+    if (!code) m->fingerprint += sample_bytes(files, item, to, 0, n);
+    return code;
+}
+
+/* Reads the weights into an arena in host memory. */
+static int load_here(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    load_item *items = (load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items;
+    uint64_t done = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+        int code = load_item_bytes(b->m, b->files, &items[i], err);
+        if (code) return code;
+        done += items[i].size;
+        if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
+    }
+    return MOTE_OK;
+}

@@ -1,0 +1,241 @@
+/* checkpoint/load_cuda.cu: reads weights into a GPU's memory, by threads and past the page cache. */
+
+enum {
+    LOAD_THREADS = 4, LOAD_BUFFERS = 2,                        /* buffers of each thread */
+    LOAD_PIECE = 8 << 20, LOAD_GAP = 64 << 10,                 /* bytes: of a buffer; of what is read for nothing */
+    LOAD_ALIGN = 4096                                          /* of reads past the page cache */
+};
+
+typedef struct load_piece {                                    /* of a file, it fits a buffer when aligned */
+    int file;
+    uint64_t begin, end;
+    size_t first;                                              /* the first item that lies in it */
+} load_piece;
+
+typedef struct gpu_loader {
+    const mote_model *m;
+    const checkpoint *files;
+    const load_item *items;                                    /* those to become floats are left to the caller */
+    size_t item_count;
+    buf pieces;                                                /* struct load_piece */
+    int *direct;                                               /* [shards] opened to read past the page cache, or -1 */
+    char *buffers;                                             /* pinned, [LOAD_THREADS][LOAD_BUFFERS][LOAD_PIECE] */
+    size_t next;                                               /* piece (atomic) */
+    uint64_t done;                                             /* bytes (atomic) */
+    uint64_t sample;                                           /* sum of sample_bytes (atomic) */
+    int running, stop;                                         /* threads; they shall end (atomic) */
+    pthread_mutex_t lock;
+    mote_error err;                                            /* the first failure */
+} gpu_loader;
+
+typedef struct gpu_reader { gpu_loader *of; pthread_t id; char *buffers; } gpu_reader;
+
+/* Keeps the first failure and lets all threads end. */
+static void loader_failed(gpu_loader *l, const mote_error *err) {
+    pthread_mutex_lock(&l->lock);
+    if (!l->err.code) l->err = *err;
+    pthread_mutex_unlock(&l->lock);
+    __atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
+}
+
+/* Cuts what the items cover into pieces. */
+static int loader_cut(gpu_loader *l) {
+    load_piece *p = NULL;
+    for (size_t i = 0; i < l->item_count; i++) {
+        const load_item *item = &l->items[i];
+        uint64_t at = item->from->begin + item->offset, end = at + item->size;
+        while (!item->to_float && at < end) {
+            uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
+            if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
+                p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
+                if (!p) return 0;
+                p->file = item->from->file;
+                p->begin = at;
+                p->first = i;
+                limit = at / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE;
+            }
+            p->end = at = end < limit ? end : limit;
+        }
+    }
+    return 1;
+}
+
+/* Reads n bytes from an aligned offset into an aligned buffer that has room for whole blocks: past the page cache as
+   far as that goes (not every file system can, and not at the end of a file), then through it. */
+static int read_past_cache(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
+    const shard *s = &l->files->shards[file];
+    size_t done = 0;
+    while (l->direct[file] >= 0 && done < n && done % LOAD_ALIGN == 0) {
+        size_t ask = (n - done + LOAD_ALIGN - 1) / LOAD_ALIGN * LOAD_ALIGN;
+        ssize_t got = pread(l->direct[file], to + done, ask, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        done += (size_t)got;
+    }
+    if (done >= n) return MOTE_OK;
+    int code = read_at(s->fd, to + done, n - done, offset + done, s->path, err);
+    (void)posix_fadvise(s->fd, (off_t)(offset + done), (off_t)(n - done), POSIX_FADV_DONTNEED);
+    return code;
+}
+
+/* Reads a piece, checks it and starts to copy what belongs to items to their places. */
+static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaStream_t stream, mote_error *err) {
+    uint64_t base = p->begin / LOAD_ALIGN * LOAD_ALIGN;
+    int code = read_past_cache(l, p->file, buffer, (size_t)(p->end - base), base, err);
+    for (size_t i = p->first; !code && i < l->item_count; i++) {
+        const load_item *item = &l->items[i];
+        uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
+        if (item->from->file != p->file || begin >= p->end) break;
+        if (item->to_float) continue;
+        uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
+        const char *bytes = buffer + (low - base);
+        code = check_codes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
+        cudaError_t status = code ? cudaSuccess
+                                  : cudaMemcpyAsync(l->m->arena + item->at + (low - begin), bytes, (size_t)(high - low),
+                                                    cudaMemcpyHostToDevice, stream);
+        if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
+        if (code) break;
+        __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low)),
+                           __ATOMIC_RELAXED);
+    }
+    return code;
+}
+
+/* Reads pieces until there are no more. A buffer is used again when its copies are done. */
+static int reader_pieces(gpu_loader *l, char *buffers, cudaStream_t stream, const cudaEvent_t *copied,
+                         mote_error *err) {
+    for (size_t n = 0; !__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE); n++) {
+        size_t slot = n % LOAD_BUFFERS, i = __atomic_fetch_add(&l->next, 1, __ATOMIC_RELAXED);
+        if (i >= l->pieces.size / sizeof(load_piece)) break;
+        cudaError_t status = n < LOAD_BUFFERS ? cudaSuccess : cudaEventSynchronize(copied[slot]);
+        if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+        int code = reader_piece(l, (const load_piece *)(void *)l->pieces.data + i, buffers + slot * LOAD_PIECE, stream,
+                                err);
+        if (code) return code;
+        status = cudaEventRecord(copied[slot], stream);
+        if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+    }
+    return MOTE_OK;
+}
+
+static void *reader_main(void *argument) {
+    gpu_reader *me = (gpu_reader *)argument;
+    gpu_loader *l = me->of;
+    cudaStream_t stream = NULL;
+    cudaEvent_t copied[LOAD_BUFFERS];
+    mote_error err;
+    int events = 0, code = MOTE_OK;
+    cudaError_t status = cudaSetDevice(l->m->gpu);
+    if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (status != cudaSuccess) stream = NULL;
+    while (status == cudaSuccess && events < LOAD_BUFFERS) {
+        status = cudaEventCreateWithFlags(&copied[events], cudaEventDisableTiming);
+        events += status == cudaSuccess;
+    }
+    if (status != cudaSuccess) code = gpu_fail(&err, status, "starting a stream");
+    else code = reader_pieces(l, me->buffers, stream, copied, &err);
+    if (stream) status = cudaStreamSynchronize(stream);        /* in any case: it reads the buffers */
+    if (!code && status != cudaSuccess) code = gpu_fail(&err, status, "copying weights to the GPU");
+    for (int i = 0; i < events; i++) (void)cudaEventDestroy(copied[i]);
+    if (stream) (void)cudaStreamDestroy(stream);
+    if (code) loader_failed(l, &err);
+    __atomic_sub_fetch(&l->running, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Items that become floats, one by one: few bytes. */
+static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
+    float *floats = (float *)malloc(item_held(item));
+    int code = floats ? load_floats(m, l->files, item, floats, err) : fail_memory(err);
+    cudaError_t status =
+        code ? cudaSuccess : cudaMemcpy(m->arena + item->at, floats, item_held(item), cudaMemcpyHostToDevice);
+    free(floats);
+    if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+    if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
+    return code;
+}
+
+/* The caller's part while the threads read: floats, progress, cancelling. */
+static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+    struct timespec pause;
+    mote_error err;
+    int code = MOTE_OK;
+    memset(&pause, 0, sizeof pause);
+    pause.tv_nsec = 1000000;
+    for (size_t i = 0; i < l->item_count || __atomic_load_n(&l->running, __ATOMIC_ACQUIRE);) {
+        if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) break;
+        if (cancelled(callbacks))
+            code = fail(&err, MOTE_ECANCELLED, "%s: loading was cancelled", l->files->dir);
+        else if (i < l->item_count && l->items[i].to_float) code = loader_floats(l, m, &l->items[i], &err);
+        if (i % 64 == 0 || i >= l->item_count)
+            report(callbacks, "loading weights", (double)__atomic_load_n(&l->done, __ATOMIC_RELAXED) / (double)total);
+        if (code) loader_failed(l, &err);
+        if (i < l->item_count) i++;
+        else nanosleep(&pause, NULL);
+    }
+}
+
+/* Starts up to LOAD_THREADS threads, runs, and joins them. */
+static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+    gpu_reader readers[LOAD_THREADS];
+    mote_error err;
+    int started = 0;
+    size_t pieces = l->pieces.size / sizeof(load_piece);
+    for (; started < LOAD_THREADS && (size_t)started < pieces; started++) {
+        gpu_reader *r = &readers[started];
+        r->of = l;
+        r->buffers = l->buffers + (size_t)started * LOAD_BUFFERS * LOAD_PIECE;
+        __atomic_add_fetch(&l->running, 1, __ATOMIC_RELAXED);
+        if (!thread_start(&r->id, reader_main, r)) continue;
+        __atomic_sub_fetch(&l->running, 1, __ATOMIC_RELAXED);
+        break;
+    }
+    if (pieces && !started) {
+        fail(&err, MOTE_ENOMEM, "the system gives no thread to load weights");
+        loader_failed(l, &err);
+    }
+    loader_run(l, m, total ? total : 1, callbacks);
+    for (int i = 0; i < started; i++) pthread_join(readers[i].id, NULL);
+}
+
+static void loader_close(gpu_loader *l) {
+    for (int i = 0; l->direct && i < l->files->shard_count; i++) {
+        if (l->direct[i] >= 0) close(l->direct[i]);
+        (void)posix_fadvise(l->files->shards[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
+    free(l->direct);
+    buf_free(&l->pieces);
+    if (l->buffers) (void)cudaFreeHost(l->buffers);
+    pthread_mutex_destroy(&l->lock);
+}
+
+/* Reads the weights into an arena on a GPU. */
+static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    gpu_loader l;
+    uint64_t total = 0;
+    memset(&l, 0, sizeof l);
+    pthread_mutex_init(&l.lock, NULL);
+    l.m = b->m;
+    l.files = b->files;
+    l.items = (const load_item *)(void *)b->items.data;
+    l.item_count = b->items.size / sizeof *l.items;
+    l.direct = (int *)malloc((size_t)b->files->shard_count * sizeof *l.direct);
+    for (int i = 0; l.direct && i < b->files->shard_count; i++)
+        l.direct[i] = open(b->files->shards[i].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
+    for (size_t i = 0; i < l.item_count; i++) total += l.items[i].size;
+    if (!l.direct || !loader_cut(&l)) {
+        fail_memory(&l.err);
+    } else {
+        size_t pieces = l.pieces.size / sizeof(load_piece), most = LOAD_THREADS, threads = pieces < most ? pieces : most;
+        cudaError_t status = cudaSuccess;
+        if (threads)
+            status = cudaHostAlloc((void **)&l.buffers, threads * LOAD_BUFFERS * LOAD_PIECE, cudaHostAllocDefault);
+        if (status == cudaSuccess) loader_threads(&l, b->m, total, callbacks);
+        else gpu_fail(&l.err, status, "allocating pinned buffers");
+    }
+    loader_close(&l);
+    b->m->fingerprint += l.sample;
+    if (l.err.code && err) *err = l.err;
+    return l.err.code;
+}

@@ -1,0 +1,55 @@
+/* cpu/math.c: norms, activations and rotary angles, of plain arrays.
+
+   Qwen3.5 keeps the weights of most RMSNorms around zero, so that the factor is 1 + w; the gated norm inside a DeltaNet
+   layer multiplies by w itself. */
+
+static inline float sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static inline float silu(float x) {
+    return x * sigmoid(x);
+}
+
+static inline float softplus(float x) {
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+static float rms_factor(const float *x, int n, float eps) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return (float)(1.0 / sqrt(sum / n + (double)eps));
+}
+
+/* out[t] = rms(x[t]) * (1 + w) for T rows of n; out may be x. */
+static void rms_norm(float *out, const float *x, const float *w, int T, int n, float eps) {
+    for (int t = 0; t < T; t++) {
+        const float *row = x + (size_t)t * (size_t)n;
+        float *to = out + (size_t)t * (size_t)n, factor = rms_factor(row, n, eps);
+        for (int i = 0; i < n; i++) to[i] = row[i] * factor * (1.0f + w[i]);
+    }
+}
+
+/* angles[t] = cos of each frequency, then sin of each, at position first + t. Frequency i of `dim` rotated dimensions is
+   theta^(-2i/dim), in single precision as the model was trained with. */
+static void rotary_angles(float *angles, int first, int T, int dim, float theta) {
+    int half = dim / 2;
+    for (int i = 0; i < half; i++) {
+        float frequency = 1.0f / powf(theta, (float)(2 * i) / (float)dim);
+        for (int t = 0; t < T; t++) {
+            float angle = (float)(first + t) * frequency;
+            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle);
+            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle);
+        }
+    }
+}
+
+/* Rotates the pairs (x[i], x[i + dim/2]) by the angles of one position. */
+static void rotate(float *x, const float *angles, int dim) {
+    int half = dim / 2;
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[half + i], c = angles[i], s = angles[half + i];
+        x[i] = a * c - b * s;
+        x[half + i] = b * c + a * s;
+    }
+}

@@ -1,0 +1,22 @@
+/* cpu/simd.c: what makes one build fast on every processor: function clones and vector types. */
+
+/* Functions marked SIMD are compiled once for each level of x86-64 and chosen when the program starts, so that one build
+   is fast everywhere. Other processors need no choice. MOTE_NO_TARGET_CLONES leaves one version: ThreadSanitizer needs that,
+   because the choice runs before the sanitizer does. */
+#if defined(MOTE_NO_TARGET_CLONES)
+#define SIMD
+#elif defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
+#define SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
+#define SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SIMD
+#endif
+
+/* Small helpers that must become part of the SIMD function around them. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* 16 floats at any address: one register or several, whatever the processor has. */
+typedef float half_lanes __attribute__((vector_size(32)));
+typedef float quarter_lanes __attribute__((vector_size(16)));
+typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));

@@ -1,0 +1,130 @@
+/* cuda/panels.cu: a matrix in a GPU's memory: how it is packed when it is loaded, and read element by element.
+
+   y[t] = W x[t] on the tensor cores, for one to four rows at the price of one. W is the A operand, 16 of its rows at a
+   time. Which k is which inside an mma does not matter as long as A and B agree, so a lane takes 16 bytes of its row as
+   they come, and four lanes take 64 bytes side by side (a group). The token rows are the B operand: a float is split into
+   two terms, high and low, and as B has eight columns, column t holds the high and column t + 4 the low terms of row t.
+   Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
+
+   The terms are of the type that a weight becomes without rounding. Two of BF16 have 16 significant bits and the range of a
+   float. Two of F16 have 22 bits but little range, so each group of a token row is first multiplied with the power of two
+   that brings its largest value to 2^14; its inverse, the group's unit, is multiplied into the sum, as FP8's scale is.
+
+   So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (an octet) times 64 bytes lie
+   together as 512 bytes, the groups of an octet behind each other; rows are filled up to whole octets and groups with
+   zeros. The bytes of a weight stay what they were.
+
+   A tile is 16 rows of W: two octets. The eight warps of a block share its columns, group by group, and add up their parts
+   at the end in a fixed order. A warp keeps AHEAD groups of loads in flight, across tiles too; the first are asked for
+   before the block waits for the kernel before it, and the rest of its first tile is brought into the second-level cache. */
+
+/* A packed matrix. */
+typedef struct gpu_matrix {
+    const char *data;
+    const float *scale;          /* FP8: [ceil(rows >> row_shift)][scale_cols] */
+    int rows, cols;
+    int groups;                  /* of a row */
+    int octets;
+    int row_shift, group_shift;  /* FP8: log2 of a block's rows, and of its groups */
+    int scale_cols;
+    dtype type;
+} gpu_matrix;
+
+/* log2 of n; -1: not a power of two. */
+static int log2_of(int n) {
+    int shift = 0;
+    while (shift < 30 && 1 << shift < n) shift++;
+    return 1 << shift == n ? shift : -1;
+}
+
+static gpu_matrix gpu_matrix_of(const matrix *w) {
+    gpu_matrix g;
+    memset(&g, 0, sizeof g);
+    g.data = (const char *)w->data;
+    g.rows = w->rows;
+    g.cols = w->cols;
+    g.groups = gpu_groups(w->type, w->cols);
+    g.octets = gpu_octets(w->rows);
+    g.type = w->type;
+    if (w->type != DTYPE_FP8) return g;
+    g.scale = w->scale;
+    g.row_shift = log2_of(w->block_rows);
+    g.group_shift = log2_of(w->block_cols) - 6;
+    g.scale_cols = (w->cols - 1) / w->block_cols + 1;
+    return g;
+}
+
+/* Packs `count` matrices of rows x row_bytes that lie `stride` bytes apart; from: one as it is in the file, to: packed. */
+typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;
+
+static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
+    int64_t groups = (p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
+        int64_t piece = at / PIECE, row = piece / groups * OCTET + at % PIECE / GROUP_BYTES;
+        int64_t byte = piece % groups * GROUP_BYTES + at % GROUP_BYTES;
+        p.to[at] = row < p.rows && byte < p.row_bytes ? p.from[row * p.row_bytes + byte] : 0;
+    }
+}
+
+static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
+    gpu_packing p = *packing;
+    p.total = (int64_t)gpu_octets(p.rows) * ((p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES) * PIECE;
+    int64_t blocks = (p.total - 1) / GPU_THREADS + 1, most = (int64_t)sms * 8;
+    gpu_pack_kernel<<<(unsigned)(blocks < most ? blocks : most), GPU_THREADS>>>(p);
+    return cudaGetLastError();
+}
+
+/* Where the element [row][col] of a packed matrix is. */
+__device__ __forceinline__ const char *gpu_element(const gpu_matrix *w, int row, int col, int size) {
+    size_t byte = (size_t)col * size;
+    return w->data + ((size_t)(row / OCTET) * w->groups + byte / GROUP_BYTES) * PIECE + row % OCTET * GROUP_BYTES +
+           byte % GROUP_BYTES;
+}
+
+__device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
+    if (w->type == DTYPE_F32) return *(const float *)gpu_element(w, row, col, 4);
+    if (w->type == DTYPE_BF16) return __uint_as_float((uint32_t)*(const uint16_t *)gpu_element(w, row, col, 2) << 16);
+    if (w->type == DTYPE_F16) return __half2float(*(const __half *)gpu_element(w, row, col, 2));
+    int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / GROUP_BYTES >> w->group_shift;
+    return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
+           (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
+}
+
+/* The E4M3 code nearest to x, at most 448. */
+__device__ __forceinline__ uint8_t gpu_fp8(float x) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return (uint8_t)pair;
+}
+
+/* The first rows of a packed matrix, copied to FP8: the largest weight of each block becomes 448. */
+typedef struct gpu_quantising { gpu_matrix from, to; } gpu_quantising;
+
+/* Grid: blocks of `to`, column by row. */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_quantise_blocks(const __grid_constant__ gpu_quantising p) {
+    __shared__ float largest[GPU_WARPS];
+    const int side_row = 1 << p.to.row_shift, side_col = GROUP_BYTES << p.to.group_shift;
+    const int rows = min(side_row, p.to.rows - (int)blockIdx.y * side_row);
+    const int cols = min(side_col, p.to.cols - (int)blockIdx.x * side_col);
+    float most = 0;
+    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS)
+        most = fmaxf(most, fabsf(gpu_weight(&p.from, blockIdx.y * side_row + i / cols, blockIdx.x * side_col + i % cols)));
+    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int w = 0; w < GPU_WARPS; w++) most = fmaxf(most, largest[w]);
+    float scale = most > 0 ? most / 448 : 1;
+    if (threadIdx.x == 0) ((float *)p.to.scale)[blockIdx.y * p.to.scale_cols + blockIdx.x] = scale;
+    for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) {
+        int row = blockIdx.y * side_row + i / cols, col = blockIdx.x * side_col + i % cols;
+        *(uint8_t *)gpu_element(&p.to, row, col, 1) = gpu_fp8(gpu_weight(&p.from, row, col) / scale);
+    }
+}
+
+static cudaError_t gpu_quantise(const matrix *from, const matrix *to) {
+    gpu_quantising p;
+    p.from = gpu_matrix_of(from);
+    p.to = gpu_matrix_of(to);
+    gpu_quantise_blocks<<<dim3((to->cols - 1) / to->block_cols + 1, (to->rows - 1) / to->block_rows + 1), GPU_THREADS>>>(p);
+    return cudaGetLastError();
+}

@@ -1,0 +1,288 @@
+/* cuda/projection.cu: projections: matrices times token rows after a prologue, as a kernel and as a launch. */
+
+/* Projections: every stage that multiplies token rows by matrices. What the stage does first to the rows (the prologue,
+   IN) is computed again by every block, which is cheaper than a kernel of its own. A block works on one matrix. */
+
+typedef struct gpu_segment {     /* one matrix of a projection */
+    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has an octet of each */
+    float *y;                    /* [T][rows] */
+    float *h;                    /* [T][h_row] */
+    int first_block, blocks;
+} gpu_segment;
+
+template <class IN> struct gpu_projection {
+    int count, T, cols, add;     /* add: y += instead of y = */
+    int rehearse;                /* so many blocks do, the first */
+    float eps;
+    size_t h_row;                /* elements of a row of h */
+    gpu_soon soon;
+    gpu_mark mark, watch;        /* y's, and that of the rows */
+    gpu_segment segment[PROJECTIONS];
+    IN in;
+};
+
+/* Prologues. normed: the root mean square is divided out at the end; router: of norm_router; at_once: how often eight columns
+   a lane asks for before it uses the first; blocks: that fit a multiprocessor with four rows; is_short: load asks for all
+   that finish needs, as it must where that is `quick`. */
+
+/* Prologue: the rows as they are. */
+struct gpu_plain_rows {
+    enum { normed = 0, router = 0, blocks = 2 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
+    const float *x;              /* [T][cols] */
+    int cols;
+    template <int ROWS> struct more {};
+    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *, int T, int col) const {
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) gpu_load8(v[t], x + (size_t)t * cols, col, t < T ? cols : 0);
+    }
+    template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
+    bool is_short() const { return true; }
+    void select(int t) { x += (size_t)t * cols; }           /* row t alone */
+};
+
+/* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
+struct gpu_norm_rows {
+    enum { normed = 1, router = 0, blocks = 2 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return 1; }
+    const float *x, *norm;       /* [T][cols], [cols] */
+    int cols;
+    template <int ROWS> struct more { float w[8]; };
+    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
+        gpu_load8_constants(of->w, norm, col, cols);
+#pragma unroll
+        for (int t = 0; t < ROWS; t++) load_row(v[t], T, t, col);
+    }
+    __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
+        gpu_load8(v, x + (size_t)t * cols, col, t < T ? cols : 0);
+    }
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square, bool) const {
+#pragma unroll
+        for (int t = 0; t < ROWS; t++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                square[t] = fmaf(v[t][i], v[t][i], square[t]);
+                v[t][i] *= 1.0f + of->w[i];
+            }
+    }
+    bool is_short() const { return true; }
+    void select(int t) { x += (size_t)t * cols; }
+};
+
+/* Prologue of norm_router: the same, but see gpu_run_one_tile. */
+struct gpu_router_rows : gpu_norm_rows {
+    enum { router = 1 };
+};
+
+/* The tiles of one segment that this block has. */
+template <class IN> struct gpu_segment_tiles {
+    enum { normed = IN::normed, router = IN::router, routed = 0 };
+    const gpu_projection<IN> &p;
+    const gpu_segment &s;
+    const bool pairs;            /* an octet of w and the same of up, instead of two of w */
+    __device__ __forceinline__ int first() const { return (int)blockIdx.x - s.first_block; }
+    __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
+    __device__ __forceinline__ float eps() const { return p.eps; }
+    __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
+    __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.octets; }
+    __device__ __forceinline__ gpu_place place(int tile) const {
+        return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
+    }
+    __device__ __forceinline__ void wait() const {
+        gpu_trigger();
+        gpu_wait();
+    }
+    template <class F, int ROWS>
+    __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
+        if (real) wait();
+        gpu_fill<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, operand, square);
+    }
+    __device__ __forceinline__ float old(int tile, int row, int t) const {
+        return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
+    }
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
+                                          float rms, bool real) const {
+        float y = gpu_add_parts(part[row][t]) * rms;
+        if (!pairs) {
+            row += tile * TILE_ROWS;
+            if (real && row < s.w.rows) gpu_tell(&s.y[(size_t)t * s.w.rows + row], old + y, p.mark);
+        } else if (row < OCTET) {
+            float up = gpu_add_parts(part[row + OCTET][t]) * rms;
+            row += tile * OCTET;
+            if (real && row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
+        }
+    }
+};
+
+/* Those of the segment that this block works on. */
+template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_of(const gpu_projection<IN> &p) {
+    int i = 0;
+    while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
+    return {p, p.segment[i], p.segment[i].up.data != NULL};
+}
+
+template <class IN, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
+gpu_project(const __grid_constant__ gpu_projection<IN> p) {
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    gpu_prefetch_share(p.soon);
+    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_matrix &w = tiles.s.w;
+    const int tile = tiles.first(), real = (int)blockIdx.x >= p.rehearse;
+    gpu_ahead<ROWS> ahead;
+    ahead.nothing(w);
+    ahead.begin(tiles, tile, w);
+    switch (w.type) {
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1);
+    }
+}
+
+/* Where ptxas can do with norms of one row in 96 registers, a block of conv_delta finds room beside two. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
+#define GPU_FEW_REGISTERS 96
+#else
+#define GPU_FEW_REGISTERS 128
+#endif
+
+/* The same where all segments are of the sizes below (see gpu_is_quick). */
+template <class IN, int ROWS>
+__global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
+    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 ? 8 : EARLY };
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) gpu_parts parts;
+    gpu_prefetch_share(p.soon);
+    const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
+    const gpu_matrix &w = tiles.s.w;
+    const int tile = tiles.first();
+    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+}
+
+static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
+
+/* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
+   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. Of
+   the quick projections only norm_router's do, their last part. */
+static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
+    if (!q->dependent) return 0;
+    if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
+    return stage == GPU_OUT_PROJ ? 0 : stage == GPU_IN_PROJ ? INT_MAX : q->sms;
+}
+
+/* Tiles of a segment. */
+static int gpu_tiles(const gpu_segment *s) {
+    return s->up.data ? s->w.octets : (s->w.octets + 1) / 2;
+}
+
+/* Deals the blocks of a kernel to the segments; how many there are. What is too small for one gets one or two. */
+template <class IN>
+static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
+    int64_t all = 0, large = 0;
+    for (int i = 0; i < p->count; i++) all += gpu_tiles(&p->segment[i]);
+    int most = gpu_blocks(q, kernel, shared, all), left = most, used = 0;
+    for (int i = 0; i < p->count; i++) {
+        int tiles = gpu_tiles(&p->segment[i]);
+        bool small = (int64_t)tiles * most < all;
+        p->segment[i].blocks = small ? (tiles < 2 ? tiles : 2) : 0;
+        left -= p->segment[i].blocks;
+        large += small ? 0 : tiles;
+    }
+    for (int i = 0; i < p->count; i++) {
+        gpu_segment *s = &p->segment[i];
+        if (!s->blocks) s->blocks = (int)((int64_t)gpu_tiles(s) * left / large);
+        if (s->blocks < 1) s->blocks = 1;
+        s->first_block = used;
+        used += s->blocks;
+    }
+    return used;
+}
+
+/* Is gpu_project_quick made for it? */
+template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
+    bool quick = p->in.is_short();
+    for (int i = 0; i < p->count; i++) {
+        const gpu_segment *s = &p->segment[i];
+        bool whole = s->w.cols * dtype_size(s->w.type) == s->w.groups * GROUP_BYTES, only = s->blocks >= gpu_tiles(s);
+        bool four = IN::normed && s->w.type == DTYPE_FP8 && s->w.groups == 4 * GPU_WARPS;
+        bool eight = (s->w.type == DTYPE_BF16 || (!IN::normed && s->w.type == DTYPE_FP8)) && s->w.groups == 8 * GPU_WARPS;
+        quick = quick && whole && (four || (eight && only));
+    }
+    return quick;
+}
+
+/* Bytes of the largest operand. */
+template <class IN> static size_t gpu_operand_room(const gpu_projection<IN> *p, int rows) {
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {
+        size_t bytes = gpu_operand_size(p->segment[i].w.type, rows, p->segment[i].w.groups);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Deals the blocks to the segments and launches. */
+template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
+    size_t bytes = gpu_operand_room(p, p->T == 1 ? 1 : GPU_ROWS);
+    if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
+        for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
+            gpu_projection<IN> one = *p;
+            one.T = 1;
+            one.in.select(t);
+            for (int i = 0; i < p->count; i++) {
+                if (one.segment[i].y) one.segment[i].y += (size_t)t * one.segment[i].w.rows;
+                if (one.segment[i].h) one.segment[i].h += (size_t)t * p->h_row;
+            }
+            gpu_launch_projection(q, stage, &one);
+        }
+        return;
+    }
+    void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
+    int used = gpu_deal_blocks(q, p, kernel, bytes);
+    if (gpu_is_quick(p)) {
+        kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2>
+               : p->T == 3 ? gpu_project_quick<IN, 3> : gpu_project_quick<IN, GPU_ROWS>;
+        bytes = gpu_operand_room(p, p->T);
+        used = gpu_deal_blocks(q, p, kernel, bytes);
+    }
+    p->rehearse = gpu_rehearse(q, stage, p->T);
+    gpu_share_soon(&p->soon, used);
+    gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
+}
+
+template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
+    p->segment[p->count].w = gpu_matrix_of(w);
+    p->segment[p->count++].y = y;
+}
+
+/* A projection of rms(x)(1 + norm), without segments yet. */
+template <class IN>
+static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T, float eps) {
+    gpu_projection<IN> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = cols;
+    p.eps = eps;
+    p.watch = gpu_last_mark(q, GPU_MARKED_X);
+    p.in.x = x;
+    p.in.norm = norm;
+    return p;
+}
+
+/* y = W x, or, of the residual, y += W x. */
+static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, const float *x, float *y, int T, int add) {
+    gpu_projection<gpu_plain_rows> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = w->cols;
+    p.add = add;
+    p.in.x = x;
+    if (add) p.mark = gpu_next_mark(q, stage, GPU_MARKED_X);
+    gpu_add_segment(&p, w, y);
+    gpu_launch_projection(q, stage, &p);
+}

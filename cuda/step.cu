@@ -1,0 +1,540 @@
+/* cuda/step.cu: the forward pass on a GPU: recorded as launches, captured as graphs, and asked for from the host.
+
+   The same stages in the same order, for one to four rows. Their launches are captured once as a graph for each number of
+   rows and each kind of result, and replayed: position, kept rows and tokens are read from gpu_step, which gpu_put, or
+   the sampler, writes before the graph runs. The host never waits inside a step: mote_step queues the choice of a token
+   and the step that runs it, and comes back when the token is known, while the GPU is still at work. So the logits of the
+   last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted.
+
+   A cycle of speculation is one graph, too, for each number of rows and of drafts: the step, the choice of what follows
+   each row, which writes gpu_step for the next one and tells the host, and the drafts, which the next one verifies. While
+   these are made, the host reads the tokens, and queues the next cycle. */
+
+/* Scratch of a session on a GPU, behind its KV and state. */
+static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g) {
+    const config *c = &m->c;
+    size_t T = GPU_ROWS, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
+    size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
+    size_t keys = (size_t)(c->key_heads * c->key_dim);
+    gpu_queue q;
+    memset(&q, 0, sizeof q);
+    q.sms = o->sms ? o->sms : m->gpu_sms;
+    g->splits = gpu_attention_most_splits(&q, &m->attention);
+    g->step = (gpu_step *)(void *)take(l, sizeof(gpu_step) / sizeof(float));
+    g->how = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
+    g->greedy = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
+    g->frequencies = take(l, (size_t)c->rotary_dim / 2 + 1);
+    g->x = take(l, T * hidden);
+    g->mtp_x = take(l, T * hidden);
+    g->hidden = take(l, T * hidden);
+    g->in = take(l, T * larger(2 * keys + values, 2 * heads));
+    g->z = take(l, T * values);
+    g->a = take(l, T * (size_t)c->value_heads);
+    g->b = take(l, T * (size_t)c->value_heads);
+    g->k = take(l, T * keys);
+    g->decay = take(l, T * (size_t)c->value_heads);
+    g->squares = take(l, T * (size_t)c->value_heads * (size_t)gpu_squares_room(gpu_delta_parts(&m->deltanet)));
+    g->k_new = take(l, T * kv);
+    g->v_new = take(l, T * kv);
+    g->o = take(l, T * larger(values, heads));
+    g->parts = take(l, gpu_attention_parts(&m->attention, g->splits));
+    g->tickets = (int *)(void *)take(l, gpu_attention_tickets(&m->attention));
+    g->router = take(l, T * (size_t)c->experts);
+    g->shared_gate = take(l, T);
+    g->mtp_in = take(l, T * 2 * hidden);
+    g->logits = take(l, T * (size_t)c->vocab);
+    g->mtp_logits = take(l, T * (size_t)c->vocab);
+    g->draft_logits = take(l, (size_t)m->draft_head.rows);
+    g->routing = (gpu_routing *)(void *)take(l, sizeof(gpu_routing) / sizeof(float));
+    g->chosen = (int32_t *)(void *)take(l, (size_t)c->layers + 1);
+    g->h = take(l, gpu_h_size(&m->moe));
+    g->picks = (uint64_t *)(void *)take(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
+}
+
+static int gpu_session_failed(const mote_session *s, mote_error *err) {
+    const gpu_queue *q = &s->gpu->q;
+    return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
+}
+
+static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, const deltanet_state *state, int T) {
+    struct gpu_session *g = s->gpu;
+    gpu_delta p;
+    memset(&p, 0, sizeof p);
+    p.shape = s->m->deltanet;
+    p.state = *state;
+    p.conv1d = l->deltanet.conv1d;
+    p.A_log = l->deltanet.A_log;
+    p.dt_bias = l->deltanet.dt_bias;
+    p.step = g->step;
+    p.T = T;
+    p.ratio = p.shape.value_heads / p.shape.key_heads;
+    p.per_key = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.ratio - 1) / (uint64_t)p.ratio);
+    p.raw = g->in;
+    p.a = g->a;
+    p.b = g->b;
+    p.k = g->k;
+    p.decay = g->decay;
+    p.z = g->z;
+    p.norm = l->deltanet.norm;
+    p.o = g->o;
+    p.squares = g->squares;
+    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, state, g->in, g->z, g->b, g->a);
+    gpu_conv_delta(q, &p);
+    gpu_gated_norm_out(q, &l->deltanet, &p, g->x);
+    return p;
+}
+
+static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, const kv_rows *kv, int T, float *x,
+                              int offset, int kv_only) {
+    struct gpu_session *g = s->gpu;
+    gpu_attention p;
+    memset(&p, 0, sizeof p);
+    p.shape = s->m->attention;
+    p.group = p.shape.heads / p.shape.kv_heads;
+    p.q_norm = l->attention.q_norm;
+    p.k_norm = l->attention.k_norm;
+    p.step = g->step;
+    p.offset = offset;
+    p.T = T;
+    p.frequencies = g->frequencies;
+    p.qg = g->in;
+    p.k_new = g->k_new;
+    p.v_new = g->v_new;
+    p.kv = s->kv_type;
+    p.k = kv->k;
+    p.v = kv->v;
+    p.context = s->o.context;
+    p.splits = g->splits;
+    p.parts = g->parts;
+    p.tickets = g->tickets;
+    p.o = g->o;
+    p.kv_only = kv_only;
+    gpu_norm_qkv(q, &p.shape, &l->attention, x, T, kv_only ? NULL : g->in, g->k_new, g->v_new);
+    gpu_rope_attend(q, &p);
+    if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
+}
+
+/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. soon: what comes next. */
+static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
+                        const gpu_delta *block, gpu_soon soon) {
+    struct gpu_session *g = s->gpu;
+    gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
+    p.router = g->router;
+    p.shared_gate = g->shared_gate;
+    p.routing = g->routing;
+    p.chosen = g->chosen + number;
+    p.h = g->h;
+    p.soon = soon;
+    p.overlap = g->overlap;
+    p.x = x;
+    if (block) p.log = *block;
+    p.log_blocks = block ? 32 : 0;
+    gpu_norm_router(q, &p.shape, &l->moe, x, T, g->router, g->shared_gate, g->h);
+    gpu_run_experts(q, &p);
+}
+
+static gpu_mtp_input gpu_mtp_input_of(const mote_session *s) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_mtp_input p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.norm = m->norm;
+    p.hidden = g->hidden;
+    p.last_hidden = s->last_hidden;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.in = g->mtp_in;
+    p.eps = m->c.eps;
+    return p;
+}
+
+static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
+    q->as = GPU_MTP;
+    q->layer = m->c.layers;
+    gpu_mtp_start(q, &p, T);
+    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
+    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
+    if (logits) {
+        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->lm_head));
+        gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
+    }
+    q->as = GPU_STAGES;
+}
+
+/* Draft number i, from 0 on, as in draft_here; position and the token before it are in gpu_step. */
+static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
+    gpu_sampling choice;
+    memset(&choice, 0, sizeof choice);
+    p.draft = i;
+    p.x = g->mtp_x;
+    p.norm = m->mtp_norm;
+    choice.how = g->greedy;
+    choice.logits = g->draft_logits;
+    choice.T = 1;
+    choice.n = m->draft_head.rows;
+    choice.picks = g->picks;
+    choice.step = g->step;
+    choice.draft = i + 1;
+    q->as = GPU_MTP;
+    q->layer = m->c.layers;
+    gpu_draft_start(q, &p);
+    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, 1, 0);
+    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], 1, g->mtp_x, i - 1, 0);
+    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->draft_head));
+    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
+    gpu_sample(q, GPU_MTP, &choice, gpu_draw);
+    q->as = GPU_STAGES;
+}
+
+/* Chooses the tokens that follow the T rows just computed, and so the next step. */
+static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
+    struct gpu_session *g = s->gpu;
+    gpu_sampling p;
+    memset(&p, 0, sizeof p);
+    p.how = g->how;
+    p.logits = g->logits;
+    p.stride = (size_t)s->m->c.vocab;
+    p.T = T;
+    p.n = sample_vocab(s);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.answer = g->answer;
+    gpu_sample(q, GPU_HEAD, &p, gpu_accept);
+}
+
+/* What is read first behind layer i. */
+static gpu_soon gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
+    const layer *next = &m->layers[i + 1];
+    if (i + 1 == m->c.layers) return gpu_soon_of(q, GPU_HEAD, &m->lm_head);
+    return next->is_attention ? gpu_soon_of(q, GPU_QKV, &next->attention.q_proj)
+                              : gpu_soon_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
+}
+
+/* All launches of a step of T rows. */
+static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    int writes[GPU_MARKED] = {0};
+    gpu_embedding p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.hidden = g->hidden;
+    p.last_hidden = s->kv[m->c.layers].k ? s->last_hidden : NULL;
+    q->layer = -1;
+    gpu_embed(q, &p, T);
+    q->writes = writes;
+    for (int i = 0; i < m->c.layers; i++) {
+        const layer *l = &m->layers[i];
+        q->layer = i;
+        gpu_delta block;
+        if (l->is_attention) gpu_run_attention(s, q, l, &s->kv[i], T, g->x, 0, 0);
+        else block = gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
+        gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block, gpu_after_layer(q, m, i));
+    }
+    q->writes = NULL;
+    q->layer = -1;
+    if (kind == GPU_LAST_LOGITS)
+        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
+    if (s->kv[m->c.layers].k) gpu_run_mtp(s, q, T, kind == GPU_MTP_LOGITS);
+}
+
+/* Captures a step of T rows as a graph, or a cycle: T rows (0: none), what follows them, and `drafts` of what comes then.
+   The stages that q->stages leaves out are not in it. */
+static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind, int drafts) {
+    gpu_queue *q = &s->gpu->q;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    if (!gpu_check(q, cudaStreamBeginCapture(s->gpu->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
+        return NULL;
+    if (T) gpu_run(s, q, T, kind);
+    if (T && drafts >= 0) gpu_run_accept(s, q, T);
+    for (int i = 0; i < drafts; i++) gpu_run_draft(s, q, i);
+    cudaError_t status = cudaStreamEndCapture(s->gpu->stream, &graph);
+    if (gpu_check(q, status, "capturing a step"))
+        gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
+    if (graph) (void)cudaGraphDestroy(graph);
+    return ready;
+}
+
+static int gpu_enter(mote_session *s, mote_error *err) {
+    gpu_check(&s->gpu->q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    return gpu_session_failed(s, err);
+}
+
+static void gpu_launched(struct gpu_session *g, int T, enum gpu_kind kind) {
+    g->rows = T;
+    g->head_done = kind != GPU_NO_LOGITS;
+    g->all_logits = kind >= GPU_ALL_LOGITS;
+    g->logits_row = g->all_logits ? T - 1 : 0;
+    g->logits_here = 0;
+}
+
+/* Queues a captured step. The caller has seen to gpu_step. */
+static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
+    struct gpu_session *g = s->gpu;
+    if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind, -1);
+    if (g->q.status == cudaSuccess)
+        gpu_check(&g->q, cudaGraphLaunch(g->graph[kind][T], g->stream), "launching a step");
+    gpu_launched(g, T, kind);
+}
+
+/* The same for a cycle. */
+static void gpu_launch_cycle(mote_session *s, int T, int drafts) {
+    struct gpu_session *g = s->gpu;
+    cudaGraphExec_t *graph = &g->cycle[T][drafts];
+    if (!*graph) *graph = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a cycle");
+    if (!T) return;
+    g->sequence++;
+    gpu_launched(g, T, GPU_ALL_LOGITS);
+}
+
+/* Waits for all that was queued. */
+static int gpu_finish(mote_session *s, mote_error *err) {
+    gpu_check(&s->gpu->q, cudaStreamSynchronize(s->gpu->stream), "a step");
+    return gpu_session_failed(s, err);
+}
+
+/* The logits of the last row, on the GPU. */
+static const float *gpu_last_logits(mote_session *s) {
+    struct gpu_session *g = s->gpu;
+    const mote_model *m = s->m;
+    if (!g->head_done)
+        gpu_head(&g->q, &m->lm_head, m->norm, g->x + (size_t)(g->rows - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    g->head_done = 1;
+    return g->logits + (size_t)g->logits_row * (size_t)m->c.vocab;
+}
+
+/* Brings s->logits up to date. */
+static int gpu_fetch_logits(mote_session *s, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    if (g->logits_here) return MOTE_OK;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_check(&g->q, cudaMemcpyAsync(s->logits, gpu_last_logits(s), (size_t)s->m->c.vocab * sizeof(float),
+                                     cudaMemcpyDeviceToHost, g->stream), "reading the logits");
+    code = gpu_finish(s, err);
+    g->logits_here = !code;
+    return code;
+}
+
+static void gpu_set_step(mote_session *s, const int32_t *ids, int T) {
+    gpu_step step;
+    memset(&step, 0, sizeof step);
+    step.position = s->count;
+    step.replay = s->kept;
+    step.sequence = s->gpu->sequence;
+    for (int t = 0; t < T; t++) step.ids[t] = ids[t];
+    gpu_put(&s->gpu->q, gpu_put_step_kernel, s->gpu->step, &step);
+}
+
+/* How tokens are to be chosen from now on. */
+static void gpu_set_how(mote_session *s, const gpu_how *how) {
+    struct gpu_session *g = s->gpu;
+    if (!memcmp(how, &g->how_there, sizeof *how)) return;
+    gpu_put(&g->q, gpu_put_how_kernel, g->how, how);
+    g->how_there = *how;
+}
+
+/* forward() on a GPU. last: this row's logits may be asked for. */
+static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
+                       mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    size_t vocab = (size_t)s->m->c.vocab, skip = s->count == 0;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_set_step(s, ids, T);
+    gpu_launch_step(s, T, mtp_logits ? GPU_MTP_LOGITS : logits ? GPU_ALL_LOGITS : last ? GPU_LAST_LOGITS : GPU_NO_LOGITS);
+    if (logits)
+        gpu_check(&g->q, cudaMemcpyAsync(logits, g->logits, (size_t)T * vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                         g->stream), "reading the logits");
+    if (mtp_logits && (size_t)T > skip)
+        gpu_check(&g->q, cudaMemcpyAsync(mtp_logits, g->mtp_logits + skip * vocab,
+                                         ((size_t)T - skip) * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
+                  "reading the MTP logits");
+    return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
+}
+
+/* The ids that the sampler tells, *count of them; the last is -1 where a logit was not a number. */
+static int gpu_hear(mote_session *s, int32_t *ids, int *count, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    for (unsigned i = 1; g->answer->told >> 32 != g->sequence; i++) {
+        if (i % 4096) continue;
+        cudaError_t status = cudaStreamQuery(g->stream);
+        if (status != cudaErrorNotReady && g->answer->told >> 32 != g->sequence)
+            gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
+        if (g->q.status != cudaSuccess) return gpu_session_failed(s, err);
+    }
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    *count = (int)(uint32_t)g->answer->told;
+    for (int i = 0; i < *count; i++) ids[i] = g->answer->ids[i];
+    return MOTE_OK;
+}
+
+/* Queues the choice of the token after the timeline, which begins the next step. */
+static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
+    struct gpu_session *g = s->gpu;
+    gpu_how how;
+    gpu_sampling p;
+    memset(&how, 0, sizeof how);
+    memset(&p, 0, sizeof p);
+    how.temperature = sampling->temperature;
+    how.k = sampling->temperature > 0 ? sampling->top_k : 1;
+    how.top_p = sampling->top_p;
+    how.min_p = sampling->min_p;
+    how.seed = sampling->seed;
+    gpu_set_how(s, &how);
+    p.how = g->how;
+    p.logits = gpu_last_logits(s);
+    p.T = 1;
+    p.n = sample_vocab(s);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.answer = g->answer;
+    p.position = s->count;
+    p.replay = s->kept;
+    g->sequence++;
+    gpu_sample(&g->q, GPU_HEAD, &p, gpu_draw);
+}
+
+/* make_drafts on a GPU, for a host that chooses tokens. */
+static int gpu_make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    int code = gpu_enter(s, err);
+    if (code || !k) return code;
+    gpu_set_step(s, &id, 1);
+    gpu_launch_cycle(s, 0, k);
+    gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
+              "reading drafts");
+    return gpu_finish(s, err);
+}
+
+/* time_pass on a GPU: cycles as they follow each other in an answer, or plain steps. */
+static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
+    enum { TIMES = 4 };
+    mote_sampling greedy;
+    int32_t ids[BLOCK];
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    memset(&greedy, 0, sizeof greedy);
+    for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
+    gpu_choose_next(s, &greedy);
+    double start = 0;
+    for (int i = -1; i <= 2 * TIMES; i++) {                 /* one to capture and warm up, passes, drafts alone */
+        if (i == 0 || i == TIMES || i == 2 * TIMES) {
+            if ((code = gpu_finish(s, err))) break;
+            if (i == TIMES) *pass = (seconds() - start) / TIMES;
+            if (i == 2 * TIMES) *draft = (seconds() - start) / TIMES;
+            start = seconds();
+        }
+        if (i >= TIMES && !k) continue;
+        if (i < TIMES) gpu_set_step(s, ids, k + 1);
+        if (i >= TIMES || i < 0) gpu_launch_cycle(s, 0, k);
+        if (i < TIMES && k) gpu_launch_cycle(s, k + 1, k);
+        if (i < TIMES && !k) gpu_choose_next(s, &greedy);
+        if (i < TIMES && !k) gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+        if (i < TIMES) session_computed(s, k + 1);
+        if (i < TIMES) session_drop(s);
+    }
+    if (!k) *draft = 0;
+    return code;
+}
+
+/* mote_step without the host: chooses a token and runs it. */
+static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    int count, code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_choose_next(s, sampling);
+    gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+    session_computed(s, 1);
+    code = gpu_session_failed(s, err);
+    if (!code) code = gpu_hear(s, id, &count, err);
+    if (!code && *id < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+    if (code) session_drop(s);
+    return code;
+}
+
+static void gpu_session_close(mote_session *s) {
+    struct gpu_session *g = s->gpu;
+    if (!g) return;
+    if (s->owner == getpid() && cudaSetDevice(s->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
+        if (g->stream) (void)cudaStreamSynchronize(g->stream);
+        for (int kind = 0; kind < GPU_KINDS; kind++)
+            for (int T = 1; T <= GPU_ROWS; T++)
+                if (g->graph[kind][T]) (void)cudaGraphExecDestroy(g->graph[kind][T]);
+        for (int T = 0; T <= GPU_ROWS; T++)
+            for (int drafts = 0; drafts < GPU_ROWS; drafts++)
+                if (g->cycle[T][drafts]) (void)cudaGraphExecDestroy(g->cycle[T][drafts]);
+        if (g->stream) (void)cudaStreamDestroy(g->stream);
+        if (s->memory) (void)cudaFree(s->memory);
+        if (s->here) (void)cudaFreeHost(s->here);
+        if (g->answer) (void)cudaFreeHost((void *)g->answer);
+        (void)cudaGetLastError();
+    }
+    s->memory = NULL;
+    s->here = NULL;
+    free(g->launches);
+    free(g->notes);
+    free(g);
+}
+
+/* Rotary frequencies, as in rotary_angles. */
+static void gpu_set_frequencies(mote_session *s) {
+    int half = s->m->c.rotary_dim / 2;
+    float *f = s->s.sorted;                                 /* pinned, and not in use yet */
+    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(s->m->c.theta, (float)(2 * i) / (float)s->m->c.rotary_dim);
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
+                                          s->gpu->stream), "copying the rotary frequencies");
+}
+
+/* Allocates a session's memory and captures the steps that every answer needs. On failure the caller closes it. */
+static int gpu_session_open(mote_session *s, mote_error *err) {
+    size_t bytes = parts_bytes(&s->parts), here = s->here_floats * sizeof(float);
+    struct gpu_session *g = s->gpu;
+    gpu_queue *q = &g->q;
+    uint64_t available = device_available(s->m);
+    if (available && bytes > available)
+        return fail(err, MOTE_ENOMEM,
+                    "a session of %d tokens needs %.2f GB, %.2f GB are free on %s: a context of %d tokens would fit",
+                    s->o.context, (double)bytes * 1e-9, (double)available * 1e-9, s->m->device,
+                    context_that_fits(s->m, &s->o, available, s));
+    q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
+    q->dependent = s->m->gpu_cc >= 90;
+    q->soon = s->m->gpu_cache / GPU_SOON / 128 * 128;
+    q->stages = ~0u;
+    q->as = GPU_STAGES;
+    gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
+    if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->here, here, cudaHostAllocDefault), "pinning memory");
+    if (q->status == cudaSuccess)
+        gpu_check(q, cudaHostAlloc((void **)&g->answer, sizeof *g->answer, cudaHostAllocMapped), "pinning memory");
+    if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
+    if (q->status != cudaSuccess) return gpu_session_failed(s, err);
+    layout_session(s->m, &s->o, s->memory, s->here, s);
+    memset(s->here, 0, here);
+    memset((void *)g->answer, 0, sizeof *g->answer);
+    q->stream = g->stream;
+    g->splits = gpu_attention_splits(q, &s->m->attention, s->kv_type, g->splits);
+    gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
+    gpu_set_frequencies(s);
+    gpu_how greedy;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.k = 1;
+    gpu_put(q, gpu_put_how_kernel, g->greedy, &greedy);
+    for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++)
+        g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
+    if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);
+    return gpu_finish(s, err);
+}

@@ -1,0 +1,134 @@
+/* diagnose/diagnose.c: the API's calls that measure and test; without a GPU they say so. */
+
+/* What a measurement asks for makes sense. */
+static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
+    if (m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
+        m->depth > s->o.context - m->rows)
+        return fail(err, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context", BLOCK);
+    if (!m->drafts) return MOTE_OK;
+    if (m->drafts < 0 || m->rows != m->drafts + 1 || m->stages)
+        return fail(err, MOTE_EINVAL, "mote_measure: 1 to %d drafts need one row more, and all stages", BLOCK - 1);
+    if (!speculates(s)) return fail(err, MOTE_EUNSUPPORTED, "mote_measure: there is no MTP layer to draft");
+    for (int i = 0; i < m->drafts; i++)
+        if (!(m->accept[i] >= 0 && m->accept[i] <= 1)) return fail(err, MOTE_EINVAL, "mote_measure: a rate is not in 0..1");
+    if (!(m->overlap >= 0 && m->overlap <= 1)) return fail(err, MOTE_EINVAL, "mote_measure: the overlap is not in 0..1");
+    return MOTE_OK;
+}
+
+int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
+    mote_measurement *m = measurement;
+    int invalid = session_enter(session, m != NULL, "mote_measure: needs a session and a measurement", error);
+    if (!invalid) invalid = check_measurement(session, m, error);
+    if (invalid) return invalid;
+#ifdef __CUDACC__
+    if (session->gpu) {
+        const mote_launch *launches;
+        size_t count, counted = 0;
+        int code = mote_launches(session, m->rows, &launches, &count, error);
+        for (size_t i = 0; !code && i < count; i++)
+            for (int stage = 0; stage < GPU_STAGES; stage++)
+                counted += !strcmp(launches[i].stage, gpu_stage_names[stage]) && (!m->stages || m->stages >> stage & 1);
+        m->launches = (int)counted;
+        if (!code) code = session_reset(session, error);
+        if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, error);
+        int cleared = session_reset(session, code ? NULL : error);
+        return code ? code : cleared;
+    }
+#endif
+    return fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
+}
+
+int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error) {
+    if (!model || !bytes_per_second)
+        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model and a place for the speed");
+#ifdef __CUDACC__
+    const size_t enough = (size_t)1 << 30;                  /* far more than any second-level cache */
+    if (model->gpu >= 0 && model->arena) {
+        uint32_t *out = NULL;
+        char *more = NULL;
+        size_t bytes = model->arena_size < enough ? enough : model->arena_size;
+        cudaError_t status = cudaSetDevice(model->gpu);
+        if (status == cudaSuccess) status = cudaMalloc((void **)&out, sizeof *out);
+        if (status == cudaSuccess && model->arena_size < enough) status = cudaMalloc((void **)&more, bytes);
+        if (status == cudaSuccess && more) status = cudaMemset(more, 1, bytes);
+        if (status == cudaSuccess)
+            status = read_speed(model, more ? more : model->arena, bytes, out, bytes_per_second);
+        (void)cudaFree(out);
+        (void)cudaFree(more);
+        return status == cudaSuccess ? MOTE_OK : gpu_fail(error, status, "measuring the read speed");
+    }
+#endif
+    (void)model;
+    (void)bytes_per_second;
+    return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the weights of the model are not on a GPU");
+}
+
+int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
+    int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
+    if (invalid) return invalid;
+    if (rows < 1 || rows > BLOCK) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", BLOCK);
+#ifdef __CUDACC__
+    struct gpu_session *g = session->gpu;
+    enum { NAME = 96 };
+    if (g) {
+        size_t room = (size_t)session->m->c.layers * 8 + 32;
+        int code = gpu_enter(session, error);
+        if (code) return code;
+        if (!g->notes) g->notes = (gpu_note *)malloc(room * sizeof *g->notes);
+        if (!g->launches) g->launches = (mote_launch *)malloc(room * (sizeof *g->launches + NAME));
+        if (!g->notes || !g->launches) return fail_memory(error);
+        g->q.notes = g->notes;
+        g->q.note_count = 0;
+        g->q.note_capacity = (int)room;
+        cudaGraphExec_t graph = gpu_capture(session, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS, -1);
+        g->q.notes = NULL;
+        if (graph) (void)cudaGraphExecDestroy(graph);
+        char *names = (char *)(g->launches + room);
+        for (int i = 0; i < g->q.note_count && g->q.status == cudaSuccess; i++)
+            gpu_check(&g->q, describe_launch(&g->notes[i], rows, names + (size_t)i * NAME, NAME, &g->launches[i]),
+                      "describing the launches");
+        code = gpu_session_failed(session, error);
+        if (code) return code;
+        *launches = g->launches;
+        *count = (size_t)g->q.note_count;
+        return MOTE_OK;
+    }
+#endif
+    (void)session;
+    (void)launches;
+    (void)count;
+    return fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
+}
+
+int mote_selftest(const char *device, int sms,
+                  void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                  int *failed, mote_error *error) {
+    mote_error failure;
+    mote_callbacks silent;
+    memset(&silent, 0, sizeof silent);
+    if (!row || !failed || sms < 0)
+        return fail(error, MOTE_EINVAL, "mote_selftest: needs a row function, a place for the result, and sms >= 0");
+    if (!error) error = &failure;
+    mote_model *m = model_new(device ? device : "cuda", 0, &silent, error);
+    if (!m) return error->code;
+    int code = m->gpu < 0 ? fail(error, MOTE_EDEVICE, "the selftest needs a GPU to compare with the CPU") : MOTE_OK;
+    mote_close(m);
+#ifdef __CUDACC__
+    selftest t;
+    memset(&t, 0, sizeof t);
+    t.row = row;
+    t.user = user;
+    t.device = device ? device : "cuda";
+    t.sms = sms;
+    t.code = code;
+    t.err = error;
+    if (!t.code) try_model(&t, "tiny:fp8", 60);
+    if (!t.code) try_model(&t, "tiny:bf16", 12);
+    if (!t.code) try_model(&t, "small:fp8", 4);
+    if (!t.code) try_model(&t, "small:bf16", 0);
+    code = t.code;
+    if (!code) *failed = t.failed;
+#endif
+    (void)user;
+    return code;
+}

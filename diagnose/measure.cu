@@ -1,0 +1,281 @@
+/* diagnose/measure.cu: times steps on a GPU and describes their launches.
+
+   What a step costs, on the GPU's own clock, and what really ran. A step cut down to some stages computes nothing of use,
+   but touches the same memory in the same order; so the timeline is empty before and after. */
+
+static uint64_t matrix_bytes(const matrix *w) {
+    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
+    if (w->type == DTYPE_FP8)
+        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
+    return n;
+}
+
+/* Bytes that the stages of one layer read in a step of T rows with `chosen` distinct experts and `length` tokens of KV. */
+static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, int chosen, int length) {
+    const config *c = &s->m->c;
+    const deltanet_weights *d = &l->deltanet;
+    const attention_weights *a = &l->attention;
+    const moe_weights *e = &l->moe;
+    uint64_t n = 0;
+    if (!l->is_attention) {
+        if (stages & MOTE_STAGE_IN_PROJ)
+            n += matrix_bytes(&d->in_proj_qkv) + matrix_bytes(&d->in_proj_z) + matrix_bytes(&d->in_proj_b) +
+                 matrix_bytes(&d->in_proj_a);
+        if (stages & MOTE_STAGE_DELTA) n += 2 * (uint64_t)(c->value_heads * c->value_dim * c->key_dim) * sizeof(float);
+        if (stages & MOTE_STAGE_OUT_PROJ) n += matrix_bytes(&d->out_proj);
+    } else {
+        if (stages & MOTE_STAGE_QKV) n += matrix_bytes(&a->q_proj) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
+        if (stages & MOTE_STAGE_ATTEND)
+            n += 2 * (uint64_t)length * (uint64_t)(c->kv_heads * c->head_dim) * kv_size(s->kv_type);
+        if (stages & MOTE_STAGE_O_PROJ) n += matrix_bytes(&a->o_proj);
+    }
+    if (stages & MOTE_STAGE_ROUTER)
+        n += matrix_bytes(&e->router) + matrix_bytes(&e->shared_expert_gate) + matrix_bytes(&e->gate_proj[c->experts]) +
+             matrix_bytes(&e->up_proj[c->experts]);
+    if (stages & MOTE_STAGE_UP) n += (uint64_t)chosen * (matrix_bytes(&e->gate_proj[0]) + matrix_bytes(&e->up_proj[0]));
+    if (stages & MOTE_STAGE_DOWN)
+        n += (uint64_t)chosen * matrix_bytes(&e->down_proj[0]) + matrix_bytes(&e->down_proj[c->experts]);
+    return n;
+}
+
+static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
+    const mote_model *m = s->m;
+    uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
+    for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
+    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone */
+        n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&m->mtp.attention.k_proj) + matrix_bytes(&m->mtp.attention.v_proj);
+    return n;
+}
+
+/* Bytes read to make one draft. */
+static uint64_t draft_bytes(const mote_session *s, int length) {
+    const mote_model *m = s->m;
+    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_ALL, m->c.top_k, length) +
+           matrix_bytes(&m->draft_head);
+}
+
+/* The ids of step number i. */
+static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
+    for (int t = 0; t < T; t++) {
+        uint64_t random = ((uint64_t)i * GPU_ROWS + (uint64_t)t + 1) * 6364136223846793005u + 1442695040888963407u;
+        ids[t] = (int32_t)((random >> 33) % (uint64_t)s->m->c.vocab);
+    }
+}
+
+/* Moves the pretended timeline to where step number i begins. */
+static void measure_place(mote_session *s, const mote_measurement *m, int i) {
+    int room = s->o.context - m->rows - m->depth;
+    s->count = m->depth + (room > 0 ? i * m->rows % (room + 1) : 0);
+    s->logged = s->kept = i ? m->rows : 0;
+}
+
+static int by_seconds(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Puts the session where step number i begins. A cycle goes on where the last one ended, as long as there is room. */
+static void measure_begin(mote_session *s, const mote_measurement *m, int i, int is_cycle) {
+    int32_t ids[GPU_ROWS];
+    int span = (s->o.context - m->depth) / m->rows - 1;
+    if (is_cycle && i % (span > 1 ? span : 1)) return;
+    measure_place(s, m, is_cycle ? 0 : i);
+    measure_ids(s, i, m->rows, ids);
+    gpu_set_step(s, ids, m->rows);
+    s->spec.next = ids[0];
+    s->spec.drafts = m->drafts;
+}
+
+/* Queues m->steps steps between events, after some to warm up, and writes each one's seconds, in ascending order. */
+static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, int is_cycle,
+                           double *seconds_of) {
+    gpu_queue *q = &s->gpu->q;
+    cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
+    if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
+    for (int i = 0; i < 2 * m->steps; i++) gpu_check(q, cudaEventCreate(&event[i]), "timing");
+    for (int i = -8; i < m->steps && q->status == cudaSuccess; i++) {
+        measure_begin(s, m, i + 8, is_cycle);
+        if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
+        gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
+        if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
+    }
+    gpu_check(q, cudaStreamSynchronize(q->stream), "timing");
+    for (int i = 0; i < m->steps; i++) {
+        float ms = 0;
+        if (q->status == cudaSuccess) gpu_check(q, cudaEventElapsedTime(&ms, event[2 * i], event[2 * i + 1]), "timing");
+        seconds_of[i] = ms * 1e-3;
+    }
+    for (int i = 0; i < 2 * m->steps; i++)
+        if (event[i]) (void)cudaEventDestroy(event[i]);
+    free(event);
+    qsort(seconds_of, (size_t)m->steps, sizeof *seconds_of, by_seconds);
+}
+
+/* The same for a step of T rows (0: none) and `drafts` as in gpu_capture, which it captures. */
+static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
+    enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
+    cudaGraphExec_t graph = gpu_capture(s, T, kind, drafts);
+    if (graph) measure_events(s, m, graph, T && drafts >= 0, seconds_of);
+    if (graph) (void)cudaGraphExecDestroy(graph);
+}
+
+/* Seconds of a step as a caller of mote_step (one row), of forward (several) or of run_pass (a cycle) sees it. */
+static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
+    int32_t ids[GPU_ROWS];
+    double start = 0;
+    uint64_t tokens = 0;
+    for (int i = -4; i < m->steps; i++) {
+        int code = MOTE_OK, n = 1;
+        if (i == 0) {
+            if (gpu_finish(s, err)) return 0;
+            start = seconds();
+        }
+        if (m->drafts) {
+            measure_begin(s, m, i + 4, 1);
+            code = pass_on_gpu(s, NULL, m->drafts, &n, err);
+            if (!code) session_keep(s, n);
+        } else {
+            measure_place(s, m, i + 4);
+            measure_ids(s, i + 4, m->rows, ids);
+            if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
+            else code = forward(s, ids, m->rows, 1, NULL, NULL, err);
+            if (!code && m->rows > 1) code = gpu_finish(s, err);
+        }
+        if (code) return 0;
+        if (i >= 0) tokens += (uint64_t)n;
+    }
+    if (gpu_finish(s, err)) return 0;
+    m->tokens = (double)tokens / m->steps;
+    return (seconds() - start) / m->steps;
+}
+
+/* Random tokens, and drafts accepted at m's rates; or as ever. */
+static void measure_simulate(mote_session *s, const mote_measurement *m) {
+    gpu_how how, greedy;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.k = 1;
+    how = greedy;
+    if (m) {
+        how.simulate = 1;
+        for (int i = 0; i < BLOCK - 1; i++) how.accept[i] = (float)m->accept[i];
+    }
+    s->gpu->overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
+    gpu_set_how(s, &how);
+    gpu_put(&s->gpu->q, gpu_put_how_kernel, s->gpu->greedy, &how);
+}
+
+static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    unsigned stages = m->stages ? m->stages : (unsigned)MOTE_STAGE_ALL;
+    double *of = (double *)malloc((size_t)m->steps * sizeof *of);
+    int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
+    int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);
+    m->tokens = 1;
+    m->verify = m->choose = m->draft = 0;
+    if (!code) {
+        g->q.stages = stages;
+        if (m->drafts) {
+            measure_graph(s, m, 0, m->drafts, of);
+            m->draft = of[m->steps / 2];
+            measure_graph(s, m, m->rows, -1, of);
+            m->verify = of[m->steps / 2];
+        }
+        measure_graph(s, m, m->rows, m->drafts ? m->drafts : -1, of);
+        g->q.stages = ~0u;
+        code = gpu_session_failed(s, err);
+    }
+    if (!code) code = session_read(s, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
+    if (!code) {
+        m->fastest = of[0];
+        m->median = of[m->steps / 2];
+        m->slowest = of[m->steps - 1];
+        if (m->drafts) m->choose = m->median - m->verify - m->draft;
+        m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
+        if (m->drafts) m->bytes += (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
+        m->wall = stages == MOTE_STAGE_ALL ? measure_wall(s, m, err) : 0;
+        code = gpu_session_failed(s, err);
+    }
+    free(of);
+    free(chosen);
+    return code;
+}
+
+/* With what is simulated in place. The graphs captured for it are of no other use. */
+static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
+    cudaGraphExec_t *graph = &s->gpu->cycle[m->rows][m->drafts], kept = *graph;
+    *graph = NULL;
+    measure_simulate(s, m);
+    int code = measure_step(s, m, err);
+    measure_simulate(s, NULL);
+    if (*graph) (void)cudaGraphExecDestroy(*graph);
+    *graph = kept;
+    s->spec.next = -1;
+    s->spec.drafts = 0;
+    return code;
+}
+
+/* Reads n * 16 bytes, four loads of a thread in flight. */
+static __global__ void gpu_read(const uint4 *from, size_t n, uint32_t *out) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, all = (size_t)gridDim.x * blockDim.x;
+    uint32_t mixed = 0;
+    for (; i + 3 * all < n; i += 4 * all)
+        for (int j = 0; j < 4; j++) {
+            uint4 v = __ldcs(from + i + j * all);
+            mixed ^= v.x ^ v.y ^ v.z ^ v.w;
+        }
+    if (mixed == 0x9e3779b9u) *out = mixed;
+}
+
+/* The best of a few passes over `bytes` of memory. */
+static cudaError_t read_speed(const mote_model *m, const void *from, size_t bytes, uint32_t *out, double *best) {
+    cudaEvent_t begin = NULL, end = NULL;
+    cudaError_t status = cudaEventCreate(&begin);
+    if (status == cudaSuccess) status = cudaEventCreate(&end);
+    *best = 0;
+    for (int i = 0; i < 8 && status == cudaSuccess; i++) {
+        float ms = 0;
+        status = cudaEventRecord(begin);
+        gpu_read<<<(unsigned)m->gpu_sms * 8, GPU_THREADS>>>((const uint4 *)from, bytes / 16, out);
+        if (status == cudaSuccess) status = cudaGetLastError();
+        if (status == cudaSuccess) status = cudaEventRecord(end);
+        if (status == cudaSuccess) status = cudaEventSynchronize(end);
+        if (status == cudaSuccess) status = cudaEventElapsedTime(&ms, begin, end);
+        if (ms > 0 && (double)bytes / ms * 1e3 > *best) *best = (double)bytes / ms * 1e3;
+    }
+    if (begin) (void)cudaEventDestroy(begin);
+    if (end) (void)cudaEventDestroy(end);
+    return status;
+}
+
+/* The kernel's name as the driver knows it, "gpu_project<gpu_norm_rows, 1>", in to. */
+static void kernel_name(const void *kernel, char *to, size_t size) {
+    const char *mangled = "?";
+    int failed = -1;
+    if (cudaFuncGetName(&mangled, kernel) != cudaSuccess) (void)cudaGetLastError();
+    char *name = abi::__cxa_demangle(mangled, NULL, NULL, &failed);
+    const char *text = failed ? mangled : name, *end = strchr(text, '(');
+    if (!strncmp(text, "void ", 5)) text += 5;
+    snprintf(to, size, "%.*s", end ? (int)(end - text) : (int)strlen(text), text);
+    free(name);
+}
+
+static cudaError_t describe_launch(const gpu_note *n, int rows, char *name, size_t size, mote_launch *l) {
+    cudaFuncAttributes about;
+    cudaError_t status = cudaFuncGetAttributes(&about, n->kernel);
+    if (status != cudaSuccess) return status;
+    kernel_name(n->kernel, name, size);
+    l->stage = gpu_stage_names[n->stage];
+    l->kernel = name;
+    l->format = n->format;
+    l->rows = rows;
+    l->layer = n->layer;
+    l->arch = about.binaryVersion;
+    l->grid[0] = (int)n->grid.x;
+    l->grid[1] = (int)n->grid.y;
+    l->grid[2] = 1;
+    l->block = GPU_THREADS;
+    l->registers = about.numRegs;
+    l->shared_bytes = (int)(about.sharedSizeBytes + n->shared);
+    l->stack_bytes = (int)about.localSizeBytes;
+    return cudaSuccess;
+}

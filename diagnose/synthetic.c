@@ -1,0 +1,214 @@
+/* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
+
+/* Made-up weights, for measuring and testing. Each is a function of its number in its item and of the item's place in the
+   arena: integers, and one product of exact floats, so that a GPU and the CPU make the same bits. */
+
+/* Random bits, for element i of the item with this seed. */
+BOTH uint32_t made_bits(uint32_t seed, uint32_t i) {
+    uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* -510..510, the sum of four bytes: a bell of standard deviation 148 */
+BOTH int32_t made_bell(uint32_t seed, uint32_t i) {
+    uint32_t x = made_bits(seed, i);
+    return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
+}
+
+BOTH float made_float(uint32_t seed, uint32_t i, made_floats f) {
+    return (float)(f.low + (int32_t)(made_bits(seed, i) & f.mask)) * f.unit;
+}
+
+/* Standard deviation 0.02 */
+BOTH uint16_t made_bf16(uint32_t seed, uint32_t i) {
+    uint32_t bits;
+    float f = (float)made_bell(seed, i) * 0x1.1bcp-13f;
+    memcpy(&bits, &f, 4);
+    return (uint16_t)((bits + 0x8000) >> 16);
+}
+
+/* A whole number up to 448, rounded to what E4M3 has. */
+BOTH uint8_t made_fp8(uint32_t seed, uint32_t i) {
+    uint32_t bits;
+    int32_t bell = made_bell(seed, i);
+    float f = (float)bell;
+    memcpy(&bits, &f, 4);
+    int32_t code = (int32_t)(((bits & 0x7fffffff) + 0x80000) >> 20) - (120 << 3);      /* below 0 only for 0 */
+    code = code < 0 ? 0 : code;
+    code = code < 0x7e ? code : 0x7e;
+    return (uint8_t)((uint32_t)code | bits >> 31 << 7);
+}
+
+/* Elements begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. */
+BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
+    uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
+    made_floats f = item->made;
+    if (item->to_float)
+        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
+    else if (item->type == TYPE_FP8)
+        for (uint32_t i = begin; i < end; i += step) ((uint8_t *)to)[i] = made_fp8(seed, i);
+    else
+        for (uint32_t i = begin; i < end; i += step) ((uint16_t *)(void *)to)[i] = made_bf16(seed, i);
+}
+
+enum { MADE_PIECE = 1 << 16 };                                 /* elements */
+
+typedef struct made_job { const load_item *item; char *to; uint32_t elements; } made_job;
+
+SIMD static void made_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
+    made_range(item, to, begin, end, 1);
+}
+
+static void made_body(void *context, int begin, int end, int thread) {
+    const made_job *job = (const made_job *)context;
+    uint32_t from = (uint32_t)begin * MADE_PIECE, upto = (uint32_t)end * MADE_PIECE;
+    (void)thread;
+    made_piece(job->item, job->to, from, upto < job->elements ? upto : job->elements);
+}
+
+#ifdef __CUDACC__
+static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t elements) {
+    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, elements, gridDim.x * blockDim.x);
+}
+
+static int make_gpu_item(const mote_model *m, const load_item *item, mote_error *err) {
+    uint32_t n = (uint32_t)item_elements(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
+    gpu_make<<<blocks < most ? blocks : most, GPU_THREADS>>>(*item, m->arena + item->at, n);
+    cudaError_t status = cudaGetLastError();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
+}
+#endif
+
+static int make_item(const mote_model *m, pool *threads, const load_item *item, mote_error *err) {
+    made_job job;
+#ifdef __CUDACC__
+    if (m->gpu >= 0) return make_gpu_item(m, item, err);
+#endif
+    (void)err;
+    size_t held = item_held(item);
+    job.item = item;
+    job.to = m->arena + item->at;
+    job.elements = (uint32_t)item_elements(item);
+    memset(job.to + held, 0, item_room(item) - held);
+    parallel(threads, (int)((job.elements + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
+    return MOTE_OK;
+}
+
+static int processors(void);
+
+/* Fills the arena of a made-up checkpoint. */
+static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items;
+    int code = arena_open(b, err);
+    pool *threads = code ? NULL : pool_open(b->m->gpu < 0 ? processors() : 1);
+    if (!code && !threads) code = fail(err, MOTE_ENOMEM, "the system gives no threads to make weights");
+    for (size_t i = 0; i < n && !code; i++) {
+        if (cancelled(callbacks)) code = fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+        else code = make_item(b->m, threads, &items[i], err);
+        if (!code && i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
+    }
+    pool_close(threads);
+#ifdef __CUDACC__
+    if (!code && b->m->gpu >= 0) {
+        cudaError_t status = cudaDeviceSynchronize();
+        if (status != cudaSuccess) code = gpu_fail(err, status, "making weights");
+    }
+    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
+#endif
+    if (!code) report(callbacks, "making weights", 1);
+    return code;
+}
+
+/* Shapes to make models of. All have full attention in every fourth layer and rotate a quarter of a head. */
+typedef struct preset {
+    const char *name;
+    int layers, hidden, vocab, context;
+    int heads, kv_heads, head_dim, key_heads, value_heads, delta_dim;
+    int experts, top_k, expert_size;           /* the shared expert is as large */
+} preset;
+
+static const preset presets[] = {
+    {"qwen3.5-35b-a3b", 40, 2048, 248320, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
+    {"qwen3.5-122b-a10b", 48, 3072, 248320, 262144, 32, 2, 256, 16, 64, 128, 256, 8, 1024},
+    {"small", 4, 2048, 2048, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
+    {"tiny", 4, 256, 1024, 32768, 4, 2, 64, 2, 4, 32, 8, 2, 128}};
+
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+static int preset_config(const preset *p, config *c, mote_error *err) {
+    c->layers = p->layers;
+    c->hidden = p->hidden;
+    c->vocab = p->vocab;
+    c->context_max = p->context;
+    c->mtp_layers = 1;
+    c->heads = p->heads;
+    c->kv_heads = p->kv_heads;
+    c->head_dim = p->head_dim;
+    c->rotary_dim = p->head_dim / 4;
+    c->key_heads = p->key_heads;
+    c->value_heads = p->value_heads;
+    c->key_dim = c->value_dim = p->delta_dim;
+    c->taps = 4;
+    c->experts = p->experts;
+    c->top_k = p->top_k;
+    c->expert_size = c->shared_size = p->expert_size;
+    c->fp8_rows = c->fp8_cols = 128;
+    c->eps = 1e-6f;
+    c->theta = 1e7f;
+    c->eos = -1;
+    c->is_attention = (unsigned char *)calloc((size_t)c->layers, 1);
+    if (!c->is_attention) return fail_memory(err);
+    for (int i = 3; i < c->layers; i += 4) c->is_attention[i] = 1;
+    return MOTE_OK;
+}
+
+/* "small:bf16" -> the preset, and in *made the type of its large matrices. NULL: not known. */
+static const preset *preset_find(const char *name, int *made) {
+    size_t n = strcspn(name, ":");
+    *made = !name[n] || !strcmp(name + n, ":fp8") ? TYPE_FP8 : !strcmp(name + n, ":bf16") ? TYPE_BF16 : 0;
+    for (int i = 0; i < PRESETS && *made; i++)
+        if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) return &presets[i];
+    return NULL;
+}
+
+static int preset_unknown(const char *name, mote_error *err) {
+    char known[200];
+    size_t n = 0;
+    for (int i = 0; i < PRESETS; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", presets[i].name);
+    return fail(err, MOTE_EINVAL, "no synthetic model \"%.60s\": there are %s, each with :fp8 (default) or :bf16", name,
+                known);
+}
+
+int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
+    mote_options o;
+    checkpoint files;
+    binder b;
+    mote_error failure;
+    int made;
+    memset(&o, 0, sizeof o);
+    memset(&files, 0, sizeof files);
+    memset(&b, 0, sizeof b);
+    if (options) o = *options;
+    if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
+        o.draft_rows < 0)
+        return fail(error, MOTE_EINVAL,
+                    "mote_open_synthetic: needs a name, a place for the model, no text, and draft_rows of 0 or more");
+    const preset *p = preset_find(name, &made);
+    if (!p) return preset_unknown(name, error);
+    if (!error) error = &failure;
+    mote_model *m = model_new(o.device, 0, &o.callbacks, error);
+    if (!m) return error->code;
+    if (o.draft_rows) m->draft_rows = o.draft_rows;
+    files.dir = name;
+    int code = preset_config(p, &m->c, error);
+    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), &made, sizeof made);   /* the weights are made of these */
+    if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
+    buf_free(&b.items);
+    if (code) mote_close(m);
+    else *model = m;
+    return code;
+}

@@ -1,0 +1,137 @@
+/* layers/attention_any.cu: attend_any: heads of any shape, by plain loops. */
+
+/* to[head_dim] = norm and rotation of x; one warp. The same operations as attend_norm_rotate. */
+__device__ __forceinline__ void attend_head(const gpu_attention *p, const float *x, const float *norm, const float *cs,
+                                            float *to) {
+    int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
+    float sum = 0, factor;
+    for (int i = 2 * lane; i < d; i += 64) {
+        sum = fmaf(x[i], x[i], sum);
+        if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
+    }
+    factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / (float)d, p->shape.eps));
+    for (int i = lane; i < half; i += 32) {
+        float a = x[i] * factor * (1.0f + norm[i]), b = x[half + i] * factor * (1.0f + norm[half + i]);
+        to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
+        to[half + i] = fmaf(b, cs[i], a * cs[half + i]);
+    }
+    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * (1.0f + norm[i]);
+    __syncwarp();
+}
+
+/* Appends the new rows that are this block's. q: room for a head. */
+template <bool FP8>
+__device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs,
+                                              float *q) {
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int t = 0; t < p->T; t++) {
+        if (!attend_owns(p, s, s->first + t)) continue;
+        size_t from = ((size_t)t * p->shape.kv_heads + blockIdx.x) * d;
+        size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
+        if (warp == 0) {
+            attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->k, to + i, q[i]);
+            __syncwarp();
+        } else if (warp == 1) {
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->v, to + i, p->v_new[from + i]);
+        }
+    }
+    __syncthreads();
+}
+
+/* Adds a chunk to m, l and o of a row that sees positions up to `sees`. */
+template <bool FP8>
+__device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q,
+                                             float *weights, float *o, float *m, float *l) {
+    int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
+    int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
+    size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
+    for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
+        float sum = 0;
+        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(p->k, base + j * stride + i), sum);
+        sum = warp_sum(sum);
+        if (lane == 0) weights[j] = sum;
+    }
+    __syncthreads();
+    float top = *m, sum = 0;
+    for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
+    float shift = top == -INFINITY ? 0 : top, fade = attend_exp2(*m - shift);
+    for (int j = 0; j < count; j++) sum += attend_exp2(weights[j] - shift);
+    *m = top;
+    *l = fmaf(*l, fade, sum);
+    for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+        float value = o[i] * fade;
+        for (int j = 0; j < count; j++)
+            value = fmaf(attend_exp2(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
+        o[i] = value;
+    }
+    __syncthreads();
+}
+
+/* o = o / l * sigmoid(gate). */
+__device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int row, int column, float l, float o) {
+    int group = p->group, d = p->shape.head_dim;
+    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+    p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
+}
+
+/* Puts the parts of `units` blocks together. */
+__device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int rows, int units) {
+    int d = p->shape.head_dim;
+    for (int item = threadIdx.x; item < rows * d; item += GPU_THREADS) {
+        int row = item / d, column = item % d;
+        float top = -INFINITY, l = 0, o = 0;
+        for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
+        for (int i = 0; i < units; i++) {
+            float2 ml = __ldcg(attend_part_ml(p, rows, i, row, 0));
+            float weight = ml.x == -INFINITY ? 0 : attend_exp2(ml.x - top);
+            l = fmaf(weight, ml.y, l);
+            o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
+        }
+        attend_finish_any(p, row, column, l, o);
+    }
+}
+
+/* Blocks (kv head, split), or (kv head) with kv_only. */
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ gpu_attention p) {
+    extern __shared__ __align__(16) char memory[];
+    __shared__ float weights[ATTEND_CHUNK];
+    __shared__ int last;
+    int d = p.shape.head_dim, group = p.group, rows = p.T * group;
+    float *q = (float *)memory, *o = q + d, *cs = o + d;
+    gpu_trigger();
+    attend_span s = attend_span_of(&p);
+    int unit = blockIdx.y, units = max(1, min(s.chunks, p.splits));
+    if (unit >= units) return;
+    for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
+        int t = j / (p.shape.rotary_dim / 2);
+        int i = j % (p.shape.rotary_dim / 2);
+        attend_angle(&p, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
+    }
+    __syncthreads();
+    gpu_wait();
+    attend_append<FP8>(&p, &s, cs, q);
+    if (p.kv_only) return;
+    for (int row = 0; row < rows; row++) {
+        int t = row / group, sees = min(s.first + t, s.end - 1);
+        float m = -INFINITY, l = 0;
+        size_t head = (size_t)t * p.shape.heads + blockIdx.x * group + row % group;
+        if (threadIdx.x < 32) attend_head(&p, p.qg + head * 2 * d, p.q_norm, cs + t * p.shape.rotary_dim, q);
+        __syncthreads();
+        for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+            q[i] *= 1.44269504f / sqrtf((float)d);
+            o[i] = 0;
+        }
+        __syncthreads();
+        for (int chunk = unit; chunk * ATTEND_CHUNK <= sees; chunk += p.splits)
+            attend_chunk<FP8>(&p, chunk, sees, q, weights, o, &m, &l);
+        for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
+            if (units == 1) attend_finish_any(&p, row, i, l, o[i]);
+            else *attend_part_o(&p, rows, unit, row, i) = o[i];
+        }
+        if (units > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, unit, row, 0) = make_float2(m, l);
+        __syncthreads();
+    }
+    if (units > 1 && attend_is_last(&p.tickets[blockIdx.x * ATTEND_CLUSTER], units, &last))
+        attend_combine_any(&p, rows, units);
+}

@@ -1,0 +1,639 @@
+/* layers/attention_fast.cu: attend_fast: heads of 256 with 64 rotated dimensions, on the tensor cores. */
+
+/* x and y as two terms each, in pairs: BF16 or F16. */
+template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float y, uint32_t *high, uint32_t *low) {
+    if (FP8) {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*high) : "f"(y), "f"(x));
+        float dx = x - attend_f16_low(*high), dy = y - attend_f16_low(*high >> 16);
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*low) : "f"(dy), "f"(dx));
+    } else {
+        *high = bf16_pair(x, y);
+        *low = bf16_pair(x - bf16_low(*high), y - bf16_high(*high));
+    }
+}
+
+/* A lane's A operand: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
+template <int HALVES> struct __align__(8 * HALVES) attend_a {
+    uint32_t r[2 * HALVES];
+};
+
+template <bool FP8, int HALVES>
+__device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &a, uint32_t b0, uint32_t b1) {
+    uint32_t a1 = HALVES > 1 ? a.r[1] : 0, a3 = HALVES > 1 ? a.r[2 * HALVES - 1] : 0;
+    if (FP8)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Query rows come in tiles of 16, the A rows of mma; of 8 rows (a single token row of the first model) only one half is
+   there, and half as much is read from shared memory. ROOM: rows that warps look after, 32 at a time. */
+template <int ROWS> struct attend_sizes {
+    enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, ROOM = ROWS < 32 ? 32 : ROWS };
+};
+
+/* Shared memory of a block. o takes the place of the queries when they are no longer needed. */
+template <bool FP8, int ROWS> struct attend_shared {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    union {
+        attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A operands of the scores: high, low */
+        float o[ROWS][ATTEND_STRIDE];
+    };
+    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A operands of the values: weights, by 16 positions */
+    uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the cache holds them */
+    float cs[GPU_ROWS][64];
+    float top[ROOM][GPU_WARPS];                              /* largest score of a warp's positions; at the end sums */
+    float2 ml[ROOM];
+    int sees[ROWS];                                          /* the last position that a row sees */
+    int last;
+};
+
+static_assert(sizeof(attend_shared<false, 64>) <= GPU_SHARED, "shared memory of attend_fast");
+
+/* A block's rows of a chunk, on their way to the B operands. */
+template <bool FP8> struct attend_rows {
+    uint4 k[FP8 ? 4 : 8];
+    uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
+};
+
+/* threadIdx.x, read anew: what is computed from it need not stay in registers from chunk to chunk. */
+__device__ __forceinline__ int attend_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+/* Loads what is in the cache from before this step: `old` positions. Registers for later ones get some old row, or zero
+   where the chunk has none: what is not seen has weight 0. */
+template <bool FP8>
+__device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+    int thread = attend_thread(), lane = thread % 32;
+    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
+    const uint4 *row = (const uint4 *)((const char *)p->k + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
+                                                                (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
+    bool some = chunk * ATTEND_CHUNK < old;
+#pragma unroll
+    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = some ? row[4 * j] : make_uint4(0, 0, 0, 0);
+}
+
+template <bool FP8>
+__device__ __forceinline__ void attend_load_v(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+    int thread = attend_thread(), lane = thread % 32, most = old - 1 - chunk * ATTEND_CHUNK;
+    int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
+    const char *base = (const char *)p->v + (size_t)chunk * ATTEND_CHUNK * stride +
+                       (blockIdx.x * ATTEND_DIM + thread / 32 * 32 + lane / 4 * 4) * (FP8 ? 1 : 2);
+#pragma unroll
+    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
+        int offset = min(j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2, most);
+        const char *row = base + (int64_t)offset * stride;
+        if (FP8) {
+            r->v[j / 4][j % 4][0] = most >= 0 ? *(const uint32_t *)row : 0;
+        } else {
+            uint2 two = most >= 0 ? *(const uint2 *)row : make_uint2(0, 0);
+            r->v[j / 4][j % 4][0] = two.x;
+            r->v[j / 4][j % 4][FP8 ? 0 : 1] = two.y;
+        }
+    }
+}
+
+/* The new rows among a chunk's, from shared memory. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
+                                             attend_rows<FP8> *r) {
+    int lane = threadIdx.x % 32, at = chunk * ATTEND_CHUNK + threadIdx.x / 32 * 8 + lane / 4;
+    if (at < s->first || at >= s->end) return;
+#pragma unroll
+    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->fresh[0][at - s->first][lane % 4 + 4 * j];
+}
+
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
+                                             attend_rows<FP8> *r) {
+    int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in units of 4 dimensions */
+#pragma unroll
+    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
+        int at = chunk * ATTEND_CHUNK + j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2;
+        if (at < s->first || at >= s->end) continue;
+        const uint32_t *row = (const uint32_t *)sh->fresh[1][at - s->first] + column * (FP8 ? 1 : 2);
+        r->v[j / 4][j % 4][0] = row[0];
+        r->v[j / 4][j % 4][FP8 ? 0 : 1] = row[FP8 ? 0 : 1];
+    }
+}
+
+/* The token row of a query row, without a division. */
+__device__ __forceinline__ int attend_token(const gpu_attention *p, int row) {
+    return (row >= p->group) + (row >= 2 * p->group) + (row >= 3 * p->group);
+}
+
+/* Which head of qg and o a query row is. */
+__device__ __forceinline__ size_t attend_head_of(const gpu_attention *p, int row) {
+    int t = attend_token(p, row);
+    return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->group + row - t * p->group);
+}
+
+/* A head in registers: a lane has elements 2 lane + 64 j and the one behind it. */
+typedef struct attend_vector { float2 x[ATTEND_DIM / 64]; } attend_vector;
+
+__device__ __forceinline__ void attend_load_vector(attend_vector *v, const float *from) {
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
+}
+
+/* The sum of a head's squares on this lane. */
+__device__ __forceinline__ float attend_squares(const attend_vector *v) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
+    return sum;
+}
+
+/* Norm, given the sum of all squares, then rotation of the first 64, element i with i + 32: a lane's other half is on
+   lane ^ 16. */
+__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, float squares,
+                                                   const attend_vector *norm, const float *cs) {
+    const int lane = threadIdx.x % 32;
+    const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 64; j++) {
+        v->x[j].x = v->x[j].x * factor * (1.0f + norm->x[j].x);
+        v->x[j].y = v->x[j].y * factor * (1.0f + norm->x[j].y);
+    }
+    float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
+    float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
+    if (lane < 16) other = make_float2(-other.x, -other.y);
+    v->x[0].x = fmaf(v->x[0].x, cosine.x, other.x * sine.x);
+    v->x[0].y = fmaf(v->x[0].y, cosine.y, other.y * sine.y);
+}
+
+/* Puts a query row where the scores' A operands lie, times the scale of the scores and log2(e), for exp2. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
+    enum { PIECE = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* PIECE: elements in 16 bytes of the cache */
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < ATTEND_DIM / 64; j++) {
+        int e = 2 * lane + 64 * j, step = e / (4 * PIECE) * (PIECE / 4) + e % PIECE / 4, i = e / PIECE % 4;
+        int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
+        attend_terms<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
+                          &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
+    }
+}
+
+/* Everything that comes before the chunks: queries, new rows of k and v. Of those, warps 0-3 have a row of k each, warps
+   4-7 of v, if the chunk is this block's (mine). */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
+                                               const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->group;
+    const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
+    attend_vector v = {}, next = {}, fresh = {};
+    if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
+    if (mine) attend_load_vector(&fresh, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
+    float squares = attend_squares(&v), of_fresh = attend_squares(&fresh);
+#pragma unroll
+    for (int i = 16; i; i /= 2) {                            /* of a query and of the new row side by side */
+        squares += __shfl_xor_sync(~0u, squares, i);
+        of_fresh += __shfl_xor_sync(~0u, of_fresh, i);
+    }
+    if (mine && !which) attend_norm_rotate(p, &fresh, of_fresh, k_norm, sh->cs[t]);
+    if (mine) {
+        size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
+#pragma unroll
+        for (int j = 0; j < ATTEND_DIM / 64; j++) {
+            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, fresh.x[j]);
+            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j]);
+        }
+    }
+#pragma unroll 1
+    for (int row = warp; row < rows; row += GPU_WARPS) {
+        bool more = ROWS > GPU_WARPS && row + GPU_WARPS < rows;
+        if (more) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * 2 * ATTEND_DIM);
+        attend_norm_rotate(p, &v, squares, q_norm, sh->cs[attend_token(p, row)]);
+        attend_put_query<FP8, ROWS>(sh, row, &v);
+        if (!more) break;
+        v = next;
+        squares = warp_sum(attend_squares(&v));
+    }
+}
+
+/* What a lane keeps from chunk to chunk. */
+template <int ROWS> struct attend_state {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    float m[ROOM / 32];                                      /* of rows lane, lane + 32; in all warps alike */
+    float l[TILES][HALVES];                                  /* of rows g, g+8 of a tile, the lane's own positions */
+    float o[TILES][4][4];                                    /* [n]: dimensions 8i + n, 8i + 4 + n of the warp's */
+};
+
+/* Scores of the warp's 8 positions: c[tile] = q . k. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
+                                              float (*c)[4]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int tile = 0; tile < attend_sizes<ROWS>::TILES; tile++) {
+        if (tile >= tiles) break;
+#pragma unroll
+        for (int step = 0; step < ATTEND_DIM / 16; step++) {
+            const uint4 &four = r->k[FP8 ? step / 4 : step / 2 % (FP8 ? 4 : 8)];
+            uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
+            uint32_t b0 = FP8 ? attend_f16_pair(codes) : step % 2 ? four.z : four.x;
+            uint32_t b1 = FP8 ? attend_f16_pair(codes >> 16) : step % 2 ? four.w : four.y;
+            attend_mma<FP8>(c[tile], sh->q[tile][0][step][lane], b0, b1);
+            attend_mma<FP8>(c[tile], sh->q[tile][1][step][lane], b0, b1);
+        }
+    }
+}
+
+/* o += weights times values, for the warp's 32 dimensions. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
+                                              attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES };
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
+        uint32_t b[4][2];                                    /* [dimension][B operand] */
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
+            if (FP8) {
+                uint32_t low = __byte_perm(one[0], two[0], 0x5140), high = __byte_perm(one[0], two[0], 0x7362);
+                b[0][half] = attend_f16_pair(low);
+                b[1][half] = attend_f16_pair(low >> 16);
+                b[2][half] = attend_f16_pair(high);
+                b[3][half] = attend_f16_pair(high >> 16);
+            } else {
+                b[0][half] = __byte_perm(one[0], two[0], 0x5410);
+                b[1][half] = __byte_perm(one[0], two[0], 0x7632);
+                b[2][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x5410);
+                b[3][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x7632);
+            }
+        }
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            if (tile >= tiles) break;
+            attend_a<attend_sizes<ROWS>::HALVES> high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                attend_mma<FP8>(state->o[tile][n], high, b[n][0], b[n][1]);
+                attend_mma<FP8>(state->o[tile][n], low, b[n][0], b[n][1]);
+            }
+        }
+    }
+}
+
+/* The largest score of each row, over the warp's positions, after masking what the row does not see. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float (*c)[4]) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            int row = tile * 16 + half * 8 + lane / 4, sees = sh->sees[row];
+            if (at > sees) c[tile][2 * half] = -INFINITY;
+            if (at + 1 > sees) c[tile][2 * half + 1] = -INFINITY;
+            float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            if (lane % 4 == 0) sh->top[row][warp] = top;
+        }
+    }
+}
+
+/* New maxima; weights of the warp's positions into shared memory; sums and o rescaled. FP8: weights times 2^14, so that
+   small ones keep their bits in F16; l and o both carry it. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, const float (*c)[4],
+                                               attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    const float unit = FP8 ? 16384.0f : 1.0f;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float bases[ROOM / 32], fades[ROOM / 32];
+#pragma unroll
+    for (int k = 0; k < ROOM / 32; k++) {
+        const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
+        float4 a = tops[0], b = tops[1];
+        float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+        m = fmaxf(m, state->m[k]);
+        bases[k] = m == -INFINITY ? 0 : m;
+        fades[k] = attend_exp2(state->m[k] - bases[k]);
+        state->m[k] = m;
+    }
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+        uint32_t high[HALVES], low[HALVES];
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row */
+            float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
+            float x = attend_exp2(c[tile][2 * half] - base) * unit, y = attend_exp2(c[tile][2 * half + 1] - base) * unit;
+            state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
+            attend_terms<FP8>(x, y, &high[half], &low[half]);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                state->o[tile][n][2 * half] *= fade;
+                state->o[tile][n][2 * half + 1] *= fade;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            sh->p[tile][0][warp / 2][lane].r[warp % 2 * HALVES + half] = high[half];
+            sh->p[tile][1][warp / 2][lane].r[warp % 2 * HALVES + half] = low[half];
+        }
+    }
+}
+
+/* The block's part into shared memory: ml and o of each row. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, int tiles,
+                                                const attend_state<ROWS> *state) {
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads();                                         /* q and top are no longer read */
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        if (tile >= tiles) break;
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) {
+            int row = tile * 16 + half * 8 + lane / 4;
+            float l = state->l[tile][half];
+            l += __shfl_xor_sync(~0u, l, 1);
+            l += __shfl_xor_sync(~0u, l, 2);
+            if (lane % 4 == 0) sh->top[row][warp] = l;
+            float4 *o = (float4 *)&sh->o[row][warp * 32 + lane % 4 * 8];
+            o[0] = make_float4(state->o[tile][0][2 * half], state->o[tile][1][2 * half], state->o[tile][2][2 * half],
+                               state->o[tile][3][2 * half]);
+            o[1] = make_float4(state->o[tile][0][2 * half + 1], state->o[tile][1][2 * half + 1],
+                               state->o[tile][2][2 * half + 1], state->o[tile][3][2 * half + 1]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < ROOM / 32; k++)
+        if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
+    __syncthreads();
+    if (threadIdx.x < ROWS) {
+        float sum = 0;
+        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[threadIdx.x][w];
+        sh->ml[threadIdx.x].y = sum;
+    }
+    __syncthreads();
+}
+
+/* One row of several parts put together: m, l and 4 dimensions of o. */
+typedef struct attend_part { float m, l; float4 o; } attend_part;
+
+/* Adds up to eight more parts, `count` of them. Any order of loads, one order of sums. */
+__device__ __forceinline__ void attend_join(attend_part *to, int count, const float2 *ml, const float4 *o) {
+    float top = to->m;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) top = fmaxf(top, ml[i].x);
+    float base = top == -INFINITY ? 0 : top, fade = attend_exp2(to->m - base);
+    to->m = top;
+    to->l *= fade;
+    to->o = make_float4(to->o.x * fade, to->o.y * fade, to->o.z * fade, to->o.w * fade);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float weight = i < count ? attend_exp2(ml[i].x - base) : 0;
+        to->l = fmaf(weight, ml[i].y, to->l);
+        to->o.x = fmaf(weight, o[i].x, to->o.x);
+        to->o.y = fmaf(weight, o[i].y, to->o.y);
+        to->o.z = fmaf(weight, o[i].z, to->o.z);
+        to->o.w = fmaf(weight, o[i].w, to->o.w);
+    }
+}
+
+/* The gates of 4 dimensions of a row. */
+__device__ __forceinline__ float4 attend_gate(const gpu_attention *p, int row, int column) {
+    return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
+}
+
+/* o = o / l * sigmoid(gate) for 4 dimensions of a row; a row that saw nothing is 0. */
+__device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part,
+                                              float4 gate) {
+    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l);
+    *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
+        make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
+                    part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
+}
+
+/* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is
+   what the last step puts together: a cluster, or a single block. */
+__device__ __forceinline__ float *attend_part_o(const gpu_attention *p, int rows, int unit, int row, int column) {
+    return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
+}
+
+__device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int rows, int unit, int row, int slice) {
+    float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
+    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
+}
+
+/* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote before
+   is visible to loads that pass the first-level cache by. */
+__device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int before;
+        asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
+        *last = before == count - 1;
+        if (*last) *ticket = 0;
+    }
+    __syncthreads();
+    return *last;
+}
+
+/* What a block does when the parts are put together. */
+typedef struct attend_place {
+    int unit, units;             /* its cluster (a block without clusters) of those that have work */
+    int ranks;                   /* blocks of its cluster that have work */
+    int slice, slices;           /* which dimensions it puts together, by 32: without clusters all of them */
+} attend_place;
+
+/* A cluster stays whole if one of its splits has work. */
+__device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, int chunks) {
+    attend_place at;
+#if __CUDA_ARCH__ >= 900
+    at.unit = blockIdx.y / ATTEND_CLUSTER;
+    at.units = max(1, min((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p->splits / ATTEND_CLUSTER));
+    at.ranks = max(1, min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER));
+    at.slice = blockIdx.y % ATTEND_CLUSTER;
+    at.slices = 1;
+#else
+    at.unit = blockIdx.y;
+    at.units = max(1, min(chunks, p->splits));
+    at.ranks = 1;
+    at.slice = 0;
+    at.slices = ATTEND_CLUSTER;
+#endif
+    return at;
+}
+
+/* What the blocks of a cluster left in shared memory for each other before they arrived is there after the wait. */
+__device__ __forceinline__ void attend_cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+/* The same after reading: all loads are complete, for their values have been used. */
+__device__ __forceinline__ void attend_cluster_leave() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void attend_cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+/* The parts of a cluster: what its blocks have of a row. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS> *sh, int ranks, int row, int column) {
+    attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+    float2 ml[ATTEND_CLUSTER] = {};
+    float4 o[ATTEND_CLUSTER] = {};
+#pragma unroll
+    for (int i = 0; i < ATTEND_CLUSTER; i++) {
+#if __CUDA_ARCH__ >= 900
+        if (i >= ranks) continue;
+        ml[i] = *(const float2 *)__cluster_map_shared_rank(&sh->ml[row], i);
+        o[i] = *(const float4 *)__cluster_map_shared_rank(&sh->o[row][column], i);
+#else
+        ml[i] = sh->ml[row];
+        o[i] = *(const float4 *)&sh->o[row][column];
+#endif
+    }
+    attend_join(&part, ranks, ml, o);
+    return part;
+}
+
+/* The parts of all units, eight at a time. */
+__device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p, int units, int row, int column) {
+    attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
+    const int rows = p->T * p->group;
+#pragma unroll 1
+    for (int base = 0; base < units; base += 8) {
+        float2 ml[8];
+        float4 o[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int unit = min(base + i, units - 1);
+            ml[i] = __ldcg(attend_part_ml(p, rows, unit, row, column / 32));
+            o[i] = __ldcg((const float4 *)attend_part_o(p, rows, unit, row, column));
+        }
+        attend_join(&part, units - base, ml, o);
+    }
+    return part;
+}
+
+/* Puts the parts of all blocks together: see above. A thread has four dimensions of every 32nd row of a slice. */
+template <bool FP8, int ROWS>
+__device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, ROWS> *sh,
+                                               const attend_place *place) {
+    const int rows = p->T * p->group, first = threadIdx.x / 8, slice = place->slice, units = place->units;
+    const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
+    float4 gate = first < rows ? attend_gate(p, first, column) : make_float4(0, 0, 0, 0);
+    attend_cluster_wait();
+#pragma unroll 1
+    for (int c = column; c < end; c += 32)
+#pragma unroll 1
+        for (int row = first; row < rows; row += GPU_THREADS / 8) {
+            attend_part part = attend_join_cluster<FP8, ROWS>(sh, place->ranks, row, c);
+            if (units == 1) {
+                if (c > column || row > first) gate = attend_gate(p, row, c);
+                attend_finish(p, row, c, &part, gate);
+            } else {
+                *(float4 *)attend_part_o(p, rows, place->unit, row, c) = part.o;
+                if (threadIdx.x % 8 == 0) *attend_part_ml(p, rows, place->unit, row, c / 32) = make_float2(part.m, part.l);
+            }
+        }
+    attend_cluster_leave();
+    if (units > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, units, &sh->last)) {
+#pragma unroll 1
+        for (int c = column; c < end; c += 32)
+#pragma unroll 1
+            for (int row = first; row < rows; row += GPU_THREADS / 8) {
+                attend_part part = attend_join_units(p, units, row, c);
+                if (c > column || row > first) gate = attend_gate(p, row, c);
+                attend_finish(p, row, c, &part, gate);
+            }
+    }
+    attend_cluster_wait();                                   /* the others may still read this block's shared memory */
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ATTEND_CLUSTERS __cluster_dims__(1, ATTEND_CLUSTER, 1)
+#else
+#define ATTEND_CLUSTERS
+#endif
+
+/* Blocks (kv head, split). FP8: type of the cache; ROWS: as many query rows as T rows can need. */
+template <bool FP8, int ROWS>
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= 32 ? 2 : 1)
+attend_fast(const __grid_constant__ gpu_attention p) {
+    extern __shared__ __align__(16) char memory[];
+    enum { TILES = attend_sizes<ROWS>::TILES };
+    attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
+    attend_rows<FP8> r;
+    attend_state<ROWS> state;
+    attend_vector q_norm, k_norm = {};
+    gpu_trigger();
+    const float frequency = p.frequencies[threadIdx.x % 32];
+    attend_load_vector(&q_norm, p.q_norm);
+    const attend_span s = attend_span_of(&p);
+    const int t = threadIdx.x / 32 % GPU_ROWS;
+    const int tiles = TILES == 1 ? 1 : (p.T * p.group + 15) / 16;
+    if (attend_place_of(&p, s.chunks).unit >= attend_place_of(&p, s.chunks).units) return;
+    int chunk = blockIdx.y, old = max(0, min(s.first, s.end));
+    attend_load_k<FP8>(&p, old, chunk, &r);
+    attend_load_v<FP8>(&p, old, chunk, &r);
+    const bool mine = t < p.T && attend_owns(&p, &s, s.first + t);
+    if (mine) attend_load_vector(&k_norm, p.k_norm);
+    if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
+    if (threadIdx.x < ROWS) sh->sees[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
+    __syncthreads();
+    gpu_wait();
+    attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, mine, sh);
+    __syncthreads();
+    if ((chunk + 1) * ATTEND_CHUNK > s.first) {
+        attend_new_k<FP8, ROWS>(sh, &s, chunk, &r);
+        attend_new_v<FP8, ROWS>(sh, &s, chunk, &r);
+    }
+    memset(&state, 0, sizeof state);
+#pragma unroll
+    for (int k = 0; k < attend_sizes<ROWS>::ROOM / 32; k++) state.m[k] = -INFINITY;
+#pragma unroll 1
+    for (; chunk < s.chunks; chunk += p.splits) {
+        float c[TILES][4];
+        int next = chunk + p.splits;
+        memset(c, 0, sizeof c);
+        attend_scores<FP8, ROWS>(sh, &r, tiles, c);
+        if (next < s.chunks) {
+            attend_load_k<FP8>(&p, old, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
+        }
+        attend_tops<FP8, ROWS>(sh, chunk, tiles, c);
+        __syncthreads();
+        attend_weights<FP8, ROWS>(sh, tiles, c, &state);
+        __syncthreads();
+        attend_values<FP8, ROWS>(sh, &r, tiles, &state);
+        if (next < s.chunks) {
+            attend_load_v<FP8>(&p, old, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS>(sh, &s, next, &r);
+        }
+    }
+    attend_put_part<FP8, ROWS>(sh, tiles, &state);
+    attend_cluster_arrive();
+    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: not kept in registers meanwhile */
+    attend_combine<FP8, ROWS>(&p, sh, &place);
+}

@@ -1,0 +1,93 @@
+/* layers/attention_launch.cu: the launches of an attention layer: which kernel, how many splits. */
+
+static int gpu_attention_is_fast(const attention_shape *s) {
+    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+}
+
+/* Shared memory of attend_any; a shape that needs more than GPU_SHARED cannot run. */
+static size_t gpu_attention_shared(const attention_shape *s) {
+    return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
+}
+
+/* Splits of the context, at most: about two blocks for each multiprocessor, whole clusters. */
+static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
+    int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
+    return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
+}
+
+/* Floats of scratch for parts. */
+static size_t gpu_attention_parts(const attention_shape *s, int splits) {
+    return (size_t)splits * GPU_ROWS * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+}
+
+/* Ints of scratch for tickets, zero at first. */
+static size_t gpu_attention_tickets(const attention_shape *s) {
+    return (size_t)s->kv_heads * ATTEND_CLUSTER;
+}
+
+typedef void (*attend_kernel)(gpu_attention);
+
+/* The kernel for T rows, and its shared memory. */
+template <bool FP8, int ROWS> static attend_kernel gpu_attend_fast(size_t *shared) {
+    *shared = sizeof(attend_shared<FP8, ROWS>);
+    return attend_fast<FP8, ROWS>;
+}
+
+template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
+    int rows = T * (s->heads / s->kv_heads);
+    *shared = gpu_attention_shared(s);
+    if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
+    if (rows <= 8) return gpu_attend_fast<FP8, 8>(shared);
+    if (rows <= 16) return gpu_attend_fast<FP8, 16>(shared);
+    return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
+}
+
+/* As many splits as run at once, of at most `most`: a multiprocessor that has no neighbours left cannot take a cluster, and
+   a single cluster that comes when the others are done doubles the time. An eighth less than an empty GPU would take, for
+   the kernels before and behind this one need room, too (H100: 26 clusters; with 28 attention takes 1.3 times as long at
+   131,072 tokens, with 30 1.7 times). */
+static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
+    size_t shared;
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared)
+                                           : gpu_attend_kernel<false>(s, GPU_ROWS, &shared);
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute cluster = {};
+    int clusters = 0;
+    if (!q->dependent || !gpu_attention_is_fast(s)) return most;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
+    cluster.val.clusterDim.y = ATTEND_CLUSTER;
+    c.gridDim = dim3((unsigned)s->kv_heads, (unsigned)most);
+    c.blockDim = dim3(GPU_THREADS);
+    c.dynamicSmemBytes = shared;
+    c.attrs = &cluster;
+    c.numAttrs = 1;
+    gpu_allow_shared(q, (const void *)kernel, shared, "occupancy");
+    gpu_check(q, cudaOccupancyMaxActiveClusters(&clusters, kernel, &c), "occupancy");
+    int splits = clusters * 7 / 8 / s->kv_heads * ATTEND_CLUSTER;
+    return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
+}
+
+template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_attention *p) {
+    size_t shared;
+    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, p->T, &shared);
+    int splits = p->kv_only ? 1 : p->splits;
+    if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
+    gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
+}
+
+/* norm_qkv on the GPU; without qg it leaves out the queries. */
+static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
+                         float *qg, float *k, float *v) {
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
+    if (qg) gpu_add_segment(&p, &w->q_proj, qg);
+    gpu_add_segment(&p, &w->k_proj, k);
+    gpu_add_segment(&p, &w->v_proj, v);
+    gpu_launch_projection(q, GPU_QKV, &p);
+}
+
+/* rope_attend on the GPU. */
+static void gpu_rope_attend(gpu_queue *q, const gpu_attention *p) {
+    if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
+    else gpu_rope_attend_as<false>(q, p);
+}

@@ -1,0 +1,227 @@
+/* layers/deltanet.c: the stages of a Gated DeltaNet layer: the definition. Knows matrices and threads, no session.
+
+   Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
+   the memory fade, then corrects what it holds for the token's key, then reads with the query:
+
+       S = exp(g) S                     the decay comes first, so that the correction below is against the faded memory
+       u = beta (v - S k)               what the memory should have said for k, minus what it says: the delta
+       S = S + u k^T                    written along k
+       o = S q                          read after the write, so that a token sees itself
+
+   S is laid out [value_dim][key_dim]: row j of S belongs to element j of v, u and o and is independent of all others, so
+   one row stays in registers or first-level cache for the whole block of tokens.
+
+   Speculation asks for a block of rows of which only some are kept, and S cannot be cut back. So a block of up to BLOCK
+   rows leaves S as it was before the block and logs what each row did to it (decay, k, u); the next block first repeats
+   the kept part of the log, by the same operations in the same order, hence with the same bits. S is read and written
+   once a block. Longer blocks, of a prompt, are kept whole: they write S directly. */
+
+enum {
+    BLOCK = 4,                   /* most rows of a block that can be taken back */
+    MAX_KEY_DIM = 512            /* of a DeltaNet head: a row of S fits a small array */
+};
+
+typedef struct deltanet_shape {
+    int hidden, key_heads, value_heads, key_dim, value_dim, taps;   /* taps of conv1d */
+    float eps;
+} deltanet_shape;
+
+typedef struct deltanet_weights {
+    const float *input_norm;                                        /* [hidden] */
+    matrix in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, out_proj;
+    const float *conv1d;                                            /* [channels][taps], the last tap is the present */
+    const float *A_log, *dt_bias;                                   /* [value_heads] */
+    const float *norm;                                              /* [value_dim] */
+} deltanet_weights;
+
+/* Pointers into the session's state. channels = 2 key_heads key_dim + value_heads value_dim. */
+typedef struct deltanet_state {  /* one piece of memory, in this order */
+    float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
+    float *window;               /* [taps - 1][channels] raw conv inputs before the logged block, oldest first */
+    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block, right behind the window */
+    float *log_k;                /* [BLOCK][key_heads][key_dim] */
+    float *log_u;                /* [BLOCK][value_heads][value_dim] */
+    float *log_decay;            /* [BLOCK][value_heads] */
+} deltanet_state;
+
+typedef struct deltanet_job {
+    const deltanet_shape *shape;
+    const deltanet_weights *w;
+    deltanet_state state;
+    int T;                       /* rows of this block */
+    int replay;                  /* rows of the logged block that were kept */
+    const float *raw;            /* [T][channels] in_proj_qkv of the block */
+    float *conv;                 /* [T][channels] q | k | v after conv1d, SiLU and normalisation */
+    const float *b, *a;          /* [T][value_heads] */
+    float *decay, *beta;         /* [T][value_heads] */
+    float *o;                    /* [T][value_heads][value_dim] */
+    const float *z;              /* the same shape */
+} deltanet_job;
+
+static int deltanet_channels(const deltanet_shape *s) {
+    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
+}
+
+/* norm_in_proj: u = rms(x)(1 + input_norm); qkv, z, b, a = the four projections of u. */
+static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
+                               float *u, float *qkv, float *z, float *b, float *a) {
+    projection job;
+    memset(&job, 0, sizeof job);
+    rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
+    job.count = 4;
+    job.w[0] = &w->in_proj_qkv;
+    job.w[1] = &w->in_proj_z;
+    job.w[2] = &w->in_proj_b;
+    job.w[3] = &w->in_proj_a;
+    job.y[0] = qkv;
+    job.y[1] = z;
+    job.y[2] = b;
+    job.y[3] = a;
+    job.x = u;
+    job.T = T;
+    project(p, &job);
+}
+
+/* The raw conv inputs of `taps - 1` tokens before the block: the window, moved on by the kept rows of the logged block. */
+static void deltanet_advance_window(const deltanet_job *job) {
+    int channels = deltanet_channels(job->shape), keep = job->shape->taps - 1, replay = job->replay;
+    size_t row = (size_t)channels * sizeof(float);
+    float *window = job->state.window;
+    int from_log = replay < keep ? replay : keep;
+    memmove(window, window + (size_t)from_log * (size_t)channels, (size_t)(keep - from_log) * row);
+    memcpy(window + (size_t)(keep - from_log) * (size_t)channels,
+           job->state.log_raw + (size_t)(replay - from_log) * (size_t)channels, (size_t)from_log * row);
+}
+
+/* After the block: log its raw rows if it is short enough to be taken back, else move the window on past it. */
+static void deltanet_keep_raw(const deltanet_job *job) {
+    int channels = deltanet_channels(job->shape), keep = job->shape->taps - 1;
+    size_t row = (size_t)channels * sizeof(float);
+    if (job->T <= BLOCK) {
+        memcpy(job->state.log_raw, job->raw, (size_t)job->T * row);
+        return;
+    }
+    int from_block = job->T < keep ? job->T : keep;
+    memmove(job->state.window, job->state.window + (size_t)from_block * (size_t)channels,
+            (size_t)(keep - from_block) * row);
+    memcpy(job->state.window + (size_t)(keep - from_block) * (size_t)channels,
+           job->raw + (size_t)(job->T - from_block) * (size_t)channels, (size_t)from_block * row);
+}
+
+/* conv[t][c] = SiLU(sum over taps j of conv1d[c][j] * raw[t - taps + 1 + j][c]) for `n` channels from `first`. */
+static void deltanet_conv(const deltanet_job *job, int t, int first, int n) {
+    int channels = deltanet_channels(job->shape), taps = job->shape->taps;
+    float *out = job->conv + (size_t)t * (size_t)channels;
+    for (int c = first; c < first + n; c++) {
+        float sum = 0;
+        for (int j = 0; j < taps; j++) {
+            int at = t - taps + 1 + j;
+            const float *row = at < 0 ? job->state.window + (size_t)(at + taps - 1) * (size_t)channels
+                                      : job->raw + (size_t)at * (size_t)channels;
+            sum += job->w->conv1d[(size_t)c * (size_t)taps + (size_t)j] * row[c];
+        }
+        out[c] = silu(sum);
+    }
+}
+
+/* x = x / sqrt(sum(x^2) + 1e-6) * factor: sum, not mean, and no weight. */
+static void l2_norm(float *x, int n, float factor) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    float f = factor / (float)sqrt(sum + 1e-6);
+    for (int i = 0; i < n; i++) x[i] *= f;
+}
+
+/* Items 0..key_heads-1: q and k of a key head; then v, decay and beta of each value head. */
+static void deltanet_conv_heads(void *context, int begin, int end, int thread) {
+    const deltanet_job *job = (const deltanet_job *)context;
+    const deltanet_shape *s = job->shape;
+    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim;
+    (void)thread;
+    for (int item = begin; item < end; item++)
+        for (int t = 0; t < job->T; t++) {
+            float *row = job->conv + (size_t)t * (size_t)channels;
+            if (item < s->key_heads) {
+                int q = item * s->key_dim, k = keys + q;
+                deltanet_conv(job, t, q, s->key_dim);
+                deltanet_conv(job, t, k, s->key_dim);
+                l2_norm(row + q, s->key_dim, 1.0f / sqrtf((float)s->key_dim));
+                l2_norm(row + k, s->key_dim, 1.0f);
+            } else {
+                int h = item - s->key_heads, at = t * s->value_heads + h;
+                deltanet_conv(job, t, 2 * keys + h * s->value_dim, s->value_dim);
+                job->decay[at] = expf(-expf(job->w->A_log[h]) * softplus(job->a[at] + job->w->dt_bias[h]));
+                job->beta[at] = sigmoid(job->b[at]);
+            }
+        }
+}
+
+/* S = decay S, then S = S + u k^T, for one row of S. Two loops, so that replay and first run round alike. */
+INLINE void delta_decay(float *row, int n, float decay) {
+    for (int i = 0; i < n; i++) row[i] *= decay;
+}
+
+INLINE void delta_write(float *row, int n, float u, const float *k) {
+    for (int i = 0; i < n; i++) row[i] += u * k[i];
+}
+
+/* The delta rule for rows of S, items (value head h, element j): all tokens of the block, one after the other. */
+SIMD static void deltanet_delta_rows(void *context, int begin, int end, int thread) {
+    const deltanet_job *job = (const deltanet_job *)context;
+    const deltanet_shape *s = job->shape;
+    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, n = s->key_dim, logged = job->T <= BLOCK;
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        int h = item / s->value_dim, j = item % s->value_dim, key_head = h / (s->value_heads / s->key_heads);
+        float *row = job->state.S + (size_t)item * (size_t)n, copy[MAX_KEY_DIM];
+        for (int t = 0; t < job->replay; t++) {
+            delta_decay(row, n, job->state.log_decay[t * s->value_heads + h]);
+            delta_write(row, n, job->state.log_u[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item],
+                        job->state.log_k + (size_t)(t * s->key_heads + key_head) * (size_t)n);
+        }
+        if (logged) row = (float *)memcpy(copy, row, (size_t)n * sizeof(float));
+        for (int t = 0; t < job->T; t++) {
+            const float *q = job->conv + (size_t)t * (size_t)channels + (size_t)(key_head * n), *k = q + keys;
+            float v = job->conv[(size_t)t * (size_t)channels + (size_t)(2 * keys + h * s->value_dim + j)];
+            int at = t * s->value_heads + h;
+            delta_decay(row, n, job->decay[at]);
+            float u = job->beta[at] * (v - dot(row, k, n));
+            delta_write(row, n, u, k);
+            job->o[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item] = dot(row, q, n);
+            if (logged) job->state.log_u[(size_t)t * (size_t)(s->value_heads * s->value_dim) + (size_t)item] = u;
+        }
+    }
+}
+
+/* conv_delta: conv1d + SiLU, l2 norms, gates, replay of the kept rows, delta rule. Fills job->o and the log. */
+static void stage_conv_delta(pool *p, deltanet_job *job) {
+    const deltanet_shape *s = job->shape;
+    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim;
+    deltanet_advance_window(job);
+    parallel(p, s->key_heads + s->value_heads, deltanet_conv_heads, job);
+    parallel(p, s->value_heads * s->value_dim, deltanet_delta_rows, job);
+    deltanet_keep_raw(job);
+    if (job->T > BLOCK) return;
+    memcpy(job->state.log_decay, job->decay, (size_t)(job->T * s->value_heads) * sizeof(float));
+    for (int t = 0; t < job->T; t++)
+        memcpy(job->state.log_k + (size_t)t * (size_t)keys, job->conv + (size_t)t * (size_t)channels + (size_t)keys,
+               (size_t)keys * sizeof(float));
+}
+
+/* o = rms(o) * norm * SiLU(z), for each head of each row. */
+static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
+    const deltanet_job *job = (const deltanet_job *)context;
+    int n = job->shape->value_dim;
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        float *o = job->o + (size_t)item * (size_t)n, factor = rms_factor(o, n, job->shape->eps);
+        const float *z = job->z + (size_t)item * (size_t)n;
+        for (int i = 0; i < n; i++) o[i] = o[i] * factor * job->w->norm[i] * silu(z[i]);
+    }
+}
+
+/* gated_norm_out: x += out_proj (gated norm of o). */
+static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
+    parallel(p, job->T * job->shape->value_heads, deltanet_gate_heads, job);
+    linear(p, &job->w->out_proj, job->o, x, job->T, 1);
+}

@@ -1,0 +1,7 @@
+/* layers/head.c: stage head: the definition.
+
+   logits[t] = lm_head h[t], where h = rms(x)(1 + norm). h itself is what the MTP layer takes in. */
+
+static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, float *logits) {
+    linear(p, lm_head, h, logits, T, 0);
+}

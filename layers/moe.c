@@ -1,0 +1,167 @@
+/* layers/moe.c: the stages of a mixture of experts: the definition. Knows matrices and threads, no session.
+
+   A router scores all experts for a row; the best top_k run, weighted by the softmax of their scores; the shared expert
+   runs for every row, weighted by a sigmoid gate of its own. Rows of a block often choose the same experts, so the work
+   is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
+   entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
+
+typedef struct moe_shape {
+    int hidden, experts, top_k, expert_size, shared_size;
+    float eps;
+} moe_shape;
+
+typedef struct moe_weights {
+    const float *norm;                                      /* [hidden] */
+    matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
+    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert */
+} moe_weights;
+
+typedef struct moe_job {
+    const moe_shape *shape;
+    const moe_weights *w;
+    int T;
+    float *u;                    /* [T][hidden] */
+    float *router;               /* [T][experts] logits */
+    float *shared_gate;          /* [T] logits */
+    int32_t *choice;             /* [T][top_k] experts of a row, ascending */
+    float *weight;               /* [T][top_k] */
+    int count;                   /* distinct experts, the shared one included */
+    int32_t *list;               /* [experts + 1] which */
+    int32_t *first;              /* [experts + 2] their first use; first[count] = all uses */
+    int32_t *use_row;            /* [T (top_k + 1)] row of a use */
+    float *use_weight;           /* the same shape */
+    float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
+    float *x;                    /* [T][hidden] residual */
+} moe_job;
+
+static int moe_width(const moe_shape *s) {
+    return s->expert_size > s->shared_size ? s->expert_size : s->shared_size;
+}
+
+/* The top_k best of a row's logits (the lower index first among equals), ascending by index, and softmax over them, which
+   equals softmax over all experts renormalised to the chosen. */
+static void moe_choose(const float *logits, int experts, int top_k, int32_t *choice, float *weight) {
+    int n = 0;
+    for (int e = 0; e < experts; e++) {
+        int at = n < top_k ? n : top_k;
+        while (at > 0 && logits[e] > logits[choice[at - 1]]) at--;
+        if (at == top_k) continue;
+        if (n < top_k) n++;
+        memmove(choice + at + 1, choice + at, (size_t)(n - 1 - at) * sizeof *choice);
+        choice[at] = e;
+    }
+    float best = logits[choice[0]], sum = 0;
+    for (int i = 1; i < top_k; i++)
+        for (int at = i; at > 0 && choice[at] < choice[at - 1]; at--) {
+            int32_t other = choice[at];
+            choice[at] = choice[at - 1];
+            choice[at - 1] = other;
+        }
+    for (int i = 0; i < top_k; i++) sum += weight[i] = expf(logits[choice[i]] - best);
+    for (int i = 0; i < top_k; i++) weight[i] /= sum;
+}
+
+/* Sorts the rows' choices into uses by expert (counting sort), and appends the shared expert. */
+static void moe_list_uses(moe_job *job) {
+    const moe_shape *s = job->shape;
+    int32_t *cursor = job->list, at = 0;         /* before it holds the list, `list` counts and places the uses */
+    memset(cursor, 0, (size_t)(s->experts + 1) * sizeof *cursor);
+    for (int i = 0; i < job->T * s->top_k; i++) cursor[job->choice[i]]++;
+    for (int e = 0; e < s->experts; e++) {
+        int32_t uses = cursor[e];
+        cursor[e] = at;
+        at += uses;
+    }
+    for (int i = 0; i < job->T * s->top_k; i++) {
+        int32_t to = cursor[job->choice[i]]++;
+        job->use_row[to] = i / s->top_k;
+        job->use_weight[to] = job->weight[i];
+    }
+    job->count = 0;
+    at = 0;
+    for (int e = 0; e < s->experts; e++) {       /* cursor[e] is now the end of expert e's uses */
+        int32_t end = cursor[e];
+        if (end == at) continue;
+        job->list[job->count] = e;               /* count <= e: what is overwritten has been read */
+        job->first[job->count++] = at;
+        at = end;
+    }
+    job->list[job->count] = s->experts;
+    job->first[job->count++] = at;
+    for (int t = 0; t < job->T; t++, at++) {
+        job->use_row[at] = t;
+        job->use_weight[at] = sigmoid(job->shared_gate[t]);
+    }
+    job->first[job->count] = at;
+}
+
+/* norm_router: u = rms(x)(1 + norm); router logits; choice and weights; list of distinct experts. */
+static void stage_norm_router(pool *p, moe_job *job) {
+    const moe_shape *s = job->shape;
+    projection scores;
+    memset(&scores, 0, sizeof scores);
+    rms_norm(job->u, job->x, job->w->norm, job->T, s->hidden, s->eps);
+    scores.count = 2;
+    scores.w[0] = &job->w->router;
+    scores.w[1] = &job->w->shared_expert_gate;
+    scores.y[0] = job->router;
+    scores.y[1] = job->shared_gate;
+    scores.x = job->u;
+    scores.T = job->T;
+    project(p, &scores);
+    for (int t = 0; t < job->T; t++)
+        moe_choose(job->router + (size_t)t * (size_t)s->experts, s->experts, s->top_k,
+                   job->choice + (size_t)t * (size_t)s->top_k, job->weight + (size_t)t * (size_t)s->top_k);
+    moe_list_uses(job);
+}
+
+/* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u), for items (expert of the list, r). */
+static void moe_up_rows(void *context, int begin, int end, int thread) {
+    const moe_job *job = (const moe_job *)context;
+    const moe_shape *s = job->shape;
+    int width = moe_width(s);
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        int i = item / width, r = item % width, e = job->list[i];
+        if (r >= job->w->gate_proj[e].rows) continue;
+        for (int first = job->first[i]; first < job->first[i + 1]; first += GROUP) {
+            int count = job->first[i + 1] - first < GROUP ? job->first[i + 1] - first : GROUP;
+            const float *x[GROUP];
+            float gate[GROUP], up[GROUP];
+            for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->use_row[first + j] * (size_t)s->hidden;
+            matrix_row_dots(&job->w->gate_proj[e], r, x, count, gate);
+            matrix_row_dots(&job->w->up_proj[e], r, x, count, up);
+            for (int j = 0; j < count; j++)
+                job->h[(size_t)(first + j) * (size_t)width + (size_t)r] = silu(gate[j]) * up[j];
+        }
+    }
+}
+
+/* x[t][r] += sum over the row's uses of weight * (down_proj[r] . h[use]), for output rows r. */
+static void moe_down_rows(void *context, int begin, int end, int thread) {
+    const moe_job *job = (const moe_job *)context;
+    const moe_shape *s = job->shape;
+    int width = moe_width(s);
+    (void)thread;
+    for (int r = begin; r < end; r++)
+        for (int i = 0; i < job->count; i++)
+            for (int first = job->first[i]; first < job->first[i + 1]; first += GROUP) {
+                int count = job->first[i + 1] - first < GROUP ? job->first[i + 1] - first : GROUP;
+                const float *h[GROUP];
+                float y[GROUP];
+                for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * (size_t)width;
+                matrix_row_dots(&job->w->down_proj[job->list[i]], r, h, count, y);
+                for (int j = 0; j < count; j++)
+                    job->x[(size_t)job->use_row[first + j] * (size_t)s->hidden + (size_t)r] +=
+                        job->use_weight[first + j] * y[j];
+            }
+}
+
+/* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
+static void stage_experts_up(pool *p, moe_job *job) {
+    parallel(p, job->count * moe_width(job->shape), moe_up_rows, job);
+}
+
+static void stage_experts_down(pool *p, moe_job *job) {
+    parallel(p, job->shape->hidden, moe_down_rows, job);
+}

@@ -1,0 +1,279 @@
+/* session/snapshot.c: checkpoints, clones, and sessions as bytes.
+
+   What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
+   logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
+   are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
+   them. */
+
+struct mote_checkpoint {
+    const mote_model *m;
+    int count, generated_from, logged, kept;
+    size_t state_floats;
+    int32_t *tokens;
+    float *values;               /* state, last_hidden, logits */
+};
+
+void mote_checkpoint_free(mote_checkpoint *checkpoint) {
+    if (!checkpoint) return;
+    free(checkpoint->tokens);
+    free(checkpoint->values);
+    free(checkpoint);
+}
+
+static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
+    size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
+    if (!c) return fail_memory(err);
+    c->m = s->m;
+    c->count = s->count;
+    c->generated_from = s->generated_from;
+    c->logged = s->logged;
+    c->kept = s->kept;
+    c->state_floats = state;
+    c->tokens = (int32_t *)malloc(((size_t)s->count + 1) * sizeof *c->tokens);
+    c->values = (float *)malloc((state + hidden + vocab) * sizeof(float));
+    if (!c->tokens || !c->values) {
+        mote_checkpoint_free(c);
+        return fail_memory(err);
+    }
+    memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
+    int code = session_logits(s, err);
+    if (!code) code = session_read(s, c->values, s->state, state * sizeof(float), err);
+    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
+    if (code) {
+        mote_checkpoint_free(c);
+        return code;
+    }
+    memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
+    *checkpoint = c;
+    return MOTE_OK;
+}
+
+int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
+    int code = session_enter(session, checkpoint != NULL,
+                             "mote_checkpoint_take: needs a session and a place for the checkpoint", error);
+    return code ? code : checkpoint_take(session, checkpoint, error);
+}
+
+static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
+    size_t hidden = (size_t)s->m->c.hidden;
+    if (c->m != s->m || c->state_floats != s->parts.state)
+        return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
+    if (c->count > s->valid || memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens))
+        return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
+    s->count = c->count;
+    s->generated_from = c->generated_from;
+    s->logged = c->logged;
+    s->kept = c->kept;
+    int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), err);
+    if (!code) code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), err);
+    memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
+    return code ? code : session_set_logits(s, err);
+}
+
+int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
+    int code = session_enter(session, checkpoint != NULL, "mote_rewind: needs a session and a checkpoint", error);
+    return code ? code : session_rewind(session, checkpoint, error);
+}
+
+typedef struct saved_header {
+    char magic[8];
+    uint64_t fingerprint;
+    uint64_t checksum;           /* of all that follows it */
+    int32_t count, generated_from, logged, kept;
+    int32_t kv;                  /* MOTE_KV_... */
+    int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
+} saved_header;
+
+static const char SAVED_MAGIC[8] = {'m', 'o', 't', 'e', ' ', 's', '0', '3'};
+
+static uint64_t saved_checksum(const char *bytes, size_t size) {
+    return fnv1a(FNV_START, bytes + offsetof(saved_header, count), size - offsetof(saved_header, count));
+}
+
+/* A saved session is a header and pieces: tokens, DeltaNet state, last hidden row, logits, then keys and values of each
+   layer, which take no bytes where a layer has none. The MTP layer's row of the last token comes with the next one. */
+typedef struct saved_piece {
+    void *at;                    /* in the session; NULL: not wanted */
+    size_t size;                 /* bytes as saved */
+    int is_kv;
+} saved_piece;
+
+static int saved_pieces(const mote_session *s) {
+    return 4 + 2 * (s->m->c.layers + 1);
+}
+
+/* Piece i of a session that is saved as h says. last_hidden: where that row is, or is to be put. */
+static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, float *last_hidden, int i) {
+    const config *c = &s->m->c;
+    size_t count = h->count < 0 ? 0 : (size_t)h->count, rows = count;
+    saved_piece p;
+    memset(&p, 0, sizeof p);
+    p.is_kv = i >= 4;
+    if (i == 0) p.at = s->tokens, p.size = count * sizeof *s->tokens;
+    if (i == 1) p.at = s->state, p.size = s->parts.state * sizeof(float);
+    if (i == 2) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
+    if (i == 3) p.at = s->logits, p.size = (size_t)c->vocab * sizeof(float);
+    if (!p.is_kv) return p;
+    int layer = (i - 4) / 2;
+    p.at = i % 2 ? s->kv[layer].v : s->kv[layer].k;
+    if (layer == c->layers) rows = h->mtp && count ? count - 1 : 0;
+    else if (!c->is_attention[layer]) rows = 0;
+    p.size = rows * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
+    return p;
+}
+
+/* Bytes of a session that is saved as h says. */
+static size_t saved_size(const mote_session *s, const saved_header *h) {
+    size_t size = sizeof *h;
+    for (int i = 0; i < saved_pieces(s); i++) size += saved_piece_of(s, h, NULL, i).size;
+    return size;
+}
+
+static void saved_describe(const mote_session *s, saved_header *h) {
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, SAVED_MAGIC, sizeof h->magic);
+    h->fingerprint = s->m->fingerprint;
+    h->count = s->count;
+    h->generated_from = s->generated_from;
+    h->logged = s->logged;
+    h->kept = s->kept;
+    h->kv = s->o.kv;
+    h->mtp = s->kv[s->m->c.layers].k != NULL;
+}
+
+/* KV elements of one type, at any address, to another. */
+static void kv_convert(char *to, dtype to_type, const char *from, dtype from_type, size_t n) {
+    float in[TILE], decoded[TILE], out[TILE];
+    for (size_t at = 0; at < n; at += TILE) {
+        size_t m = n - at < (size_t)TILE ? n - at : (size_t)TILE;
+        memcpy(in, from + at * kv_size(from_type), m * kv_size(from_type));
+        kv_store(to_type, out, 0, kv_floats(in, 0, (int)m, decoded, from_type), m);
+        memcpy(to + at * kv_size(to_type), out, m * kv_size(to_type));
+    }
+}
+
+int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
+    const mote_session *s = session;
+    saved_header h;
+    int code = session_enter(s, count && (bytes || !capacity), "mote_save: needs a session, room, and a place for the count",
+                             error);
+    if (code) return code;
+    saved_describe(s, &h);
+    size_t size = *count = saved_size(s, &h);
+    if (size > capacity) return fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+    char *to = (char *)bytes + sizeof h;
+    code = session_logits(s, error);
+    for (int i = 0; i < saved_pieces(s) && !code; i++) {
+        saved_piece p = saved_piece_of(s, &h, session_last_hidden(s), i);
+        code = session_read(s, to, p.at, p.size, error);
+        to += p.size;
+    }
+    memcpy(bytes, &h, sizeof h);
+    h.checksum = saved_checksum((const char *)bytes, size);
+    memcpy(bytes, &h, sizeof h);
+    return code;
+}
+
+/* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
+static int saved_check_header(const mote_session *s, const saved_header *h, uint64_t size, mote_error *err) {
+    if (memcmp(h->magic, SAVED_MAGIC, sizeof h->magic))
+        return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
+    if (h->fingerprint != s->m->fingerprint)
+        return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
+    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK ||
+        h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) || h->kv < MOTE_KV_F32 ||
+        h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
+        return fail(err, MOTE_EFORMAT, "the saved session is damaged");
+    if (h->count > s->o.context)
+        return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
+                    s->o.context);
+    size_t expected = saved_size(s, h);
+    if (size != expected)
+        return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
+                    (unsigned long long)size, expected, h->count);
+    if (!h->mtp && s->kv[s->m->c.layers].k)
+        return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
+    return MOTE_OK;
+}
+
+/* Checks what is behind the header. */
+static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, mote_error *err) {
+    if (h->checksum != saved_checksum(bytes, size)) return fail(err, MOTE_EFORMAT, "the saved session is damaged");
+    for (int i = 0; i < h->count; i++) {
+        int32_t id;
+        memcpy(&id, bytes + sizeof *h + (size_t)i * sizeof id, sizeof id);
+        if (id < 0 || id >= s->m->c.vocab)
+            return fail(err, MOTE_EFORMAT, "the saved session holds token id %d, not in the vocabulary", id);
+    }
+    return MOTE_OK;
+}
+
+/* One piece into the session. converted: room for KV rows that are saved as another type than the session keeps. */
+static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
+                         mote_error *err) {
+    if (!piece->at || !piece->size) return MOTE_OK;
+    if (!piece->is_kv || kv == s->kv_type) return session_write(s, piece->at, from, piece->size, err);
+    size_t n = piece->size / kv_size(kv);
+    kv_convert(converted, s->kv_type, from, kv, n);
+    return session_write(s, piece->at, converted, n * kv_size(s->kv_type), err);
+}
+
+/* The pieces that h describes are in the session, the last hidden row in s->last_hidden. */
+static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
+    int code = MOTE_OK;
+    s->count = s->valid = h->count;
+    s->generated_from = h->generated_from;
+    s->logged = h->logged;
+    s->kept = h->kept;
+    if (s->gpu && s->kept)
+        code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
+    return code ? code : session_set_logits(s, err);
+}
+
+int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
+    mote_session *s = session;
+    const char *from = (const char *)bytes;
+    saved_header h;
+    int code = session_enter(s, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
+    if (!code && size < sizeof h) code = fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
+    if (code) return code;
+    memcpy(&h, from, sizeof h);
+    code = saved_check_header(s, &h, size, error);
+    if (!code) code = saved_check(s, &h, from, size, error);
+    if (code) return code;
+    dtype kv = kv_type_of(h.kv);
+    char *converted = kv == s->kv_type ? NULL : (char *)malloc((size_t)h.count * kv_row_bytes(s) + 1);
+    if (!converted && kv != s->kv_type) return fail_memory(error);
+    from += sizeof h;
+    for (int i = 0; !code && i < saved_pieces(s); i++) {
+        saved_piece p = saved_piece_of(s, &h, s->last_hidden, i);
+        code = saved_restore(s, &p, from, kv, converted, error);
+        from += p.size;
+    }
+    free(converted);
+    return code ? code : session_restored(s, &h, error);
+}
+
+/* Copies a session's state into another one on the same model, opened with the same options. */
+static int session_copy(mote_session *to, const mote_session *from, mote_error *err) {
+    saved_header h;
+    saved_describe(from, &h);
+    int code = session_logits(from, err);
+    for (int i = 0; i < saved_pieces(from) && !code; i++) {
+        saved_piece p = saved_piece_of(from, &h, session_last_hidden(from), i);
+        saved_piece q = saved_piece_of(to, &h, to->last_hidden, i);
+        code = session_read(from, q.at, p.at, p.size, err);
+    }
+    return code ? code : session_restored(to, &h, err);
+}
+
+int mote_clone(const mote_session *session, mote_session **clone, mote_error *error) {
+    mote_session *s = NULL;
+    int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
+    if (!code) code = mote_session_open(session->m, &session->o, &s, error);
+    if (!code) code = session_copy(s, session, error);
+    if (code) mote_session_close(s);
+    else *clone = s;
+    return code;
+}

@@ -1,0 +1,230 @@
+/* session/speculation.c: drafts, verified in one pass: how many, by whom, and what is kept.
+
+   A pass that computes four rows costs far less than four passes: it reads most weights once. So the MTP layer, one layer
+   where the model has forty, drafts the tokens that may follow, and a pass computes the chosen token and its drafts as one
+   block. Then, row by row, the next token is chosen from the model's own logits, as it always is: with the same sampler,
+   and the random number that belongs to the position. If it is the draft that stands there, the next row was computed for
+   the right text and its logits count; the first surprise ends the pass, and begins the next one. So the text is that of
+   plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not depend on the rows
+   beside it, so is the state, bit for bit.
+
+   What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
+   block's own rows: they are in the log, and the next block repeats those that session_keep kept (layers/deltanet.c).
+
+   Three ways through a pass: by the host, which draws the tokens itself; by a GPU alone, where one graph verifies, accepts
+   and drafts again, while the host reads what was accepted; and plain steps, when no drafts pay. */
+
+static int speculates(const mote_session *s) {
+    return s->kv[s->m->c.layers].k != NULL;
+}
+
+/* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
+   Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
+   some hundred passes. Trust in what was seen fades sooner: then two passes are enough to refute it. A change must promise
+   a twentieth. */
+
+enum { HOPE_DRIFT = 2048, TRUST_FIRST = 4, TRUST_MOST = 32, TRUST_LEAST = 2, TRUST_DRIFT = 256 };  /* passes */
+
+static void speculation_start(mote_session *s) {
+    speculation *p = &s->spec;
+    for (int i = 0; i < BLOCK - 1; i++) {
+        p->hope[i] = 0.95 - 0.1 * i;
+        p->trust[i] = TRUST_FIRST;
+    }
+    p->seen.depth = s->o.mtp > 0 ? s->o.mtp : 0;
+    p->next = -1;
+}
+
+/* Tokens per second to be expected of passes with k drafts. */
+static double speculation_speed(const speculation *p, int k) {
+    double tokens = 1, all = 1;
+    for (int i = 0; i < k; i++) tokens += all *= p->hope[i];
+    return tokens / p->seen.cost[k];
+}
+
+static void speculation_choose(mote_session *s) {
+    speculation *p = &s->spec;
+    double now = speculation_speed(p, p->seen.depth), best = now * 1.05;
+    if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
+    for (int k = 0; k < BLOCK; k++) {
+        double speed = speculation_speed(p, k);
+        if (speed <= best) continue;
+        best = speed;
+        p->seen.depth = k;
+    }
+}
+
+/* A pass verified `drafts`, and accepted the first `accepted` of them. */
+static void speculation_learn(mote_session *s, int drafts, int accepted) {
+    speculation *p = &s->spec;
+    size_t n = strlen(p->seen.recent);
+    for (int i = 0; i < BLOCK - 1; i++) {
+        int reached = i < drafts && i <= accepted, hit = i < accepted;
+        p->seen.drafted[i] += (uint64_t)reached;
+        p->seen.accepted[i] += (uint64_t)hit;
+        if (reached) {
+            p->trust[i] = fmin(p->trust[i] + 1, TRUST_MOST);
+            p->hope[i] += (hit - p->hope[i]) / p->trust[i];
+        } else {
+            p->trust[i] += (TRUST_LEAST - p->trust[i]) / TRUST_DRIFT;
+            p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
+        }
+    }
+    p->seen.passes[drafts]++;
+    if (n + 1 == sizeof p->seen.recent) memmove(p->seen.recent, p->seen.recent + 1, n--);
+    p->seen.recent[n] = (char)('0' + drafts);
+    p->seen.recent[n + 1] = 0;
+    speculation_choose(s);
+}
+
+int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
+    int code = session_enter(session, speculation != NULL, "mote_speculation_of: needs a session and a place for the result",
+                             error);
+    if (code) return code;
+    *speculation = session->spec.seen;
+    if (!speculates(session)) speculation->depth = 0;
+    return MOTE_OK;
+}
+
+/* drafts[0..k-1] behind the timeline and `id`. */
+static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
+#ifdef __CUDACC__
+    if (s->gpu) return gpu_make_drafts(s, id, k, drafts, err);
+#endif
+    (void)err;
+    draft_here(s, id, k, drafts);
+    return MOTE_OK;
+}
+
+/* Seconds of one pass with k drafts behind the timeline, and of these for drafting. Nothing of it is kept. */
+static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
+    int32_t ids[BLOCK];
+    double start = seconds();
+    for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
+    int code = make_drafts(s, ids[0], k, ids + 1, err);
+    *draft = seconds() - start;
+    if (!code) code = forward(s, ids, k + 1, 1, s->s.block_logits, NULL, err);
+    *pass = seconds() - start;
+    session_drop(s);
+    return code;
+}
+
+/* Measures what passes cost, in a fraction of a second. On a machine so slow that one round takes longer, what is not
+   measured after a second is reckoned from what is. */
+static int measure_passes(mote_session *s, mote_error *err) {
+    mote_speculation *seen = &s->spec.seen;
+    double start = seconds(), pass = 0, draft = 0;
+    int code = session_logits(s, err);
+    memset(seen->cost, 0, sizeof seen->cost);
+    for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
+        for (int k = 0; k < BLOCK && !code; k++) {
+            if (seconds() - start > 1 && k && !round) {
+                seen->cost[k] = seen->cost[k - 1] * (k == 1 ? 1.5 : seen->cost[1] / seen->cost[0]);
+                continue;
+            }
+            if (seconds() - start > 1 && round) break;
+#ifdef __CUDACC__
+            if (s->gpu) code = gpu_time_pass(s, k, &pass, &draft, err);
+#endif
+            if (!s->gpu) code = time_pass(s, k, &pass, &draft, err);
+            if (code || (seen->cost[k] > 0 && seen->cost[k] <= pass)) continue;
+            seen->cost[k] = pass;
+            seen->draft[k] = draft;
+        }
+    }
+    s->spec.measured_at = s->count;
+    return code ? code : session_set_logits(s, err);
+}
+
+/* Before an answer. Costs are measured when they may have changed: a long context is a larger part of a pass. */
+static int speculation_begin(mote_session *s, mote_error *err) {
+    speculation *p = &s->spec;
+    int code = MOTE_OK, due = !p->measured_at || s->count > 2 * p->measured_at + 4096 || p->measured_at > 2 * s->count + 4096;
+    p->next = -1;
+    p->drafts = 0;
+    if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > BLOCK) code = measure_passes(s, err);
+    if (!code) speculation_choose(s);
+    return code;
+}
+
+/* The drafts for a pass behind `count` tokens of which `left` may be generated. */
+static int drafts_wanted(const mote_session *s, int count, int left) {
+    int k = speculates(s) ? s->spec.seen.depth : 0, room = s->o.context - count - 1;
+    if (k > room) k = room;
+    if (k > left - 1) k = left - 1;
+    return k > 0 ? k : 0;
+}
+
+/* Computes ids[0], the chosen token, and the k drafts behind it as one block, and chooses what follows each: *n rows count,
+   those up to the first surprise, which is p->next. They are s->tokens[s->count..], for session_keep. */
+static int verify_drafts(mote_session *s, const mote_sampling *sampling, const int32_t *ids, int k, int *n, mote_error *err) {
+    speculation *p = &s->spec;
+    int code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
+    if (code) return code;
+    for (*n = 1;; ++*n) {
+        session_keep(s, *n);
+        if (choose(s, sampling, &p->next, NULL)) p->next = -1;          /* the next pass will say why */
+        if (*n > k || p->next != ids[*n]) break;
+    }
+    s->count = s->block_at;
+    return MOTE_OK;
+}
+
+/* A pass in which the host chooses the tokens. */
+static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+    int32_t ids[BLOCK];
+    int code = s->spec.next < 0 ? choose(s, sampling, &s->spec.next, err) : MOTE_OK;
+    ids[0] = s->spec.next;
+    if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
+    return code ? code : verify_drafts(s, sampling, ids, k, n, err);
+}
+
+#ifdef __CUDACC__
+/* The same without the host: p->drafts of the pass are on the GPU already, and `k` are made for the next one. */
+static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+    speculation *p = &s->spec;
+    int32_t ids[BLOCK];
+    int T = p->drafts + 1, code = gpu_enter(s, err);
+    if (!code && T == 1) {
+        gpu_choose_next(s, sampling);
+        code = gpu_hear(s, &p->next, n, err);
+    }
+    if (!code && p->next < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+    if (code) return code;
+    gpu_launch_cycle(s, T, k);
+    session_computed(s, T);
+    code = gpu_session_failed(s, err);
+    if (!code) code = gpu_hear(s, ids, n, err);
+    if (code) return code;
+    s->tokens[s->count] = p->next;
+    memcpy(s->tokens + s->count + 1, ids, (size_t)(*n - 1) * sizeof *ids);
+    p->next = ids[*n - 1];
+    p->drafts = k;
+    return MOTE_OK;
+}
+
+/* A plain step, as part of an answer. */
+static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mote_error *err) {
+    int code = gpu_step_sampled(s, sampling, s->tokens + s->count, err);
+    *n = 1;
+    s->spec.next = -1;
+    return code;
+}
+#endif
+
+/* One pass of an answer of which `left` tokens are left: *n >= 1 rows that count, see verify_drafts. The caller keeps at
+   least one; if not all, it ends the answer. */
+static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
+    int drafts = drafts_wanted(s, s->count, left), code;
+#ifdef __CUDACC__
+    if (can_sample_there(s, sampling)) {
+        int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
+        drafts = s->spec.drafts;
+        if (!drafts && !next) code = pass_plain(s, sampling, n, err);
+        else code = pass_on_gpu(s, sampling, next, n, err);
+    } else
+#endif
+        code = pass_by_host(s, sampling, drafts, n, err);
+    if (!code) speculation_learn(s, drafts, *n - 1);
+    return code;
+}

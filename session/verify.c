@@ -1,0 +1,107 @@
+/* session/verify.c: the check that speculation changes nothing: a plain session beside it. */
+
+/* Checking it: plain decoding beside it. All memory is there before the answer begins. */
+typedef struct verifier {
+    mote_session *twin;          /* decodes plainly; NULL: nothing is checked */
+    char *bytes;                 /* [2][VERIFY_BYTES]: a piece of both sessions */
+} verifier;
+
+enum { VERIFY_BYTES = 1 << 20 };
+
+/* A twin without tokens. On failure there is nothing to close. */
+static int verifier_open(verifier *v, const mote_session *s, mote_error *err) {
+    int code = mote_session_open(s->m, &s->o, &v->twin, err);
+    if (code) return code;
+    v->bytes = (char *)malloc(2 * VERIFY_BYTES);
+    if (v->bytes) return MOTE_OK;
+    mote_session_close(v->twin);
+    v->twin = NULL;
+    return fail_memory(err);
+}
+
+static void verifier_close(verifier *v) {
+    mote_session_close(v->twin);
+    free(v->bytes);
+}
+
+/* The token just kept is what the twin chooses. */
+static int verify_token(const mote_session *s, mote_session *twin, const mote_sampling *sampling, mote_error *err) {
+    int32_t want, id = s->tokens[s->count - 1];
+    int code = mote_step(twin, sampling, &want, err);
+    if (code || want == id) return code;
+    return fail(err, MOTE_EMISMATCH, "token %d of the timeline is %d with speculation, %d without", s->count - 1, id, want);
+}
+
+/* Brings S and the convolution's window up to the end of the timeline: a row behind it is computed and dropped. What the
+   GPU has prepared for the next pass stays. */
+static int session_fold(mote_session *s, mote_error *err) {
+    int32_t id = s->tokens[s->count - 1];
+    int code = session_logits(s, err);
+#ifdef __CUDACC__
+    gpu_step step;
+    if (!code && s->gpu) code = session_read(s, &step, s->gpu->step, sizeof step, err);
+#endif
+    if (!code) code = forward(s, &id, 1, 1, s->s.block_logits, NULL, err);
+    session_drop(s);
+    if (!code) code = session_set_logits(s, err);
+#ifdef __CUDACC__
+    step.replay = 0;
+    if (!code && s->gpu) code = session_write(s, s->gpu->step, &step, sizeof step, err);
+#endif
+    return code;
+}
+
+/* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
+static int verify_bytes(const verifier *v, const mote_session *s, const void *a, const void *b, size_t n, int layer,
+                        const char *what, mote_error *err) {
+    char *mine = v->bytes, *plain = v->bytes + VERIFY_BYTES, where[32] = "";
+    for (size_t done = 0, piece; done < n; done += piece) {
+        size_t at = 0;
+        piece = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
+        int code = session_read(s, mine, (const char *)a + done, piece, err);
+        if (!code) code = session_read(v->twin, plain, (const char *)b + done, piece, err);
+        if (code) return code;
+        while (at < piece && mine[at] == plain[at]) at++;
+        if (at == piece) continue;
+        float x, y;
+        memcpy(&x, mine + at / 4 * 4, 4);
+        memcpy(&y, plain + at / 4 * 4, 4);
+        if (layer >= 0) snprintf(where, sizeof where, "layer %d, ", layer);
+        return fail(err, MOTE_EMISMATCH, "after token %d: %s%s, byte %zu of %zu: %g (as float) with speculation, %g without",
+                    s->count - 1, where, what, done + at, n, (double)x, (double)y);
+    }
+    return MOTE_OK;
+}
+
+/* Bytes of the keys, or the values, of one token in one layer. */
+static size_t kv_row_bytes(const mote_session *s) {
+    return (size_t)(s->m->c.kv_heads * s->m->c.head_dim) * kv_size(s->kv_type);
+}
+
+/* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
+static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
+    const config *c = &s->m->c;
+    mote_session *twin = v->twin;
+    size_t row = kv_row_bytes(s), vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
+    size_t S = (size_t)c->value_heads * (size_t)c->value_dim * (size_t)c->key_dim * sizeof(float);
+    size_t window = (size_t)(c->taps - 1) * (size_t)deltanet_channels(&s->m->deltanet) * sizeof(float);
+    int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
+    if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
+    if (!code) code = session_fold(s, err);
+    if (!code) code = session_fold(twin, err);
+    if (!code) code = verify_bytes(v, s, s->logits, twin->logits, vocab, -1, "logits", err);
+    if (!code) code = verify_bytes(v, s, s->last_hidden, twin->last_hidden, hidden, -1, "final row", err);
+    for (int i = 0; i <= c->layers && !code; i++) {
+        const deltanet_state *a = &s->deltanet[i], *b = &twin->deltanet[i];
+        size_t rows = (size_t)(s->count - from - (i == c->layers)), first = (size_t)from * row;
+        if (i < c->layers && !c->is_attention[i]) {
+            code = verify_bytes(v, s, a->S, b->S, S, i, "DeltaNet state", err);
+            if (!code) code = verify_bytes(v, s, a->window, b->window, window, i, "conv1d window", err);
+            continue;
+        }
+        const kv_rows *mine = &s->kv[i], *plain = &twin->kv[i];
+        code = verify_bytes(v, s, (char *)mine->k + first, (char *)plain->k + first, rows * row, i, "keys", err);
+        if (!code) code = verify_bytes(v, s, (char *)mine->v + first, (char *)plain->v + first, rows * row, i, "values", err);
+    }
+    return code;
+}

@@ -1,0 +1,115 @@
+/* text/calls.c: the API's calls on text, of an open model. */
+
+/* The rule of the calls that write up to `capacity` elements: always the count, the data only when it fits. */
+static int give(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed,
+                mote_error *err) {
+    *needed = count;
+    if (count > capacity) return fail(err, MOTE_EINVAL, "%zu elements do not fit into the %zu given", count, capacity);
+    if (count) memcpy(to, data, count * size);
+    return MOTE_OK;
+}
+
+/* What such a call is given: n elements at in, room for `capacity` elements at out. *count is 0 until there is a result. */
+static int check_buffers(const char *call, const char *what, const mote_model *m, const void *in, size_t n,
+                         const void *out, size_t capacity, size_t *count, mote_error *err) {
+    if (count) *count = 0;
+    if (m && count && (in || !n) && (out || !capacity)) return MOTE_OK;
+    return fail(err, MOTE_EINVAL, "%s: needs a model, %s, room for the result and a place for the count", call, what);
+}
+
+static int need_text(const mote_model *m, mote_error *err) {
+    return m->text ? MOTE_OK
+                   : fail(err, MOTE_EUNSUPPORTED,
+                          "the model has no tokenizer: no tokenizer.json, or opened for weights only");
+}
+
+static int need_chat(const mote_model *m, mote_error *err) {
+    if (m->family != CHAT_UNKNOWN) return MOTE_OK;
+    return fail(err, MOTE_EUNSUPPORTED, "%s (known: %s); raw prompts work",
+                m->has_template ? "the checkpoint's chat template is not one mote knows"
+                                : "the checkpoint has no chat template",
+                chat_known());
+}
+
+int mote_tokenize(const mote_model *model, const char *text, size_t size, int special, int32_t *ids, size_t capacity,
+                  size_t *count, mote_error *error) {
+    buf out;
+    text_range all = {0, size};
+    memset(&out, 0, sizeof out);
+    int code = check_buffers("mote_tokenize", "a text", model, text, size, ids, capacity, count, error);
+    if (!code) code = need_text(model, error);
+    if (!code) code = tokenizer_encode(model->text, text, size, &all, special ? 0 : 1, &out, error);
+    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    buf_free(&out);
+    return code;
+}
+
+int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count, char *text, size_t capacity,
+                    size_t *count, mote_error *error) {
+    buf out;
+    utf8_stream stream;
+    memset(&out, 0, sizeof out);
+    memset(&stream, 0, sizeof stream);
+    int code = check_buffers("mote_detokenize", "token ids", model, ids, id_count, text, capacity, count, error);
+    if (!code) code = need_text(model, error);
+    for (size_t i = 0; !code && i < id_count; i++) {
+        size_t n;
+        const char *bytes = tokenizer_token(model->text, ids[i], &n);
+        if (bytes) utf8_stream_push(&stream, bytes, n, &out);
+        else code = fail(error, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary", i, ids[i]);
+    }
+    utf8_stream_end(&stream, &out);
+    if (!code && out.failed) code = fail_memory(error);
+    if (!code) code = give(out.data, out.size, 1, text, capacity, count, error);
+    buf_free(&out);
+    return code;
+}
+
+int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
+                mote_error *error) {
+    marked_text out;
+    memset(&out, 0, sizeof out);
+    int code = check_buffers("mote_render", "a request", model, request, 1, text, capacity, count, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render(model->family, request, size, &out, error);
+    if (!code) code = give(out.text.data, out.text.size, 1, text, capacity, count, error);
+    marked_free(&out);
+    return code;
+}
+
+/* Ids of a text in which what is from outside stays plain. */
+static int encode_marked(const tokenizer *t, const marked_text *m, buf *ids, mote_error *err) {
+    size_t count;
+    const text_range *outside = outside_of(m, &count);
+    return tokenizer_encode(t, m->text.data, m->text.size, outside, count, ids, err);
+}
+
+int mote_render_tokens(const mote_model *model, const char *request, size_t size, int32_t *ids, size_t capacity,
+                       size_t *count, mote_error *error) {
+    marked_text text;
+    buf out;
+    memset(&text, 0, sizeof text);
+    memset(&out, 0, sizeof out);
+    int code = check_buffers("mote_render_tokens", "a request", model, request, 1, ids, capacity, count, error);
+    if (!code) code = need_text(model, error);
+    if (!code) code = need_chat(model, error);
+    if (!code) code = chat_render(model->family, request, size, &text, error);
+    if (!code) code = encode_marked(model->text, &text, &out, error);
+    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    marked_free(&text);
+    buf_free(&out);
+    return code;
+}
+
+const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) {
+    return model && size && model->text ? tokenizer_token(model->text, id, size) : NULL;
+}
+
+void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
+    if (!sampling) return;
+    memset(sampling, 0, sizeof *sampling);
+    if (model) *sampling = model->sampling;
+    if (getrandom(&sampling->seed, sizeof sampling->seed, 0) != (ssize_t)sizeof sampling->seed)
+        sampling->seed = (uint64_t)(seconds() * 1e9);
+    sampling->seed >>= 32;                     /* short enough for a person to type again */
+}
