@@ -82,8 +82,8 @@ enum { MAX_EOS = 16 };
 struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
-    int gpu_sms, gpu_cc;                       /* its multiprocessors, and 90 for compute capability 9.0 */
-    uint32_t gpu_cache;                        /* bytes of its second-level cache */
+    int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
+    uint32_t gpu_cache;                        /* bytes of its L2 */
     int gpu_integrated;                        /* its memory is the system's */
     char device[320];                          /* info.device */
     tokenizer *text;
@@ -252,7 +252,7 @@ const mote_info *mote_model_info(const mote_model *model) {
 
 #include "session/memory.c"
 
-static int session_open_here(mote_session *s, mote_error *err) {
+static int session_open_cpu(mote_session *s, mote_error *err) {
     size_t bytes = parts_bytes(&s->parts);
     uint64_t available = memory_available();
     if (!available || bytes <= available) s->memory = (float *)calloc(1, bytes);
@@ -288,7 +288,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
 #ifdef __CUDACC__
     if (s->gpu) code = gpu_session_open(s, error);
 #endif
-    if (!s->gpu) code = session_open_here(s, error);
+    if (!s->gpu) code = session_open_cpu(s, error);
     if (code) {
         mote_session_close(s);
         return code;
@@ -342,7 +342,7 @@ static void run_deltanet(mote_session *s, const layer *l, deltanet_state *state,
     job.w = &l->deltanet;
     job.state = *state;
     job.T = T;
-    job.replay = s->kept;
+    job.replay = s->accepted;
     job.raw = w->in;
     job.conv = w->gate;
     job.a = w->a;
@@ -399,8 +399,8 @@ static void run_moe(mote_session *s, const layer *l, int T) {
     job.weight = w->weight;
     job.list = w->list;
     job.first = w->first;
-    job.use_row = w->use_row;
-    job.use_weight = w->use_weight;
+    job.assignment_row = w->assignment_row;
+    job.assignment_weight = w->assignment_weight;
     job.h = w->h;
     job.x = w->x;
     stage_norm_router(s->threads, &job);
@@ -440,7 +440,7 @@ static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float
 /* drafts[0..k-1]: what may follow the timeline and `id`. Each draft is the MTP layer's favourite, and its input for the
    next one, with its own final row in place of the model's. The KV rows it writes on the way, behind the first, are of
    guesses: the block that runs next writes them anew. */
-static void draft_here(mote_session *s, int32_t id, int k, int32_t *drafts) {
+static void draft_cpu(mote_session *s, int32_t id, int k, int32_t *drafts) {
     const mote_model *m = s->m;
     scratch *w = &s->s;
     const float *final_row = s->last_hidden;
@@ -461,7 +461,7 @@ static void draft_here(mote_session *s, int32_t id, int k, int32_t *drafts) {
 
 /* Computes T <= chunk rows behind the timeline. logits: [T][vocab], or NULL for only those after the last row, into the
    session. The rows are not part of the timeline until session_keep. */
-static void forward_here(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits) {
+static void forward_cpu(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits) {
     const mote_model *m = s->m;
     scratch *w = &s->s;
     size_t last = (size_t)(T - 1);
@@ -492,15 +492,15 @@ static int sample_vocab(const mote_session *s) {
 /* T rows behind the timeline are being computed, and not yet part of it. */
 static void session_computed(mote_session *s, int T) {
     s->block_at = s->count;
-    s->logged = T <= BLOCK ? T : 0;
-    s->kept = 0;
+    s->pending = T <= BLOCK ? T : 0;
+    s->accepted = 0;
     s->logits_in_block = 0;
 }
 
 /* Takes none of the block's rows. What the timeline has is then all in S: nothing is left to repeat. */
 static void session_drop(mote_session *s) {
     s->count = s->valid = s->block_at;
-    s->logged = s->kept = 0;
+    s->pending = s->accepted = 0;
 }
 
 #ifdef __CUDACC__
@@ -534,7 +534,7 @@ static int session_write(mote_session *s, void *to, const void *from, size_t n, 
 /* Where the final row of the last token is. On a GPU it moves to last_hidden when the next block begins. */
 static float *session_last_hidden(const mote_session *s) {
 #ifdef __CUDACC__
-    if (s->gpu && s->kept) return s->gpu->hidden + (size_t)(s->kept - 1) * (size_t)s->m->c.hidden;
+    if (s->gpu && s->accepted) return s->gpu->hidden + (size_t)(s->accepted - 1) * (size_t)s->m->c.hidden;
 #endif
     return s->last_hidden;
 }
@@ -563,7 +563,7 @@ static int session_logits(const mote_session *s, mote_error *err) {
 static int session_set_logits(mote_session *s, mote_error *err) {
 #ifdef __CUDACC__
     if (s->gpu) {
-        s->gpu->head_done = s->gpu->logits_here = 1;
+        s->gpu->head_done = s->gpu->logits_on_host = 1;
         s->gpu->logits_row = s->gpu->all_logits = 0;
         return session_write(s, s->gpu->logits, s->logits, (size_t)s->m->c.vocab * sizeof(float), err);
     }
@@ -581,7 +581,7 @@ static int forward(mote_session *s, const int32_t *ids, int T, int last, float *
 #ifdef __CUDACC__
     if (s->gpu) code = gpu_forward(s, ids, T, last, logits, mtp_logits, err);
 #endif
-    if (!s->gpu) forward_here(s, ids, T, logits, mtp_logits);
+    if (!s->gpu) forward_cpu(s, ids, T, logits, mtp_logits);
     (void)last;
     (void)err;
     memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
@@ -597,13 +597,13 @@ static void session_keep(mote_session *s, int rows) {
     size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     if (!s->gpu) memcpy(s->last_hidden, s->s.hidden + (size_t)(rows - 1) * hidden, hidden * sizeof(float));
     s->count = s->valid = s->block_at + rows;
-    s->kept = s->logged ? rows : 0;
+    s->accepted = s->pending ? rows : 0;
     if (s->logits_in_block)
         memcpy(s->logits, s->s.block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
 #ifdef __CUDACC__
     if (s->gpu && s->gpu->all_logits) {
         s->gpu->logits_row = rows - 1;
-        s->gpu->logits_here = s->logits_in_block;
+        s->gpu->logits_on_host = s->logits_in_block;
     }
 #endif
 }
@@ -623,7 +623,7 @@ static int session_clear_state(mote_session *s, mote_error *err) {
 }
 
 static int session_reset(mote_session *s, mote_error *err) {
-    s->count = s->valid = s->generated_from = s->logged = s->kept = 0;
+    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
     return session_clear_state(s, err);
 }
 

@@ -138,7 +138,7 @@ typedef struct mote_session_options {
     mote_callbacks callbacks;              /* used by every call on the session */
     int kv;                                /* MOTE_KV_... */
     int mtp;                               /* MOTE_MTP_..., or 1 to 3 drafts; without an MTP layer there are none */
-    int sms;                               /* GPU: use at most so many multiprocessors; 0: all */
+    int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
 } mote_session_options;
 
 typedef struct mote_memory {

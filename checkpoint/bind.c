@@ -187,7 +187,7 @@ static void bind_packed(binder *b, load_item *item, const matrix *w) {
 }
 
 /* W[rows][cols] of tensor b->name, with its FP8 scales where it has them. */
-static void bind_matrix_here(binder *b, matrix *w, int rows, int cols) {
+static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
     uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols}, blocks[2];
     const tensor *t = bind_find(b, shape, 2, 1);
     if (!t) return;
@@ -207,7 +207,7 @@ static void bind_matrix_here(binder *b, matrix *w, int rows, int cols) {
 }
 
 /* A vector, as floats. */
-static void bind_vector_here(binder *b, const float **v, const uint64_t *shape, int dims) {
+static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
     const tensor *t = bind_find(b, shape, dims, 0);
     if (t) bind_load(b, t, 0, t->size, 1, 0, (const void **)v);
 }
@@ -219,13 +219,13 @@ static void bind_name(binder *b, const char *where, const char *what) {
 
 static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
     bind_name(b, where, what);
-    bind_matrix_here(b, w, rows, cols);
+    bind_matrix_named(b, w, rows, cols);
 }
 
 static void bind_vector(binder *b, const char *where, const char *what, const float **v, int n) {
     uint64_t shape[1] = {(uint64_t)n};
     bind_name(b, where, what);
-    bind_vector_here(b, v, shape, 1);
+    bind_vector_named(b, v, shape, 1);
 }
 
 static void bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
@@ -239,7 +239,7 @@ static void bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
     bind_matrix(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, c->value_heads, c->hidden);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, c->hidden, values);
     bind_name(b, where, "linear_attn.conv1d.weight");
-    bind_vector_here(b, &w->conv1d, conv, 3);
+    bind_vector_named(b, &w->conv1d, conv, 3);
     bind_vector(b, where, "linear_attn.A_log", &w->A_log, c->value_heads);
     bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, c->value_heads);
     bind_vector(b, where, "linear_attn.norm.weight", &w->norm, c->value_dim);

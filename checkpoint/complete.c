@@ -18,7 +18,7 @@ BOTH unsigned look_at(int type, const void *data, size_t i) {
     return (bits != 0 ? WEIGHTS_NOT_ZERO : 0) | (bits >= infinite ? WEIGHTS_NOT_FINITE : 0);
 }
 
-SIMD static unsigned look_here(int type, const void *data, size_t n) {
+SIMD static unsigned look_cpu(int type, const void *data, size_t n) {
     unsigned seen = 0;
     for (size_t i = 0; i < n; i++) seen |= look_at(type, data, i);
     return seen;
@@ -33,7 +33,7 @@ static __global__ void gpu_look(int type, const void *data, size_t n, unsigned *
     if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
 }
 
-static int look_there(const mote_model *m, int type, const void *data, size_t n, unsigned *seen, mote_error *err) {
+static int look_cuda(const mote_model *m, int type, const void *data, size_t n, unsigned *seen, mote_error *err) {
     unsigned *there = NULL;
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
@@ -57,9 +57,9 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         unsigned seen = 0;
         if (!item->is_mtp) continue;
         for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k];
-        if (m->gpu < 0) seen = look_here(type, m->arena + item->at, item_elements(item));
+        if (m->gpu < 0) seen = look_cpu(type, m->arena + item->at, item_elements(item));
 #ifdef __CUDACC__
-        else code = look_there(m, type, m->arena + item->at, item_elements(item), &seen, err);
+        else code = look_cuda(m, type, m->arena + item->at, item_elements(item), &seen, err);
 #endif
         if (code) return code;
         const char *wrong = needs && !seen ? "is all zero" : NULL;
@@ -113,7 +113,7 @@ static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     int code = arena_open(b, err);
     if (code) return code;
     qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
-    if (b->m->gpu < 0) code = load_here(b, callbacks, err);
+    if (b->m->gpu < 0) code = load_cpu(b, callbacks, err);
 #ifdef __CUDACC__
     else code = load_gpu(b, callbacks, err);
 #endif

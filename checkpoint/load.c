@@ -23,12 +23,12 @@ static size_t item_held(const load_item *item) {
 
 /* Bytes it has in the arena: those it holds and zeros. */
 static size_t item_room(const load_item *item) {
-    size_t groups = ((size_t)item->row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
-    return item->rows ? (size_t)gpu_octets(item->rows) * groups * PIECE : (item_held(item) + 63) / 64 * 64;
+    size_t k_blocks = ((size_t)item->row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES;
+    return item->rows ? (size_t)gpu_row_panels(item->rows) * k_blocks * PANEL_BYTES : (item_held(item) + 63) / 64 * 64;
 }
 
 /* Widens n stored values to floats. */
-static void widen(int type, const void *from, float *to, size_t n) {
+static void to_float(int type, const void *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (type == TYPE_F32) memcpy(to + i, (const char *)from + 4 * i, 4);
         if (type == TYPE_BF16) to[i] = float_of_bf16(((const uint16_t *)from)[i]);
@@ -63,7 +63,7 @@ static int load_floats(mote_model *m, const checkpoint *files, const load_item *
     void *stored = malloc((size_t)item->size);
     int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
                       : fail_memory(err);
-    if (!code) widen(item->type, stored, to, n);
+    if (!code) to_float(item->type, stored, to, n);
     if (!code) m->fingerprint += sample_bytes(files, item, stored, 0, (size_t)item->size);
     free(stored);
     for (size_t i = 0; !code && item->is_scale && i < n; i++)
@@ -108,7 +108,7 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
 }
 
 /* Reads the weights into an arena in host memory. */
-static int load_here(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+static int load_cpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     size_t n = b->items.size / sizeof *items;
     uint64_t done = 0;

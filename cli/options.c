@@ -99,7 +99,7 @@ static const option option_table[] = {
      "drafts come from the first N tokens of the vocabulary (default: 65536)"},
     {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
      "check speculation: decode plainly beside it and stop at the first difference"},
-    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: blocks for N multiprocessors (default: all)"},
+    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST, "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH,
      "threads, on the CPU (default: one for each processor, at most 256)"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},

@@ -1,7 +1,7 @@
 /* cpu/matrix.c: weight rows times token rows on the CPU, where nearly all of its time goes. Knows formats, but no layers.
 
    All linear layers are y = W x for a few token rows x. One token reads each weight once, so what counts is how fast the
-   weights stream through: a piece of a weight row is turned into floats in the first-level cache once and used there for
+   weights stream through: a piece of a weight row is turned into floats in L1 once and used there for
    all token rows. Each sum is kept as 32 partial sums, in the same order for any T. */
 
 typedef struct matrix {
@@ -12,31 +12,31 @@ typedef struct matrix {
     int block_rows, block_cols;
 } matrix;
 
-/* On a GPU a matrix is packed: eight rows (an octet) times 64 bytes (a group) lie together, see cuda/panels.cu. It is given
+/* On a GPU a matrix is packed: eight rows (a row panel) times 64 bytes (a k block) lie together, see cuda/panels.cu. It is given
    the room that takes on a CPU, too. */
-enum { OCTET = 8, GROUP_BYTES = 64, PIECE = OCTET * GROUP_BYTES };
+enum { PANEL_ROWS = 8, K_BLOCK_BYTES = 64, PANEL_BYTES = PANEL_ROWS * K_BLOCK_BYTES };
 
 static int dtype_size(dtype type) {
     return type == DTYPE_F32 ? 4 : type == DTYPE_FP8 ? 1 : 2;
 }
 
-/* Groups and octets of a matrix. */
-static int gpu_groups(dtype type, int cols) {
-    return (int)(((int64_t)cols * dtype_size(type) + GROUP_BYTES - 1) / GROUP_BYTES);
+/* K blocks and row panels of a matrix. */
+static int gpu_k_blocks(dtype type, int cols) {
+    return (int)(((int64_t)cols * dtype_size(type) + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES);
 }
 
-static int gpu_octets(int rows) {
-    return (rows + OCTET - 1) / OCTET;
+static int gpu_row_panels(int rows) {
+    return (rows + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
 /* Bytes of a packed matrix. */
 static size_t gpu_packed_size(dtype type, int rows, int cols) {
-    return (size_t)gpu_octets(rows) * (size_t)gpu_groups(type, cols) * PIECE;
+    return (size_t)gpu_row_panels(rows) * (size_t)gpu_k_blocks(type, cols) * PANEL_BYTES;
 }
 
 enum {
     TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
-    GROUP = 64                   /* token rows in one call */
+    TOKEN_BATCH = 64             /* token rows in one call */
 };
 
 /* out[n] = columns col.. of the weight row at `data`, as floats; scale: of the row's FP8 blocks. */
@@ -111,10 +111,10 @@ INLINE float dot(const float *a, const float *b, int n) {
     return add_tail(sum_lanes(&sum), a, b, n);
 }
 
-/* y[t] = W[row] . x[t] for the `count` <= GROUP rows x[t]; type is a constant. */
+/* y[t] = W[row] . x[t] for the `count` <= TOKEN_BATCH rows x[t]; type is a constant. */
 INLINE void type_dots(const matrix *w, int row, const float *const *x, int count, float *y, const dtype type) {
     float tile[TILE] __attribute__((aligned(64)));
-    partial sum[GROUP] __attribute__((aligned(64)));
+    partial sum[TOKEN_BATCH] __attribute__((aligned(64)));
     const void *data = data_row(w, row);
     const float *scale = scale_row(w, row);
     int col = 0, rest = w->cols % TILE;
@@ -171,10 +171,10 @@ static void projection_rows(void *context, int begin, int end, int thread) {
         int i = 0, row = item;
         while (row >= p->w[i]->rows) row -= p->w[i++]->rows;
         const matrix *w = p->w[i];
-        for (int first = 0; first < p->T; first += GROUP) {
-            int count = p->T - first < GROUP ? p->T - first : GROUP;
-            const float *x[GROUP];
-            float y[GROUP];
+        for (int first = 0; first < p->T; first += TOKEN_BATCH) {
+            int count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
+            const float *x[TOKEN_BATCH];
+            float y[TOKEN_BATCH];
             for (int t = 0; t < count; t++) x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
             matrix_row_dots(w, row, x, count, y);
             float *out = p->y[i] + (size_t)first * (size_t)w->rows + row;

@@ -3,10 +3,10 @@
    Decoding moves bytes: a step reads every weight it needs once, and uses it for one to four token rows. So a step is a
    chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
    stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
-   for its first weights, which never change, before it waits for its predecessor (gpu_wait), and touches nothing else
-   before that (but see gpu_trigger and gpu_mark). Every kernel waits, also one that needs nothing, so that "all before me is
+   for its first weights, which never change, before it waits for its predecessor (pdl_wait), and touches nothing else
+   before that (but see pdl_launch_dependents and gpu_tag). Every kernel waits, also one that needs nothing, so that "all before me is
    complete" holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device
-   memory (gpu_step). */
+   memory (step_parameters). */
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@ enum {
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
     GPU_SHARED_FREE = 32 * 1024,                            /* beyond it (48 KB with a kernel's own) one has to ask */
-    GPU_SOON = 5                                            /* of the second-level cache 1/5 is for what comes next */
+    GPU_PREFETCH_SHARE = 5                                            /* of the L2 1/5 is for what comes next */
 };
 
 /* The stages, in the order of the names below; a step can be cut down to some of them, to time these alone. */
@@ -30,15 +30,15 @@ static const char *const gpu_stage_names[GPU_STAGES] = {
     "experts_up", "experts_down", "head", "mtp"};
 
 /* What changes from step to step. */
-typedef struct gpu_step {
+typedef struct step_parameters {
     int32_t position;            /* of the block's first row: tokens before it */
     int32_t replay;              /* rows of the logged block that were kept */
     int32_t ids[GPU_ROWS];       /* the block's tokens: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
-} gpu_step;
+} step_parameters;
 
-/* What carries marks (see gpu_mark). */
-enum gpu_marked { GPU_MARKED_X, GPU_MARKED_ROUTER, GPU_MARKED };
+/* What carries tags (see gpu_tag). */
+enum gpu_tagged { GPU_TAGGED_X, GPU_TAGGED_ROUTER, GPU_TAGGED };
 
 typedef struct gpu_note {        /* a launch, for those who ask what ran */
     const void *kernel;
@@ -54,13 +54,13 @@ typedef struct gpu_queue {
     cudaStream_t stream;
     cudaError_t status;
     const char *failed;          /* the operation */
-    int sms;                     /* multiprocessors to fill */
+    int sms;                     /* SMs to fill */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
-    uint32_t soon;               /* most bytes to bring into the second-level cache ahead of time */
+    uint32_t prefetch;               /* most bytes to bring into the L2 ahead of time */
     unsigned stages;             /* bit set of those to run */
     enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (the MTP layer's) */
     int layer;
-    int *writes;                 /* [GPU_MARKED] how often each was written in this step; NULL: nothing is marked */
+    int *writes;                 /* [GPU_TAGGED] how often each was written in this step; NULL: nothing is tagged */
     gpu_note *notes;             /* of the launches, up to note_capacity; NULL: none kept */
     int note_count, note_capacity;
 } gpu_queue;
@@ -111,7 +111,7 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
     gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
 }
 
-/* Blocks of a kernel that run at once on the multiprocessors to fill, but at most `most`. */
+/* Blocks of a kernel that run at once on the SMs to fill, but at most `most`. */
 template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t shared, int64_t most) {
     int per_sm = 0;
     gpu_allow_shared(q, (const void *)kernel, shared, "occupancy");

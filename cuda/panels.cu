@@ -2,30 +2,30 @@
 
    y[t] = W x[t] on the tensor cores, for one to four rows at the price of one. W is the A operand, 16 of its rows at a
    time. Which k is which inside an mma does not matter as long as A and B agree, so a lane takes 16 bytes of its row as
-   they come, and four lanes take 64 bytes side by side (a group). The token rows are the B operand: a float is split into
+   they come, and four lanes take 64 bytes side by side (a k_block). The token rows are the B operand: a float is split into
    two terms, high and low, and as B has eight columns, column t holds the high and column t + 4 the low terms of row t.
    Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
 
    The terms are of the type that a weight becomes without rounding. Two of BF16 have 16 significant bits and the range of a
-   float. Two of F16 have 22 bits but little range, so each group of a token row is first multiplied with the power of two
-   that brings its largest value to 2^14; its inverse, the group's unit, is multiplied into the sum, as FP8's scale is.
+   float. Two of F16 have 22 bits but little range, so each k_block of a token row is first multiplied with the power of two
+   that brings its largest value to 2^14; its inverse, the k_block's unit, is multiplied into the sum, as FP8's scale is.
 
-   So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (an octet) times 64 bytes lie
-   together as 512 bytes, the groups of an octet behind each other; rows are filled up to whole octets and groups with
+   So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (a panel) times 64 bytes lie
+   together as 512 bytes, the k_blocks of a panel behind each other; rows are filled up to whole panels and k_blocks with
    zeros. The bytes of a weight stay what they were.
 
-   A tile is 16 rows of W: two octets. The eight warps of a block share its columns, group by group, and add up their parts
-   at the end in a fixed order. A warp keeps AHEAD groups of loads in flight, across tiles too; the first are asked for
-   before the block waits for the kernel before it, and the rest of its first tile is brought into the second-level cache. */
+   A tile is 16 rows of W: two panels. The eight warps of a block share its columns, k_block by k_block, and add up their parts
+   at the end in a fixed order. A warp keeps AHEAD k_blocks of loads in flight, across tiles too; the first are asked for
+   before the block waits for its predecessor, and the rest of its first tile is brought into the L2. */
 
 /* A packed matrix. */
 typedef struct gpu_matrix {
     const char *data;
     const float *scale;          /* FP8: [ceil(rows >> row_shift)][scale_cols] */
     int rows, cols;
-    int groups;                  /* of a row */
-    int octets;
-    int row_shift, group_shift;  /* FP8: log2 of a block's rows, and of its groups */
+    int k_blocks;                  /* of a row */
+    int panels;
+    int row_shift, k_block_shift;  /* FP8: log2 of a block's rows, and of its k_blocks */
     int scale_cols;
     dtype type;
 } gpu_matrix;
@@ -43,13 +43,13 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     g.data = (const char *)w->data;
     g.rows = w->rows;
     g.cols = w->cols;
-    g.groups = gpu_groups(w->type, w->cols);
-    g.octets = gpu_octets(w->rows);
+    g.k_blocks = gpu_k_blocks(w->type, w->cols);
+    g.panels = gpu_row_panels(w->rows);
     g.type = w->type;
     if (w->type != DTYPE_FP8) return g;
     g.scale = w->scale;
     g.row_shift = log2_of(w->block_rows);
-    g.group_shift = log2_of(w->block_cols) - 6;
+    g.k_block_shift = log2_of(w->block_cols) - 6;
     g.scale_cols = (w->cols - 1) / w->block_cols + 1;
     return g;
 }
@@ -58,17 +58,17 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
 typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;
 
 static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
-    int64_t groups = (p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES;
+    int64_t k_blocks = (p.row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES;
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
-        int64_t piece = at / PIECE, row = piece / groups * OCTET + at % PIECE / GROUP_BYTES;
-        int64_t byte = piece % groups * GROUP_BYTES + at % GROUP_BYTES;
+        int64_t piece = at / PANEL_BYTES, row = piece / k_blocks * PANEL_ROWS + at % PANEL_BYTES / K_BLOCK_BYTES;
+        int64_t byte = piece % k_blocks * K_BLOCK_BYTES + at % K_BLOCK_BYTES;
         p.to[at] = row < p.rows && byte < p.row_bytes ? p.from[row * p.row_bytes + byte] : 0;
     }
 }
 
 static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
     gpu_packing p = *packing;
-    p.total = (int64_t)gpu_octets(p.rows) * ((p.row_bytes + GROUP_BYTES - 1) / GROUP_BYTES) * PIECE;
+    p.total = (int64_t)gpu_row_panels(p.rows) * ((p.row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES) * PANEL_BYTES;
     int64_t blocks = (p.total - 1) / GPU_THREADS + 1, most = (int64_t)sms * 8;
     gpu_pack_kernel<<<(unsigned)(blocks < most ? blocks : most), GPU_THREADS>>>(p);
     return cudaGetLastError();
@@ -77,15 +77,15 @@ static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
 /* Where the element [row][col] of a packed matrix is. */
 __device__ __forceinline__ const char *gpu_element(const gpu_matrix *w, int row, int col, int size) {
     size_t byte = (size_t)col * size;
-    return w->data + ((size_t)(row / OCTET) * w->groups + byte / GROUP_BYTES) * PIECE + row % OCTET * GROUP_BYTES +
-           byte % GROUP_BYTES;
+    return w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + byte / K_BLOCK_BYTES) * PANEL_BYTES + row % PANEL_ROWS * K_BLOCK_BYTES +
+           byte % K_BLOCK_BYTES;
 }
 
 __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
     if (w->type == DTYPE_F32) return *(const float *)gpu_element(w, row, col, 4);
     if (w->type == DTYPE_BF16) return __uint_as_float((uint32_t)*(const uint16_t *)gpu_element(w, row, col, 2) << 16);
     if (w->type == DTYPE_F16) return __half2float(*(const __half *)gpu_element(w, row, col, 2));
-    int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / GROUP_BYTES >> w->group_shift;
+    int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_BYTES >> w->k_block_shift;
     return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
            (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
 }
@@ -103,7 +103,7 @@ typedef struct gpu_quantising { gpu_matrix from, to; } gpu_quantising;
 /* Grid: blocks of `to`, column by row. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_quantise_blocks(const __grid_constant__ gpu_quantising p) {
     __shared__ float largest[GPU_WARPS];
-    const int side_row = 1 << p.to.row_shift, side_col = GROUP_BYTES << p.to.group_shift;
+    const int side_row = 1 << p.to.row_shift, side_col = K_BLOCK_BYTES << p.to.k_block_shift;
     const int rows = min(side_row, p.to.rows - (int)blockIdx.y * side_row);
     const int cols = min(side_col, p.to.cols - (int)blockIdx.x * side_col);
     float most = 0;

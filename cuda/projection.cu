@@ -4,7 +4,7 @@
    IN) is computed again by every block, which is cheaper than a kernel of its own. A block works on one matrix. */
 
 typedef struct gpu_segment {     /* one matrix of a projection */
-    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has an octet of each */
+    gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has a panel of each */
     float *y;                    /* [T][rows] */
     float *h;                    /* [T][h_row] */
     int first_block, blocks;
@@ -12,17 +12,17 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
-    int rehearse;                /* so many blocks do, the first */
+    int warmup;                /* so many blocks do, the first */
     float eps;
     size_t h_row;                /* elements of a row of h */
-    gpu_soon soon;
-    gpu_mark mark, watch;        /* y's, and that of the rows */
+    prefetch_span prefetch;
+    gpu_tag tag, awaited;        /* y's, and that of the rows */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
 
 /* Prologues. normed: the root mean square is divided out at the end; router: of norm_router; at_once: how often eight columns
-   a lane asks for before it uses the first; blocks: that fit a multiprocessor with four rows; is_short: load asks for all
+   a lane asks for before it uses the first; blocks: that fit a SM with four rows; is_short: load asks for all
    that finish needs, as it must where that is `quick`. */
 
 /* Prologue: the rows as they are. */
@@ -79,36 +79,36 @@ template <class IN> struct gpu_segment_tiles {
     enum { normed = IN::normed, router = IN::router, routed = 0 };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
-    const bool pairs;            /* an octet of w and the same of up, instead of two of w */
+    const bool pairs;            /* a panel of w and the same of up, instead of two of w */
     __device__ __forceinline__ int first() const { return (int)blockIdx.x - s.first_block; }
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
     __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
-    __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.octets; }
+    __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.panels; }
     __device__ __forceinline__ gpu_place place(int tile) const {
         return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
     __device__ __forceinline__ void wait() const {
-        gpu_trigger();
-        gpu_wait();
+        pdl_launch_dependents();
+        pdl_wait();
     }
     template <class F, int ROWS>
-    __device__ __forceinline__ void prepare(int first, int mine, const gpu_operand &operand, float *square, int real) const {
+    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square, int real) const {
         if (real) wait();
-        gpu_fill<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, operand, square);
+        gpu_stage_activations<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, act, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
                                           float rms, bool real) const {
-        float y = gpu_add_parts(part[row][t]) * rms;
+        float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
             row += tile * TILE_ROWS;
-            if (real && row < s.w.rows) gpu_tell(&s.y[(size_t)t * s.w.rows + row], old + y, p.mark);
-        } else if (row < OCTET) {
-            float up = gpu_add_parts(part[row + OCTET][t]) * rms;
-            row += tile * OCTET;
+            if (real && row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.tag);
+        } else if (row < PANEL_ROWS) {
+            float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
+            row += tile * PANEL_ROWS;
             if (real && row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
         }
     }
@@ -125,19 +125,19 @@ template <class IN, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) gpu_parts parts;
-    gpu_prefetch_share(p.soon);
+    __shared__ __align__(16) warp_partials partials;
+    l2_prefetch_share(p.prefetch);
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
-    const int tile = tiles.first(), real = (int)blockIdx.x >= p.rehearse;
+    const int tile = tiles.first(), real = (int)blockIdx.x >= p.warmup;
     gpu_ahead<ROWS> ahead;
     ahead.nothing(w);
     ahead.begin(tiles, tile, w);
     switch (w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &parts, ahead, real, 1);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1);
     }
 }
 
@@ -154,22 +154,22 @@ __global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REG
 gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
     enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 ? 8 : EARLY };
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) gpu_parts parts;
-    gpu_prefetch_share(p.soon);
+    __shared__ __align__(16) warp_partials partials;
+    l2_prefetch_share(p.prefetch);
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
-    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &parts);
+    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* How many blocks rehearse, the first ones: as a rule the first on each multiprocessor, which come early. Who else does, and
+/* How many blocks warmup, the first ones: as a rule the first on each SM, which come early. Who else does, and
    who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. Of
    the quick projections only norm_router's do, their last part. */
-static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
+static int gpu_warmup_blocks(const gpu_queue *q, enum gpu_stage stage, int T) {
     if (!q->dependent) return 0;
     if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
     return stage == GPU_OUT_PROJ ? 0 : stage == GPU_IN_PROJ ? INT_MAX : q->sms;
@@ -177,7 +177,7 @@ static int gpu_rehearse(const gpu_queue *q, enum gpu_stage stage, int T) {
 
 /* Tiles of a segment. */
 static int gpu_tiles(const gpu_segment *s) {
-    return s->up.data ? s->w.octets : (s->w.octets + 1) / 2;
+    return s->up.data ? s->w.panels : (s->w.panels + 1) / 2;
 }
 
 /* Deals the blocks of a kernel to the segments; how many there are. What is too small for one gets one or two. */
@@ -208,19 +208,19 @@ template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
     bool quick = p->in.is_short();
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        bool whole = s->w.cols * dtype_size(s->w.type) == s->w.groups * GROUP_BYTES, only = s->blocks >= gpu_tiles(s);
-        bool four = IN::normed && s->w.type == DTYPE_FP8 && s->w.groups == 4 * GPU_WARPS;
-        bool eight = (s->w.type == DTYPE_BF16 || (!IN::normed && s->w.type == DTYPE_FP8)) && s->w.groups == 8 * GPU_WARPS;
+        bool whole = s->w.cols * dtype_size(s->w.type) == s->w.k_blocks * K_BLOCK_BYTES, only = s->blocks >= gpu_tiles(s);
+        bool four = IN::normed && s->w.type == DTYPE_FP8 && s->w.k_blocks == 4 * GPU_WARPS;
+        bool eight = (s->w.type == DTYPE_BF16 || (!IN::normed && s->w.type == DTYPE_FP8)) && s->w.k_blocks == 8 * GPU_WARPS;
         quick = quick && whole && (four || (eight && only));
     }
     return quick;
 }
 
-/* Bytes of the largest operand. */
-template <class IN> static size_t gpu_operand_room(const gpu_projection<IN> *p, int rows) {
+/* Bytes of the largest activation fragments. */
+template <class IN> static size_t activation_fragments_room(const gpu_projection<IN> *p, int rows) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
-        size_t bytes = gpu_operand_size(p->segment[i].w.type, rows, p->segment[i].w.groups);
+        size_t bytes = activation_fragments_size(p->segment[i].w.type, rows, p->segment[i].w.k_blocks);
         if (bytes > most) most = bytes;
     }
     return most;
@@ -228,8 +228,8 @@ template <class IN> static size_t gpu_operand_room(const gpu_projection<IN> *p, 
 
 /* Deals the blocks to the segments and launches. */
 template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
-    size_t bytes = gpu_operand_room(p, p->T == 1 ? 1 : GPU_ROWS);
-    if (p->T > 1 && bytes + sizeof(gpu_parts) > GPU_SHARED) {
+    size_t bytes = activation_fragments_room(p, p->T == 1 ? 1 : GPU_ROWS);
+    if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
         for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
             gpu_projection<IN> one = *p;
             one.T = 1;
@@ -247,11 +247,11 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
     if (gpu_is_quick(p)) {
         kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2>
                : p->T == 3 ? gpu_project_quick<IN, 3> : gpu_project_quick<IN, GPU_ROWS>;
-        bytes = gpu_operand_room(p, p->T);
+        bytes = activation_fragments_room(p, p->T);
         used = gpu_deal_blocks(q, p, kernel, bytes);
     }
-    p->rehearse = gpu_rehearse(q, stage, p->T);
-    gpu_share_soon(&p->soon, used);
+    p->warmup = gpu_warmup_blocks(q, stage, p->T);
+    prefetch_span_divide(&p->prefetch, used);
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }
 
@@ -268,7 +268,7 @@ static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x
     p.T = T;
     p.cols = p.in.cols = cols;
     p.eps = eps;
-    p.watch = gpu_last_mark(q, GPU_MARKED_X);
+    p.awaited = gpu_last_tag(q, GPU_TAGGED_X);
     p.in.x = x;
     p.in.norm = norm;
     return p;
@@ -282,7 +282,7 @@ static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, cons
     p.cols = p.in.cols = w->cols;
     p.add = add;
     p.in.x = x;
-    if (add) p.mark = gpu_next_mark(q, stage, GPU_MARKED_X);
+    if (add) p.tag = gpu_next_tag(q, stage, GPU_TAGGED_X);
     gpu_add_segment(&p, w, y);
     gpu_launch_projection(q, stage, &p);
 }

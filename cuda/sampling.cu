@@ -19,34 +19,34 @@ enum {
 #define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; 0 is the key of nothing */
 
 /* How to choose; in device memory, because a captured graph reads it. */
-typedef struct gpu_how {
+typedef struct sampling_parameters {
     float temperature;           /* 0: greedy */
     int32_t k;                   /* candidates: 1..GPU_TOP_K; greedy: 1 */
     float top_p, min_p;          /* as in mote_sampling */
     uint64_t seed;
     int32_t simulate;            /* 1: tokens are random, drafts are accepted at the rates `accept` */
     float accept[GPU_ROWS - 1];
-} gpu_how;
+} sampling_parameters;
 
-/* What the device tells a waiting host, in its memory: `told`, written last, is sequence << 32 | number of ids. */
-typedef struct gpu_answer { uint64_t told; int32_t ids[GPU_ROWS]; } gpu_answer;
+/* What the device tells a waiting host, in its memory: `posted`, written last, is sequence << 32 | number of ids. */
+typedef struct gpu_mailbox { uint64_t posted; int32_t ids[GPU_ROWS]; } gpu_mailbox;
 
 typedef struct gpu_sampling {
-    const gpu_how *how;          /* device */
+    const sampling_parameters *parameters;          /* device */
     const float *logits;         /* device: [T][stride] */
     size_t stride;
     int T;                       /* rows: 1 unless gpu_accept */
     int n;                       /* ids that may be chosen */
     uint64_t *picks;             /* device scratch: [GPU_ROWS][GPU_PICKS][GPU_TOP_K] */
-    gpu_step *step;              /* device: the step that was computed and then the next */
-    volatile gpu_answer *answer; /* in the host's memory; NULL: it need not know */
+    step_parameters *step;              /* device: the step that was computed and then the next */
+    volatile gpu_mailbox *mailbox; /* in the host's memory; NULL: it need not know */
     int32_t position, replay;    /* gpu_draw with an answer: of the step that runs the token */
     int draft;                   /* gpu_draw without: place of the token in the step */
     int blocks;                  /* set by the launcher: of gpu_pick, for a row */
 } gpu_sampling;
 
-typedef struct gpu_put_step { gpu_step *to, value; } gpu_put_step;
-typedef struct gpu_put_how { gpu_how *to, value; } gpu_put_how;
+typedef struct gpu_put_step { step_parameters *to, value; } gpu_put_step;
+typedef struct gpu_put_sampling { sampling_parameters *to, value; } gpu_put_sampling;
 
 /* Whether gpu_sample chooses as sample() would. Else the logits go to the host. */
 static int gpu_can_sample(int n, float temperature, int top_k) {
@@ -124,11 +124,11 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ 
     __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, with all their keys at most */
     __shared__ int count;
     const float *logits = p.logits + blockIdx.y * p.stride;
-    const int k = p.how->k;
+    const int k = p.parameters->k;
     uint64_t head = 0, *best = p.picks + (size_t)(blockIdx.y * GPU_PICKS + blockIdx.x) * GPU_TOP_K;
     int first = ((threadIdx.x / 32) * p.blocks + blockIdx.x) * 32 + threadIdx.x % 32, step = p.blocks * GPU_THREADS;
-    gpu_trigger();
-    gpu_wait();
+    pdl_launch_dependents();
+    pdl_wait();
 #pragma unroll 8
     for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(logits[i], i));
     if (threadIdx.x == 0) count = 0;
@@ -147,20 +147,20 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ 
 }
 
 /* sample(), from the candidates best first: each thread weighs one, one thread adds. position: of the token. */
-__device__ __forceinline__ int32_t gpu_draw_one(const gpu_how *how, const uint64_t *top, double *weight, uint64_t position) {
-    int taken = 0, most = how->k;
+__device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *parameters, const uint64_t *top, double *weight, uint64_t position) {
+    int taken = 0, most = parameters->k;
     float best = gpu_key_logit(top[0]);
     if (threadIdx.x < most)
-        weight[threadIdx.x] = exp((double)(gpu_key_logit(top[threadIdx.x]) - best) / how->temperature);
+        weight[threadIdx.x] = exp((double)(gpu_key_logit(top[threadIdx.x]) - best) / parameters->temperature);
     __syncthreads();
     if (threadIdx.x) return 0;
     double total = 0, limit = INFINITY, sum = 0, mass = 0;
-    if (how->top_p > 0 && how->top_p < 1) {
+    if (parameters->top_p > 0 && parameters->top_p < 1) {
         for (int i = 0; i < most; i++) total += weight[i];
-        limit = how->top_p * total;
+        limit = parameters->top_p * total;
     }
-    while (taken < most && sum < limit && !(taken && weight[taken] < how->min_p)) sum += weight[taken++];
-    double draw = gpu_uniform(how->seed, position) * sum;
+    while (taken < most && sum < limit && !(taken && weight[taken] < parameters->min_p)) sum += weight[taken++];
+    double draw = gpu_uniform(parameters->seed, position) * sum;
     for (int i = 0; i < taken; i++) {
         mass += weight[i];
         if (draw < mass) return (int32_t)~(uint32_t)top[i];
@@ -174,7 +174,7 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     __shared__ double weight[GPU_TOP_K];
     __shared__ int count;
     const uint64_t *mine = p.picks + (size_t)(row * GPU_PICKS + threadIdx.x) * GPU_TOP_K;
-    const int k = p.how->k;
+    const int k = p.parameters->k;
     uint64_t head = threadIdx.x < p.blocks ? mine[0] : 0;
     if (threadIdx.x == 0) count = 0;
     uint64_t bound = gpu_kth_best(head, k);
@@ -190,7 +190,7 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     __syncthreads();
     gpu_order(keys, count, k, top);
     __syncthreads();
-    return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.how, top, weight, position) : (int32_t)~(uint32_t)top[0];
+    return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
 /* A random token, for simulations; place: in the step. */
@@ -199,25 +199,25 @@ __device__ __forceinline__ int32_t gpu_random_token(const gpu_sampling &p, int p
 }
 
 /* Tells the host `count` ids. */
-__device__ __forceinline__ void gpu_tell(const gpu_sampling &p, const int32_t *ids, int count) {
-    for (int i = 0; i < count; i++) p.answer->ids[i] = ids[i];
+__device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_t *ids, int count) {
+    for (int i = 0; i < count; i++) p.mailbox->ids[i] = ids[i];
     __threadfence_system();
-    p.answer->told = (uint64_t)++p.step->sequence << 32 | (uint32_t)count;
+    p.mailbox->posted = (uint64_t)++p.step->sequence << 32 | (uint32_t)count;
     __threadfence_system();
 }
 
-/* One token, in one block: the first of the next step, told to the host, or a draft. An id that does not exist is told,
-   but not run. This kernel and the next do not trigger: those after them may read gpu_step before their wait. */
+/* One token, in one block: the first of the next step, posted to the host, or a draft. An id that does not exist is posted,
+   but not run. This kernel and the next do not trigger: those after them may read step_parameters before their wait. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
-    gpu_wait();
+    pdl_wait();
     int32_t id = gpu_token(p, 0, (uint64_t)p.position);
     if (threadIdx.x) return;
-    if (p.how->simulate) id = gpu_random_token(p, p.draft);
+    if (p.parameters->simulate) id = gpu_random_token(p, p.draft);
     p.step->ids[p.draft] = id < 0 ? 0 : id;
-    if (!p.answer) return;
+    if (!p.mailbox) return;
     p.step->position = p.position;
     p.step->replay = p.replay;
-    gpu_tell(p, &id, 1);
+    mailbox_post(p, &id, 1);
 }
 
 /* Verification. Row t of the block that was computed says which token comes at position + t + 1, chosen as always for that
@@ -226,14 +226,14 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ 
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
     __shared__ int32_t ids[GPU_ROWS];
     __shared__ int kept, go_on;
-    gpu_wait();
+    pdl_wait();
     const int position = p.step->position;
     for (int t = 0; t < p.T; t++) {
         int32_t id = gpu_token(p, t, (uint64_t)(position + t + 1));
         if (threadIdx.x == 0) {
             go_on = t + 1 < p.T && id == p.step->ids[t + 1];
-            if (p.how->simulate) {
-                go_on = t + 1 < p.T && gpu_uniform(p.step->sequence, (uint64_t)t) < p.how->accept[t];
+            if (p.parameters->simulate) {
+                go_on = t + 1 < p.T && gpu_uniform(p.step->sequence, (uint64_t)t) < p.parameters->accept[t];
                 id = go_on ? p.step->ids[t + 1] : gpu_random_token(p, 0);
             }
             ids[t] = id;
@@ -246,14 +246,14 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     p.step->position = position + kept;
     p.step->replay = kept;
     p.step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
-    gpu_tell(p, ids, kept);
+    mailbox_post(p, ids, kept);
 }
 
 __global__ void gpu_put_step_kernel(const __grid_constant__ gpu_put_step p) {
     *p.to = p.value;
 }
 
-__global__ void gpu_put_how_kernel(const __grid_constant__ gpu_put_how p) {
+__global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling p) {
     *p.to = p.value;
 }
 

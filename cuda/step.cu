@@ -1,13 +1,13 @@
 /* cuda/step.cu: the forward pass on a GPU: recorded as launches, captured as graphs, and asked for from the host.
 
    The same stages in the same order, for one to four rows. Their launches are captured once as a graph for each number of
-   rows and each kind of result, and replayed: position, kept rows and tokens are read from gpu_step, which gpu_put, or
+   rows and each kind of result, and replayed: position, kept rows and tokens are read from step_parameters, which gpu_put, or
    the sampler, writes before the graph runs. The host never waits inside a step: mote_step queues the choice of a token
    and the step that runs it, and comes back when the token is known, while the GPU is still at work. So the logits of the
    last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted.
 
    A cycle of speculation is one graph, too, for each number of rows and of drafts: the step, the choice of what follows
-   each row, which writes gpu_step for the next one and tells the host, and the drafts, which the next one verifies. While
+   each row, which writes step_parameters for the next one and tells the host, and the drafts, which the next one verifies. While
    these are made, the host reads the tokens, and queues the next cycle. */
 
 /* Scratch of a session on a GPU, behind its KV and state. */
@@ -20,35 +20,35 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     memset(&q, 0, sizeof q);
     q.sms = o->sms ? o->sms : m->gpu_sms;
     g->splits = gpu_attention_most_splits(&q, &m->attention);
-    g->step = (gpu_step *)(void *)take(l, sizeof(gpu_step) / sizeof(float));
-    g->how = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
-    g->greedy = (gpu_how *)(void *)take(l, sizeof(gpu_how) / sizeof(float));
-    g->frequencies = take(l, (size_t)c->rotary_dim / 2 + 1);
-    g->x = take(l, T * hidden);
-    g->mtp_x = take(l, T * hidden);
-    g->hidden = take(l, T * hidden);
-    g->in = take(l, T * larger(2 * keys + values, 2 * heads));
-    g->z = take(l, T * values);
-    g->a = take(l, T * (size_t)c->value_heads);
-    g->b = take(l, T * (size_t)c->value_heads);
-    g->k = take(l, T * keys);
-    g->decay = take(l, T * (size_t)c->value_heads);
-    g->squares = take(l, T * (size_t)c->value_heads * (size_t)gpu_squares_room(gpu_delta_parts(&m->deltanet)));
-    g->k_new = take(l, T * kv);
-    g->v_new = take(l, T * kv);
-    g->o = take(l, T * larger(values, heads));
-    g->parts = take(l, gpu_attention_parts(&m->attention, g->splits));
-    g->tickets = (int *)(void *)take(l, gpu_attention_tickets(&m->attention));
-    g->router = take(l, T * (size_t)c->experts);
-    g->shared_gate = take(l, T);
-    g->mtp_in = take(l, T * 2 * hidden);
-    g->logits = take(l, T * (size_t)c->vocab);
-    g->mtp_logits = take(l, T * (size_t)c->vocab);
-    g->draft_logits = take(l, (size_t)m->draft_head.rows);
-    g->routing = (gpu_routing *)(void *)take(l, sizeof(gpu_routing) / sizeof(float));
-    g->chosen = (int32_t *)(void *)take(l, (size_t)c->layers + 1);
-    g->h = take(l, gpu_h_size(&m->moe));
-    g->picks = (uint64_t *)(void *)take(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
+    g->step = (step_parameters *)(void *)layout_alloc(l, sizeof(step_parameters) / sizeof(float));
+    g->parameters = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));
+    g->greedy = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));
+    g->frequencies = layout_alloc(l, (size_t)c->rotary_dim / 2 + 1);
+    g->x = layout_alloc(l, T * hidden);
+    g->mtp_x = layout_alloc(l, T * hidden);
+    g->hidden = layout_alloc(l, T * hidden);
+    g->in = layout_alloc(l, T * larger(2 * keys + values, 2 * heads));
+    g->z = layout_alloc(l, T * values);
+    g->a = layout_alloc(l, T * (size_t)c->value_heads);
+    g->b = layout_alloc(l, T * (size_t)c->value_heads);
+    g->k = layout_alloc(l, T * keys);
+    g->decay = layout_alloc(l, T * (size_t)c->value_heads);
+    g->squares = layout_alloc(l, T * (size_t)c->value_heads * (size_t)gpu_squares_room(gpu_delta_parts(&m->deltanet)));
+    g->k_new = layout_alloc(l, T * kv);
+    g->v_new = layout_alloc(l, T * kv);
+    g->o = layout_alloc(l, T * larger(values, heads));
+    g->parts = layout_alloc(l, gpu_attention_parts(&m->attention, g->splits));
+    g->tickets = (int *)(void *)layout_alloc(l, gpu_attention_tickets(&m->attention));
+    g->router = layout_alloc(l, T * (size_t)c->experts);
+    g->shared_gate = layout_alloc(l, T);
+    g->mtp_in = layout_alloc(l, T * 2 * hidden);
+    g->logits = layout_alloc(l, T * (size_t)c->vocab);
+    g->mtp_logits = layout_alloc(l, T * (size_t)c->vocab);
+    g->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
+    g->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));
+    g->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)c->layers + 1);
+    g->h = layout_alloc(l, gpu_h_size(&m->moe));
+    g->picks = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
 }
 
 static int gpu_session_failed(const mote_session *s, mote_error *err) {
@@ -90,7 +90,7 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     gpu_attention p;
     memset(&p, 0, sizeof p);
     p.shape = s->m->attention;
-    p.group = p.shape.heads / p.shape.kv_heads;
+    p.q_per_kv = p.shape.heads / p.shape.kv_heads;
     p.q_norm = l->attention.q_norm;
     p.k_norm = l->attention.k_norm;
     p.step = g->step;
@@ -114,9 +114,9 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
 }
 
-/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. soon: what comes next. */
+/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. prefetch: what comes next. */
 static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
-                        const gpu_delta *block, gpu_soon soon) {
+                        const gpu_delta *block, prefetch_span prefetch) {
     struct gpu_session *g = s->gpu;
     gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
     p.router = g->router;
@@ -124,7 +124,7 @@ static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, fl
     p.routing = g->routing;
     p.chosen = g->chosen + number;
     p.h = g->h;
-    p.soon = soon;
+    p.prefetch = prefetch;
     p.overlap = g->overlap;
     p.x = x;
     if (block) p.log = *block;
@@ -161,13 +161,13 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
     gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
     if (logits) {
-        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->lm_head));
+        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL, prefetch_span_of(q, GPU_HEAD, &m->lm_head));
         gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
     }
     q->as = GPU_STAGES;
 }
 
-/* Draft number i, from 0 on, as in draft_here; position and the token before it are in gpu_step. */
+/* Draft number i, from 0 on, as in draft_cpu; position and the token before it are in step_parameters. */
 static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
@@ -177,7 +177,7 @@ static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     p.draft = i;
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
-    choice.how = g->greedy;
+    choice.parameters = g->greedy;
     choice.logits = g->draft_logits;
     choice.T = 1;
     choice.n = m->draft_head.rows;
@@ -189,7 +189,7 @@ static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     gpu_draft_start(q, &p);
     gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, 1, 0);
     gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], 1, g->mtp_x, i - 1, 0);
-    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL, gpu_soon_of(q, GPU_HEAD, &m->draft_head));
+    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL, prefetch_span_of(q, GPU_HEAD, &m->draft_head));
     gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
     gpu_sample(q, GPU_MTP, &choice, gpu_draw);
     q->as = GPU_STAGES;
@@ -200,30 +200,30 @@ static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
     struct gpu_session *g = s->gpu;
     gpu_sampling p;
     memset(&p, 0, sizeof p);
-    p.how = g->how;
+    p.parameters = g->parameters;
     p.logits = g->logits;
     p.stride = (size_t)s->m->c.vocab;
     p.T = T;
     p.n = sample_vocab(s);
     p.picks = g->picks;
     p.step = g->step;
-    p.answer = g->answer;
+    p.mailbox = g->mailbox;
     gpu_sample(q, GPU_HEAD, &p, gpu_accept);
 }
 
 /* What is read first behind layer i. */
-static gpu_soon gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
+static prefetch_span gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
     const layer *next = &m->layers[i + 1];
-    if (i + 1 == m->c.layers) return gpu_soon_of(q, GPU_HEAD, &m->lm_head);
-    return next->is_attention ? gpu_soon_of(q, GPU_QKV, &next->attention.q_proj)
-                              : gpu_soon_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
+    if (i + 1 == m->c.layers) return prefetch_span_of(q, GPU_HEAD, &m->lm_head);
+    return next->is_attention ? prefetch_span_of(q, GPU_QKV, &next->attention.q_proj)
+                              : prefetch_span_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
 }
 
 /* All launches of a step of T rows. */
 static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
-    int writes[GPU_MARKED] = {0};
+    int writes[GPU_TAGGED] = {0};
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
@@ -278,10 +278,10 @@ static void gpu_launched(struct gpu_session *g, int T, enum gpu_kind kind) {
     g->head_done = kind != GPU_NO_LOGITS;
     g->all_logits = kind >= GPU_ALL_LOGITS;
     g->logits_row = g->all_logits ? T - 1 : 0;
-    g->logits_here = 0;
+    g->logits_on_host = 0;
 }
 
-/* Queues a captured step. The caller has seen to gpu_step. */
+/* Queues a captured step. The caller has seen to step_parameters. */
 static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
     struct gpu_session *g = s->gpu;
     if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind, -1);
@@ -320,32 +320,32 @@ static const float *gpu_last_logits(mote_session *s) {
 /* Brings s->logits up to date. */
 static int gpu_fetch_logits(mote_session *s, mote_error *err) {
     struct gpu_session *g = s->gpu;
-    if (g->logits_here) return MOTE_OK;
+    if (g->logits_on_host) return MOTE_OK;
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_check(&g->q, cudaMemcpyAsync(s->logits, gpu_last_logits(s), (size_t)s->m->c.vocab * sizeof(float),
                                      cudaMemcpyDeviceToHost, g->stream), "reading the logits");
     code = gpu_finish(s, err);
-    g->logits_here = !code;
+    g->logits_on_host = !code;
     return code;
 }
 
 static void gpu_set_step(mote_session *s, const int32_t *ids, int T) {
-    gpu_step step;
+    step_parameters step;
     memset(&step, 0, sizeof step);
     step.position = s->count;
-    step.replay = s->kept;
+    step.replay = s->accepted;
     step.sequence = s->gpu->sequence;
     for (int t = 0; t < T; t++) step.ids[t] = ids[t];
     gpu_put(&s->gpu->q, gpu_put_step_kernel, s->gpu->step, &step);
 }
 
 /* How tokens are to be chosen from now on. */
-static void gpu_set_how(mote_session *s, const gpu_how *how) {
+static void gpu_set_sampling(mote_session *s, const sampling_parameters *parameters) {
     struct gpu_session *g = s->gpu;
-    if (!memcmp(how, &g->how_there, sizeof *how)) return;
-    gpu_put(&g->q, gpu_put_how_kernel, g->how, how);
-    g->how_there = *how;
+    if (!memcmp(parameters, &g->sampling_on_device, sizeof *parameters)) return;
+    gpu_put(&g->q, gpu_put_sampling_kernel, g->parameters, parameters);
+    g->sampling_on_device = *parameters;
 }
 
 /* forward() on a GPU. last: this row's logits may be asked for. */
@@ -368,43 +368,43 @@ static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, flo
 }
 
 /* The ids that the sampler tells, *count of them; the last is -1 where a logit was not a number. */
-static int gpu_hear(mote_session *s, int32_t *ids, int *count, mote_error *err) {
+static int mailbox_wait(mote_session *s, int32_t *ids, int *count, mote_error *err) {
     struct gpu_session *g = s->gpu;
-    for (unsigned i = 1; g->answer->told >> 32 != g->sequence; i++) {
+    for (unsigned i = 1; g->mailbox->posted >> 32 != g->sequence; i++) {
         if (i % 4096) continue;
         cudaError_t status = cudaStreamQuery(g->stream);
-        if (status != cudaErrorNotReady && g->answer->told >> 32 != g->sequence)
+        if (status != cudaErrorNotReady && g->mailbox->posted >> 32 != g->sequence)
             gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
         if (g->q.status != cudaSuccess) return gpu_session_failed(s, err);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    *count = (int)(uint32_t)g->answer->told;
-    for (int i = 0; i < *count; i++) ids[i] = g->answer->ids[i];
+    *count = (int)(uint32_t)g->mailbox->posted;
+    for (int i = 0; i < *count; i++) ids[i] = g->mailbox->ids[i];
     return MOTE_OK;
 }
 
 /* Queues the choice of the token after the timeline, which begins the next step. */
 static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
     struct gpu_session *g = s->gpu;
-    gpu_how how;
+    sampling_parameters parameters;
     gpu_sampling p;
-    memset(&how, 0, sizeof how);
+    memset(&parameters, 0, sizeof parameters);
     memset(&p, 0, sizeof p);
-    how.temperature = sampling->temperature;
-    how.k = sampling->temperature > 0 ? sampling->top_k : 1;
-    how.top_p = sampling->top_p;
-    how.min_p = sampling->min_p;
-    how.seed = sampling->seed;
-    gpu_set_how(s, &how);
-    p.how = g->how;
+    parameters.temperature = sampling->temperature;
+    parameters.k = sampling->temperature > 0 ? sampling->top_k : 1;
+    parameters.top_p = sampling->top_p;
+    parameters.min_p = sampling->min_p;
+    parameters.seed = sampling->seed;
+    gpu_set_sampling(s, &parameters);
+    p.parameters = g->parameters;
     p.logits = gpu_last_logits(s);
     p.T = 1;
     p.n = sample_vocab(s);
     p.picks = g->picks;
     p.step = g->step;
-    p.answer = g->answer;
+    p.mailbox = g->mailbox;
     p.position = s->count;
-    p.replay = s->kept;
+    p.replay = s->accepted;
     g->sequence++;
     gpu_sample(&g->q, GPU_HEAD, &p, gpu_draw);
 }
@@ -460,7 +460,7 @@ static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int3
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
     session_computed(s, 1);
     code = gpu_session_failed(s, err);
-    if (!code) code = gpu_hear(s, id, &count, err);
+    if (!code) code = mailbox_wait(s, id, &count, err);
     if (!code && *id < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
     if (code) session_drop(s);
     return code;
@@ -479,12 +479,12 @@ static void gpu_session_close(mote_session *s) {
                 if (g->cycle[T][drafts]) (void)cudaGraphExecDestroy(g->cycle[T][drafts]);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (s->memory) (void)cudaFree(s->memory);
-        if (s->here) (void)cudaFreeHost(s->here);
-        if (g->answer) (void)cudaFreeHost((void *)g->answer);
+        if (s->host) (void)cudaFreeHost(s->host);
+        if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         (void)cudaGetLastError();
     }
     s->memory = NULL;
-    s->here = NULL;
+    s->host = NULL;
     free(g->launches);
     free(g->notes);
     free(g);
@@ -501,7 +501,7 @@ static void gpu_set_frequencies(mote_session *s) {
 
 /* Allocates a session's memory and captures the steps that every answer needs. On failure the caller closes it. */
 static int gpu_session_open(mote_session *s, mote_error *err) {
-    size_t bytes = parts_bytes(&s->parts), here = s->here_floats * sizeof(float);
+    size_t bytes = parts_bytes(&s->parts), host = s->host_floats * sizeof(float);
     struct gpu_session *g = s->gpu;
     gpu_queue *q = &g->q;
     uint64_t available = device_available(s->m);
@@ -512,27 +512,27 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
                     context_that_fits(s->m, &s->o, available, s));
     q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
     q->dependent = s->m->gpu_cc >= 90;
-    q->soon = s->m->gpu_cache / GPU_SOON / 128 * 128;
+    q->prefetch = s->m->gpu_cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ~0u;
     q->as = GPU_STAGES;
     gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
-    if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->here, here, cudaHostAllocDefault), "pinning memory");
+    if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault), "pinning memory");
     if (q->status == cudaSuccess)
-        gpu_check(q, cudaHostAlloc((void **)&g->answer, sizeof *g->answer, cudaHostAllocMapped), "pinning memory");
+        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
     if (q->status != cudaSuccess) return gpu_session_failed(s, err);
-    layout_session(s->m, &s->o, s->memory, s->here, s);
-    memset(s->here, 0, here);
-    memset((void *)g->answer, 0, sizeof *g->answer);
+    layout_session(s->m, &s->o, s->memory, s->host, s);
+    memset(s->host, 0, host);
+    memset((void *)g->mailbox, 0, sizeof *g->mailbox);
     q->stream = g->stream;
     g->splits = gpu_attention_splits(q, &s->m->attention, s->kv_type, g->splits);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
-    gpu_how greedy;
+    sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
-    gpu_put(q, gpu_put_how_kernel, g->greedy, &greedy);
+    gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
     for (int T = 1; T <= GPU_ROWS && q->status == cudaSuccess; T++)
         g->graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
     if (q->status == cudaSuccess) g->graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);

@@ -1,24 +1,24 @@
 /* cuda/tiles.cu: the loop over a block's tiles of a matrix, for any shape, and shorter ones for whole k blocks. */
 
-/* The weights of a warp that are on their way: AHEAD groups of both octets of a tile. */
+/* The weights of a warp that are on their way: AHEAD k_blocks of both panels of a tile. */
 template <int ROWS> struct gpu_ahead {
-    int first, mine;             /* the warp's groups of every tile */
+    int first, mine;             /* the warp's k_blocks of every tile */
     gpu_place place;
     uint4 raw[AHEAD][2];
-    float scale;                 /* of group `piece` of them */
+    float scale;                 /* of k_block `piece` of them */
 
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
-    /* Asks for group from + j of the warp's, of which there are `left` from `from` on. */
+    /* Asks for k_block from + j of the warp's, of which there are `left` from `from` on. */
     __device__ __forceinline__ void load(int j, int from, int left) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PIECE) + j * (PIECE / 16));
+            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PANEL_BYTES) + j * (PANEL_BYTES / 16));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
-        if (w.scale && piece() < left) scale = __ldg(place.scale + (first + from + piece() >> w.group_shift));
+        if (w.scale && piece() < left) scale = __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
     }
     __device__ __forceinline__ void nothing(const gpu_matrix &w) {
-        first = gpu_share(w.groups, threadIdx.x / 32, GPU_WARPS, &mine);
+        first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &mine);
         memset(&place, 0, sizeof place);
         memset(raw, 0, sizeof raw);
         scale = 1;
@@ -31,8 +31,8 @@ template <int ROWS> struct gpu_ahead {
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(w, 0, left);
         if (threadIdx.x || !left || mine <= AHEAD) return;
-        gpu_prefetch(place.data[0], (uint32_t)(w.groups * PIECE));
-        gpu_prefetch(place.data[1], (uint32_t)(w.groups * PIECE));
+        l2_prefetch(place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
+        l2_prefetch(place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
     }
 };
 
@@ -40,29 +40,29 @@ template <int ROWS> struct gpu_ahead {
      next(tile), valid(tile)        the block's next tile; is it one
      place(tile)                    where this lane reads
      old(tile, row, t)              what is read before the sum is there, handed on to store
-     store(tile, row, t, parts of the tile, old, rms, real)
+     store(tile, row, t, partials of the tile, old, rms, real)
    The last two are called by one thread for each of the 16 rows and T token rows, of other warps from tile to tile; rms
    is the token row's factor where there is a norm.
-     prepare(first, mine, operand, square, real)   waits for the kernel before and fills in the operand
+     prepare(first, mine, act, square, real)   waits for the kernel before and stages the activations
    Between entering and waiting there is time. A block that rehearses runs through its first tile once before it waits, on
    whatever is in memory, and drops the result: then the code is in the instruction cache when it counts. real: from which
    to which of the two, 0 the rehearsal, 1 not. Of tiles that are only known after the wait (TILES::routed) nothing is
    loaded in a rehearsal. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
-                                              gpu_parts *parts, gpu_ahead<ROWS> &ahead, int real, int to) {
+                                              warp_partials *partials, gpu_ahead<ROWS> &ahead, int real, int to) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles n % turns == turn */
     const int first = ahead.first, mine = ahead.mine, rounds = (mine + AHEAD - 1) / AHEAD, piece = ahead.piece();
-    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand) + first * pairs * 8 * ROWS;
-    const float *unit = operand.unit + (first + piece) * ROWS + lane % ROWS;
+    const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act) + first * pairs * 8 * ROWS;
+    const float *act_scale = act.act_scale + (first + piece) * ROWS + lane % ROWS;
     float rms = 1;
 #pragma unroll 1
     for (; real <= to; real++) {
         float square[ROWS] = {};
-        tiles.template prepare<F, ROWS>(first, mine, operand, square, real);
+        tiles.template prepare<F, ROWS>(first, mine, act, square, real);
         for (int n = 0; tiles.valid(tile); n++) {
             int next = tiles.next(tile);
             bool more = real && tiles.valid(next), stores = n % turns == turn && t < T;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                 bool last = r == rounds - 1;
                 int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : real ? mine - from : 0;
                 float factor = 0;
-                if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * unit[r * AHEAD * ROWS];
+                if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
                 if (last && more) ahead.place = tiles.place(next);
                 if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
@@ -86,11 +86,11 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                     ahead.load(j, from, left);
                 }
             }
-            gpu_put_part<ROWS>(parts->tile[n % 2], sum);
-            if (n == 0 && TILES::normed) gpu_put_squares<ROWS>(parts, square);
+            store_warp_partial<ROWS>(partials->tile[n % 2], sum);
+            if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
             __syncthreads();
-            if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps());
-            if (stores) tiles.store(tile, row, t, parts->tile[n % 2], old, rms, real);
+            if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
+            if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms, real);
             if (!real) break;
             tile = next;
         }
@@ -98,26 +98,26 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     }
 }
 
-/* Whole groups, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
+/* Whole k_blocks, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
    on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their way, and x comes
    late. So nothing of that is rehearsed, which would take such a loop. ROWS is the number of token rows, T, exactly. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
-    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* groups whose factors a register of a warp holds */
+    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* k_blocks whose factors a register of a warp holds */
     gpu_place place;
     uint4 raw[MINE][2];
-    float scale[FACTORS];        /* of group piece(k), for octet lane / 16 */
+    float scale[FACTORS];        /* of k_block piece(k), for panel lane / 16 */
 
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
     __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PIECE));
+        for (int half = 0; half < 2; half++) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
-            scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.group_shift)) : 1;
+            scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
     }
     /* This lane's columns of x. */
     template <class IN> struct columns {
@@ -131,33 +131,33 @@ template <class F, int MINE, int ROWS> struct gpu_short {
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], ROWS, column(from + n));
         }
-        /* Once more what was not there yet; all of it if it has no mark. Without a branch. */
-        __device__ __forceinline__ void load_missing(const IN &in, const gpu_mark &mark) {
+        /* Once more what was not there yet; all of it if it has no tag. Without a branch. */
+        __device__ __forceinline__ void reload_mismatched(const IN &in, const gpu_tag &tag) {
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
 #pragma unroll
                 for (int t = 0; t < ROWS; t++)
-                    if (!mark.mask || gpu_missing(v[n][t], 8, mark)) in.load_row(v[n][t], ROWS, t, column(n));
+                    if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.load_row(v[n][t], ROWS, t, column(n));
         }
         /* Is something missing, on any lane? */
-        __device__ __forceinline__ bool missing(const gpu_mark &mark) const {
+        __device__ __forceinline__ bool mismatch(const gpu_tag &tag) const {
             uint32_t other = 0;
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
 #pragma unroll
-                for (int t = 0; t < ROWS; t++) other |= gpu_missing(v[n][t], 8, mark);
+                for (int t = 0; t < ROWS; t++) other |= tag_mismatch(v[n][t], 8, tag);
             return __any_sync(~0u, other);
         }
         /* Loads them when they are there. */
-        __device__ __forceinline__ void watch(const IN &in, const gpu_mark &mark) {
+        __device__ __forceinline__ void spin(const IN &in, const gpu_tag &tag) {
             load(in, 0);
 #pragma unroll 1
-            while (missing(mark)) {
-                gpu_hear_one(in.x + first() * COLS, mark);
+            while (mismatch(tag)) {
+                spin_until_tagged(in.x + first() * COLS, tag);
                 load(in, 0);
             }
         }
-        __device__ __forceinline__ void fill(const IN &in, const gpu_operand &to, float *square) {
+        __device__ __forceinline__ void stage_rows(const IN &in, const activation_fragments &to, float *square) {
 #pragma unroll
             for (int from = 0; from < PARTS; from += AT_ONCE) {
                 if (from) load(in, from);
@@ -167,19 +167,19 @@ template <class F, int MINE, int ROWS> struct gpu_short {
                     in.template finish<ROWS>(v[n], &more[n], square, true);
 #pragma unroll
                     for (int t = 0; t < ROWS; t++) {
-                        float unit = gpu_unit<F>(v[n][t]);
-                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], unit);
+                        float act_scale = activation_scale<F>(v[n][t]);
+                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], act_scale);
                     }
                 }
             }
             __syncwarp();
         }
     };
-    /* Of group piece(k), row lane % 16 % ROWS. */
-    __device__ __forceinline__ float unit(const gpu_operand &x, int k) const {
-        return F::half && piece(k) < MINE ? x.unit[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
+    /* Of k_block piece(k), row lane % 16 % ROWS. */
+    __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
+        return F::half && piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
     }
-    /* sum += group j of the tile times x. */
+    /* sum += k_block j of the tile times x. */
     __device__ __forceinline__ void multiply(int j, const uint4 *fragments, const float *factor, float *sum) const {
         uint4 x[pairs];
 #pragma unroll
@@ -188,9 +188,9 @@ template <class F, int MINE, int ROWS> struct gpu_short {
     }
 };
 
-/* The block's only tile. EARLY of its groups are asked for before the wait: all of them would keep the kernel in front from
+/* The block's only tile. EARLY of its k_blocks are asked for before the wait: all of them would keep the predecessor from
    what it needs. With several rows the rest is asked for when their x has left its registers. Rows that are normalised are
-   x, which is marked: they are watched for. These blocks come so early that their weights are there before x, and the loop
+   x, which is tagged: they are watched for. These blocks come so early that their weights are there before x, and the loop
    costs nothing.
 
    norm_router, for whose logits all of experts_up watches, stores before its wait, which has yet to come: a kernel that
@@ -198,12 +198,12 @@ template <class F, int MINE, int ROWS> struct gpu_short {
    0.9 us instead of 0.2. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
-                                                 void *memory, gpu_parts *parts) {
+                                                 void *memory, warp_partials *partials) {
     typedef gpu_short<F, MINE, ROWS> sizes;
     enum { LATE = ROWS > 1, OLD = !TILES::normed };         /* projections of a norm add to nothing */
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
-    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const bool stores = t < ROWS;
     sizes weights;
     typename sizes::template columns<IN> x;
@@ -211,16 +211,16 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     auto multiply = [&]() {
         weights.place = tiles.place(tile);
         if (LATE && threadIdx.x == 0) {
-            gpu_prefetch(weights.place.data[0], (uint32_t)(w.groups * PIECE));
-            gpu_prefetch(weights.place.data[1], (uint32_t)(w.groups * PIECE));
+            l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
+            l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
         }
 #pragma unroll
         for (int j = 0; j < EARLY; j++) weights.load(j);
         weights.load_scale(w);
         if constexpr (TILES::normed) {
-            gpu_trigger();
-            if (!tiles.p.watch.mask) gpu_wait();
-            x.watch(in, tiles.p.watch);
+            pdl_launch_dependents();
+            if (!tiles.p.awaited.mask) pdl_wait();
+            x.spin(in, tiles.p.awaited);
         } else {
             tiles.wait();
             x.load(in, 0);
@@ -228,64 +228,64 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
         for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
         if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
-        x.fill(in, operand, square);
+        x.stage_rows(in, act, square);
 #pragma unroll
         for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
         if (OLD && LATE && stores) old = tiles.old(tile, row, t);
 #pragma unroll
-        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.unit(operand, k);
+        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.act_scale(act, k);
 #pragma unroll
         for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
-        gpu_put_part<ROWS>(parts->tile[0], sum);
-        if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
+        store_warp_partial<ROWS>(partials->tile[0], sum);
+        if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     };
     auto store = [&](bool real) {
-        float rms = TILES::normed ? gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps()) : 1;
-        tiles.store(tile, row, t, parts->tile[0], old, rms, real);
+        float rms = TILES::normed ? gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps()) : 1;
+        tiles.store(tile, row, t, partials->tile[0], old, rms, real);
     };
     if constexpr (TILES::router) {
 #pragma unroll 1
-        for (int real = ROWS > 1 || (int)blockIdx.x >= tiles.p.rehearse; real < 2; real++) {
+        for (int real = ROWS > 1 || (int)blockIdx.x >= tiles.p.warmup; real < 2; real++) {
             if (real) multiply();
             __syncthreads();
             if (stores) store(real);
             if (!real) __syncthreads();
         }
-        gpu_wait();
+        pdl_wait();
     } else {
         multiply();
         __syncthreads();
-        if (TILES::normed) gpu_wait();
+        if (TILES::normed) pdl_wait();
         if (stores) store(true);
     }
 }
 
-/* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the kernel in front is nearly done. A single row is
+/* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the predecessor is nearly done. A single row is
    asked for before their weights are, and after the wait only what was not there yet. */
 template <class F, int MINE, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
-                                                    void *memory, gpu_parts *parts) {
-    enum { GUESS = TILES::normed && ROWS == 1 };
+                                                    void *memory, warp_partials *partials) {
+    enum { SPECULATIVE = TILES::normed && ROWS == 1 };
     typedef gpu_short<F, MINE, ROWS> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
-    const gpu_operand operand = gpu_operand_at<F, ROWS>(memory, w.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     sizes weights;
     typename sizes::template columns<IN> x;
-    float square[ROWS] = {}, rms = 1, unit[sizes::FACTORS];
+    float square[ROWS] = {}, rms = 1, act_scale[sizes::FACTORS];
     weights.place = tiles.place(tile);
-    if (GUESS) x.load(in, 0);
+    if (SPECULATIVE) x.load(in, 0);
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    if constexpr (GUESS) x.load_missing(in, tiles.p.watch);
+    if constexpr (SPECULATIVE) x.reload_mismatched(in, tiles.p.awaited);
     else x.load(in, 0);
-    x.fill(in, operand, square);
-    if (TILES::normed) gpu_put_squares<ROWS>(parts, square);
+    x.stage_rows(in, act, square);
+    if (TILES::normed) store_warp_squares<ROWS>(partials, square);
 #pragma unroll
-    for (int k = 0; k < sizes::FACTORS; k++) unit[k] = weights.unit(operand, k);
+    for (int k = 0; k < sizes::FACTORS; k++) act_scale[k] = weights.act_scale(act, k);
 #pragma unroll 1
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
@@ -293,7 +293,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         const float old = stores ? tiles.old(tile, row, t) : 0;
         float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
 #pragma unroll
-        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * unit[k];
+        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
         if (more) {
             weights.place = tiles.place(next);
             weights.load_scale(w);
@@ -303,10 +303,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
             weights.multiply(j, fragments, factor, sum);
             if (more) weights.load(j);
         }
-        gpu_put_part<ROWS>(parts->tile[n % 2], sum);
+        store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         __syncthreads();
-        if (n == 0 && TILES::normed) rms = gpu_rms_factor(parts, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, parts->tile[n % 2], old, rms, true);
+        if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms, true);
         tile = next;
     }
 }

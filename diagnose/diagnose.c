@@ -42,7 +42,7 @@ int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_erro
     if (!model || !bytes_per_second)
         return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model and a place for the speed");
 #ifdef __CUDACC__
-    const size_t enough = (size_t)1 << 30;                  /* far more than any second-level cache */
+    const size_t enough = (size_t)1 << 30;                  /* far more than any L2 */
     if (model->gpu >= 0 && model->arena) {
         uint32_t *out = NULL;
         char *more = NULL;

@@ -66,7 +66,7 @@ static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
 static void measure_place(mote_session *s, const mote_measurement *m, int i) {
     int room = s->o.context - m->rows - m->depth;
     s->count = m->depth + (room > 0 ? i * m->rows % (room + 1) : 0);
-    s->logged = s->kept = i ? m->rows : 0;
+    s->pending = s->accepted = i ? m->rows : 0;
 }
 
 static int by_seconds(const void *a, const void *b) {
@@ -151,17 +151,17 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
 
 /* Random tokens, and drafts accepted at m's rates; or as ever. */
 static void measure_simulate(mote_session *s, const mote_measurement *m) {
-    gpu_how how, greedy;
+    sampling_parameters parameters, greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
-    how = greedy;
+    parameters = greedy;
     if (m) {
-        how.simulate = 1;
-        for (int i = 0; i < BLOCK - 1; i++) how.accept[i] = (float)m->accept[i];
+        parameters.simulate = 1;
+        for (int i = 0; i < BLOCK - 1; i++) parameters.accept[i] = (float)m->accept[i];
     }
     s->gpu->overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
-    gpu_set_how(s, &how);
-    gpu_put(&s->gpu->q, gpu_put_how_kernel, s->gpu->greedy, &how);
+    gpu_set_sampling(s, &parameters);
+    gpu_put(&s->gpu->q, gpu_put_sampling_kernel, s->gpu->greedy, &parameters);
 }
 
 static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {

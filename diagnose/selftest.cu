@@ -101,7 +101,7 @@ static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int repl
     static const int32_t none[GPU_ROWS] = {0};
     if (!t->code) t->code = gpu_enter(t->gpu, t->err);
     t->gpu->count = position;
-    t->gpu->kept = replay;
+    t->gpu->accepted = replay;
     if (!t->code) gpu_set_step(t->gpu, ids ? ids : none, T);
     t->g->q.stages = stages;
     return &t->g->q;
@@ -109,7 +109,7 @@ static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int repl
 
 static void try_end(selftest *t) {
     t->g->q.stages = ~0u;
-    t->gpu->count = t->gpu->kept = 0;
+    t->gpu->count = t->gpu->accepted = 0;
     if (!t->code) t->code = gpu_finish(t->gpu, t->err);
 }
 

@@ -1,7 +1,7 @@
 /* formats/fragments.cu: a weight format in a kernel: 16 bytes to tensor-core fragments. Knows nothing of where they come
    from. */
 
-enum { TILE_ROWS = 2 * OCTET, AHEAD = 4 };
+enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };
 
 /* Word i, a constant after unrolling. */
 __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {

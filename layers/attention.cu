@@ -15,7 +15,7 @@
               8w + g; the queries lie in shared memory in that order of dimensions.
      values   warp w has dimensions 32w..32w+31, lane (g, i) reads 4 dimensions from 32w + 4g of the 16 positions that
               its part of the B operand needs; byte permutes pair them.
-   The next chunk's rows are on their way while this one is computed, the first chunk's before gpu_wait: old rows never
+   The next chunk's rows are on their way while this one is computed, the first chunk's before pdl_wait: old rows never
    change within a step. The new rows come from shared memory, rounded as the cache holds them.
 
    Parts are put together first by clusters of 8 blocks (neighbouring splits) through distributed shared memory, each
@@ -32,9 +32,9 @@ enum {
 
 typedef struct gpu_attention {
     attention_shape shape;
-    int group;                   /* query heads of a kv head */
+    int q_per_kv;                   /* query heads of a kv head */
     const float *q_norm, *k_norm;                            /* [head_dim] */
-    const gpu_step *step;
+    const step_parameters *step;
     int offset;                  /* position of row 0 less step->position; a row before position 0 yields zeros */
     int T;
     const float *frequencies;    /* [rotary_dim / 2] */

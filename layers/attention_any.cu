@@ -70,8 +70,8 @@ __device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, 
 
 /* o = o / l * sigmoid(gate). */
 __device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int row, int column, float l, float o) {
-    int group = p->group, d = p->shape.head_dim;
-    size_t head = (size_t)(row / group) * p->shape.heads + blockIdx.x * group + row % group;
+    int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
+    size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
     p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
 }
 
@@ -97,9 +97,9 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;
-    int d = p.shape.head_dim, group = p.group, rows = p.T * group;
+    int d = p.shape.head_dim, q_per_kv = p.q_per_kv, rows = p.T * q_per_kv;
     float *q = (float *)memory, *o = q + d, *cs = o + d;
-    gpu_trigger();
+    pdl_launch_dependents();
     attend_span s = attend_span_of(&p);
     int unit = blockIdx.y, units = max(1, min(s.chunks, p.splits));
     if (unit >= units) return;
@@ -109,13 +109,13 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
         attend_angle(&p, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
     }
     __syncthreads();
-    gpu_wait();
+    pdl_wait();
     attend_append<FP8>(&p, &s, cs, q);
     if (p.kv_only) return;
     for (int row = 0; row < rows; row++) {
-        int t = row / group, sees = min(s.first + t, s.end - 1);
+        int t = row / q_per_kv, sees = min(s.first + t, s.end - 1);
         float m = -INFINITY, l = 0;
-        size_t head = (size_t)t * p.shape.heads + blockIdx.x * group + row % group;
+        size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
         if (threadIdx.x < 32) attend_head(&p, p.qg + head * 2 * d, p.q_norm, cs + t * p.shape.rotary_dim, q);
         __syncthreads();
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {

@@ -126,13 +126,13 @@ __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh,
 
 /* The token row of a query row, without a division. */
 __device__ __forceinline__ int attend_token(const gpu_attention *p, int row) {
-    return (row >= p->group) + (row >= 2 * p->group) + (row >= 3 * p->group);
+    return (row >= p->q_per_kv) + (row >= 2 * p->q_per_kv) + (row >= 3 * p->q_per_kv);
 }
 
 /* Which head of qg and o a query row is. */
 __device__ __forceinline__ size_t attend_head_of(const gpu_attention *p, int row) {
     int t = attend_token(p, row);
-    return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->group + row - t * p->group);
+    return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->q_per_kv + row - t * p->q_per_kv);
 }
 
 /* A head in registers: a lane has elements 2 lane + 64 j and the one behind it. */
@@ -172,11 +172,11 @@ __device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, atten
 /* Puts a query row where the scores' A operands lie, times the scale of the scores and log2(e), for exp2. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
-    enum { PIECE = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* PIECE: elements in 16 bytes of the cache */
+    enum { PANEL_BYTES = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* PANEL_BYTES: elements in 16 bytes of the cache */
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        int e = 2 * lane + 64 * j, step = e / (4 * PIECE) * (PIECE / 4) + e % PIECE / 4, i = e / PIECE % 4;
+        int e = 2 * lane + 64 * j, step = e / (4 * PANEL_BYTES) * (PANEL_BYTES / 4) + e % PANEL_BYTES / 4, i = e / PANEL_BYTES % 4;
         int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
         attend_terms<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
                           &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
@@ -188,7 +188,7 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
                                                const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->group;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
     const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
     attend_vector v = {}, next = {}, fresh = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
@@ -437,7 +437,7 @@ __device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int ro
 }
 
 /* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote before
-   is visible to loads that pass the first-level cache by. */
+   is visible to loads that pass the L1 by. */
 __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -520,7 +520,7 @@ __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, RO
 /* The parts of all units, eight at a time. */
 __device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p, int units, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
-    const int rows = p->T * p->group;
+    const int rows = p->T * p->q_per_kv;
 #pragma unroll 1
     for (int base = 0; base < units; base += 8) {
         float2 ml[8];
@@ -540,7 +540,7 @@ __device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p,
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, ROWS> *sh,
                                                const attend_place *place) {
-    const int rows = p->T * p->group, first = threadIdx.x / 8, slice = place->slice, units = place->units;
+    const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, units = place->units;
     const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
     float4 gate = first < rows ? attend_gate(p, first, column) : make_float4(0, 0, 0, 0);
     attend_cluster_wait();
@@ -587,12 +587,12 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     attend_rows<FP8> r;
     attend_state<ROWS> state;
     attend_vector q_norm, k_norm = {};
-    gpu_trigger();
+    pdl_launch_dependents();
     const float frequency = p.frequencies[threadIdx.x % 32];
     attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
     const int t = threadIdx.x / 32 % GPU_ROWS;
-    const int tiles = TILES == 1 ? 1 : (p.T * p.group + 15) / 16;
+    const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).unit >= attend_place_of(&p, s.chunks).units) return;
     int chunk = blockIdx.y, old = max(0, min(s.first, s.end));
     attend_load_k<FP8>(&p, old, chunk, &r);
@@ -602,7 +602,7 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
     if (threadIdx.x < ROWS) sh->sees[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
-    gpu_wait();
+    pdl_wait();
     attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, mine, sh);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {

@@ -9,7 +9,7 @@ static size_t gpu_attention_shared(const attention_shape *s) {
     return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
-/* Splits of the context, at most: about two blocks for each multiprocessor, whole clusters. */
+/* Splits of the context, at most: about two blocks for each SM, whole clusters. */
 static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
     int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
@@ -42,7 +42,7 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
     return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
 }
 
-/* As many splits as run at once, of at most `most`: a multiprocessor that has no neighbours left cannot take a cluster, and
+/* As many splits as run at once, of at most `most`: a SM that has no neighbours left cannot take a cluster, and
    a single cluster that comes when the others are done doubles the time. An eighth less than an empty GPU would take, for
    the kernels before and behind this one need room, too (H100: 26 clusters; with 28 attention takes 1.3 times as long at
    131,072 tokens, with 30 1.7 times). */

@@ -9,7 +9,7 @@
        o = S q                          read after the write, so that a token sees itself
 
    S is laid out [value_dim][key_dim]: row j of S belongs to element j of v, u and o and is independent of all others, so
-   one row stays in registers or first-level cache for the whole block of tokens.
+   one row stays in registers or L1 for the whole block of tokens.
 
    Speculation asks for a block of rows of which only some are kept, and S cannot be cut back. So a block of up to BLOCK
    rows leaves S as it was before the block and logs what each row did to it (decay, k, u); the next block first repeats

@@ -16,7 +16,7 @@ typedef struct gpu_delta {
     deltanet_shape shape;
     deltanet_state state;        /* in device memory */
     const float *conv1d, *A_log, *dt_bias;
-    const gpu_step *step;
+    const step_parameters *step;
     int T;                       /* rows of this block, 1..GPU_ROWS */
     int ratio;                   /* value heads that share a key head */
     uint32_t per_key;            /* 2^32 / ratio, rounded up: h * per_key >> 32 is value head h's key head */
@@ -127,8 +127,8 @@ template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
     for (int n = N / 2, bit = 16; bit; n /= 2, bit /= 2) {
         if (!n) v[0] += __shfl_xor_sync(~0u, v[0], bit);
         for (int i = 0; i < n; i++) {
-            float keep = lane & bit ? v[i + n] : v[i], give = lane & bit ? v[i] : v[i + n];
-            v[i] = keep + __shfl_xor_sync(~0u, give, bit);
+            float keep = lane & bit ? v[i + n] : v[i], sent = lane & bit ? v[i] : v[i + n];
+            v[i] = keep + __shfl_xor_sync(~0u, sent, bit);
         }
     }
     return v[0];
@@ -300,11 +300,11 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
-    const int replay = p.step->replay, guess = 1;
+    const int replay = p.step->replay, speculative_replay = 1;
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
-    gpu_trigger();
+    pdl_launch_dependents();
     rows.h = blockIdx.x;
     rows.key_head = p.ratio == 1 ? rows.h : (int)__umulhi((uint32_t)rows.h, p.per_key);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
@@ -317,13 +317,13 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
         int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
         gpu_conv_weights<ROWS>(&p, is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1,
                                &conv[n]);
-        gpu_conv_past<ROWS>(&p, guess, &conv[n]);
+        gpu_conv_past<ROWS>(&p, speculative_replay, &conv[n]);
     }
     gpu_conv_weights<ROWS>(&p, has ? 2 * s->key_heads * s->key_dim + row : -1, &v_conv);
-    gpu_conv_past<ROWS>(&p, guess, &v_conv);
+    gpu_conv_past<ROWS>(&p, speculative_replay, &v_conv);
     float norm = has ? p.norm[rows.first + element] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
     const float *z_at = p.z + (token * s->value_heads * s->value_dim + row), *a_at = p.a + head, *b_at = p.b + head;
-    if (replay != guess) {
+    if (replay != speculative_replay) {
 #pragma unroll
         for (int n = 0; n < SLOTS; n++) gpu_conv_past<ROWS>(&p, replay, &conv[n]);
         gpu_conv_past<ROWS>(&p, replay, &v_conv);
@@ -339,7 +339,7 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     gpu_now(z_at);
     gpu_now(a_at);
     gpu_now(b_at);
-    gpu_wait();
+    pdl_wait();
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_present<ROWS>(&p, &conv[n]);
     gpu_conv_present<ROWS>(&p, &v_conv);
@@ -362,7 +362,7 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
     const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_room(gridDim.y);
-    if (t < p.T) p.squares[of_head + blockIdx.y] = gpu_add_parts(squares[t]);
+    if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
@@ -399,7 +399,7 @@ __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel,
 }
 
 /* Brings window and log up to date, shared by all threads of the calling grid. It belongs to the kernel after conv_delta,
-   behind its gpu_wait: in conv_delta other blocks still read the old ones. */
+   behind its pdl_wait: in conv_delta other blocks still read the old ones. */
 __device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
@@ -461,8 +461,8 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     float *to[4] = {qkv, z, b, a};
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
-    p.soon.from = (const char *)state->S;
-    p.soon.bytes = (uint32_t)((const char *)state->log_decay - p.soon.from);
+    p.prefetch.from = (const char *)state->S;
+    p.prefetch.bytes = (uint32_t)((const char *)state->log_decay - p.prefetch.from);
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
@@ -480,7 +480,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gp
     p.in.heads = s->value_heads;
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
-    p.mark = gpu_next_mark(q, GPU_OUT_PROJ, GPU_MARKED_X);
+    p.tag = gpu_next_tag(q, GPU_OUT_PROJ, GPU_TAGGED_X);
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_launch_projection(q, GPU_OUT_PROJ, &p);
 }

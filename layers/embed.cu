@@ -2,7 +2,7 @@
 
 typedef struct gpu_embedding {
     gpu_matrix embed_tokens;
-    const gpu_step *step;
+    const step_parameters *step;
     float *x;                    /* [T][cols] */
     const float *hidden;         /* [GPU_ROWS][cols] final rows of the block before */
     float *last_hidden;          /* [cols] that of the last row kept; NULL: not wanted */
@@ -11,8 +11,8 @@ typedef struct gpu_embedding {
 /* Grid: (columns, T + 1): a row of blocks for each token, and one for last_hidden. */
 static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     int col = blockIdx.x * GPU_THREADS + threadIdx.x, t = blockIdx.y, cols = p.embed_tokens.cols;
-    gpu_trigger();
-    gpu_wait();
+    pdl_launch_dependents();
+    pdl_wait();
     if (col >= cols) return;
     if (t < (int)gridDim.y - 1) p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, p.step->ids[t], col);
     else if (p.last_hidden && p.step->replay) p.last_hidden[col] = p.hidden[(size_t)(p.step->replay - 1) * cols + col];

@@ -27,9 +27,9 @@ typedef struct moe_job {
     float *weight;               /* [T][top_k] */
     int count;                   /* distinct experts, the shared one included */
     int32_t *list;               /* [experts + 1] which */
-    int32_t *first;              /* [experts + 2] their first use; first[count] = all uses */
-    int32_t *use_row;            /* [T (top_k + 1)] row of a use */
-    float *use_weight;           /* the same shape */
+    int32_t *first;              /* [experts + 2] their first use; first[count] = all assignments */
+    int32_t *assignment_row;            /* [T (top_k + 1)] row of a use */
+    float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
     float *x;                    /* [T][hidden] residual */
 } moe_job;
@@ -61,25 +61,25 @@ static void moe_choose(const float *logits, int experts, int top_k, int32_t *cho
     for (int i = 0; i < top_k; i++) weight[i] /= sum;
 }
 
-/* Sorts the rows' choices into uses by expert (counting sort), and appends the shared expert. */
-static void moe_list_uses(moe_job *job) {
+/* Sorts the rows' choices into assignments by expert (counting sort), and appends the shared expert. */
+static void moe_list_assignments(moe_job *job) {
     const moe_shape *s = job->shape;
-    int32_t *cursor = job->list, at = 0;         /* before it holds the list, `list` counts and places the uses */
+    int32_t *cursor = job->list, at = 0;         /* before it holds the list, `list` counts and places the assignments */
     memset(cursor, 0, (size_t)(s->experts + 1) * sizeof *cursor);
     for (int i = 0; i < job->T * s->top_k; i++) cursor[job->choice[i]]++;
     for (int e = 0; e < s->experts; e++) {
-        int32_t uses = cursor[e];
+        int32_t assignments = cursor[e];
         cursor[e] = at;
-        at += uses;
+        at += assignments;
     }
     for (int i = 0; i < job->T * s->top_k; i++) {
         int32_t to = cursor[job->choice[i]]++;
-        job->use_row[to] = i / s->top_k;
-        job->use_weight[to] = job->weight[i];
+        job->assignment_row[to] = i / s->top_k;
+        job->assignment_weight[to] = job->weight[i];
     }
     job->count = 0;
     at = 0;
-    for (int e = 0; e < s->experts; e++) {       /* cursor[e] is now the end of expert e's uses */
+    for (int e = 0; e < s->experts; e++) {       /* cursor[e] is now the end of expert e's assignments */
         int32_t end = cursor[e];
         if (end == at) continue;
         job->list[job->count] = e;               /* count <= e: what is overwritten has been read */
@@ -89,8 +89,8 @@ static void moe_list_uses(moe_job *job) {
     job->list[job->count] = s->experts;
     job->first[job->count++] = at;
     for (int t = 0; t < job->T; t++, at++) {
-        job->use_row[at] = t;
-        job->use_weight[at] = sigmoid(job->shared_gate[t]);
+        job->assignment_row[at] = t;
+        job->assignment_weight[at] = sigmoid(job->shared_gate[t]);
     }
     job->first[job->count] = at;
 }
@@ -112,7 +112,7 @@ static void stage_norm_router(pool *p, moe_job *job) {
     for (int t = 0; t < job->T; t++)
         moe_choose(job->router + (size_t)t * (size_t)s->experts, s->experts, s->top_k,
                    job->choice + (size_t)t * (size_t)s->top_k, job->weight + (size_t)t * (size_t)s->top_k);
-    moe_list_uses(job);
+    moe_list_assignments(job);
 }
 
 /* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u), for items (expert of the list, r). */
@@ -124,11 +124,11 @@ static void moe_up_rows(void *context, int begin, int end, int thread) {
     for (int item = begin; item < end; item++) {
         int i = item / width, r = item % width, e = job->list[i];
         if (r >= job->w->gate_proj[e].rows) continue;
-        for (int first = job->first[i]; first < job->first[i + 1]; first += GROUP) {
-            int count = job->first[i + 1] - first < GROUP ? job->first[i + 1] - first : GROUP;
-            const float *x[GROUP];
-            float gate[GROUP], up[GROUP];
-            for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->use_row[first + j] * (size_t)s->hidden;
+        for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
+            int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+            const float *x[TOKEN_BATCH];
+            float gate[TOKEN_BATCH], up[TOKEN_BATCH];
+            for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->assignment_row[first + j] * (size_t)s->hidden;
             matrix_row_dots(&job->w->gate_proj[e], r, x, count, gate);
             matrix_row_dots(&job->w->up_proj[e], r, x, count, up);
             for (int j = 0; j < count; j++)
@@ -137,7 +137,7 @@ static void moe_up_rows(void *context, int begin, int end, int thread) {
     }
 }
 
-/* x[t][r] += sum over the row's uses of weight * (down_proj[r] . h[use]), for output rows r. */
+/* x[t][r] += sum over the row's assignments of weight * (down_proj[r] . h[use]), for output rows r. */
 static void moe_down_rows(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     const moe_shape *s = job->shape;
@@ -145,15 +145,15 @@ static void moe_down_rows(void *context, int begin, int end, int thread) {
     (void)thread;
     for (int r = begin; r < end; r++)
         for (int i = 0; i < job->count; i++)
-            for (int first = job->first[i]; first < job->first[i + 1]; first += GROUP) {
-                int count = job->first[i + 1] - first < GROUP ? job->first[i + 1] - first : GROUP;
-                const float *h[GROUP];
-                float y[GROUP];
+            for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
+                int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+                const float *h[TOKEN_BATCH];
+                float y[TOKEN_BATCH];
                 for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * (size_t)width;
                 matrix_row_dots(&job->w->down_proj[job->list[i]], r, h, count, y);
                 for (int j = 0; j < count; j++)
-                    job->x[(size_t)job->use_row[first + j] * (size_t)s->hidden + (size_t)r] +=
-                        job->use_weight[first + j] * y[j];
+                    job->x[(size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)r] +=
+                        job->assignment_weight[first + j] * y[j];
             }
 }
 

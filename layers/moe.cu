@@ -12,7 +12,7 @@ typedef struct gpu_moe {
     int T;
     gpu_matrix gate, up, down;   /* of expert 0 */
     int64_t stride;              /* bytes from an expert's matrices to the next one's */
-    uint32_t per_tile;           /* 2^32 / gate.octets, rounded up: tile * per_tile >> 32 is the tile's expert */
+    uint32_t per_tile;           /* 2^32 / gate.panels, rounded up: tile * per_tile >> 32 is the tile's expert */
     gpu_matrix shared_down;
     const float *norm;
     const float *router;         /* [T][experts] logits */
@@ -21,16 +21,16 @@ typedef struct gpu_moe {
     int32_t *chosen;             /* this layer's count, for those who ask what was read */
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
     int h_row;
-    gpu_soon soon;               /* of the kernel behind experts_down: which experts it needs is not known yet */
-    int rehearse;                /* so many blocks do, the first */
-    gpu_mark logits, after;      /* to watch for: router's; to write: x's */
+    prefetch_span prefetch;               /* of the kernel behind experts_down: which experts it needs is not known yet */
+    int warmup;                /* so many blocks do, the first */
+    gpu_tag logits, after;      /* to watch for: router's; to write: x's */
     uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
     float *x;                    /* [T][hidden] residual */
     gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
     int log_blocks;
 } gpu_moe;
 
-/* Elements of a row of h: whole groups in any format. What is behind an expert's size stays zero. */
+/* Elements of a row of h: whole k_blocks in any format. What is behind an expert's size stays zero. */
 static size_t gpu_h_row(const moe_shape *s) {
     return (size_t)(moe_width(s) + 63) / 64 * 64;
 }
@@ -47,7 +47,7 @@ static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights 
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
     p.segment[0].h = h;
     p.h_row = gpu_h_row(s);
-    p.mark = gpu_next_mark(q, GPU_ROUTER, GPU_MARKED_ROUTER);
+    p.tag = gpu_next_tag(q, GPU_ROUTER, GPU_TAGGED_ROUTER);
     gpu_add_segment(&p, &w->router, router);
     gpu_add_segment(&p, &w->shared_expert_gate, shared_gate);
     gpu_launch_projection(q, GPU_ROUTER, &p);

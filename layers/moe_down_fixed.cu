@@ -7,10 +7,10 @@ enum { GPU_NINE = 9, GPU_WIDE = 512 };                      /* entries; columns 
 
 template <class F> struct gpu_row_sizes {
     enum {
-        COLS = 4 * F::per_load, LANES = COLS / 8, MINE = GPU_WIDE / GPU_WARPS / COLS,     /* a warp's groups of an entry */
+        COLS = 4 * F::per_load, LANES = COLS / 8, MINE = GPU_WIDE / GPU_WARPS / COLS,     /* a warp's k_blocks of an entry */
         ITEMS = GPU_NINE * MINE, EIGHTS = MINE * LANES,     /* and of all; eights of its columns */
         ROUND = MINE > 1 ? 6 : 9, EARLY = 5,                /* items in flight, and before the wait */
-        BYTES = (ITEMS * (gpu_step_pairs<F>() * 128 + (int)sizeof(float)) + 15) / 16 * 16     /* of a warp's operand */
+        BYTES = (ITEMS * (gpu_step_pairs<F>() * 128 + (int)sizeof(float)) + 15) / 16 * 16     /* of a warp's fragments */
     };
 };
 
@@ -24,14 +24,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __shared__ const float *scales[GPU_NINE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
-    const int octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;            /* from the first to the second */
-    const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
-    const uint4 *fragments = gpu_lane_fragments<F, 1>(operand);
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;            /* from the first to the second */
+    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
     float shared[8], now[8], later[8], scale = 1, sum[4] = {0, 0, 0, 0};
     uint4 raw[ROUND][2];
-    gpu_trigger();
+    pdl_launch_dependents();
     if (log_block >= 0) {
-        gpu_wait();
+        pdl_wait();
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
@@ -41,26 +41,26 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         *(float4 *)(to + 4) = __ldcg((const float4 *)(h + 4));
     };
     auto put = [&](float *from, int part, bool there) {
-        float unit = gpu_unit<F>(from);
-        if (there) gpu_put_columns<F, 1>(operand, part / sizes::LANES, part % sizes::LANES, 0, from, unit);
+        float act_scale = activation_scale<F>(from);
+        if (there) gpu_put_columns<F, 1>(act, part / sizes::LANES, part % sizes::LANES, 0, from, act_scale);
     };
-    auto load_group = [&](int j, const char *entry, int group) {
-        const char *at = entry + ((warp * MINE + group) * PIECE + lane * 16);
+    auto load_k_block = [&](int j, const char *entry, int k_block) {
+        const char *at = entry + ((warp * MINE + k_block) * PANEL_BYTES + lane * 16);
         raw[j][0] = __ldcs((const uint4 *)at);
-        raw[j][1] = __ldcs((const uint4 *)(at + octet));
+        raw[j][1] = __ldcs((const uint4 *)(at + panel));
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
-        load_group(j, data[item / MINE], item % MINE);
+        load_k_block(j, data[item / MINE], item % MINE);
     };
-    auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the octets share it */
+    auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the panels share it */
         int item = round * ROUND + lane;
-        if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.group_shift));
+        if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < GPU_NINE ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
-    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.groups * PIECE);          /* bytes of an entry before the tile */
+    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * PANEL_BYTES);          /* bytes of an entry before the tile */
 #pragma unroll
-    for (int j = 0; j < MINE; j++) load_group(j, p.shared_down.data + before, j);          /* before the routing is there */
+    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, j);          /* before the routing is there */
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     get(shared, lane % sizes::EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 #pragma unroll
     for (int j = MINE; j < sizes::EARLY; j++) load(j, 0);
     load_scale(0);
-    gpu_wait();
+    pdl_wait();
     get(now, 8 + lane);
     get(later, 40 + lane);
 #pragma unroll
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __syncwarp();
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
-        float factor = F::half && lane < ROUND ? scale * operand.unit[round * ROUND + lane] : 0;
+        float factor = F::half && lane < ROUND ? scale * act.act_scale[round * ROUND + lane] : 0;
         if (round + 1 < ROUNDS) load_scale(round + 1);
 #pragma unroll
         for (int j = 0; j < ROUND; j++) {
@@ -98,20 +98,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
             if (round + 1 < ROUNDS) load(j, round + 1);
         }
     }
-    gpu_put_part<1>(parts, sum);
+    store_warp_partial<1>(parts, sum);
     __syncthreads();
-    if (stores) gpu_tell(&p.x[row], old + gpu_add_parts(parts[threadIdx.x][0]), p.after);
+    if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.after);
 }
 
-/* The same for two, three or four rows, in FP8. A warp has one group of every entry, and a slot of its operand for each
-   of a row's nine uses of one; slot NONE is all zeros. DEEP entries are in flight. */
+/* The same for two, three or four rows, in FP8. A warp has one k_block of every entry, and a slot of its fragments for each
+   of a row's nine assignments of one; slot NONE is all zeros. DEEP entries are in flight. */
 template <int ROWS> struct gpu_rows_sizes {
     enum { ENTRIES = 1 + (GPU_NINE - 1) * ROWS, USES = GPU_NINE * ROWS, NONE = USES, DEEP = 6, AT_ONCE = ROWS == 3 ? 4 : 5 };
-    enum { BYTES = ((USES + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16 };            /* of a warp's operand */
+    enum { BYTES = ((USES + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16 };            /* of a warp's fragments */
 };
 
 /* What a block knows of the entries: their weights' part of its tile, and which slot is whose. */
-template <int ROWS> struct gpu_entries {
+template <int ROWS> struct gpu_active_experts {
     int32_t count;
     const char *data[gpu_rows_sizes<ROWS>::ENTRIES];
     const float *scales[gpu_rows_sizes<ROWS>::ENTRIES];
@@ -121,7 +121,7 @@ template <int ROWS> struct gpu_entries {
 };
 
 /* Lists the entries: a thread of warp 0 each of the routed, the next thread the shared one, which has the first slots. */
-template <int ROWS> __device__ __forceinline__ void gpu_list_entries(const gpu_moe &p, int tile, gpu_entries<ROWS> *to) {
+template <int ROWS> __device__ __forceinline__ void gpu_list_active_experts(const gpu_moe &p, int tile, gpu_active_experts<ROWS> *to) {
     typedef gpu_rows_sizes<ROWS> sizes;
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
     if (i > 32) {
@@ -147,7 +147,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_list_entries(const gpu_m
     }
     if (entry >= sizes::ENTRIES) return;
     const int64_t shift = rows && entry ? expert * p.stride : 0;
-    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.groups * PIECE);
+    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.k_blocks * PANEL_BYTES);
     to->scales[entry] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
 #pragma unroll
     for (int t = 0; t < GPU_ROWS; t++) {
@@ -164,20 +164,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     enum { pairs = gpu_step_pairs<F>(), LANES = F::per_load / 2, DEEP = sizes::DEEP };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
-    __shared__ __align__(16) gpu_entries<ROWS> entries;
+    __shared__ __align__(16) gpu_active_experts<ROWS> entries;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
-    const int octet = 2 * tile + 1 < p.down.octets ? p.down.groups * PIECE : 0;            /* from the first to the second */
-    const int mine = warp * PIECE + lane * 16, eights = GPU_NINE * ROWS * LANES;
-    const gpu_operand operand = gpu_operand_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
-    const uint4 *fragments = operand.x + lane / 16 * 4 + lane % 4;
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;            /* from the first to the second */
+    const int mine = warp * PANEL_BYTES + lane * 16, eights = GPU_NINE * ROWS * LANES;
+    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
+    const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
     const bool stores = t < ROWS && row < p.shape.hidden;
     uint4 raw[DEEP][2] = {};
     float sum[4] = {0, 0, 0, 0}, scale = 0;
-    gpu_trigger();
+    pdl_launch_dependents();
     if (log_block >= 0) {
-        gpu_wait();
+        pdl_wait();
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
@@ -185,20 +185,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         if (entry >= entries.count) return;
         const char *at = entries.data[entry] + mine;
         raw[j][0] = __ldcs((const uint4 *)at);
-        raw[j][1] = __ldcs((const uint4 *)(at + octet));
+        raw[j][1] = __ldcs((const uint4 *)(at + panel));
     };
-    auto load_scale = [&](int entry) {                      /* lane ROWS j + t: of entry j of a round; the octets share it */
-        if (piece < DEEP && entry < entries.count) scale = __ldg(entries.scales[entry] + (warp >> p.down.group_shift));
+    auto load_scale = [&](int entry) {                      /* lane ROWS j + t: of entry j of a round; the panels share it */
+        if (piece < DEEP && entry < entries.count) scale = __ldg(entries.scales[entry] + (warp >> p.down.k_block_shift));
     };
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
-    gpu_list_entries<ROWS>(p, tile, &entries);
-    if (lane < pairs * 8) operand.x[sizes::NONE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
-    if (lane == 0) operand.unit[sizes::NONE] = 0;
+    gpu_list_active_experts<ROWS>(p, tile, &entries);
+    if (lane < pairs * 8) act.x[sizes::NONE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (lane == 0) act.act_scale[sizes::NONE] = 0;
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < DEEP; j++) load(j, j);
     load_scale(piece);
-    gpu_wait();
+    pdl_wait();
 #pragma unroll
     for (int from = 0; from < sizes::USES * LANES; from += 32 * sizes::AT_ONCE) {
         float v[sizes::AT_ONCE][8];
@@ -215,14 +215,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
             float gate = use[n] < GPU_ROWS ? entries.gate[use[n]] : 1;
 #pragma unroll
             for (int c = 0; c < 8; c++) v[n][c] *= gate;
-            float unit = gpu_unit<F>(v[n]);
-            if (part < eights) gpu_put_columns<F, 1>(operand, part / LANES, part % LANES, 0, v[n], unit);
+            float act_scale = activation_scale<F>(v[n]);
+            if (part < eights) gpu_put_columns<F, 1>(act, part / LANES, part % LANES, 0, v[n], act_scale);
         }
     }
     __syncwarp();
 #pragma unroll 1
     for (int from = 0; from < entries.count; from += DEEP) {
-        float factor = piece < DEEP ? scale * operand.unit[entries.slot[from + piece][lane % ROWS]] : 0;
+        float factor = piece < DEEP ? scale * act.act_scale[entries.slot[from + piece][lane % ROWS]] : 0;
         load_scale(from + DEEP + piece);
 #pragma unroll
         for (int j = 0; j < DEEP; j++) {
@@ -234,9 +234,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
             load(j, from + DEEP + j);
         }
     }
-    gpu_put_part<ROWS>(parts, sum);
+    store_warp_partial<ROWS>(parts, sum);
     __syncthreads();
-    if (stores) gpu_tell(&p.x[t * p.shape.hidden + row], old + gpu_add_parts(parts[threadIdx.x % TILE_ROWS][t]), p.after);
+    if (stores) store_tagged(&p.x[t * p.shape.hidden + row], old + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), p.after);
 }
 
 /* The kernel of experts_down that is made for these sizes, and its shared memory; NULL: there is none. */

@@ -9,7 +9,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
-    p.per_tile = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.gate.octets - 1) / (uint64_t)p.gate.octets);
+    p.per_tile = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.gate.panels - 1) / (uint64_t)p.gate.panels);
     p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
     p.norm = w->norm;
@@ -19,24 +19,24 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
 
 static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
-    int side = TILE_ROWS / OCTET, most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
+    int side = TILE_ROWS / PANEL_ROWS, most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     size_t up_bytes, down_bytes;
     void (*up)(gpu_moe) = gpu_quick_up(p, &up_bytes), (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
     if (!up) {
         up = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-        up_bytes = gpu_operand_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, p->gate.groups);
+        up_bytes = activation_fragments_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
     }
     if (!down) {
-        side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::OCTETS : (int)gpu_down_sizes<1>::OCTETS;
+        side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
         down = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
         down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
-    int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.octets);
-    p->rehearse = gpu_rehearse(q, GPU_UP, p->T);
-    p->logits = gpu_last_mark(q, GPU_MARKED_ROUTER);
-    p->after = gpu_next_mark(q, GPU_DOWN, GPU_MARKED_X);
-    gpu_share_soon(&p->soon, blocks);
+    int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.panels);
+    p->warmup = gpu_warmup_blocks(q, GPU_UP, p->T);
+    p->logits = gpu_last_tag(q, GPU_TAGGED_ROUTER);
+    p->after = gpu_next_tag(q, GPU_DOWN, GPU_TAGGED_X);
+    prefetch_span_divide(&p->prefetch, blocks);
     gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, up_bytes, p);
-    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_octets(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
+    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_row_panels(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                down_bytes, p);
 }

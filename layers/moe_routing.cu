@@ -22,22 +22,22 @@ template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_
    late find them there at once, the others watch for one of them: with several rows not all for the same one, which is in
    one of eight lines of memory. */
 template <int LISTS, int ROWS>
-__device__ __forceinline__ void gpu_hear_logits(const gpu_moe &p, int t, const gpu_mark &mark, uint32_t (*key)[8]) {
+__device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_tag &tag, uint32_t (*key)[8]) {
     const int one = ROWS == 1 ? 0 : min((int)blockIdx.x % 8 * 32, p.shape.experts - 1);
     uint32_t other = 0;
 #pragma unroll 1
     do {
-        if (other) gpu_hear_one(gpu_logit<ROWS>(p, t, one), mark);
+        if (other) spin_until_tagged(gpu_logit<ROWS>(p, t, one), tag);
         other = 0;
 #pragma unroll
         for (int i = 0; i < 8 * LISTS; i++) {
             const int expert = i * 32 + (int)threadIdx.x % 32;
             key[i / 8][i % 8] = ~0u;
             if (expert >= p.shape.experts) continue;
-            key[i / 8][i % 8] = __float_as_uint(gpu_hear(gpu_logit<ROWS>(p, t, expert)));
-            other |= key[i / 8][i % 8] ^ mark.bits;
+            key[i / 8][i % 8] = __float_as_uint(load_relaxed(gpu_logit<ROWS>(p, t, expert)));
+            other |= key[i / 8][i % 8] ^ tag.bits;
         }
-        other = __any_sync(~0u, other & mark.mask);
+        other = __any_sync(~0u, other & tag.mask);
     } while (other);
 }
 
@@ -97,9 +97,9 @@ __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
 
 /* The same, of row t's logits, which are there. */
 template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const gpu_moe &p, int t) {
-    const gpu_mark none = {0, 0};
+    const gpu_tag none = {0, 0};
     uint32_t key[LISTS][8];
-    gpu_hear_logits<LISTS, ROWS>(p, t, none, key);
+    load_logits<LISTS, ROWS>(p, t, none, key);
     return gpu_choose<LISTS>(p, key);
 }
 
@@ -144,5 +144,5 @@ __device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &
         __threadfence();
         __syncwarp();
     }
-    if (threadIdx.x % 32 == 0) gpu_trigger();
+    if (threadIdx.x % 32 == 0) pdl_launch_dependents();
 }

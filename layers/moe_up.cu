@@ -1,12 +1,12 @@
 /* layers/moe_up.cu: experts_up on a GPU: gate and up projections of the distinct experts, SwiGLU. */
 
-/* SiLU(gate) * up of a row of a tile's octets. */
+/* SiLU(gate) * up of a row of a tile's panels. */
 __device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_WARPS], int row, int t, float rms) {
-    float gate = gpu_add_parts(part[row][t]) * rms, up = gpu_add_parts(part[row + OCTET][t]) * rms;
+    float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
     return gate * gpu_sigmoid(gate) * up;
 }
 
-/* Tiles of experts_up: an octet of an expert's gate rows and the same of its up rows. */
+/* Tiles of experts_up: a panel of an expert's gate rows and the same of its up rows. */
 template <int ROWS> struct gpu_up_tiles {
     enum { normed = 1, routed = 1 };
     const gpu_moe &p;
@@ -16,13 +16,13 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
-    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.octets; }
+    __device__ __forceinline__ bool valid(int tile) const { return tile < choice->list.count * p.gate.panels; }
     __device__ __forceinline__ int entry(int tile) const {
-        return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
+        return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
     __device__ __forceinline__ gpu_place place(int tile) const {
-        int i = entry(tile), octet = tile - i * p.gate.octets;
-        gpu_place at = gpu_place_of(p.gate, octet, p.up, octet);
+        int i = entry(tile), panel = tile - i * p.gate.panels;
+        gpu_place at = gpu_place_of(p.gate, panel, p.up, panel);
         int64_t shift = choice->list.expert[i] * p.stride;
         at.data[0] += shift;
         at.data[1] += shift;
@@ -30,7 +30,7 @@ template <int ROWS> struct gpu_up_tiles {
         return at;
     }
     template <class F, int>
-    __device__ __forceinline__ void prepare(int, int, const gpu_operand &, float *to, int) const {
+    __device__ __forceinline__ void prepare(int, int, const activation_fragments &, float *to, int) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* the weights: not needed before the first sum is */
@@ -41,50 +41,50 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
                                           float rms, bool real) const {
-        int i = entry(tile), at = (tile - i * p.gate.octets) * OCTET + row;
-        if (row >= OCTET || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
+        int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
+        if (row >= PANEL_ROWS || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
         float h = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
         if (real) p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = h;
     }
 };
 
-/* The operand of experts_up: each warp what it will read itself. */
+/* The activation fragments of experts_up: each warp what it will read itself. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_fill_up(const gpu_moe &p, void *memory, float *square) {
+__device__ __forceinline__ void gpu_stage_up(const gpu_moe &p, void *memory, float *square) {
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
-    int count, first = gpu_share(p.gate.groups, threadIdx.x / 32, GPU_WARPS, &count);
-    gpu_fill<F, ROWS, 1>(in, p.T, first, count, gpu_operand_at<F, ROWS>(memory, p.gate.groups), square);
+    int count, first = gpu_share(p.gate.k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
+    gpu_stage_activations<F, ROWS, 1>(in, p.T, first, count, activation_fragments_at<F, ROWS>(memory, p.gate.k_blocks), square);
 }
 
 /* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) gpu_parts parts;
+    __shared__ __align__(16) warp_partials partials;
     __shared__ gpu_choice choice;
     const int tile = (int)blockIdx.x;
     gpu_ahead<ROWS> ahead;
-    gpu_prefetch_share(p.soon);
+    l2_prefetch_share(p.prefetch);
 #pragma unroll 1
-    for (int real = tile >= p.rehearse; real < 2; real++) {
+    for (int real = tile >= p.warmup; real < 2; real++) {
         gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
         gpu_route_nothing(&choice);
-        if (real) gpu_wait();
+        if (real) pdl_wait();
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_fill_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
-            case DTYPE_BF16: gpu_fill_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
-            case DTYPE_F16: gpu_fill_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
-            default: gpu_fill_up<format_f32, ROWS>(p, dynamic, tiles.square);
+            case DTYPE_FP8: gpu_stage_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
+            case DTYPE_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
+            case DTYPE_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
+            default: gpu_stage_up<format_f32, ROWS>(p, dynamic, tiles.square);
         }
         gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
         if (real && threadIdx.x < 32) gpu_publish(p, choice);
         ahead.nothing(p.gate);
         if (real) ahead.begin(tiles, tile, p.gate);
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
-            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
-            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real); break;
-            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &parts, ahead, real, real);
+            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
+            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
+            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
+            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
         }
     }
 }
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    Every warp knows the routing in its registers: lane 8 t + r has the r-th best expert of row t. A rehearsal goes as far as
    that. No weights are on their way before, so the logits are watched for. Who has them knows that x is complete; the warps
    that do not choose are told by those that do, at a barrier, as all that watch slow down what they watch for. */
-enum { GPU_EIGHT = 8, GPU_UP_GROUPS = 4 };                  /* experts of a row; a warp's groups of 2,048 columns */
+enum { GPU_EIGHT = 8, GPU_UP_K_BLOCKS = 4 };                  /* experts of a row; a warp's k_blocks of 2,048 columns */
 
 struct gpu_picked {
     int is, expert, listed;      /* is there a row t; its r-th best expert; the place of that in the list */
@@ -143,7 +143,7 @@ __device__ __forceinline__ float gpu_weigh_eight(float logit) {
 /* As gpu_publish. */
 __device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_picked &picked) {
     const int lane = threadIdx.x % 32;
-    gpu_wait();
+    pdl_wait();
     if (blockIdx.x == gridDim.x - 1) {
         uint32_t who = __match_any_sync(~0u, picked.is ? picked.listed : -1);
         int rows = 0;
@@ -156,22 +156,22 @@ __device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_p
         __threadfence();
         __syncwarp();
     }
-    if (lane == 0) gpu_trigger();
+    if (lane == 0) pdl_launch_dependents();
 }
 
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __grid_constant__ gpu_moe p) {
-    enum { MINE = GPU_UP_GROUPS, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
+    enum { MINE = GPU_UP_K_BLOCKS, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
     typedef format_fp8 F;
     typedef gpu_short<F, MINE, ROWS> sizes;
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) gpu_parts parts;
+    __shared__ __align__(16) warp_partials partials;
     __shared__ int experts[ROWS][GPU_EIGHT];
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
-    const gpu_operand operand = gpu_operand_at<F, ROWS>(dynamic, p.gate.groups);
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(operand);
+    const activation_fragments act = activation_fragments_at<F, ROWS>(dynamic, p.gate.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     sizes weights;
     typename sizes::template columns<gpu_norm_rows> x;
     gpu_picked picked;
@@ -179,13 +179,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     float square[ROWS] = {}, rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
-    gpu_prefetch_share(p.soon);
+    l2_prefetch_share(p.prefetch);
 #pragma unroll 1
-    for (int real = tile >= p.rehearse; real < 2; real++) {
-        const gpu_mark logits = {real ? p.logits.mask : 0, p.logits.bits};
-        if (real && !logits.mask) gpu_wait();
+    for (int real = tile >= p.warmup; real < 2; real++) {
+        const gpu_tag logits = {real ? p.logits.mask : 0, p.logits.bits};
+        if (real && !logits.mask) pdl_wait();
         if (chooses) {
-            gpu_hear_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
+            load_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
             gpu_arrive();
         } else {
             gpu_await_arrival();
@@ -194,12 +194,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
         picked = gpu_pick_experts<ROWS>(p, key, experts);
         if (!real) __syncthreads();
     }
-    const int tiles = picked.count * p.gate.octets;
-    auto entry = [&](int tile) { return p.gate.octets == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
+    const int tiles = picked.count * p.gate.panels;
+    auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
     auto begin = [&](int tile) {
-        int i = entry(tile), octet = tile - i * p.gate.octets;
+        int i = entry(tile), panel = tile - i * p.gate.panels;
         int64_t shift = __shfl_sync(~0u, picked.expert, __ffs((int)gpu_who_picked(picked, i)) - 1) * p.stride;
-        weights.place = gpu_place_of(p.gate, octet, p.up, octet);
+        weights.place = gpu_place_of(p.gate, panel, p.up, panel);
         weights.place.data[0] += shift;
         weights.place.data[1] += shift;
         weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
@@ -208,16 +208,16 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     begin(min(tile, tiles - 1));
 #pragma unroll
     for (int j = 0; j < MINE; j++) weights.load(j);
-    x.fill(in, operand, square);
-    gpu_put_squares<ROWS>(&parts, square);
+    x.stage_rows(in, act, square);
+    store_warp_squares<ROWS>(&partials, square);
     if (threadIdx.x < 32) gpu_publish_picked(p, picked);
     picked.weight = gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
-    const float unit = weights.unit(operand, 0);
+    const float act_scale = weights.act_scale(act, 0);
 #pragma unroll 1
     for (int n = 0; tile < tiles; n++) {
         const int next = tile + (int)gridDim.x, i = entry(tile);
         const bool more = next < tiles;
-        const float factor = weights.scale[0] * unit;
+        const float factor = weights.scale[0] * act_scale;
         float sum[4] = {0, 0, 0, 0};
         if (more) begin(next);
 #pragma unroll
@@ -225,18 +225,18 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
             weights.multiply(j, fragments, &factor, sum);
             if (more) weights.load(j);
         }
-        gpu_put_part<ROWS>(parts.tile[n % 2], sum);
+        store_warp_partial<ROWS>(partials.tile[n % 2], sum);
         __syncthreads();
         if (n == 0) {
-            gpu_wait();
-            rms = gpu_rms_factor(&parts, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+            pdl_wait();
+            rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
         }
         if (n % TURNS == turn) {
             const uint32_t who = gpu_who_picked(picked, i) >> t * GPU_EIGHT & 0xff;
             const float weight = __shfl_sync(~0u, picked.weight, t * GPU_EIGHT + __ffs((int)who) - 1);
-            const int at = (tile - i * p.gate.octets) * OCTET + row;
-            if (who && row < OCTET && at < p.gate.rows)
-                p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = gpu_up_times(parts.tile[n % 2], row, t, rms) * weight;
+            const int at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
+            if (who && row < PANEL_ROWS && at < p.gate.rows)
+                p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = gpu_up_times(partials.tile[n % 2], row, t, rms) * weight;
         }
         tile = next;
     }
@@ -246,9 +246,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
 static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
     const gpu_matrix *w = &p->gate;
     const bool alike = p->up.type == w->type && p->up.cols == w->cols && w->type == DTYPE_FP8;
-    *shared = gpu_operand_size(w->type, p->T, w->groups);
-    if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->groups != GPU_UP_GROUPS * GPU_WARPS ||
-        w->cols != w->groups * GROUP_BYTES) return NULL;
+    *shared = activation_fragments_size(w->type, p->T, w->k_blocks);
+    if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->k_blocks != GPU_UP_K_BLOCKS * GPU_WARPS ||
+        w->cols != w->k_blocks * K_BLOCK_BYTES) return NULL;
     return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2>
          : p->T == 3 ? gpu_experts_up_quick<3> : gpu_experts_up_quick<GPU_ROWS>;
 }

@@ -4,7 +4,7 @@
    the block's row t: its token is the block's, its hidden row that of the row before. */
 typedef struct gpu_mtp_input {
     gpu_matrix embed_tokens;
-    const gpu_step *step;
+    const step_parameters *step;
     const float *x, *norm;       /* [T][cols] residual after the last layer, the final norm; see gpu_draft_row */
     float *hidden;               /* [T][cols] rms(x)(1 + norm) */
     const float *last_hidden;    /* [cols] that of the row before the block */
@@ -34,8 +34,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
     __shared__ float shared[GPU_WARPS];
     int t = blockIdx.x, cols = p.embed_tokens.cols;
     float *in = p.in + (size_t)t * 2 * cols;
-    gpu_trigger();
-    gpu_wait();
+    pdl_launch_dependents();
+    pdl_wait();
     gpu_norm_row(p.hidden + (size_t)t * cols, p.x + (size_t)t * cols, p.norm, cols, p.eps, shared);
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[t], i);
     __syncthreads();
@@ -56,8 +56,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];
     int cols = p.embed_tokens.cols;
-    gpu_trigger();
-    gpu_wait();
+    pdl_launch_dependents();
+    pdl_wait();
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[p.draft], i);
     __syncthreads();
     gpu_norm_row(p.in, row, p.norm_embedding, cols, p.eps, shared);

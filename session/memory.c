@@ -14,10 +14,10 @@ typedef struct scratch {
     float *k, *v, *a, *b, *decay, *beta;
     float *mtp_in;                                          /* [chunk][2 hidden] */
     float *scores;                                          /* [threads][context] */
-    float *router, *shared_gate, *weight, *use_weight, *h;
+    float *router, *shared_gate, *weight, *assignment_weight, *h;
     float *sorted;                                          /* [vocab] logits being sampled */
     float *block_logits;                                    /* [BLOCK][vocab] of a block of drafts */
-    int32_t *choice, *list, *first, *use_row, *heap, *seen; /* seen: [vocab], zero between calls */
+    int32_t *choice, *list, *first, *assignment_row, *heap, *seen; /* seen: [vocab], zero between calls */
 } scratch;
 
 /* Speculation: see session/speculation.c. */
@@ -39,8 +39,8 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     pool *threads;
     float *memory;               /* KV, state and scratch; on a GPU in its memory */
-    float *here;                 /* on a GPU: what the host works on, pinned, here_floats of them */
-    size_t here_floats;
+    float *host;                 /* on a GPU: what the host works on, pinned, host_floats of them */
+    size_t host_floats;
     memory_parts parts;
     struct gpu_session *gpu;     /* NULL: on the CPU */
     int32_t *tokens;             /* [context] */
@@ -48,7 +48,7 @@ struct mote_session {
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */
-    int logged, kept;            /* rows of the logged block, and of them those in the timeline */
+    int pending, accepted;       /* rows of the block in the log, and of them those in the timeline */
     dtype kv_type;
     kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's; NULL where there are none */
     deltanet_state *deltanet;    /* [layers] */
@@ -68,9 +68,9 @@ struct gpu_session {
     cudaStream_t stream;
     cudaGraphExec_t graph[GPU_KINDS][GPU_ROWS + 1];
     cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
-    gpu_step *step;
-    gpu_how *how, how_there;                                /* on the GPU, and what was put there last */
-    gpu_how *greedy;                                        /* on the GPU: for drafts */
+    step_parameters *step;
+    sampling_parameters *parameters, sampling_on_device;    /* on the GPU, and what was put there last */
+    sampling_parameters *greedy;                            /* on the GPU: for drafts */
     float *frequencies;                                     /* [rotary_dim / 2] */
     float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
     float *in, *z, *a, *b, *k, *decay, *squares, *k_new, *v_new, *o;
@@ -81,11 +81,11 @@ struct gpu_session {
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     float *h;
     uint64_t *picks;
-    volatile gpu_answer *answer;                            /* pinned: what the sampler tells the host */
+    volatile gpu_mailbox *mailbox;                          /* pinned: what the sampler tells the host */
     uint32_t sequence;                                      /* of the answers asked for */
     uint32_t overlap;                                       /* as in gpu_moe */
     int rows;                                               /* of the last step: the last is the timeline's */
-    int head_done, logits_row, logits_here;                 /* are the last row's logits computed, in which row; on the host */
+    int head_done, logits_row, logits_on_host;              /* are the last row's logits computed, in which row, on the host */
     int all_logits;                                         /* those of every row are there */
     mote_launch *launches;
     gpu_note *notes;
@@ -94,7 +94,7 @@ struct gpu_session {
 
 typedef struct layout { float *base; size_t used; } layout;
 
-static float *take(layout *l, size_t floats) {
+static float *layout_alloc(layout *l, size_t floats) {
     float *at = l->base ? l->base + l->used : NULL;
     l->used += (floats + 15) / 16 * 16;
     return at;
@@ -103,12 +103,12 @@ static float *take(layout *l, size_t floats) {
 static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *to) {
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
-    to->S = take(l, values * (size_t)s->key_dim);
-    to->window = take(l, ((size_t)s->taps - 1 + BLOCK) * channels);
+    to->S = layout_alloc(l, values * (size_t)s->key_dim);
+    to->window = layout_alloc(l, ((size_t)s->taps - 1 + BLOCK) * channels);
     to->log_raw = to->window ? to->window + ((size_t)s->taps - 1) * channels : NULL;
-    to->log_k = take(l, BLOCK * keys);
-    to->log_u = take(l, BLOCK * values);
-    to->log_decay = take(l, BLOCK * (size_t)s->value_heads);
+    to->log_k = layout_alloc(l, BLOCK * keys);
+    to->log_u = layout_alloc(l, BLOCK * values);
+    to->log_decay = layout_alloc(l, BLOCK * (size_t)s->value_heads);
 }
 
 /* For a chunk of a prompt, or a block of drafts. */
@@ -116,30 +116,30 @@ static void layout_scratch(layout *l, const config *c, const mote_session_option
     size_t T = larger((size_t)o->chunk, BLOCK), hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
     size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
     size_t channels = 2 * (size_t)(c->key_heads * c->key_dim) + values, uses = T * ((size_t)c->top_k + 1);
-    s->x = take(l, T * hidden);
-    s->u = take(l, T * hidden);
-    s->hidden = take(l, T * hidden);
-    s->angles = take(l, T * (size_t)c->rotary_dim + 1);
-    s->in = take(l, T * larger(channels, 2 * heads));
-    s->gate = take(l, T * larger(channels, values));       /* DeltaNet: channels after conv1d */
-    s->out = take(l, T * larger(values, heads));
-    s->k = take(l, T * larger(kv, values));                 /* DeltaNet: z */
-    s->v = take(l, T * kv);
-    s->a = take(l, T * (size_t)c->value_heads);
-    s->b = take(l, T * (size_t)c->value_heads);
-    s->decay = take(l, T * (size_t)c->value_heads);
-    s->beta = take(l, T * (size_t)c->value_heads);
-    s->mtp_in = take(l, T * 2 * hidden);
-    s->scores = take(l, (size_t)o->threads * (size_t)o->context);
-    s->router = take(l, T * (size_t)c->experts);
-    s->shared_gate = take(l, T);
-    s->weight = take(l, uses);
-    s->use_weight = take(l, uses);
-    s->h = take(l, uses * larger((size_t)c->expert_size, (size_t)c->shared_size));
-    s->choice = (int32_t *)(void *)take(l, uses);
-    s->list = (int32_t *)(void *)take(l, (size_t)c->experts + 1);
-    s->first = (int32_t *)(void *)take(l, (size_t)c->experts + 2);
-    s->use_row = (int32_t *)(void *)take(l, uses);
+    s->x = layout_alloc(l, T * hidden);
+    s->u = layout_alloc(l, T * hidden);
+    s->hidden = layout_alloc(l, T * hidden);
+    s->angles = layout_alloc(l, T * (size_t)c->rotary_dim + 1);
+    s->in = layout_alloc(l, T * larger(channels, 2 * heads));
+    s->gate = layout_alloc(l, T * larger(channels, values));       /* DeltaNet: channels after conv1d */
+    s->out = layout_alloc(l, T * larger(values, heads));
+    s->k = layout_alloc(l, T * larger(kv, values));                 /* DeltaNet: z */
+    s->v = layout_alloc(l, T * kv);
+    s->a = layout_alloc(l, T * (size_t)c->value_heads);
+    s->b = layout_alloc(l, T * (size_t)c->value_heads);
+    s->decay = layout_alloc(l, T * (size_t)c->value_heads);
+    s->beta = layout_alloc(l, T * (size_t)c->value_heads);
+    s->mtp_in = layout_alloc(l, T * 2 * hidden);
+    s->scores = layout_alloc(l, (size_t)o->threads * (size_t)o->context);
+    s->router = layout_alloc(l, T * (size_t)c->experts);
+    s->shared_gate = layout_alloc(l, T);
+    s->weight = layout_alloc(l, uses);
+    s->assignment_weight = layout_alloc(l, uses);
+    s->h = layout_alloc(l, uses * larger((size_t)c->expert_size, (size_t)c->shared_size));
+    s->choice = (int32_t *)(void *)layout_alloc(l, uses);
+    s->list = (int32_t *)(void *)layout_alloc(l, (size_t)c->experts + 1);
+    s->first = (int32_t *)(void *)layout_alloc(l, (size_t)c->experts + 2);
+    s->assignment_row = (int32_t *)(void *)layout_alloc(l, uses);
 }
 
 /* Whether a session has KV rows of the MTP layer. */
@@ -148,13 +148,13 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
 }
 
 /* What a session keeps where the host computes, also with a GPU. */
-static void layout_here(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
-    s->logits = take(l, (size_t)c->vocab);
-    s->tokens = (int32_t *)(void *)take(l, (size_t)o->context);
-    s->s.sorted = take(l, larger((size_t)c->vocab, (size_t)c->rotary_dim));
-    s->s.heap = (int32_t *)(void *)take(l, (size_t)c->vocab);
-    s->s.seen = (int32_t *)(void *)take(l, (size_t)c->vocab);
-    s->s.block_logits = session_has_mtp(s->m, o) ? take(l, BLOCK * (size_t)c->vocab) : NULL;
+static void layout_host(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
+    s->logits = layout_alloc(l, (size_t)c->vocab);
+    s->tokens = (int32_t *)(void *)layout_alloc(l, (size_t)o->context);
+    s->s.sorted = layout_alloc(l, larger((size_t)c->vocab, (size_t)c->rotary_dim));
+    s->s.heap = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
+    s->s.seen = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
+    s->s.block_logits = session_has_mtp(s->m, o) ? layout_alloc(l, BLOCK * (size_t)c->vocab) : NULL;
 }
 
 #ifdef __CUDACC__
@@ -168,7 +168,7 @@ static dtype kv_type_of(int kv) {
 
 /* Lays out a session's memory from `base`, on a GPU with the host's part from `here`, or counts it when base is NULL. kv
    and deltanet have room for all layers. */
-static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, float *here,
+static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, float *host,
                                    mote_session *s) {
     const config *c = &m->c;
     layout l;
@@ -179,30 +179,30 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
     l.used = 0;
     for (int i = 0; i <= c->layers; i++) {
         int has_kv = i < c->layers ? c->is_attention[i] : session_has_mtp(m, o);
-        s->kv[i].k = has_kv ? take(&l, floats) : NULL;
-        s->kv[i].v = has_kv ? take(&l, floats) : NULL;
+        s->kv[i].k = has_kv ? layout_alloc(&l, floats) : NULL;
+        s->kv[i].v = has_kv ? layout_alloc(&l, floats) : NULL;
     }
     parts.kv = l.used;
     s->state = base ? base + l.used : NULL;
     for (int i = 0; i < c->layers; i++)
         if (!c->is_attention[i]) layout_deltanet(&l, &m->deltanet, &s->deltanet[i]);
     parts.state = l.used - parts.kv;
-    s->last_hidden = take(&l, (size_t)c->hidden);
+    s->last_hidden = layout_alloc(&l, (size_t)c->hidden);
     if (m->gpu < 0) {
-        layout_here(&l, c, o, s);
+        layout_host(&l, c, o, s);
         layout_scratch(&l, c, o, &s->s);
     }
 #ifdef __CUDACC__
     if (m->gpu >= 0) {
-        layout host;
-        host.base = here;
-        host.used = 0;
+        layout on_host;
+        on_host.base = host;
+        on_host.used = 0;
         layout_gpu(&l, m, o, s->gpu);
-        layout_here(&host, c, o, s);
-        s->here_floats = host.used;
+        layout_host(&on_host, c, o, s);
+        s->host_floats = on_host.used;
     }
 #endif
-    (void)here;
+    (void)host;
     parts.scratch = l.used - parts.kv - parts.state;
     return parts;
 }
@@ -236,7 +236,7 @@ static int session_options(const mote_model *m, const mote_session_options *give
         return fail(err, MOTE_EINVAL, "KV type %d, expected %d to %d", o->kv, MOTE_KV_DEFAULT, MOTE_KV_FP8);
     if (o->kv == MOTE_KV_F32 && m->gpu >= 0)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
-    if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d multiprocessors", o->sms);
+    if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
     if (o->mtp < MOTE_MTP_OFF || o->mtp >= BLOCK)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
                     MOTE_MTP_AUTO, BLOCK - 1);

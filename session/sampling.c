@@ -144,7 +144,7 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
 }
 
 /* Whether the device can choose the token by itself: no penalties, and a kind of sampling that it knows. */
-static int can_sample_there(const mote_session *s, const mote_sampling *p) {
+static int can_sample_on_gpu(const mote_session *s, const mote_sampling *p) {
 #ifdef __CUDACC__
     int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
                     p->frequency_penalty != 0;
@@ -168,7 +168,7 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     if (!code) code = check_sampling(sampling, error);
     if (!code) code = check_not_empty(s, error);
     if (code) return code;
-    if (can_sample_there(s, sampling)) {
+    if (can_sample_on_gpu(s, sampling)) {
 #ifdef __CUDACC__
         code = gpu_step_sampled(s, sampling, &next, error);
         if (!code) s->tokens[s->count] = next;

@@ -7,7 +7,7 @@
 
 struct mote_checkpoint {
     const mote_model *m;
-    int count, generated_from, logged, kept;
+    int count, generated_from, pending, accepted;
     size_t state_floats;
     int32_t *tokens;
     float *values;               /* state, last_hidden, logits */
@@ -27,8 +27,8 @@ static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, 
     c->m = s->m;
     c->count = s->count;
     c->generated_from = s->generated_from;
-    c->logged = s->logged;
-    c->kept = s->kept;
+    c->pending = s->pending;
+    c->accepted = s->accepted;
     c->state_floats = state;
     c->tokens = (int32_t *)malloc(((size_t)s->count + 1) * sizeof *c->tokens);
     c->values = (float *)malloc((state + hidden + vocab) * sizeof(float));
@@ -63,8 +63,8 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
     s->count = c->count;
     s->generated_from = c->generated_from;
-    s->logged = c->logged;
-    s->kept = c->kept;
+    s->pending = c->pending;
+    s->accepted = c->accepted;
     int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), err);
     if (!code) code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), err);
     memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
@@ -80,7 +80,7 @@ typedef struct saved_header {
     char magic[8];
     uint64_t fingerprint;
     uint64_t checksum;           /* of all that follows it */
-    int32_t count, generated_from, logged, kept;
+    int32_t count, generated_from, pending, accepted;
     int32_t kv;                  /* MOTE_KV_... */
     int32_t mtp;                 /* 1: the MTP layer's KV rows are there */
 } saved_header;
@@ -136,8 +136,8 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->fingerprint = s->m->fingerprint;
     h->count = s->count;
     h->generated_from = s->generated_from;
-    h->logged = s->logged;
-    h->kept = s->kept;
+    h->pending = s->pending;
+    h->accepted = s->accepted;
     h->kv = s->o.kv;
     h->mtp = s->kv[s->m->c.layers].k != NULL;
 }
@@ -181,9 +181,9 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (h->fingerprint != s->m->fingerprint)
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
-    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->logged < 0 || h->logged > BLOCK ||
-        h->kept < 0 || h->kept > h->logged || h->kept > h->count || (h->logged && !h->kept) || h->kv < MOTE_KV_F32 ||
-        h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
+    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > BLOCK ||
+        h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
+        h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     if (h->count > s->o.context)
         return fail(err, MOTE_ECONTEXT, "the saved session holds %d tokens, this one has room for %d", h->count,
@@ -224,9 +224,9 @@ static int session_restored(mote_session *s, const saved_header *h, mote_error *
     int code = MOTE_OK;
     s->count = s->valid = h->count;
     s->generated_from = h->generated_from;
-    s->logged = h->logged;
-    s->kept = h->kept;
-    if (s->gpu && s->kept)
+    s->pending = h->pending;
+    s->accepted = h->accepted;
+    if (s->gpu && s->accepted)
         code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
     return code ? code : session_set_logits(s, err);
 }

@@ -92,7 +92,7 @@ static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote
     if (s->gpu) return gpu_make_drafts(s, id, k, drafts, err);
 #endif
     (void)err;
-    draft_here(s, id, k, drafts);
+    draft_cpu(s, id, k, drafts);
     return MOTE_OK;
 }
 
@@ -187,14 +187,14 @@ static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, in
     int T = p->drafts + 1, code = gpu_enter(s, err);
     if (!code && T == 1) {
         gpu_choose_next(s, sampling);
-        code = gpu_hear(s, &p->next, n, err);
+        code = mailbox_wait(s, &p->next, n, err);
     }
     if (!code && p->next < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
     if (code) return code;
     gpu_launch_cycle(s, T, k);
     session_computed(s, T);
     code = gpu_session_failed(s, err);
-    if (!code) code = gpu_hear(s, ids, n, err);
+    if (!code) code = mailbox_wait(s, ids, n, err);
     if (code) return code;
     s->tokens[s->count] = p->next;
     memcpy(s->tokens + s->count + 1, ids, (size_t)(*n - 1) * sizeof *ids);
@@ -217,7 +217,7 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mo
 static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
 #ifdef __CUDACC__
-    if (can_sample_there(s, sampling)) {
+    if (can_sample_on_gpu(s, sampling)) {
         int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
         drafts = s->spec.drafts;
         if (!drafts && !next) code = pass_plain(s, sampling, n, err);

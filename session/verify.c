@@ -38,7 +38,7 @@ static int session_fold(mote_session *s, mote_error *err) {
     int32_t id = s->tokens[s->count - 1];
     int code = session_logits(s, err);
 #ifdef __CUDACC__
-    gpu_step step;
+    step_parameters step;
     if (!code && s->gpu) code = session_read(s, &step, s->gpu->step, sizeof step, err);
 #endif
     if (!code) code = forward(s, &id, 1, 1, s->s.block_logits, NULL, err);

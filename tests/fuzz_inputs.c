@@ -408,7 +408,7 @@ static void fuzz_saved(const buf *saved) {
     if (!code) {
         check_error(mote_feed(session, &id, 1, &err), &err);
         check_error(mote_step(session, NULL, &id, &err), &err);
-        mote_reset(session);
+        mote_reset(session, NULL);
     }
     buf_free(&after);
 }

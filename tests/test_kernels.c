@@ -398,7 +398,7 @@ typedef struct delta_run {
     pool *threads;
     deltanet_state state;
     float *conv, *decay, *beta, *o;
-    int count, kept;
+    int count, accepted;
 } delta_run;
 
 static delta_run delta_run_new(const delta_case *c, pool *threads) {
@@ -435,7 +435,7 @@ static void delta_block(delta_run *r, int T, int keep) {
     job.w = &c->w;
     job.state = r->state;
     job.T = T;
-    job.replay = r->kept;
+    job.replay = r->accepted;
     job.raw = c->raw + (size_t)r->count * (size_t)c->channels;
     job.a = c->a + (size_t)r->count * (size_t)c->shape.value_heads;
     job.b = c->b + (size_t)r->count * (size_t)c->shape.value_heads;
@@ -444,7 +444,7 @@ static void delta_block(delta_run *r, int T, int keep) {
     job.beta = r->beta;
     job.o = r->o;
     stage_conv_delta(r->threads, &job);
-    r->kept = T <= BLOCK ? keep : 0;
+    r->accepted = T <= BLOCK ? keep : 0;
     r->count += keep;
 }
 
@@ -902,16 +902,16 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.weight = floats(uses);
     job.list = (int32_t *)room((size_t)(c->shape.experts + 1) * 4);
     job.first = (int32_t *)room((size_t)(c->shape.experts + 2) * 4);
-    job.use_row = (int32_t *)room(uses * 4);
-    job.use_weight = floats(uses);
+    job.assignment_row = (int32_t *)room(uses * 4);
+    job.assignment_weight = floats(uses);
     job.h = floats(uses * (size_t)moe_width(&c->shape));
     job.x = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
 
 static void moe_job_delete(moe_job *job) {
-    void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->use_row,
-                   job->use_weight, job->h, job->x};
+    void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
+                   job->assignment_weight, job->h, job->x};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -922,7 +922,7 @@ static void check_uses(const moe_job *job) {
         int from = at;
         for (int i = 0; i < job->T * top_k; i++) {
             if (job->choice[i] != e) continue;
-            bad += job->use_row[at] != i / top_k || job->use_weight[at] != job->weight[i];
+            bad += job->assignment_row[at] != i / top_k || job->assignment_weight[at] != job->weight[i];
             at++;
         }
         if (at == from) continue;
@@ -931,11 +931,11 @@ static void check_uses(const moe_job *job) {
     }
     bad += job->count != n + 1 || job->list[n] != experts || job->first[n] != at || job->first[n + 1] != at + job->T;
     for (int t = 0; t < job->T; t++, at++)
-        bad += job->use_row[at] != t || job->use_weight[at] != sigmoid(job->shared_gate[t]);
+        bad += job->assignment_row[at] != t || job->assignment_weight[at] != sigmoid(job->shared_gate[t]);
     CHECK(!bad, "uses of %d rows, %d of %d experts: %d wrong", job->T, top_k, experts, bad);
 }
 
-static void test_moe_list_uses(void) {
+static void test_moe_list_assignments(void) {
     for (int round = 0; round < 500; round++) {
         int experts = random_int(1, 20), top_k = random_int(1, experts), T = random_int(1, 12);
         moe_case c;
@@ -948,7 +948,7 @@ static void test_moe_list_uses(void) {
             job.shared_gate[t] = random_float();
             moe_choose(job.router + t * experts, experts, top_k, job.choice + t * top_k, job.weight + t * top_k);
         }
-        moe_list_uses(&job);
+        moe_list_assignments(&job);
         check_uses(&job);
         moe_job_delete(&job);
     }
@@ -1056,7 +1056,7 @@ int main(int argc, char **argv) {
     test_attention_extremes(pools[0]);
     test_moe_choose();
     test_moe_choose_nan();
-    test_moe_list_uses();
+    test_moe_list_assignments();
     test_moe(32, 5, 2, 12, 20, pools);
     test_moe(40, 1, 1, 33, 8, pools);
     test_moe(17, 16, 4, 7, 7, pools);

@@ -1,7 +1,7 @@
 /* text/calls.c: the API's calls on text, of an open model. */
 
 /* The rule of the calls that write up to `capacity` elements: always the count, the data only when it fits. */
-static int give(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed,
+static int copy_out(const void *data, size_t count, size_t size, void *to, size_t capacity, size_t *needed,
                 mote_error *err) {
     *needed = count;
     if (count > capacity) return fail(err, MOTE_EINVAL, "%zu elements do not fit into the %zu given", count, capacity);
@@ -39,7 +39,7 @@ int mote_tokenize(const mote_model *model, const char *text, size_t size, int sp
     int code = check_buffers("mote_tokenize", "a text", model, text, size, ids, capacity, count, error);
     if (!code) code = need_text(model, error);
     if (!code) code = tokenizer_encode(model->text, text, size, &all, special ? 0 : 1, &out, error);
-    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    if (!code) code = copy_out(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
     buf_free(&out);
     return code;
 }
@@ -60,7 +60,7 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
     }
     utf8_stream_end(&stream, &out);
     if (!code && out.failed) code = fail_memory(error);
-    if (!code) code = give(out.data, out.size, 1, text, capacity, count, error);
+    if (!code) code = copy_out(out.data, out.size, 1, text, capacity, count, error);
     buf_free(&out);
     return code;
 }
@@ -72,7 +72,7 @@ int mote_render(const mote_model *model, const char *request, size_t size, char 
     int code = check_buffers("mote_render", "a request", model, request, 1, text, capacity, count, error);
     if (!code) code = need_chat(model, error);
     if (!code) code = chat_render(model->family, request, size, &out, error);
-    if (!code) code = give(out.text.data, out.text.size, 1, text, capacity, count, error);
+    if (!code) code = copy_out(out.text.data, out.text.size, 1, text, capacity, count, error);
     marked_free(&out);
     return code;
 }
@@ -95,7 +95,7 @@ int mote_render_tokens(const mote_model *model, const char *request, size_t size
     if (!code) code = need_chat(model, error);
     if (!code) code = chat_render(model->family, request, size, &text, error);
     if (!code) code = encode_marked(model->text, &text, &out, error);
-    if (!code) code = give(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
+    if (!code) code = copy_out(out.data, out.size / sizeof *ids, sizeof *ids, ids, capacity, count, error);
     marked_free(&text);
     buf_free(&out);
     return code;
