@@ -349,9 +349,10 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error);
 
 /* ---- 8. Measuring and testing the machine ------------------------------------------------------------------------ */
 
-/* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL or
-   MODEL:FORMAT; an unknown one is refused with the list of known ones. Formats: "fp8" (as published: experts and
-   projections in FP8 blocks, the rest BF16; default) and "bf16". There is no tokenizer. */
+/* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL, MODEL:FORMAT,
+   MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
+   experts and projections in FP8 blocks, the rest BF16; default) and "bf16". LAYERS: only so many, the first ones. There is
+   no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
 /* Parts of a step that can be timed alone. */

@@ -132,6 +132,7 @@ typedef struct preset {
 static const preset presets[] = {
     {"qwen3.5-35b-a3b", 40, 2048, 248320, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
     {"qwen3.5-122b-a10b", 48, 3072, 248320, 262144, 32, 2, 256, 16, 64, 128, 256, 8, 1024},
+    {"qwen3.5-397b-a17b", 60, 4096, 248320, 262144, 32, 2, 256, 16, 64, 128, 512, 10, 1024},
     {"small", 4, 2048, 2048, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
     {"tiny", 4, 256, 1024, 32768, 4, 2, 64, 2, 4, 32, 8, 2, 128}};
 
@@ -164,13 +165,23 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* "small:bf16" -> the preset, and in *made the type of its large matrices. NULL: not known. */
-static const preset *preset_find(const char *name, int *made) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made the type of its large matrices. 0: not known. */
+static int preset_find(const char *name, preset *found, int *made) {
     size_t n = strcspn(name, ":");
-    *made = !name[n] || !strcmp(name + n, ":fp8") ? TYPE_FP8 : !strcmp(name + n, ":bf16") ? TYPE_BF16 : 0;
-    for (int i = 0; i < PRESETS && *made; i++)
-        if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) return &presets[i];
-    return NULL;
+    const char *rest = name + n;
+    *made = TYPE_FP8;
+    found->name = NULL;
+    for (int i = 0; i < PRESETS; i++)
+        if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
+    if (!found->name) return 0;
+    if (!strncmp(rest, ":bf16", 5)) *made = TYPE_BF16, rest += 5;
+    else if (!strncmp(rest, ":fp8", 4)) rest += 4;
+    if (!*rest) return 1;
+    char *end;
+    long layers = rest[0] == ':' && rest[1] >= '1' && rest[1] <= '9' ? strtol(rest + 1, &end, 10) : 0;
+    if (layers < 1 || layers > found->layers || *end) return 0;
+    found->layers = (int)layers;
+    return 1;
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
@@ -178,8 +189,9 @@ static int preset_unknown(const char *name, mote_error *err) {
     size_t n = 0;
     for (int i = 0; i < PRESETS; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", presets[i].name);
-    return fail(err, MOTE_EINVAL, "no synthetic model \"%.60s\": there are %s, each with :fp8 (default) or :bf16", name,
-                known);
+    return fail(err, MOTE_EINVAL,
+                "no synthetic model \"%.60s\": there are %s, each with :fp8 (default) or :bf16, and :N for its first N layers",
+                name, known);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -187,6 +199,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     checkpoint files;
     binder b;
     mote_error failure;
+    preset p;
     int made;
     memset(&o, 0, sizeof o);
     memset(&files, 0, sizeof files);
@@ -196,14 +209,13 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0)
         return fail(error, MOTE_EINVAL,
                     "mote_open_synthetic: needs a name, a place for the model, no text, and draft_rows of 0 or more");
-    const preset *p = preset_find(name, &made);
-    if (!p) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &made)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
-    int code = preset_config(p, &m->c, error);
+    int code = preset_config(&p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), &made, sizeof made);   /* the weights are made of these */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);

@@ -215,6 +215,17 @@ static void test_made_shapes(void) {
     mote_close(fp8);
     mote_close(bf16);
     mote_close(large);
+    mote_model *largest = open_made("qwen3.5-397b-a17b", MOTE_DESCRIPTION);
+    if (largest) CHECK(mote_model_info(largest)->parameters > 390e9 && mote_model_info(largest)->parameters < 405e9, "%g",
+                       (double)mote_model_info(largest)->parameters);
+    mote_close(largest);
+    static const char *const short_ones[] = {"qwen3.5-397b-a17b:4", "qwen3.5-122b-a10b:bf16:4", "qwen3.5-35b-a3b:fp8:4"};
+    for (int i = 0; i < 3; i++) {                             // the first layers of the real shapes
+        mote_model *m = open_made(short_ones[i], MOTE_DESCRIPTION);
+        const mote_info *x = mote_model_info(m);
+        if (x) CHECK(x->layers == 4 && x->attention_layers == 1 && x->mtp_layers == 1, "%s: %d layers", short_ones[i], x->layers);
+        mote_close(m);
+    }
 }
 
 static int cancel_now(void *user) {
@@ -224,7 +235,9 @@ static int cancel_now(void *user) {
 
 static void test_made_refused(void) {
     static const char *const unknown[] = {"",      ":",        ":fp8",     "tin",        "tinyy",
-                                          "tiny:", "tiny:fp4", "tiny:FP8", "tiny:bf16:", "gpt-2"};
+                                          "tiny:", "tiny:fp4", "tiny:FP8", "tiny:bf16:", "gpt-2",
+                                          "tiny:0", "tiny:5", "tiny:fp8:0", "tiny:fp8:x", "tiny:fp8:+2", "tiny:fp8: 2",
+                                          "tiny:2:fp8", "tiny:bf16:-1", "tiny:bf16:2:", "tiny:99999999999999999999"};
     mote_model *m = NULL;
     mote_options o = {0};
     mote_error err = {0};

@@ -78,11 +78,25 @@ check "gpu_engine" "$build/gpu_engine" tests/fixtures/*/ $more
 grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
 check "gpu_speculation" "$build/gpu_speculation"
 
+# The kernels that production runs: few layers of the real shapes; one to four rows, and cycles with one to three drafts.
+production() {
+    local tool=$1 model=$2 drafts
+    check "$tool $model, 1 to 4 rows" sanitize "$tool" "$mote" bench --synthetic "$model" --prompt 5 --depth 0,300 \
+        --rows 1,2,3,4 --tokens 2 --repeat 1
+    for drafts in 0.8 0.8,0.6 0.8,0.6,0.5; do
+        check "$tool $model, drafts accepted at $drafts" sanitize "$tool" "$mote" bench --synthetic "$model" --prompt 5 \
+            --depth 40 --tokens 2 --repeat 1 --accept $drafts
+    done
+}
+
 if [ "${GPU_SANITIZER:-1}" = 0 ]; then
-    for tool in memcheck racecheck initcheck; do skip "$tool" "GPU_SANITIZER=0"; done
+    for tool in memcheck racecheck initcheck synccheck; do skip "$tool" "GPU_SANITIZER=0"; done
 elif ! command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck; do skip "$tool" "no compute-sanitizer"; done
+    for tool in memcheck racecheck initcheck synccheck; do skip "$tool" "no compute-sanitizer"; done
 else
+    for tool in memcheck racecheck initcheck synccheck; do
+        for model in qwen3.5-35b-a3b:fp8:4 qwen3.5-35b-a3b:bf16:4 qwen3.5-122b-a10b:fp8:4; do production $tool $model; done
+    done
     for tool in memcheck racecheck initcheck; do
         check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
         check "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
