@@ -1,0 +1,59 @@
+// The kernels that production runs, once each: made-up models of real layer sizes, steps of one to four rows and cycles with
+// one to three drafts. For compute-sanitizer, under which every second counts; that the numbers are right is tested elsewhere.
+//
+// Usage: gpu_production MODEL...     names of mote_open_synthetic, as small:fp8
+
+#include "engine.h"
+#include "api.h"
+
+static mote_session *session_with(const mote_model *m, int mtp) {
+    mote_session_options o = {.context = 6000, .mtp = mtp};
+    mote_session *s = NULL;
+    EXPECT(MOTE_OK, mote_session_open(m, &o, &s, &failure));
+    return s;
+}
+
+// Blocks of one to four rows, and plain steps.
+static void run_rows(mote_session *s) {
+    static const int32_t ids[] = {3, 14, 15, 92};
+    int32_t id;
+    for (size_t rows = 4; rows >= 1; rows--) EXPECT(MOTE_OK, mote_feed(s, ids, rows, &failure));
+    for (int i = 0; i < 2; i++) EXPECT(MOTE_OK, mote_step(s, NULL, &id, &failure));
+}
+
+// A context that several clusters of blocks share, pretended.
+static void run_deep(mote_session *s, int rows) {
+    mote_measurement m = {.rows = rows, .depth = 5000, .steps = 1};
+    EXPECT(MOTE_OK, mote_measure(s, &m, &failure));
+    CHECK(m.median > 0 && m.launches > 0, "%d rows", rows);
+}
+
+// Cycles: verify, accept, draft again.
+static void run_cycles(mote_session *s) {
+    static const int32_t ids[] = {3, 14, 15};
+    mote_sampling greedy = {0};
+    mote_generation g = {.sampling = &greedy, .max_tokens = 6, .raw = 1};
+    EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+}
+
+static void run_model(const char *name) {
+    mote_options how = {.device = "cuda"};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
+    for (int drafts = 1; m && drafts <= 3; drafts++) {
+        mote_session *s = session_with(m, drafts);
+        if (drafts == 1) run_rows(s);
+        else run_cycles(s);
+        if (drafts == 1) mote_reset(s, NULL), run_cycles(s);
+        if (drafts == 3) run_deep(s, 1), run_deep(s, 4);
+        mote_session_close(s);
+    }
+    mote_close(m);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("gpu_production", 0, NULL);
+    for (int i = 1; i < argc; i++) run_model(argv[i]);
+    return test_main_end();
+}
