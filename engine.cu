@@ -61,6 +61,10 @@ static double seconds(void) {
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
 
+/* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
+static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
+              (int)TYPE_FP8 == (int)DTYPE_FP8, "container_types begins with the types of dtype");
+
 /* The model: what all rooms that follow work on. */
 
 enum module_kind {
@@ -710,6 +714,11 @@ const float *mote_logits(const mote_session *session) {
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
+static_assert(MOTE_STAGE_EMBED == 1 << GPU_EMBED && MOTE_STAGE_IN_PROJ == 1 << GPU_IN_PROJ &&
+              MOTE_STAGE_DELTA == 1 << GPU_DELTA && MOTE_STAGE_OUT_PROJ == 1 << GPU_OUT_PROJ &&
+              MOTE_STAGE_QKV == 1 << GPU_QKV && MOTE_STAGE_ATTEND == 1 << GPU_ATTEND && MOTE_STAGE_O_PROJ == 1 << GPU_O_PROJ &&
+              MOTE_STAGE_ROUTER == 1 << GPU_ROUTER && MOTE_STAGE_UP == 1 << GPU_UP && MOTE_STAGE_DOWN == 1 << GPU_DOWN &&
+              MOTE_STAGE_HEAD == 1 << GPU_HEAD && MOTE_STAGE_MTP == 1 << GPU_MTP, "the API's stages are the kernels' stages");
 #include "diagnose/measure.cu"
 #include "diagnose/selftest.cu"
 #endif

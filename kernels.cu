@@ -10,6 +10,7 @@
    Only spines include rooms, in reading order. Rooms ending in .c are C11 and C++17 alike; those ending in .cu are for nvcc
    alone, which this file sees to. */
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
@@ -39,6 +40,7 @@
 /* ---- 3. What CUDA kernels share ------------------------------------------------------------------------------------ */
 
 #include "cuda/launch.cu"
+static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a step of kernels");
 #include "cuda/handoff.cu"
 #include "cuda/numbers.cu"
 #include "formats/fragments.cu"
