@@ -1,36 +1,44 @@
-/* checkpoint/load_cuda.cu: reads weights into a GPU's memory, by threads and past the page cache. */
+/* checkpoint/load_cuda.cu: reads the weights of a checkpoint into GPU memory. It touches the files, the arena and the
+   fingerprint; it knows items (load.c), not layers.
+
+   A few threads read the files with direct I/O (O_DIRECT, past the page cache) into pinned buffers. Each has two: while one
+   is copied to the GPU on the thread's own stream, it reads into the other. Items that must become floats are left to the
+   caller's thread: few bytes.
+
+   Threads take pieces by an atomic counter and write disjoint parts of the arena. What they share is atomic or, like the
+   first failure, under a lock. The fingerprint is a sum, so their order does not matter. */
 
 enum {
     LOAD_THREADS = 4, LOAD_BUFFERS = 2,                        /* buffers of each thread */
-    LOAD_PIECE = 8 << 20, LOAD_GAP = 64 << 10,                 /* bytes: of a buffer; of what is read for nothing */
-    LOAD_ALIGN = 4096                                          /* of reads past the page cache */
+    LOAD_PIECE = 8 << 20, LOAD_GAP = 64 << 10,                 /* bytes: of a buffer; largest gap that is read over */
+    LOAD_ALIGN = 4096                                          /* bytes: offsets, sizes and buffers of direct I/O */
 };
 
-typedef struct load_piece {                                    /* of a file, it fits a buffer when aligned */
+typedef struct load_piece {                                    /* of a file; aligned, it fits a buffer */
     int file;
     uint64_t begin, end;
-    size_t first;                                              /* the first item that lies in it */
+    size_t first;                                              /* first item with bytes in it */
 } load_piece;
 
 typedef struct gpu_loader {
     const mote_model *m;
     const checkpoint *files;
-    const load_item *items;                                    /* those to become floats are left to the caller */
+    const load_item *items;                                    /* sorted by file and offset */
     size_t item_count;
     buf pieces;                                                /* struct load_piece */
-    int *direct;                                               /* [shards] opened to read past the page cache, or -1 */
+    int *direct;                                               /* [shards] opened with O_DIRECT, or -1 */
     char *buffers;                                             /* pinned, [LOAD_THREADS][LOAD_BUFFERS][LOAD_PIECE] */
-    size_t next;                                               /* piece (atomic) */
-    uint64_t done;                                             /* bytes (atomic) */
+    size_t next;                                               /* piece to be taken next (atomic) */
+    uint64_t done;                                             /* bytes read (atomic) */
     uint64_t sample;                                           /* sum of sample_bytes (atomic) */
-    int running, stop;                                         /* threads; they shall end (atomic) */
+    int running, stop;                                         /* threads that run; whether they must end (atomic) */
     pthread_mutex_t lock;
     mote_error err;                                            /* the first failure */
 } gpu_loader;
 
 typedef struct gpu_reader { gpu_loader *of; pthread_t id; char *buffers; } gpu_reader;
 
-/* Keeps the first failure and lets all threads end. */
+/* Records the first failure and makes all threads end. */
 static void loader_failed(gpu_loader *l, const mote_error *err) {
     pthread_mutex_lock(&l->lock);
     if (!l->err.code) l->err = *err;
@@ -38,7 +46,7 @@ static void loader_failed(gpu_loader *l, const mote_error *err) {
     __atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
 }
 
-/* Cuts what the items cover into pieces. */
+/* Cuts what the items cover into pieces of up to LOAD_PIECE bytes; items with small gaps between them share one. */
 static int loader_cut(gpu_loader *l) {
     load_piece *p = NULL;
     for (size_t i = 0; i < l->item_count; i++) {
@@ -60,8 +68,8 @@ static int loader_cut(gpu_loader *l) {
     return 1;
 }
 
-/* Reads n bytes from an aligned offset into an aligned buffer that has room for whole blocks: past the page cache as
-   far as that goes (not every file system can, and not at the end of a file), then through it. */
+/* Reads n bytes from an aligned offset into an aligned buffer with room for whole blocks. Direct I/O as far as it goes (not
+   every file system has it, and it ends at the last whole block of a file), the rest through the page cache. */
 static int read_past_cache(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
     const shard *s = &l->files->shards[file];
     size_t done = 0;
@@ -78,7 +86,7 @@ static int read_past_cache(const gpu_loader *l, int file, char *to, size_t n, ui
     return code;
 }
 
-/* Reads a piece, checks it and starts to copy what belongs to items to their places. */
+/* Reads a piece, checks it, and starts copying each item's part to its place in the arena. */
 static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaStream_t stream, mote_error *err) {
     uint64_t base = p->begin / LOAD_ALIGN * LOAD_ALIGN;
     int code = read_past_cache(l, p->file, buffer, (size_t)(p->end - base), base, err);
@@ -102,7 +110,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
     return code;
 }
 
-/* Reads pieces until there are no more. A buffer is used again when its copies are done. */
+/* Reads pieces until none are left. A buffer is overwritten only after the event behind its copies: they read it. */
 static int reader_pieces(gpu_loader *l, char *buffers, cudaStream_t stream, const cudaEvent_t *copied,
                          mote_error *err) {
     for (size_t n = 0; !__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE); n++) {
@@ -135,7 +143,7 @@ static void *reader_main(void *argument) {
     }
     if (status != cudaSuccess) code = gpu_fail(&err, status, "starting a stream");
     else code = reader_pieces(l, me->buffers, stream, copied, &err);
-    if (stream) status = cudaStreamSynchronize(stream);        /* in any case: it reads the buffers */
+    if (stream) status = cudaStreamSynchronize(stream);        /* also after a failure: the copies read the buffers */
     if (!code && status != cudaSuccess) code = gpu_fail(&err, status, "copying weights to the GPU");
     for (int i = 0; i < events; i++) (void)cudaEventDestroy(copied[i]);
     if (stream) (void)cudaStreamDestroy(stream);
@@ -144,7 +152,7 @@ static void *reader_main(void *argument) {
     return NULL;
 }
 
-/* Items that become floats, one by one: few bytes. */
+/* Loads an item that becomes floats. */
 static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
     float *floats = (float *)malloc(item_held(item));
     int code = floats ? load_floats(m, l->files, item, floats, err) : fail_memory(err);
@@ -156,7 +164,7 @@ static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mo
     return code;
 }
 
-/* The caller's part while the threads read: floats, progress, cancelling. */
+/* The caller's part while the threads read: items that become floats, progress reports, cancelling. */
 static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
     struct timespec pause;
     mote_error err;
@@ -176,7 +184,7 @@ static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_
     }
 }
 
-/* Starts up to LOAD_THREADS threads, runs, and joins them. */
+/* Starts up to LOAD_THREADS threads, does the caller's part, and joins them. */
 static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
     gpu_reader readers[LOAD_THREADS];
     mote_error err;

@@ -83,7 +83,7 @@ static const option option_table[] = {
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
     {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, BENCH,
-     "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N: N layers"},
+     "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO,

@@ -12,8 +12,8 @@ typedef struct matrix {
     int block_rows, block_cols;
 } matrix;
 
-/* On a GPU a matrix is packed: eight rows (a row panel) times 64 bytes (a k block) lie together, see cuda/panels.cu. It is given
-   the room that takes on a CPU, too. */
+/* On a GPU a matrix is packed: eight rows (a row panel) times 64 bytes (a k block) lie together, see cuda/panels.cu. It is
+   given the room that takes on a CPU, too. */
 enum { PANEL_ROWS = 8, K_BLOCK_BYTES = 64, PANEL_BYTES = PANEL_ROWS * K_BLOCK_BYTES };
 
 static int dtype_size(dtype type) {

@@ -1,13 +1,32 @@
-/* cuda/fragments.cu: what a warp multiplies: its weights, and token rows as fragments in shared memory. */
+/* cuda/fragments.cu: what a warp multiplies: its weights, and token rows as tensor-core fragments in shared memory. Also
+   the prefetch of weights into the L2. Knows packed matrices and weight formats; must not know which tiles a block has,
+   nor what stage it is.
 
-/* Where a lane reads of a tile: its 16 bytes of the first k_block of either panel; the scales of panel lane / 16. An panel
-   behind the last counts as the last. Rows of a panel share a scale. */
+   y[t] = W x[t] by mma.m16n8k16, for one to four token rows at the price of one: B has eight columns whether they are
+   used or not.
+     A   16 rows of W: two panels. Lane 4 g + i has 16 bytes of row g of each panel, as they come; four lanes have 64
+         bytes side by side, a k block. An mma step takes four weights of each lane. Which weight is which k does not
+         matter as long as A and B agree.
+     B   the token rows. A float is split into two terms, high + low: column t has the high terms of row t, column t + 4
+         the low ones.
+     C   sums in float, one for each column. The sums of high and low terms meet at the end (store_warp_partial).
+   Columns do not mix: a row gets the same bits whatever the others hold, and however many there are.
+
+   Two-term split. The terms have the type that a weight becomes without rounding.
+     BF16   for BF16 and F32 weights: two terms have 16 significant bits, and the range of a float.
+     F16    for F16 and FP8 weights: two terms have 22 significant bits, but little range. So each k block of a token row
+            is first multiplied with the power of two that brings its largest value into [2^14, 2^15). Its inverse, the
+            activation scale, is multiplied into the sum of the k block, as FP8's block scale is. Multiplying by
+            a power of two does not round. */
+
+/* Where a lane reads a tile: data: its 16 bytes of the first k block of either panel; scale: FP8, of the first k block
+   of panel lane / 16. A panel behind the last counts as the last. All rows of a panel share a scale. */
 typedef struct gpu_place {
     const char *data[2];
     const float *scale;
 } gpu_place;
 
-/* a and b: two matrices of one shape, or the same one. */
+/* The tile of panel_a of a and panel_b of b: two matrices of one shape, or the same one. */
 __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel_a, const gpu_matrix &b, int panel_b) {
     gpu_place at;
     int lane = threadIdx.x % 32;
@@ -19,25 +38,26 @@ __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel
     return at;
 }
 
-/* One thread brings memory into the L2; a multiple of 16 bytes. */
+/* L2 prefetch by one thread; `bytes`: a multiple of 16. Before compute capability 9.0 it does nothing. */
 __device__ __forceinline__ void l2_prefetch(const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 
-/* What a later kernel reads first. A kernel that leaves the bus idle brings it into the L2. */
+/* L2 prefetch: the first bytes that a later kernel reads. A kernel that leaves the memory bus idle issues it. */
 typedef struct prefetch_span {
     const char *from;
-    uint32_t bytes;              /* whole 16; 0: nothing */
-    uint32_t share;              /* of a block */
+    uint32_t bytes;              /* a multiple of 16; 0: nothing */
+    uint32_t share;              /* bytes of a block */
 } prefetch_span;
 
-/* Where `stage` runs, the first bytes of the matrix that it reads first. */
+/* The first bytes of w, which `stage` reads first, as many as q allows; nothing if that stage does not run. */
 static prefetch_span prefetch_span_of(const gpu_queue *q, enum gpu_stage stage, const matrix *w) {
     prefetch_span prefetch = {(const char *)w->data, 0, 0};
     int64_t bytes = (int64_t)gpu_packed_size(w->type, w->rows, w->cols);
-    if (q->stages >> (q->as != GPU_STAGES ? q->as : stage) & 1) prefetch.bytes = bytes < q->prefetch ? (uint32_t)bytes : q->prefetch;
+    if (q->stages >> (q->as != GPU_STAGES ? q->as : stage) & 1)
+        prefetch.bytes = bytes < q->prefetch ? (uint32_t)bytes : q->prefetch;
     return prefetch;
 }
 
@@ -45,46 +65,55 @@ static void prefetch_span_divide(prefetch_span *prefetch, int blocks) {
     prefetch->share = (prefetch->bytes / (uint32_t)blocks / 128 + 1) * 128;
 }
 
-/* A block's share of it. */
+/* Prefetches the block's share. All blocks issue one instruction each. */
 __device__ __forceinline__ void l2_prefetch_share(const prefetch_span &prefetch) {
     uint32_t at = prefetch.share * blockIdx.x;
-    if (threadIdx.x == GPU_THREADS - 1 && at < prefetch.bytes) l2_prefetch(prefetch.from + at, min(prefetch.share, prefetch.bytes - at));
+    if (threadIdx.x == GPU_THREADS - 1 && at < prefetch.bytes)
+        l2_prefetch(prefetch.from + at, min(prefetch.share, prefetch.bytes - at));
 }
 
-/* What a warp multiplies weights with, in shared memory: fragments [k_block][pair of steps][high, low][ROWS][4 lanes] of
-   four registers, act_scales [k_block][ROWS] (formats with `half`). */
+/* Activation fragments: token rows as B operands, in shared memory.
+     x          [k_block][pair of steps][high, low][ROWS][4 lanes], each a uint4: b0, b1 of the pair's first step, b0, b1
+                of the second
+     act_scale  [k_block][ROWS], for formats with `half`
+   A lane gets the B registers of two steps by one 16-byte load. */
 typedef struct activation_fragments {
     uint4 *x;
     float *act_scale;
 } activation_fragments;
 
-/* Steps of a k_block come in pairs, F32's only one counts as one. */
+/* Pairs of steps of a k block. F32 has one step, which counts as a pair. */
 template <class F> __host__ __device__ constexpr int gpu_step_pairs() {
     return (F::per_load / 4 + 1) / 2;
 }
 
-template <class F, int ROWS> __device__ __forceinline__ activation_fragments activation_fragments_at(void *memory, int k_blocks) {
+template <class F, int ROWS>
+__device__ __forceinline__ activation_fragments activation_fragments_at(void *memory, int k_blocks) {
     activation_fragments o;
     o.x = (uint4 *)memory;
     o.act_scale = (float *)(o.x + k_blocks * gpu_step_pairs<F>() * 8 * ROWS);
     return o;
 }
 
-/* Its bytes, for rows of `k_blocks` k_blocks. */
+/* Bytes of the activation fragments of `rows` rows of `k_blocks` k blocks. */
 static size_t activation_fragments_size(dtype type, int rows, int k_blocks) {
     return (size_t)k_blocks * (size_t)rows * ((type == DTYPE_FP8 ? 256 : 128) + sizeof(float)) + 16;
 }
 
-/* What this lane reads of k_block 0. */
+/* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind
+   the last row repeat one; their sums are dropped. */
 template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fragments(const activation_fragments &o) {
     int lane = threadIdx.x % 32;
     return o.x + (lane / 16 * ROWS + lane % 16 / 4 % ROWS) * 4 + lane % 4;
 }
 
-/* sum += a k_block of a tile times x, this lane's B registers, two steps at a time. With `half` the sums of token row t
-   and panel o are multiplied with what `factor` is on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o), or, if
-   the panels have it in common (step = 0), on lane from + t. Without, a k_block that is not there counts nothing. PANELS: of
-   the tile, 1 or 2; the rows of one that is not there get zeros. */
+/* sum += factor * (a k block of a tile times x), where raw has the lane's 16 bytes of each panel, and x its B registers,
+   two steps in each.
+
+   With `half` the factor is the weight scale times the activation scale. For token row t and panel o it is the value of
+   `factor` on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o) or, if the panels share it (step = 0), on lane
+   from + t. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
+   2; the rows of a panel that is not there get zeros. */
 template <class F, int ROWS, int PANELS = 2>
 __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there) {
@@ -100,7 +129,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
             else mma_bf16(part, a, b0, b1);
         }
 #pragma unroll
-    for (int i = 0; i < 2 * PANELS; i++) {                  /* column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
+    for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
         if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
@@ -108,7 +137,8 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
     }
 }
 
-/* Eight neighbouring floats of a token row as B registers of two steps: the high terms, and *low the low ones. */
+/* The two-term split of eight neighbouring floats of a token row, as the B registers of two steps: returns the high
+   terms, and the low ones in *low. */
 template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, uint4 *low) {
     uint32_t h[4], l[4];
 #pragma unroll
@@ -126,8 +156,8 @@ template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, ui
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
-/* Multiplies the eight floats of each of LANES neighbouring lanes with the power of two that brings the largest of all
-   into [2^14, 2^15), and returns its inverse. */
+/* Multiplies the eight floats of each of LANES neighbouring lanes, a k block together, with the power of two that brings
+   the largest magnitude into [2^14, 2^15); returns its inverse. Both are normal floats, also for a k block of zeros. */
 template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float *v) {
     float top = fmaxf(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))),
                       fmaxf(fmaxf(fabsf(v[4]), fabsf(v[5])), fmaxf(fabsf(v[6]), fabsf(v[7]))));
@@ -140,36 +170,38 @@ template <int LANES> __device__ __forceinline__ float gpu_bring_into_range(float
     return __int_as_float((254 - exponent) << 23);
 }
 
-/* Eight floats that another kernel writes; zeros from column `cols` on. Sizes of rows are multiples of four. */
+/* Loads eight floats that another kernel stores, maybe at this time; zeros from column `cols` on. Rows have a multiple
+   of four columns. */
 __device__ __forceinline__ void gpu_load8(float *v, const float *row, int col, int cols) {
     *(float4 *)v = col < cols ? load_relaxed4(row + col) : make_float4(0, 0, 0, 0);
     *(float4 *)(v + 4) = col + 4 < cols ? load_relaxed4(row + col + 4) : make_float4(0, 0, 0, 0);
 }
 
-/* The same of a weight, which a rehearsal leaves in the L1. */
+/* The same of a norm weight, a constant: through the L1, where a warm-up pass leaves it. */
 __device__ __forceinline__ void gpu_load8_constants(float *v, const float *row, int col, int cols) {
     *(float4 *)v = col < cols ? __ldg((const float4 *)(row + col)) : make_float4(0, 0, 0, 0);
     *(float4 *)(v + 4) = col + 4 < cols ? __ldg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);
 }
 
-/* Four floats, zeros if not there. */
+/* Loads four floats from the L2; zeros if not `there`. */
 __device__ __forceinline__ void gpu_load4(float *v, const float *at, bool there) {
     *(float4 *)v = there ? __ldcg((const float4 *)at) : make_float4(0, 0, 0, 0);
 }
 
-/* The act_scale of the k_block that this lane has eight columns of, which it brings into range; its other lanes do the same. */
+/* The activation scale of the k block that this lane has eight columns of; the lanes that have the others call it, too.
+   Brings v into range. Formats without `half`: 1, and v stays. */
 template <class F> __device__ __forceinline__ float activation_scale(float *v) {
     return F::half ? gpu_bring_into_range<4 * F::per_load / 8>(v) : 1;
 }
 
-/* Eight columns of token row t, number `part` of those of a k_block, to their place in a set of activation fragments. */
+/* Stores eight columns of token row t, number `part` of those of a k block, to their place in the activation fragments. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, int k_block, int part, int t, const float *v,
-                                                float act_scale) {
+__device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, int k_block, int part, int t,
+                                                const float *v, float act_scale) {
     const int pairs = gpu_step_pairs<F>();
     uint4 low, high = gpu_split<F>(v, &low), *x;
     if (F::half && part == 0) to.act_scale[k_block * ROWS + t] = act_scale;
-    if (F::per_load > 4) {                                  /* two steps of lane part / pairs */
+    if (F::per_load > 4) {                                  /* a pair of steps of lane part / pairs */
         x = to.x + ((k_block * pairs + part % pairs) * 2 * ROWS + t) * 4 + part / pairs;
         x[0] = high;
         x[4 * ROWS] = low;
@@ -182,13 +214,17 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
     }
 }
 
-/* One warp fills in `count` k_blocks of a set of activation fragments, from k_block `first` on, AT_ONCE times eight columns a lane at a time.
-   in.load(v, more, T, col) asks for eight columns of all token rows, zeros from in.cols on, and whatever else is needed;
-   when all has been asked for, in.finish makes of them what is multiplied, and where there is a norm sums up their squares,
-   each lane its own. Kernels are made for ROWS = 1 and for ROWS = 4, which serves T = 2, 3, 4
-   (experts_down for ROWS = 2, too): rows that are not there stay as they are, their sums go nowhere. */
+/* A warp stages `count` k blocks of its activation fragments, from k block `first` on. A lane has AT_ONCE groups of
+   eight columns in flight: it loads them all before it uses the first.
+     in.load(v, more, T, col)   loads eight columns of all token rows, zeros from in.cols on, and whatever else is needed
+     in.finish(v, more, square, quick)   makes of them what is multiplied, and, where there is a norm, adds their squares
+                                         to the lane's own sums in `square`; quick: without further loads
+   The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4 (experts_down, which stages
+   by itself, for ROWS = 2, too). Rows from T on are not staged; what shared memory holds there only reaches sums that
+   nobody stores. */
 template <class F, int ROWS, int AT_ONCE, class IN>
-__device__ __forceinline__ void gpu_stage_activations(const IN &in, int T, int first, int count, const activation_fragments &to, float *square) {
+__device__ __forceinline__ void gpu_stage_activations(const IN &in, int T, int first, int count,
+                                                      const activation_fragments &to, float *square) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k_block */
     const int lane = threadIdx.x % 32, items = count * LANES;
 #pragma unroll 1
@@ -212,26 +248,29 @@ __device__ __forceinline__ void gpu_stage_activations(const IN &in, int T, int f
             int item = begin + n * 32 + lane, k_block = first + item / LANES, part = item % LANES;
 #pragma unroll
             for (int t = 0; t < ROWS; t++)
-                if ((ROWS == 1 || t < T) && item < items) gpu_put_columns<F, ROWS>(to, k_block, part, t, v[n][t], act_scale[n][t]);
+                if ((ROWS == 1 || t < T) && item < items)
+                    gpu_put_columns<F, ROWS>(to, k_block, part, t, v[n][t], act_scale[n][t]);
         }
     }
     __syncwarp();
 }
 
-/* Where the partials of the warps meet. Two tiles take turns, so that one barrier a tile is enough. */
+/* Shared memory in which the warps' partial sums of a tile meet. Two tiles alternate, so that one barrier a tile is
+   enough. */
 struct warp_partials {
     float tile[2][TILE_ROWS][GPU_ROWS][GPU_WARPS];
-    float squares[GPU_ROWS][GPU_WARPS];
+    float squares[GPU_ROWS][GPU_WARPS];                     /* for the norm: of the columns of each warp */
 };
 
-/* The share of one of `of` workers in `k_blocks` k_blocks: the first, and how many. */
+/* The share of one of `of` workers in `k_blocks` k blocks: returns the first, *mine: how many. */
 __device__ __forceinline__ int gpu_share(int k_blocks, int worker, int of, int *mine) {
     int first = k_blocks * worker / of;
     *mine = k_blocks * (worker + 1) / of - first;
     return first;
 }
 
-/* Puts this warp's part of a tile in its place: high and low terms meet; rows g and g + 8, token rows 2i and 2i + 1. */
+/* Stores this warp's partial of a tile: the sums of high and low terms, two lanes apart, are added; lane 4 g + i has
+   rows g and g + 8 of token rows 2i and 2i + 1. */
 template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[GPU_ROWS][GPU_WARPS], float *sum) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
 #pragma unroll
@@ -250,13 +289,13 @@ template <int ROWS> __device__ __forceinline__ void store_warp_squares(warp_part
     for (int t = 0; t < ROWS; t++) partials->squares[t][threadIdx.x / 32] = warp_sum(square[t]);
 }
 
-/* The sum of the warps' partials, in their order. */
+/* The sum of the warps' partials, always in their order: the same bits in every run. */
 __device__ __forceinline__ float sum_warp_partials(const float *part) {
     float4 a = *(const float4 *)part, b = *(const float4 *)(part + 4);
     return a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
 }
 
-/* 1 / root mean square of a token row, once all warps have filled in their part of it. */
+/* 1 / rms of token row t, after a barrier behind every warp's store_warp_squares. scale: 1 / columns. */
 __device__ __forceinline__ float gpu_rms_factor(const warp_partials *partials, int t, float scale, float eps) {
     return rsqrtf(fmaf(sum_warp_partials(partials->squares[t]), scale, eps));
 }

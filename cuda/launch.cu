@@ -1,12 +1,23 @@
-/* cuda/launch.cu: what all kernels share: the stages, the queue that launches go to, and how one is launched.
+/* cuda/launch.cu: what all kernels share: the stages, the queue that launches go to, and the launch itself. Uses the
+   CUDA runtime alone; must not know weights, parameters of layers or sessions.
 
-   Decoding moves bytes: a step reads every weight it needs once, and uses it for one to four token rows. So a step is a
-   chain of some 250 small kernels that each stream the weights of one stage, and what decides is that the stream never
-   stops between them. Programmatic dependent launch makes the next kernels resident while this one still runs; each asks
-   for its first weights, which never change, before it waits for its predecessor (pdl_wait), and touches nothing else
-   before that (but see pdl_launch_dependents and gpu_tag). Every kernel waits, also one that needs nothing, so that "all before me is
-   complete" holds along the whole chain. The chain is captured once as a graph: what differs from step to step is in device
-   memory (step_parameters). */
+   Decoding is bound by memory bandwidth: a step reads every weight it needs once and uses it for one to four token rows.
+   It is a chain of some 250 small kernels, each of which streams the weights of one stage, and it is fast if the stream
+   never stops between two of them.
+
+   Programmatic dependent launch (PDL, from compute capability 9.0 on) bridges the gaps. Every launch of the chain has
+   the attribute programmaticStreamSerialization: a kernel starts once all blocks of its predecessor have called
+   griddepcontrol.launch_dependents (pdl_launch_dependents) or ended, while the predecessor still runs. It loads its first
+   weights, which never change, and only then calls griddepcontrol.wait (pdl_wait). What else it may do before that stands
+   in cuda/handoff.cu.
+
+   Completion is transitive. That a kernel's predecessor is complete must imply that all kernels before it are, so every
+   block calls pdl_wait before it ends, in one warp at least, even if it needs nothing from its predecessor. Only idle
+   blocks of rope_attend (splits that hold no positions) return without it: they read step_parameters and constants and
+   store nothing, and each kv head has a block that does wait, so the kernel as a whole still completes after its
+   predecessor.
+
+   The chain is captured once as a CUDA graph. What changes from step to step is in device memory (step_parameters). */
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -14,12 +25,12 @@
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
     GPU_ROWS = 4,                                           /* most token rows of a step */
-    GPU_SHARED = 101376,                                    /* most shared memory a block may use: what SM12x grants */
-    GPU_SHARED_FREE = 32 * 1024,                            /* beyond it (48 KB with a kernel's own) one has to ask */
-    GPU_PREFETCH_SHARE = 5                                            /* of the L2 1/5 is for what comes next */
+    GPU_SHARED = 101376,                                    /* most shared memory of a block: the limit of SM12x */
+    GPU_SHARED_FREE = 32 * 1024,                            /* dynamic, without cudaFuncSetAttribute: 48 KB with static */
+    GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
 };
 
-/* The stages, in the order of the names below; a step can be cut down to some of them, to time these alone. */
+/* The stages, in the order of the names below. A step can be cut down to some of them, to time these alone. */
 enum gpu_stage {
     GPU_EMBED, GPU_IN_PROJ, GPU_DELTA, GPU_OUT_PROJ, GPU_QKV, GPU_ATTEND, GPU_O_PROJ, GPU_ROUTER, GPU_UP, GPU_DOWN,
     GPU_HEAD, GPU_MTP, GPU_STAGES
@@ -29,18 +40,18 @@ static const char *const gpu_stage_names[GPU_STAGES] = {
     "embed", "norm_in_proj", "conv_delta", "gated_norm_out", "norm_qkv", "rope_attend", "out", "norm_router",
     "experts_up", "experts_down", "head", "mtp"};
 
-/* What changes from step to step. */
+/* What changes from step to step, in device memory. */
 typedef struct step_parameters {
-    int32_t position;            /* of the block's first row: tokens before it */
-    int32_t replay;              /* rows of the logged block that were kept */
-    int32_t ids[GPU_ROWS];       /* the block's tokens: behind the first, drafts to verify */
+    int32_t position;            /* of the first token row: tokens before it */
+    int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
+    int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
 } step_parameters;
 
-/* What carries tags (see gpu_tag). */
+/* Buffers that are handed on by tags (see gpu_tag): the residual x, and the router's logits. */
 enum gpu_tagged { GPU_TAGGED_X, GPU_TAGGED_ROUTER, GPU_TAGGED };
 
-typedef struct gpu_note {        /* a launch, for those who ask what ran */
+typedef struct gpu_note {        /* a recorded launch, to report what ran */
     const void *kernel;
     enum gpu_stage stage;
     int layer;
@@ -49,19 +60,19 @@ typedef struct gpu_note {        /* a launch, for those who ask what ran */
     size_t shared;
 } gpu_note;
 
-/* Where launches go. The first failure stays; launches after it do nothing. */
+/* Where launches go. The first failure is kept; launches after it do nothing. */
 typedef struct gpu_queue {
     cudaStream_t stream;
     cudaError_t status;
     const char *failed;          /* the operation */
     int sms;                     /* SMs to fill */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
-    uint32_t prefetch;               /* most bytes to bring into the L2 ahead of time */
+    uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
     unsigned stages;             /* bit set of those to run */
-    enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (the MTP layer's) */
+    enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (GPU_MTP) */
     int layer;
-    int *writes;                 /* [GPU_TAGGED] how often each was written in this step; NULL: nothing is tagged */
-    gpu_note *notes;             /* of the launches, up to note_capacity; NULL: none kept */
+    int *writes;                 /* [GPU_TAGGED] how often each buffer was stored in this step; NULL: no tags */
+    gpu_note *notes;             /* one a launch, up to note_capacity; NULL: none kept */
     int note_count, note_capacity;
 } gpu_queue;
 
@@ -73,8 +84,9 @@ static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
     return q->status == cudaSuccess;
 }
 
-/* Lets a kernel have `shared` bytes of dynamic shared memory. Beyond the usual it asks for as much as a block may have:
-   the limit is the kernel's, not the launch's, and other threads set it for their sessions at the same time. */
+/* Lets a kernel have `shared` bytes of dynamic shared memory. Above GPU_SHARED_FREE it raises the limit to the most a
+   block may have, not to `shared`: the limit is an attribute of the kernel, not of the launch, and threads of other
+   sessions set it at the same time. */
 static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, const char *what) {
     cudaFuncAttributes own;
     if (shared <= GPU_SHARED_FREE || !gpu_check(q, cudaFuncGetAttributes(&own, kernel), what)) return;
@@ -111,7 +123,7 @@ static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, v
     gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
 }
 
-/* Blocks of a kernel that run at once on the SMs to fill, but at most `most`. */
+/* Blocks of a kernel that are resident at once on the SMs to fill (its occupancy), but at most `most`. */
 template <class P> static int gpu_blocks(gpu_queue *q, void (*kernel)(P), size_t shared, int64_t most) {
     int per_sm = 0;
     gpu_allow_shared(q, (const void *)kernel, shared, "occupancy");

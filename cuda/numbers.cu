@@ -1,6 +1,7 @@
-/* cuda/numbers.cu: sums over a warp, pairs of half floats, and the tensor cores' mma. */
+/* cuda/numbers.cu: warp sums, packed pairs of BF16 and F16, and mma.m16n8k16. Knows registers alone, no memory and no
+   matrices. */
 
-/* Sum over a warp, the same bits on all lanes. */
+/* Sum over a warp (butterfly): the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);
     return v;
@@ -10,7 +11,7 @@ __device__ __forceinline__ float gpu_sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-/* Two floats as two BF16 in a register, the first in the low half. */
+/* Two floats rounded to two BF16 in a register, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -25,9 +26,12 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-/* c[16][8] += a[16][16] b[16][8], BF16 times BF16 in float, shared by a warp. With g = lane / 4, i = lane % 4 a lane has
-   a: rows g, g+8, g, g+8 at k = 2i, 2i, 2i+8, 2i+8 (two neighbouring k each); b: column g at the same two k;
-   c: row g columns 2i, 2i+1, row g+8 columns 2i, 2i+1. Which k is which does not matter as long as a and b agree. */
+/* mma.m16n8k16 of a warp: c[16][8] += a[16][16] b[16][8], BF16 times BF16, summed in float. With g = lane / 4 and
+   i = lane % 4, a lane holds
+     a   rows g, g + 8, g, g + 8 at k = 2i, 2i, 2i + 8, 2i + 8: a register has two neighbouring k each
+     b   column g at k = 2i (b0) and 2i + 8 (b1), again two k each
+     c   row g columns 2i, 2i + 1, then row g + 8 columns 2i, 2i + 1
+   Which weight is which k does not matter as long as a and b agree. */
 __device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -1,31 +1,25 @@
-/* cuda/panels.cu: a matrix in a GPU's memory: how it is packed when it is loaded, and read element by element.
+/* cuda/panels.cu: a weight matrix in a GPU's memory: its packed layout, how it is packed when it is loaded, read element
+   by element, and copied to FP8. Knows matrices; must not know token rows, fragments or stages.
 
-   y[t] = W x[t] on the tensor cores, for one to four rows at the price of one. W is the A operand, 16 of its rows at a
-   time. Which k is which inside an mma does not matter as long as A and B agree, so a lane takes 16 bytes of its row as
-   they come, and four lanes take 64 bytes side by side (a k_block). The token rows are the B operand: a float is split into
-   two terms, high and low, and as B has eight columns, column t holds the high and column t + 4 the low terms of row t.
-   Sums are in float. Columns do not mix: a row gets the same bits whatever the others hold.
+   Layout. Eight rows (a row panel) times 64 bytes (a k block) lie together as 512 bytes, row behind row. The k blocks of
+   a panel follow each other, then the next panel. Byte b of row r is at
 
-   The terms are of the type that a weight becomes without rounding. Two of BF16 have 16 significant bits and the range of a
-   float. Two of F16 have 22 bits but little range, so each k_block of a token row is first multiplied with the power of two
-   that brings its largest value to 2^14; its inverse, the k_block's unit, is multiplied into the sum, as FP8's scale is.
+       (r / 8 * k_blocks + b / 64) * 512 + r % 8 * 64 + b % 64
 
-   So that a warp reads memory in one piece, a matrix is packed when it is loaded: eight rows (a panel) times 64 bytes lie
-   together as 512 bytes, the k_blocks of a panel behind each other; rows are filled up to whole panels and k_blocks with
-   zeros. The bytes of a weight stay what they were.
+   Rows are padded with zeros to whole panels and whole k blocks. The bytes of a weight stay what they were.
 
-   A tile is 16 rows of W: two panels. The eight warps of a block share its columns, k_block by k_block, and add up their parts
-   at the end in a fixed order. A warp keeps AHEAD k_blocks of loads in flight, across tiles too; the first are asked for
-   before the block waits for its predecessor, and the rest of its first tile is brought into the L2. */
+   Why: lane 4 g + i of a warp takes 16 bytes of row g, those from 16 i on. So a warp loads a k block of a panel with one
+   16-byte load a lane, from 512 consecutive bytes, and gets the A operand of mma.m16n8k16 without shuffles
+   (cuda/fragments.cu). */
 
 /* A packed matrix. */
 typedef struct gpu_matrix {
     const char *data;
-    const float *scale;          /* FP8: [ceil(rows >> row_shift)][scale_cols] */
+    const float *scale;          /* FP8: [ceil(rows / 2^row_shift)][scale_cols] */
     int rows, cols;
-    int k_blocks;                  /* of a row */
+    int k_blocks;                /* of a row */
     int panels;
-    int row_shift, k_block_shift;  /* FP8: log2 of a block's rows, and of its k_blocks */
+    int row_shift, k_block_shift;  /* FP8: log2 of a scale block's rows, and of its k blocks */
     int scale_cols;
     dtype type;
 } gpu_matrix;
@@ -54,7 +48,7 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     return g;
 }
 
-/* Packs `count` matrices of rows x row_bytes that lie `stride` bytes apart; from: one as it is in the file, to: packed. */
+/* A packing: from: [rows][row_bytes] as in the file; to: packed; total: bytes of `to`. */
 typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;
 
 static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
@@ -74,11 +68,11 @@ static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
     return cudaGetLastError();
 }
 
-/* Where the element [row][col] of a packed matrix is. */
+/* Address of the element [row][col], of `size` bytes, of a packed matrix. */
 __device__ __forceinline__ const char *gpu_element(const gpu_matrix *w, int row, int col, int size) {
     size_t byte = (size_t)col * size;
-    return w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + byte / K_BLOCK_BYTES) * PANEL_BYTES + row % PANEL_ROWS * K_BLOCK_BYTES +
-           byte % K_BLOCK_BYTES;
+    return w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + byte / K_BLOCK_BYTES) * PANEL_BYTES +
+           row % PANEL_ROWS * K_BLOCK_BYTES + byte % K_BLOCK_BYTES;
 }
 
 __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
@@ -97,10 +91,11 @@ __device__ __forceinline__ uint8_t gpu_fp8(float x) {
     return (uint8_t)pair;
 }
 
-/* The first rows of a packed matrix, copied to FP8: the largest weight of each block becomes 448. */
+/* Copies the first rows of a packed matrix to FP8: each scale block's scale makes its largest weight 448, the largest of
+   E4M3. */
 typedef struct gpu_quantising { gpu_matrix from, to; } gpu_quantising;
 
-/* Grid: blocks of `to`, column by row. */
+/* Grid: scale blocks of `to`, (column, row). */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_quantise_blocks(const __grid_constant__ gpu_quantising p) {
     __shared__ float largest[GPU_WARPS];
     const int side_row = 1 << p.to.row_shift, side_col = K_BLOCK_BYTES << p.to.k_block_shift;

@@ -1,7 +1,9 @@
-/* cuda/projection.cu: projections: matrices times token rows after a prologue, as a kernel and as a launch. */
+/* cuda/projection.cu: a projection: every stage that multiplies token rows by one or more matrices (its segments), as a
+   kernel and as a launch. Knows matrices, tiles and tags; must not know layers, but for the stages whose blocks warm up
+   (gpu_warmup_blocks).
 
-/* Projections: every stage that multiplies token rows by matrices. What the stage does first to the rows (the prologue,
-   IN) is computed again by every block, which is cheaper than a kernel of its own. A block works on one matrix. */
+   What a stage does to the rows first, the prologue (IN: a norm, a gate), is computed again by every block, which is
+   cheaper than a kernel of its own. A block works on one segment. */
 
 typedef struct gpu_segment {     /* one matrix of a projection */
     gpu_matrix w, up;            /* with up.data: h = SiLU(w x) * (up x) instead of y = w x; a tile has a panel of each */
@@ -12,20 +14,23 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
-    int warmup;                /* so many blocks do, the first */
+    int warmup;                  /* the first so many blocks run a warm-up pass */
     float eps;
     size_t h_row;                /* elements of a row of h */
     prefetch_span prefetch;
-    gpu_tag tag, awaited;        /* y's, and that of the rows */
+    gpu_tag tag, awaited;        /* of y, to store; of the token rows, to poll for */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
 
-/* Prologues. normed: the root mean square is divided out at the end; router: of norm_router; at_once: how often eight columns
-   a lane asks for before it uses the first; blocks: that fit a SM with four rows; is_short: load asks for all
-   that finish needs, as it must where that is `quick`. */
+/* A prologue IN has
+     normed     the rows are normalised; the division by the root mean square is left to the end
+     router     it is that of norm_router
+     at_once    groups of eight columns that a lane has in flight
+     blocks     that fit an SM with several rows
+     is_short   load loads all that finish needs, which finish(.., quick = true) relies on */
 
-/* Prologue: the rows as they are. */
+/* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
     enum { normed = 0, router = 0, blocks = 2 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
@@ -38,10 +43,11 @@ struct gpu_plain_rows {
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }           /* row t alone */
+    void select(int t) { x += (size_t)t * cols; }           /* row t alone, with T = 1 */
 };
 
-/* Prologue: rms(x)(1 + norm). Dividing by the root mean square is left to the end, when all warps know it. */
+/* Prologue: rms(x)(1 + norm). The division by the root mean square is left to the end, when all warps know the sum of
+   squares: so staging needs no barrier. */
 struct gpu_norm_rows {
     enum { normed = 1, router = 0, blocks = 2 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return 1; }
@@ -56,7 +62,8 @@ struct gpu_norm_rows {
     __device__ __forceinline__ void load_row(float *v, int T, int t, int col) const {
         gpu_load8(v, x + (size_t)t * cols, col, t < T ? cols : 0);
     }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square, bool) const {
+    template <int ROWS>
+    __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *square, bool) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -69,17 +76,17 @@ struct gpu_norm_rows {
     void select(int t) { x += (size_t)t * cols; }
 };
 
-/* Prologue of norm_router: the same, but see gpu_run_one_tile. */
+/* Prologue of norm_router: the same, but gpu_run_one_tile stores before its wait. */
 struct gpu_router_rows : gpu_norm_rows {
     enum { router = 1 };
 };
 
-/* The tiles of one segment that this block has. */
+/* TILES of tiles.cu: the tiles of one segment that this block has. */
 template <class IN> struct gpu_segment_tiles {
-    enum { normed = IN::normed, router = IN::router, routed = 0 };
+    enum { normed = IN::normed, router = IN::router };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
-    const bool pairs;            /* a panel of w and the same of up, instead of two of w */
+    const bool pairs;            /* a tile is a panel of w and the same of up, not two of w */
     __device__ __forceinline__ int first() const { return (int)blockIdx.x - s.first_block; }
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
     __device__ __forceinline__ float eps() const { return p.eps; }
@@ -93,7 +100,8 @@ template <class IN> struct gpu_segment_tiles {
         pdl_wait();
     }
     template <class F, int ROWS>
-    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square, int real) const {
+    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square,
+                                            int real) const {
         if (real) wait();
         gpu_stage_activations<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, act, square);
     }
@@ -114,7 +122,7 @@ template <class IN> struct gpu_segment_tiles {
     }
 };
 
-/* Those of the segment that this block works on. */
+/* The tiles of the segment that this block works on. */
 template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_of(const gpu_projection<IN> &p) {
     int i = 0;
     while (i + 1 < p.count && (int)blockIdx.x >= p.segment[i + 1].first_block) i++;
@@ -141,14 +149,15 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     }
 }
 
-/* Where ptxas can do with norms of one row in 96 registers, a block of conv_delta finds room beside two. */
+/* Registers of a normed projection of one row on compute capability 9.0, where ptxas fits it into 96: occupancy then
+   leaves room for a block of conv_delta, with 64, beside two of its blocks (2 * 256 * 96 + 256 * 64 = 65,536). */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
 #define GPU_FEW_REGISTERS 96
 #else
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* The same where all segments are of the sizes below (see gpu_is_quick). */
+/* gpu_project where all segments have the sizes that gpu_is_quick checks. */
 template <class IN, int ROWS>
 __global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
@@ -166,9 +175,9 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
-/* How many blocks warmup, the first ones: as a rule the first on each SM, which come early. Who else does, and
-   who does not, is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most take longer. Of
-   the quick projections only norm_router's do, their last part. */
+/* How many blocks run a warm-up pass, the first ones: as a rule as many as there are SMs, those that start early. Which
+   stages do is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most stages take
+   longer with one. Of the fixed-shape projections only norm_router's blocks do, and only for the store. */
 static int gpu_warmup_blocks(const gpu_queue *q, enum gpu_stage stage, int T) {
     if (!q->dependent) return 0;
     if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
@@ -180,7 +189,8 @@ static int gpu_tiles(const gpu_segment *s) {
     return s->up.data ? s->w.panels : (s->w.panels + 1) / 2;
 }
 
-/* Deals the blocks of a kernel to the segments; how many there are. What is too small for one gets one or two. */
+/* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
+   how many there are. A segment too small for a whole block gets one or two. */
 template <class IN>
 static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
     int64_t all = 0, large = 0;
@@ -203,7 +213,8 @@ static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(g
     return used;
 }
 
-/* Is gpu_project_quick made for it? */
+/* Does gpu_project_quick support it? Each segment has whole k blocks, and either four a warp (FP8 behind a norm), or
+   eight a warp (BF16; FP8 without a norm) and no block more than one tile. */
 template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
     bool quick = p->in.is_short();
     for (int i = 0; i < p->count; i++) {
@@ -216,7 +227,7 @@ template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
     return quick;
 }
 
-/* Bytes of the largest activation fragments. */
+/* Bytes of the activation fragments of the segment that needs most. */
 template <class IN> static size_t activation_fragments_room(const gpu_projection<IN> *p, int rows) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
@@ -226,11 +237,11 @@ template <class IN> static size_t activation_fragments_room(const gpu_projection
     return most;
 }
 
-/* Deals the blocks to the segments and launches. */
+/* Deals the blocks to the segments and launches; row by row where four rows do not fit shared memory. */
 template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
     size_t bytes = activation_fragments_room(p, p->T == 1 ? 1 : GPU_ROWS);
     if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
-        for (int t = 0; t < p->T; t++) {                    /* too wide for four rows at once */
+        for (int t = 0; t < p->T; t++) {                    /* too many columns for four rows at once */
             gpu_projection<IN> one = *p;
             one.T = 1;
             one.in.select(t);
@@ -262,7 +273,8 @@ template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const mat
 
 /* A projection of rms(x)(1 + norm), without segments yet. */
 template <class IN>
-static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T, float eps) {
+static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T,
+                                              float eps) {
     gpu_projection<IN> p;
     memset(&p, 0, sizeof p);
     p.T = T;
@@ -274,7 +286,7 @@ static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x
     return p;
 }
 
-/* y = W x, or, of the residual, y += W x. */
+/* y = W x or, with `add`, y += W x, where y is the residual x of the model, which is tagged. */
 static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, const float *x, float *y, int T, int add) {
     gpu_projection<gpu_plain_rows> p;
     memset(&p, 0, sizeof p);

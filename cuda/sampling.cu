@@ -1,60 +1,65 @@
-/* cuda/sampling.cu: the choice of the next token on a GPU. Knows logits, and nothing of layers.
+/* cuda/sampling.cu: chooses the next token on the GPU, so that the next step can start before the host knows the token.
+   Reads logits and sampling_parameters; writes step_parameters and the mailbox. Knows nothing of layers.
 
-   The next token, chosen on the device, so that the next step can start before the host knows it. What is to be computed
-   is sample() of session/sampling.c: the best top_k of the logits, best first; of these the best until their weights sum to
-   a share top_p, and none lighter than min_p times the best; one of them by a uniform number.
+   What is computed is sample() of session/sampling.c: of the top_k largest logits, best first, the candidates up to a share
+   top_p of their weights, and none lighter than min_p times the best; of these one, by a uniform number that depends on
+   seed and position only.
 
-   A logit and its id make a 64-bit key: in front the logit's bits, rearranged so that unsigned order is the order of
-   floats, then the complement of the id. Of equal logits the lowest id is greatest, and no two keys are equal. The best k
-   of many keys, by a block: each thread finds the best of its own; the k-th best of these 256 is a bound that k keys reach
-   for certain and few others do; whatever reaches it is collected, and each key finds its place by counting those above
-   it. gpu_pick does that to a slice of the logits in each block, gpu_draw in one block to what gpu_pick found. */
+   Keys. A logit and its id make a 64-bit key: the high half is the logit's bits, rearranged so that unsigned order is the
+   order of floats, the low half the complement of the id. Of equal logits the lowest id has the greatest key, and no two
+   keys are equal, so the result does not depend on the order in which keys are collected (by atomicAdd).
+
+   The best k of many keys, by one block: each thread finds the best of its own keys; the k-th best of these 256 is a bound
+   that k keys reach for certain and few others do; all keys that reach it are collected in shared memory, and each finds
+   its place by counting the keys above it. gpu_pick does this for a slice of the logits in each block, then a single block,
+   of gpu_draw or gpu_accept, for the keys that gpu_pick found. */
 
 enum {
     GPU_TOP_K = 64,              /* most candidates */
-    GPU_PICKS = GPU_THREADS,     /* most blocks of gpu_pick: gpu_draw has a thread for each */
-    GPU_PICK_KEYS = 16           /* most logits a thread looks at */
+    GPU_PICKS = GPU_THREADS,     /* most blocks of gpu_pick a row: gpu_token has a thread for each */
+    GPU_PICK_KEYS = 16           /* most logits of a thread of gpu_pick */
 };
 
-#define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; 0 is the key of nothing */
+#define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; key 0: no logit */
 
-/* How to choose; in device memory, because a captured graph reads it. */
+/* mote_sampling, for the GPU. In device memory, because captured graphs read it. */
 typedef struct sampling_parameters {
     float temperature;           /* 0: greedy */
     int32_t k;                   /* candidates: 1..GPU_TOP_K; greedy: 1 */
     float top_p, min_p;          /* as in mote_sampling */
     uint64_t seed;
-    int32_t simulate;            /* 1: tokens are random, drafts are accepted at the rates `accept` */
+    int32_t simulate;            /* 1 (for measuring): tokens are random, drafts are accepted at the rates `accept` */
     float accept[GPU_ROWS - 1];
 } sampling_parameters;
 
-/* What the device tells a waiting host, in its memory: `posted`, written last, is sequence << 32 | number of ids. */
+/* The mailbox, in pinned host memory: the GPU writes it (mailbox_post), the host polls it (mailbox_wait). `posted`, written
+   last, is sequence << 32 | number of ids. */
 typedef struct gpu_mailbox { uint64_t posted; int32_t ids[GPU_ROWS]; } gpu_mailbox;
 
 typedef struct gpu_sampling {
-    const sampling_parameters *parameters;          /* device */
+    const sampling_parameters *parameters;                   /* device */
     const float *logits;         /* device: [T][stride] */
     size_t stride;
     int T;                       /* rows: 1 unless gpu_accept */
     int n;                       /* ids that may be chosen */
     uint64_t *picks;             /* device scratch: [GPU_ROWS][GPU_PICKS][GPU_TOP_K] */
-    step_parameters *step;              /* device: the step that was computed and then the next */
-    volatile gpu_mailbox *mailbox; /* in the host's memory; NULL: it need not know */
-    int32_t position, replay;    /* gpu_draw with an answer: of the step that runs the token */
-    int draft;                   /* gpu_draw without: place of the token in the step */
-    int blocks;                  /* set by the launcher: of gpu_pick, for a row */
+    step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
+    volatile gpu_mailbox *mailbox;                           /* pinned host memory; NULL: a draft, which is not posted */
+    int32_t position, replay;    /* gpu_draw with a mailbox: step_parameters of the step that runs the token */
+    int draft;                   /* gpu_draw: index of the token in step->ids; 0 with a mailbox */
+    int blocks;                  /* of gpu_pick, for a row; set by gpu_sample */
 } gpu_sampling;
 
 typedef struct gpu_put_step { step_parameters *to, value; } gpu_put_step;
 typedef struct gpu_put_sampling { sampling_parameters *to, value; } gpu_put_sampling;
 
-/* Whether gpu_sample chooses as sample() would. Else the logits go to the host. */
+/* Whether gpu_sample can choose as sample() would. If not, the logits go to the host. */
 static int gpu_can_sample(int n, float temperature, int top_k) {
     return n >= 1 && n <= GPU_PICKS * GPU_THREADS * GPU_PICK_KEYS &&
            (!(temperature > 0) || (top_k >= 1 && top_k <= GPU_TOP_K && top_k < n));
 }
 
-/* The bits of uniform() in session/sampling.c. */
+/* The same bits as uniform() in session/sampling.c. */
 __host__ __device__ static inline double gpu_uniform(uint64_t seed, uint64_t position) {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
     for (int i = 0; i < 2; i++) {
@@ -80,7 +85,7 @@ __device__ __forceinline__ uint64_t gpu_better(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* The k-th best of the block's keys, one of each thread: 1 when there are fewer, GPU_NAN when one is that. */
+/* The k-th best of the block's keys, one of each thread: 1 if fewer are not 0, GPU_NAN if any is. Whole block. */
 __device__ uint64_t gpu_kth_best(uint64_t key, int k) {
     __shared__ __align__(16) uint64_t keys[GPU_THREADS];
     __shared__ uint64_t kth;
@@ -108,7 +113,7 @@ __device__ uint64_t gpu_kth_best(uint64_t key, int k) {
     return kth;
 }
 
-/* best[0..k-1] = the best of the `count` keys in shared memory, best first, 0 where there are fewer. */
+/* best[0..k-1] = the best of `count` keys in shared memory, best first; 0 behind the last. Whole block. */
 __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k, uint64_t *best) {
     for (int i = threadIdx.x; i < count; i += GPU_THREADS) {
         int above = 0;
@@ -118,10 +123,12 @@ __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k
     for (int i = count + threadIdx.x; i < k; i += GPU_THREADS) best[i] = 0;
 }
 
-/* picks[row][block] = the best k of the block's logits. Warps of all blocks take groups of 32 in turn, so that good
-   neighbours fall to different blocks. Grid: (blocks, rows). */
+/* picks[row][block] = the best k keys of the block's logits, best first (k = 1, or a NaN: only the first is written).
+   Grid: (blocks, rows). Groups of 32 neighbouring logits are dealt to blocks in turn, so that large logits with
+   neighbouring ids fall to different blocks. A lane loads one logit of a group.
+   k is read before pdl_wait: gpu_put, which wrote it, does not call pdl_launch_dependents. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ gpu_sampling p) {
-    __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, with all their keys at most */
+    __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, at most with all their keys */
     __shared__ int count;
     const float *logits = p.logits + blockIdx.y * p.stride;
     const int k = p.parameters->k;
@@ -146,8 +153,10 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ 
     gpu_order(keys, count, k, best);
 }
 
-/* sample(), from the candidates best first: each thread weighs one, one thread adds. position: of the token. */
-__device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *parameters, const uint64_t *top, double *weight, uint64_t position) {
+/* sample(), given the k candidates, best first: thread i weighs candidate i, thread 0 adds the weights in order and draws.
+   position: of the token. Whole block; thread 0 gets the token. */
+__device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *parameters, const uint64_t *top, double *weight,
+                                                uint64_t position) {
     int taken = 0, most = parameters->k;
     float best = gpu_key_logit(top[0]);
     if (threadIdx.x < most)
@@ -168,7 +177,8 @@ __device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *param
     return (int32_t)~(uint32_t)top[taken - 1];
 }
 
-/* The token of a row, from what gpu_pick found; -1: a logit is NaN. For thread 0 of the only block. */
+/* The token of a row, from the keys that gpu_pick found; -1: a logit is NaN. Whole block; thread 0 gets the token. At most
+   k threads reach the bound, with at most k keys each: that is the size of `keys`. */
 __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uint64_t position) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
     __shared__ double weight[GPU_TOP_K];
@@ -181,7 +191,7 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     if (bound == GPU_NAN) return -1;
     if (k == 1) return (int32_t)~(uint32_t)bound;
     uint64_t key = head;
-    for (int i = 0; i < k && key >= bound; i += 4)          /* its keys come best first */
+    for (int i = 0; i < k && key >= bound; i += 4)          /* a block's keys lie best first */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             key = i + j < k ? mine[i + j] : 0;
@@ -193,12 +203,13 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
-/* A random token, for simulations; place: in the step. */
+/* A random token, for `simulate`; place: its index in the step. */
 __device__ __forceinline__ int32_t gpu_random_token(const gpu_sampling &p, int place) {
     return (int32_t)(gpu_uniform(p.step->sequence, (uint64_t)(GPU_ROWS + place)) * p.n);
 }
 
-/* Tells the host `count` ids. */
+/* Posts `count` ids to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
+   that reads this sequence number and then issues an acquire fence reads these ids. */
 __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_t *ids, int count) {
     for (int i = 0; i < count; i++) p.mailbox->ids[i] = ids[i];
     __threadfence_system();
@@ -206,8 +217,10 @@ __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_
     __threadfence_system();
 }
 
-/* One token, in one block: the first of the next step, posted to the host, or a draft. An id that does not exist is posted,
-   but not run. This kernel and the next do not trigger: those after them may read step_parameters before their wait. */
+/* Draws one token: with a mailbox the first token of the next step, posted to the host; else a draft. One block. The id -1
+   (a logit is NaN) is posted, and the step runs token 0 in its place.
+   gpu_draw and gpu_accept do not call pdl_launch_dependents, so no later kernel starts before they are complete. That is
+   why later kernels may read step_parameters before their own pdl_wait. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
     pdl_wait();
     int32_t id = gpu_token(p, 0, (uint64_t)p.position);
@@ -220,9 +233,9 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ 
     mailbox_post(p, &id, 1);
 }
 
-/* Verification. Row t of the block that was computed says which token comes at position + t + 1, chosen as always for that
-   position. As long as that is the block's next token, a draft, its row was computed for the right text, and counts. So
-   the next step keeps the rows up to the first surprise, and that begins it. One block. */
+/* Verifies drafts. One block. Row t's logits determine the token at position + t + 1, chosen as ever for that position.
+   While that token is the draft in row t + 1, row t + 1 was computed for the right text and is accepted. The first token
+   that differs (or that follows the last row) ends the loop: it begins the next step, which replays the accepted rows. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
     __shared__ int32_t ids[GPU_ROWS];
     __shared__ int kept, go_on;
@@ -257,7 +270,7 @@ __global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling
     *p.to = p.value;
 }
 
-/* Chooses tokens by `choose`, gpu_draw or gpu_accept; gpu_can_sample has been asked. Counts as the stage `as`. */
+/* Launches gpu_pick, then `choose`, gpu_draw or gpu_accept, as stage `as`. The caller has checked gpu_can_sample. */
 static void gpu_sample(gpu_queue *q, enum gpu_stage as, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
     gpu_sampling p = *sampling;
     int fewest = (p.n - 1) / (GPU_THREADS * GPU_PICK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
@@ -268,7 +281,9 @@ static void gpu_sample(gpu_queue *q, enum gpu_stage as, const gpu_sampling *samp
     gpu_launch(q, as, "", choose, 1, 1, 0, &p);
 }
 
-/* *to = value, behind all that was queued and before all that will be: a launch that neither overlaps. */
+/* Stores *value to *to on the GPU, in stream order. The value travels as a kernel parameter: no host buffer has to live on.
+   A plain launch, without programmatic dependent launch: it starts when all earlier kernels are complete, and since it does
+   not call pdl_launch_dependents, the next kernel starts when it is complete. */
 template <class P, class V> static void gpu_put(gpu_queue *q, void (*kernel)(P), V *to, const V *value) {
     P p;
     cudaLaunchConfig_t c = {};

@@ -1,16 +1,19 @@
-/* cuda/step.cu: the forward pass on a GPU: recorded as launches, captured as graphs, and asked for from the host.
+/* cuda/step.cu: the forward pass on a GPU: recorded as launches, captured as CUDA graphs, launched by the host. It sees the
+   session and the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
 
-   The same stages in the same order, for one to four rows. Their launches are captured once as a graph for each number of
-   rows and each kind of result, and replayed: position, kept rows and tokens are read from step_parameters, which gpu_put, or
-   the sampler, writes before the graph runs. The host never waits inside a step: mote_step queues the choice of a token
-   and the step that runs it, and comes back when the token is known, while the GPU is still at work. So the logits of the
-   last row stay on the GPU until someone asks for them, and lm_head itself runs only for a row whose logits are wanted.
+   A step runs the same stages in the same order as forward_cpu, for one to four rows. Its launches are captured once, as a
+   CUDA graph for each number of rows and each kind of result (gpu_kind), and replayed. What changes from step to step
+   (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler writes before the graph runs.
 
-   A cycle of speculation is one graph, too, for each number of rows and of drafts: the step, the choice of what follows
-   each row, which writes step_parameters for the next one and tells the host, and the drafts, which the next one verifies. While
-   these are made, the host reads the tokens, and queues the next cycle. */
+   The host never waits inside a step. mote_step queues the sampling of a token and the step that runs this token, and
+   returns when the token is in the mailbox, while the GPU is still computing. So the logits of the last row stay on the GPU
+   until something reads them, and lm_head itself runs only for rows whose logits are wanted.
 
-/* Scratch of a session on a GPU, behind its KV and state. */
+   A cycle of speculation is one graph, too, for each number of rows and of drafts: the step; gpu_accept, which chooses what
+   follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
+   next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
+
+/* Scratch of a session in GPU memory, behind its KV cache and DeltaNet state. */
 static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g) {
     const config *c = &m->c;
     size_t T = GPU_ROWS, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
@@ -114,7 +117,8 @@ static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, con
     if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
 }
 
-/* block: the DeltaNet block of the same layer, whose log is still to be written; NULL: none. prefetch: what comes next. */
+/* block: the DeltaNet block of the same layer, whose log experts_down writes; NULL: none. prefetch: the weights that the
+   kernel after the MoE stages reads first, to be brought into L2 meanwhile. */
 static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
                         const gpu_delta *block, prefetch_span prefetch) {
     struct gpu_session *g = s->gpu;
@@ -167,7 +171,7 @@ static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     q->as = GPU_STAGES;
 }
 
-/* Draft number i, from 0 on, as in draft_cpu; position and the token before it are in step_parameters. */
+/* Records draft number i, from 0 on, as in draft_cpu. Its position and the token before it are in step_parameters. */
 static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
@@ -195,7 +199,7 @@ static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     q->as = GPU_STAGES;
 }
 
-/* Chooses the tokens that follow the T rows just computed, and so the next step. */
+/* Records the sampling and verification of the tokens that follow the T rows just computed. */
 static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
     struct gpu_session *g = s->gpu;
     gpu_sampling p;
@@ -211,7 +215,7 @@ static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
     gpu_sample(q, GPU_HEAD, &p, gpu_accept);
 }
 
-/* What is read first behind layer i. */
+/* The weights that the first kernel after layer i reads, to be prefetched into L2 during layer i. */
 static prefetch_span gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
     const layer *next = &m->layers[i + 1];
     if (i + 1 == m->c.layers) return prefetch_span_of(q, GPU_HEAD, &m->lm_head);
@@ -219,7 +223,7 @@ static prefetch_span gpu_after_layer(const gpu_queue *q, const mote_model *m, in
                               : prefetch_span_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
 }
 
-/* All launches of a step of T rows. */
+/* Records all launches of a step of T rows. */
 static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
@@ -250,8 +254,8 @@ static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     if (s->kv[m->c.layers].k) gpu_run_mtp(s, q, T, kind == GPU_MTP_LOGITS);
 }
 
-/* Captures a step of T rows as a graph, or a cycle: T rows (0: none), what follows them, and `drafts` of what comes then.
-   The stages that q->stages leaves out are not in it. */
+/* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
+   then `drafts` drafts. Stages that q->stages leaves out are not in it. */
 static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind, int drafts) {
     gpu_queue *q = &s->gpu->q;
     cudaGraph_t graph = NULL;
@@ -281,7 +285,7 @@ static void gpu_launched(struct gpu_session *g, int T, enum gpu_kind kind) {
     g->logits_on_host = 0;
 }
 
-/* Queues a captured step. The caller has seen to step_parameters. */
+/* Launches the graph of a step, captured if this is the first time. step_parameters are set by an earlier launch. */
 static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
     struct gpu_session *g = s->gpu;
     if (!g->graph[kind][T]) g->graph[kind][T] = gpu_capture(s, T, kind, -1);
@@ -290,7 +294,7 @@ static void gpu_launch_step(mote_session *s, int T, enum gpu_kind kind) {
     gpu_launched(g, T, kind);
 }
 
-/* The same for a cycle. */
+/* The same for a cycle, which posts to the mailbox unless T is 0. */
 static void gpu_launch_cycle(mote_session *s, int T, int drafts) {
     struct gpu_session *g = s->gpu;
     cudaGraphExec_t *graph = &g->cycle[T][drafts];
@@ -301,13 +305,13 @@ static void gpu_launch_cycle(mote_session *s, int T, int drafts) {
     gpu_launched(g, T, GPU_ALL_LOGITS);
 }
 
-/* Waits for all that was queued. */
+/* Waits until the GPU has done all that was queued. */
 static int gpu_finish(mote_session *s, mote_error *err) {
     gpu_check(&s->gpu->q, cudaStreamSynchronize(s->gpu->stream), "a step");
     return gpu_session_failed(s, err);
 }
 
-/* The logits of the last row, on the GPU. */
+/* The logits after the timeline's last row, on the GPU: queues lm_head for them if the step left it out. */
 static const float *gpu_last_logits(mote_session *s) {
     struct gpu_session *g = s->gpu;
     const mote_model *m = s->m;
@@ -317,7 +321,7 @@ static const float *gpu_last_logits(mote_session *s) {
     return g->logits + (size_t)g->logits_row * (size_t)m->c.vocab;
 }
 
-/* Brings s->logits up to date. */
+/* Copies these to s->logits unless a copy is there already. */
 static int gpu_fetch_logits(mote_session *s, mote_error *err) {
     struct gpu_session *g = s->gpu;
     if (g->logits_on_host) return MOTE_OK;
@@ -340,7 +344,7 @@ static void gpu_set_step(mote_session *s, const int32_t *ids, int T) {
     gpu_put(&s->gpu->q, gpu_put_step_kernel, s->gpu->step, &step);
 }
 
-/* How tokens are to be chosen from now on. */
+/* Sets the sampling parameters on the GPU if they have changed. */
 static void gpu_set_sampling(mote_session *s, const sampling_parameters *parameters) {
     struct gpu_session *g = s->gpu;
     if (!memcmp(parameters, &g->sampling_on_device, sizeof *parameters)) return;
@@ -348,7 +352,8 @@ static void gpu_set_sampling(mote_session *s, const sampling_parameters *paramet
     g->sampling_on_device = *parameters;
 }
 
-/* forward() on a GPU. last: this row's logits may be asked for. */
+/* forward() on a GPU. last: the caller may want the last row's logits, so the graph with lm_head is launched. Waits for the
+   GPU only if it copies logits to the host. */
 static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
                        mote_error *err) {
     struct gpu_session *g = s->gpu;
@@ -367,7 +372,9 @@ static int gpu_forward(mote_session *s, const int32_t *ids, int T, int last, flo
     return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
 }
 
-/* The ids that the sampler tells, *count of them; the last is -1 where a logit was not a number. */
+/* Waits for the post with the current sequence number: *count ids; the last is -1 if a logit was NaN. Polls pinned memory;
+   every 4,096 polls it asks the stream whether it has failed or, without a post, is done. The second look at `posted` is
+   needed: the post may have come between the poll and the query. */
 static int mailbox_wait(mote_session *s, int32_t *ids, int *count, mote_error *err) {
     struct gpu_session *g = s->gpu;
     for (unsigned i = 1; g->mailbox->posted >> 32 != g->sequence; i++) {
@@ -383,7 +390,7 @@ static int mailbox_wait(mote_session *s, int32_t *ids, int *count, mote_error *e
     return MOTE_OK;
 }
 
-/* Queues the choice of the token after the timeline, which begins the next step. */
+/* Queues the sampling of the token after the timeline: gpu_draw makes it the first token of the next step and posts it. */
 static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
     struct gpu_session *g = s->gpu;
     sampling_parameters parameters;
@@ -409,7 +416,7 @@ static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
     gpu_sample(&g->q, GPU_HEAD, &p, gpu_draw);
 }
 
-/* make_drafts on a GPU, for a host that chooses tokens. */
+/* make_drafts on a GPU, for passes in which the host samples. */
 static int gpu_make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
     struct gpu_session *g = s->gpu;
     int code = gpu_enter(s, err);
@@ -421,7 +428,7 @@ static int gpu_make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, 
     return gpu_finish(s, err);
 }
 
-/* time_pass on a GPU: cycles as they follow each other in an answer, or plain steps. */
+/* time_pass on a GPU: times cycles as they follow each other in an answer or, with k = 0, plain steps. */
 static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
     enum { TIMES = 4 };
     mote_sampling greedy;
@@ -432,7 +439,7 @@ static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mo
     for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
     gpu_choose_next(s, &greedy);
     double start = 0;
-    for (int i = -1; i <= 2 * TIMES; i++) {                 /* one to capture and warm up, passes, drafts alone */
+    for (int i = -1; i <= 2 * TIMES; i++) {                 /* -1: capture and warm-up; then passes; then drafts alone */
         if (i == 0 || i == TIMES || i == 2 * TIMES) {
             if ((code = gpu_finish(s, err))) break;
             if (i == TIMES) *pass = (seconds() - start) / TIMES;
@@ -452,7 +459,7 @@ static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mo
     return code;
 }
 
-/* mote_step without the host: chooses a token and runs it. */
+/* mote_step, sampled on the GPU: queues the sampling of a token and the step that runs it; waits for the token only. */
 static int gpu_step_sampled(mote_session *s, const mote_sampling *sampling, int32_t *id, mote_error *err) {
     int count, code = gpu_enter(s, err);
     if (code) return code;
@@ -490,16 +497,17 @@ static void gpu_session_close(mote_session *s) {
     free(g);
 }
 
-/* Rotary frequencies, as in rotary_angles. */
+/* Computes the rotary frequencies, as rotary_angles does, and copies them to the GPU. */
 static void gpu_set_frequencies(mote_session *s) {
     int half = s->m->c.rotary_dim / 2;
-    float *f = s->s.sorted;                                 /* pinned, and not in use yet */
+    float *f = s->s.sorted;                                 /* pinned memory, not used before the first sampling */
     for (int i = 0; i < half; i++) f[i] = 1.0f / powf(s->m->c.theta, (float)(2 * i) / (float)s->m->c.rotary_dim);
     gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
                                           s->gpu->stream), "copying the rotary frequencies");
 }
 
-/* Allocates a session's memory and captures the steps that every answer needs. On failure the caller closes it. */
+/* Allocates a session's memory and captures the graphs that every answer needs: others are captured when first launched. On
+   failure the caller closes the session. */
 static int gpu_session_open(mote_session *s, mote_error *err) {
     size_t bytes = parts_bytes(&s->parts), host = s->host_floats * sizeof(float);
     struct gpu_session *g = s->gpu;
@@ -517,7 +525,8 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     q->as = GPU_STAGES;
     gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
-    if (q->status == cudaSuccess) gpu_check(q, cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault), "pinning memory");
+    if (q->status == cudaSuccess)
+        gpu_check(q, cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault), "pinning memory");
     if (q->status == cudaSuccess)
         gpu_check(q, cudaHostAlloc((void **)&g->mailbox, sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");

@@ -1,18 +1,30 @@
-/* cuda/tiles.cu: the loop over a block's tiles of a matrix, for any shape, and shorter ones for whole k blocks. */
+/* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile and
+   gpu_run_short_tiles for whole k blocks in fixed numbers. Knows fragments and the hand-off between kernels; must not
+   know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
 
-/* The weights of a warp that are on their way: AHEAD k_blocks of both panels of a tile. */
+   A tile is 16 rows of W, two panels. The eight warps of a block split its columns (split-K): each has a range of k
+   blocks and sums them in registers. The eight partials are then added in the order of the warps, so that every run
+   gives the same bits.
+
+   A warp keeps the loads of AHEAD k blocks of both panels, 4 KB, in flight, across tiles too: as soon as it has
+   multiplied a k block, it loads a later one into the same registers. The first are loaded before the block waits for
+   its predecessor, and the rest of its first tile is prefetched into the L2. */
+
+/* The weights that a warp has in flight: AHEAD k blocks of both panels of a tile. */
 template <int ROWS> struct gpu_ahead {
-    int first, mine;             /* the warp's k_blocks of every tile */
+    int first, mine;             /* the warp's k blocks of every tile */
     gpu_place place;
     uint4 raw[AHEAD][2];
-    float scale;                 /* of k_block `piece` of them */
+    float scale;                 /* of k block piece() of those in flight */
 
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
-    /* Asks for k_block from + j of the warp's, of which there are `left` from `from` on. */
+    /* Loads the warp's k block from + j, if it exists: there are `left` from `from` on. */
     __device__ __forceinline__ void load(int j, int from, int left) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (j < left) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PANEL_BYTES) + j * (PANEL_BYTES / 16));
+            if (j < left)
+                raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PANEL_BYTES) +
+                                      j * (PANEL_BYTES / 16));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
         if (w.scale && piece() < left) scale = __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
@@ -23,7 +35,8 @@ template <int ROWS> struct gpu_ahead {
         memset(raw, 0, sizeof raw);
         scale = 1;
     }
-    /* The first of a tile's, if it is one. */
+    /* Loads the first k blocks of the block's first tile, if it has one. If there are more, one thread prefetches the
+       tile into the L2. */
     template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
         int left = tiles.valid(tile) ? mine : 0;
         if (left) place = tiles.place(tile);
@@ -37,23 +50,25 @@ template <int ROWS> struct gpu_ahead {
 };
 
 /* The loop over a block's tiles. TILES says what they are:
-     next(tile), valid(tile)        the block's next tile; is it one
-     place(tile)                    where this lane reads
-     old(tile, row, t)              what is read before the sum is there, handed on to store
+     next(tile), valid(tile)   the block's next tile; does this one exist
+     place(tile)               where this lane reads it
+     old(tile, row, t)         what is loaded before the sum is known, and handed on to store
      store(tile, row, t, partials of the tile, old, rms, real)
-   The last two are called by one thread for each of the 16 rows and T token rows, of other warps from tile to tile; rms
+     prepare(first, mine, act, square, real)   waits for the predecessor and stages the activations, unless that is done
+   One thread for each of the 16 rows and T token rows calls old and store, threads of other warps from tile to tile; rms
    is the token row's factor where there is a norm.
-     prepare(first, mine, act, square, real)   waits for the kernel before and stages the activations
-   Between entering and waiting there is time. A block that rehearses runs through its first tile once before it waits, on
-   whatever is in memory, and drops the result: then the code is in the instruction cache when it counts. real: from which
-   to which of the two, 0 the rehearsal, 1 not. Of tiles that are only known after the wait (TILES::routed) nothing is
-   loaded in a rehearsal. */
+
+   Warm-up pass. Blocks that start early have time before their wait. They run through their first tile once, on whatever
+   is in memory, and drop the result: then the code is in the instruction cache when it is on the critical path. The
+   passes are real .. to, where 0 is the warm-up pass and 1 the real one. A warm-up pass loads no weights: those in
+   flight stay where they are for the real one. (experts_up, which knows its tiles only after the wait, has none in
+   flight then.) */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
                                               warp_partials *partials, gpu_ahead<ROWS> &ahead, int real, int to) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
-    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles n % turns == turn */
+    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles with n % turns == turn */
     const int first = ahead.first, mine = ahead.mine, rounds = (mine + AHEAD - 1) / AHEAD, piece = ahead.piece();
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act) + first * pairs * 8 * ROWS;
@@ -98,28 +113,32 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     }
 }
 
-/* Whole k_blocks, MINE for each warp: a quicker way to the same sums in the same order. What a block does once, from its wait
-   on, has neither loops nor branches here: before a loop the compiler waits for weights that are on their way, and x comes
-   late. So nothing of that is rehearsed, which would take such a loop. ROWS is the number of token rows, T, exactly. */
+/* A warp's part of a tile, for rows of whole k blocks, MINE to each of the eight warps: the same sums in the same order
+   as gpu_run_tiles, sooner. ROWS is T exactly.
+
+   Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
+   compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. There is
+   no warm-up pass of it either, as that takes such a loop. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
-    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* k_blocks whose factors a register of a warp holds */
+    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* k blocks whose factors share a register; registers */
     gpu_place place;
     uint4 raw[MINE][2];
-    float scale[FACTORS];        /* of k_block piece(k), for panel lane / 16 */
+    float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
 
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
     __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
+        for (int half = 0; half < 2; half++)
+            raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
             scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
     }
-    /* This lane's columns of x. */
+    /* This lane's columns of the token rows: PARTS groups of eight, AT_ONCE of them in registers at a time. */
     template <class IN> struct columns {
         enum { MOST = IN::template at_once<ROWS>(), AT_ONCE = MOST < PARTS ? MOST : PARTS };
         float v[AT_ONCE][ROWS][8];
@@ -131,7 +150,7 @@ template <class F, int MINE, int ROWS> struct gpu_short {
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], ROWS, column(from + n));
         }
-        /* Once more what was not there yet; all of it if it has no tag. Without a branch. */
+        /* Loads again the groups whose tags do not match; all if there is no tag. Predicated, not a branch. */
         __device__ __forceinline__ void reload_mismatched(const IN &in, const gpu_tag &tag) {
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
@@ -139,7 +158,7 @@ template <class F, int MINE, int ROWS> struct gpu_short {
                 for (int t = 0; t < ROWS; t++)
                     if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.load_row(v[n][t], ROWS, t, column(n));
         }
-        /* Is something missing, on any lane? */
+        /* Does a tag not match, on any lane of the warp? */
         __device__ __forceinline__ bool mismatch(const gpu_tag &tag) const {
             uint32_t other = 0;
 #pragma unroll
@@ -148,7 +167,7 @@ template <class F, int MINE, int ROWS> struct gpu_short {
                 for (int t = 0; t < ROWS; t++) other |= tag_mismatch(v[n][t], 8, tag);
             return __any_sync(~0u, other);
         }
-        /* Loads them when they are there. */
+        /* Polls until all tags match. Without a tag it only loads. */
         __device__ __forceinline__ void spin(const IN &in, const gpu_tag &tag) {
             load(in, 0);
 #pragma unroll 1
@@ -175,11 +194,11 @@ template <class F, int MINE, int ROWS> struct gpu_short {
             __syncwarp();
         }
     };
-    /* Of k_block piece(k), row lane % 16 % ROWS. */
+    /* The activation scale of k block piece(k) of token row lane % 16 % ROWS. */
     __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
         return F::half && piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
     }
-    /* sum += k_block j of the tile times x. */
+    /* sum += k block j of the tile times the token rows. */
     __device__ __forceinline__ void multiply(int j, const uint4 *fragments, const float *factor, float *sum) const {
         uint4 x[pairs];
 #pragma unroll
@@ -188,19 +207,22 @@ template <class F, int MINE, int ROWS> struct gpu_short {
     }
 };
 
-/* The block's only tile. EARLY of its k_blocks are asked for before the wait: all of them would keep the predecessor from
-   what it needs. With several rows the rest is asked for when their x has left its registers. Rows that are normalised are
-   x, which is tagged: they are watched for. These blocks come so early that their weights are there before x, and the loop
-   costs nothing.
+/* A block's only tile. EARLY of its k blocks are loaded before the wait: all of them would slow down the predecessor,
+   which still loads what it needs. With one row the rest is loaded right behind x. With several rows (LATE) it is loaded
+   when x has left its registers; until then an L2 prefetch of the tile is on its way.
 
-   norm_router, for whose logits all of experts_up watches, stores before its wait, which has yet to come: a kernel that
-   ends is to mean that those in front have. With one row it also rehearses storing: the first time in a launch, that takes
-   0.9 us instead of 0.2. */
+   Rows that are normalised are x, which is tagged: the block polls for it instead of waiting (see gpu_tag). These blocks
+   start so early that their weights have arrived before x, so the polling loop, in front of which the compiler waits for
+   them, costs nothing.
+
+   norm_router, whose logits all blocks of experts_up poll for, stores them before its wait. The wait comes last, as the
+   end of a kernel must imply the end of all before it. With one row its blocks also warm up the store: its first
+   execution in a launch takes 0.9 us, later ones 0.2. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
     typedef gpu_short<F, MINE, ROWS> sizes;
-    enum { LATE = ROWS > 1, OLD = !TILES::normed };         /* projections of a norm add to nothing */
+    enum { LATE = ROWS > 1, OLD = !TILES::normed };         /* normed projections have no residual */
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
@@ -260,8 +282,10 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     }
 }
 
-/* All of the block's tiles; see gpu_run_tiles. Half of the blocks come when the predecessor is nearly done. A single row is
-   asked for before their weights are, and after the wait only what was not there yet. */
+/* All tiles of a block, as in gpu_run_tiles, all of a tile's k blocks in flight.
+
+   Speculative load: half of the blocks start when the predecessor is nearly done. With one row they load x before their
+   weights, without waiting, and reload after the wait only what did not have its tag yet. */
 template <class F, int MINE, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {

@@ -1,18 +1,21 @@
-/* diagnose/selftest.cu: every stage and whole models on a GPU against their C twins.
+/* diagnose/selftest.cu: compares every stage, and whole models, on a GPU with their C twins. It opens synthetic models and
+   sessions of its own, and touches no others.
 
-   Made-up models have the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
-   GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages), on the CPU by its
-   plain C twin. Each stage gets the CPU's input, so that differences do not add up. What is allowed is relative to the
-   largest value of a result: 2e-5 where token rows meet weights, which enter products as two BF16 terms, 16 bits; 1e-5
-   for conv_delta, in single precision; 2e-4 for attention, which rounds more often. The rest must be equal. */
+   A synthetic model has the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
+   GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages) and launched without a
+   graph; on the CPU by its plain C twin. Each stage gets the CPU's input, so that differences do not add up.
+
+   Allowed differences are relative to the largest value of a result: 2e-5 where token rows meet weights, because rows enter
+   products as two BF16 terms, 16 bits; 1e-5 for conv_delta, in single precision; 2e-4 for attention, which rounds more
+   often. The rest must be equal. */
 
 enum {
-    TRY_CONTEXT = 9216,          /* more than all splits of attention take with one chunk each */
-    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds in all made-up models */
+    TRY_CONTEXT = 9216,          /* 144 chunks: more than attention has splits, so that some take two */
+    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds in all synthetic models */
     TRY_FED = 16, TRY_STEPS = 24, TRY_ROWS = TRY_FED + TRY_STEPS
 };
 
-/* The first failure stays; after it nothing runs and nothing is told. */
+/* The first failure (code) stays; after it no test runs and no row is reported. */
 typedef struct selftest {
     void (*row)(void *user, const char *what, double difference, double allowed, int ok);
     void *user;
@@ -20,7 +23,7 @@ typedef struct selftest {
     int sms, code, failed;
     mote_error *err;
     uint64_t random;
-    double worst;                /* difference so far, of what the next row tells */
+    double worst;                /* largest difference so far of the next row to be reported */
     const char *name;            /* of the model: "small:fp8" */
     mote_model *models[2];       /* on the CPU, on the GPU */
     mote_session *cpu, *gpu;     /* one of each, with the same KV type */
@@ -48,7 +51,7 @@ static void try_put(selftest *t, void *to, const void *from, size_t bytes) {
     if (!t->code) t->code = session_write(t->gpu, to, from, bytes, t->err);
 }
 
-/* A result, and the end of what try_worse has collected for it. */
+/* Reports a row of results: the worst difference since the last row against what is allowed. */
 __attribute__((format(printf, 3, 4))) static void try_row(selftest *t, double allowed, const char *format, ...) {
     char what[96];
     int n = snprintf(what, sizeof what, "%s ", t->name), ok = t->worst <= allowed;
@@ -73,8 +76,8 @@ static void try_equal(selftest *t, const void *a, const void *b, size_t n) {
     try_worse(t, (double)differ);
 }
 
-/* Largest difference, relative to the largest value wanted, or, if these were added to `before` (else NULL), to the
-   largest of what was added. What is no number is infinitely far away. */
+/* Largest difference, relative to the largest value wanted or, if these were added to `before` (else NULL), to the largest
+   of what was added. A NaN or infinity anywhere makes it infinite. */
 static double relative_difference(const float *got, const float *want, const float *before, size_t n) {
     double most = 0, top = 0;
     for (size_t i = 0; i < n; i++) {
@@ -86,7 +89,7 @@ static double relative_difference(const float *got, const float *want, const flo
     return top > 0 ? most / top : most > 0 ? INFINITY : 0;
 }
 
-/* The same for n floats on the GPU. The CPU's take their place: the next stage shall start alike on both. */
+/* The same for n floats on the GPU. Then the CPU's overwrite them, so that the next stage starts alike on both. */
 static void try_compare(selftest *t, float *at, const float *want, const float *before, size_t n) {
     float *got = (float *)malloc(n * sizeof *got);
     if (!t->code && !got) t->code = fail_memory(t->err);
@@ -96,7 +99,8 @@ static void try_compare(selftest *t, float *at, const float *want, const float *
     free(got);
 }
 
-/* Before launches: rows `ids` at `position`, `replay` rows of the logged block kept, and the stages that shall run. */
+/* Before launches: sets step_parameters (tokens `ids` at `position`, `replay` accepted rows in the log), and which stages
+   run. */
 static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int replay, const int32_t *ids, int T) {
     static const int32_t none[GPU_ROWS] = {0};
     if (!t->code) t->code = gpu_enter(t->gpu, t->err);
@@ -113,7 +117,7 @@ static void try_end(selftest *t) {
     if (!t->code) t->code = gpu_finish(t->gpu, t->err);
 }
 
-/* Random T rows of the residual for both; s.hidden keeps them when a stage adds to s.x. */
+/* T random rows of the residual for both; a copy in s.hidden, for stages that add to s.x. */
 static void try_rows(selftest *t, int T) {
     scratch *w = &t->cpu->s;
     size_t n = (size_t)T * (size_t)t->cpu->m->c.hidden;
@@ -138,7 +142,7 @@ static void try_norm_in_proj(selftest *t, int T) {
     try_row(t, 2e-5, "norm_in_proj T=%d", T);
 }
 
-/* A run of conv_delta and what follows it, on random state; the input is that of try_norm_in_proj. */
+/* A job for conv_delta and gated_norm_out, on random state; the input is what try_norm_in_proj left. */
 static deltanet_job try_deltanet_job(selftest *t, int T, int replay) {
     mote_session *s = t->cpu;
     deltanet_job job;
@@ -161,7 +165,7 @@ static deltanet_job try_deltanet_job(selftest *t, int T, int replay) {
     return job;
 }
 
-/* The new window and log are written by experts_down on the GPU. */
+/* conv_delta, gated_norm_out, and on the GPU experts_down: its further blocks write the new window and log. */
 static void try_deltanet(selftest *t, int T, int replay) {
     deltanet_job job = try_deltanet_job(t, T, replay);
     const deltanet_shape *s = job.shape;
@@ -174,7 +178,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
     stage_conv_delta(t->cpu->threads, &job);
     gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_DELTA, 0, replay, NULL, T), l, b, T);
     try_end(t);
-    for (size_t i = 0; i < (size_t)T * values; i++)         /* the GPU gates here */
+    for (size_t i = 0; i < (size_t)T * values; i++)         /* on the GPU conv_delta gates */
         w->gate[i] = job.o[i] * job.w->norm[i % (size_t)s->value_dim] * silu(job.z[i]);
     try_compare(t, t->g->o, w->gate, NULL, (size_t)T * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
@@ -185,7 +189,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
     try_end(t);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
-    memset(&none, 0, sizeof none);                          /* no experts: not those of another test's */
+    memset(&none, 0, sizeof none);                          /* no experts, also not those of an earlier test */
     try_put(t, t->g->routing, &none, sizeof none);
     gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_DOWN, 0, replay, NULL, T), l, T, t->g->x, 0, &block,
                 gpu_after_layer(&t->g->q, t->gpu->m, 0));
@@ -205,7 +209,7 @@ static void try_fill_kv(selftest *t) {
     kv_rows *a = &s->kv[TRY_ATTENTION], *b = &t->gpu->kv[TRY_ATTENTION];
     for (size_t i = 0; i < TRY_CONTEXT; i++) {
         try_fill(t, s->s.in, 2 * n);
-        for (size_t j = 0; j < n; j++) s->s.in[j] *= 2;     /* keys: some positions shall matter more than others */
+        for (size_t j = 0; j < n; j++) s->s.in[j] *= 2;     /* keys: so that some positions matter more than others */
         kv_store(s->kv_type, a->k, i * n, s->s.in, n);
         kv_store(s->kv_type, a->v, i * n, s->s.in + n, n);
     }
@@ -213,7 +217,7 @@ static void try_fill_kv(selftest *t) {
     try_put(t, b->v, a->v, all);
 }
 
-/* tell: 0 for the input of rope_attend alone. */
+/* norm_qkv. tell: 0 if only its output is wanted, as the input of rope_attend, and no row of results. */
 static void try_norm_qkv(selftest *t, int T, int tell) {
     const mote_model *m = t->cpu->m;
     const attention_shape *s = &m->attention;
@@ -230,8 +234,8 @@ static void try_norm_qkv(selftest *t, int T, int tell) {
     t->worst = 0;
 }
 
-/* The new KV rows. Values are equal. A key may fall on the other side of a rounding border, a step of its type away:
-   the CPU goes on with those of the GPU. */
+/* The new KV rows. Values must be equal. A key may round to the other side, one step of its type away: so the CPU goes on
+   with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
     const attention_shape *s = &t->cpu->m->attention;
     scratch *w = &t->cpu->s;
@@ -248,7 +252,7 @@ static void try_kv_rows(selftest *t, int T, int position) {
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", dtype_names[type], T, position);
 }
 
-/* rope_attend, and with_out the stage after it. */
+/* rope_attend and, with_out, the stage `out` after it. */
 static void try_attention(selftest *t, int T, int position, int with_out) {
     mote_session *c = t->cpu;
     const layer *l = &t->gpu->m->layers[TRY_ATTENTION];
@@ -288,7 +292,7 @@ static void try_attention(selftest *t, int T, int position, int with_out) {
     try_row(t, 2e-5, "out T=%d", T);
 }
 
-/* The GPU chooses experts by the CPU's logits, so that both choose the same. */
+/* The MoE stages. The GPU's experts_up gets the CPU's router logits, so that both choose the same experts. */
 static void try_moe(selftest *t, int T) {
     const moe_shape *s = &t->cpu->m->moe;
     const layer *l = &t->gpu->m->layers[TRY_DELTANET];
@@ -309,8 +313,8 @@ static void try_moe(selftest *t, int T) {
     try_row(t, 2e-5, "experts_up, experts_down T=%d", T);
 }
 
-/* Which experts experts_up finds chosen, of any number of them, by logits of which many are equal. All experts have the
-   weights of the first here. */
+/* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. All experts have
+   the weights of the first here (stride 0). */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
     const layer *l = &t->gpu->m->layers[TRY_DELTANET];
     gpu_moe p = gpu_moe_of(&t->gpu->m->moe, &l->moe, T);
@@ -347,7 +351,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     try_row(t, 0, "choosing %d of %d T=%d", top_k, experts, T);
 }
 
-/* embed and head. The logits of a small vocabulary fit into s.in. */
+/* embed and head. Logits fit into s.in: the vocabulary is small. */
 static void try_ends(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
     scratch *w = &t->cpu->s;
@@ -368,7 +372,7 @@ static void try_ends(selftest *t, int T) {
     try_row(t, 2e-5, "head T=%d", T);
 }
 
-/* All stages; only attention depends on the KV type. */
+/* All stages; with an FP8 KV cache only those that depend on its type. */
 static void try_stages(selftest *t) {
     static const int positions[] = {0, 63, 64, 700, 9001};
     int again = t->cpu->kv_type != DTYPE_BF16;
@@ -393,7 +397,7 @@ static void try_stages(selftest *t) {
 
 enum { TRY_MATRIX_ROWS = 77 };
 
-/* Random weights, none of them NaN or infinite; two-byte ones get an exponent near 0. */
+/* Random weights, none of them NaN or infinite; F16 gets exponents near that of 1. */
 static void try_fill_matrix(selftest *t, dtype type, void *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float f = try_random(t);
@@ -405,8 +409,8 @@ static void try_fill_matrix(selftest *t, dtype type, void *to, size_t n) {
     }
 }
 
-/* A matrix of any format and width, with and without a norm before it. The session lends its memory: its KV caches hold
-   the matrix, as it comes and packed. */
+/* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
+   caches hold the matrix, unpacked (v) and packed (k). */
 static void try_format(selftest *t, dtype type, int cols) {
     scratch *w = &t->cpu->s;
     kv_rows *kv = &t->gpu->kv[TRY_ATTENTION];
@@ -465,7 +469,7 @@ static double logits_difference(const float *got, const float *want, int rows, i
    two BF16 terms, 2^-17, after every norm moves the CPU's own logits by 0.07 to 0.2 %, mostly through keys and values
    that round to the other side. But a router near a tie would choose another expert, which is worth 14 %: `seed` makes
    tokens for which every expert chosen is ahead of the next by 6e-4 standard deviations of the router's logits or more,
-   in all layers. Search again for seeds when the made-up models change. */
+   in all layers. Search for seeds again when the synthetic models change. */
 static void try_whole(selftest *t, uint64_t seed) {
     enum { COUNT = 70 };
     int vocab = t->models[0]->c.vocab;
@@ -487,13 +491,13 @@ static void try_whole(selftest *t, uint64_t seed) {
     free(all);
 }
 
-/* All that comes out of a session of its own: a prompt, the last 4 tokens of it in one block, then steps. */
+/* All results of a fresh session: of a prompt, whose last 4 tokens are one block, then of steps. */
 typedef struct selftest_record {
     float *logits, *mtp;         /* [TRY_ROWS][vocab], [TRY_FED - 1][vocab] */
     int32_t ids[TRY_STEPS];
     char *saved;                 /* the session after the prompt */
     size_t size;
-    int wrong;                   /* greedy steps that did not take the first best logit */
+    int wrong;                   /* greedy steps whose token is not the first of the largest logits */
 } selftest_record;
 
 static void record_free(selftest_record *r) {
@@ -501,7 +505,7 @@ static void record_free(selftest_record *r) {
     free(r->saved);
 }
 
-/* pieces: how many rows at a time, "1+4+3+2+2+4". */
+/* pieces: the rows of each block, "1+4+3+2+2+4". */
 static void record_prompt(selftest *t, mote_session *s, const char *pieces, selftest_record *r) {
     int32_t ids[TRY_FED];
     size_t vocab = (size_t)s->m->c.vocab, done = 0;
@@ -546,7 +550,7 @@ static void record_session(selftest *t, const char *pieces, const mote_sampling 
     mote_session_close(s);
 }
 
-/* What differs between two records, in bytes. */
+/* Counts the bytes in which two records differ. */
 static void try_records(selftest *t, const selftest_record *a, const selftest_record *b) {
     size_t row = (size_t)t->models[1]->c.vocab * sizeof(float);
     if (t->code) return;
@@ -557,7 +561,7 @@ static void try_records(selftest *t, const selftest_record *a, const selftest_re
     try_equal(t, a->saved, b->saved, a->size < b->size ? a->size : b->size);
 }
 
-/* The same rows in other company, and the same again: logits, state, KV rows and tokens, to the bit. */
+/* The same rows in blocks of other sizes, and the same blocks twice: logits, state, KV rows, tokens must be equal bits. */
 static void try_exact(selftest *t) {
     static const char *const pieces[] = {"4+4+4+4", "3+3+3+3+4", "1+4+3+2+2+4"};
     selftest_record first, other;
@@ -603,7 +607,7 @@ static void try_open(selftest *t, int kv) {
     if (!t->code) t->g = t->gpu->gpu;
 }
 
-/* seed: of the prompt for a whole model; 0: none. */
+/* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
 static void try_model(selftest *t, const char *name, uint64_t seed) {
     static const int widths[] = {28, 40, 96, 136, 160, 2048};
     int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */

@@ -1,41 +1,46 @@
-/* layers/attention.cu: rope_attend on a GPU: flash decoding, split over the context. What its two kernels share. */
+/* layers/attention.cu: rope_attend on a GPU: what its two kernels share. Its definition is layers/attention.c.
 
-/* CUDA, rope_attend: flash decoding, split over the context. The positions are dealt in chunks of 64: chunk c of a kv
-   head belongs to split c % splits, so which positions form a part depends on the position alone, and a row gets the
-   same bits in any block of rows. A block (kv head, split) keeps, for all rows and all query heads of its kv head, the
-   running maximum m of the scores, l = sum of exp(score - m) and o = sum of exp(score - m) v; a position that a row
-   does not see adds exactly nothing. The parts are put together in the order of the splits, again by maximum and
-   rescaled sums.
+   attend_fast (attention_fast.cu) runs one shape of head on tensor cores, attend_any (attention_any.cu) runs every other
+   shape by plain loops; attention_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
+   step_parameters. They know no session and no other layer.
 
-   attend_fast, for heads of 256 with 64 rotated dimensions: query rows (token, head) are the A rows of mma, 16 to a
-   tile. A query, and later a weight exp(score - m), goes in as two terms of half precision, high and low (BF16 for a
-   BF16 cache; F16 for FP8, where each code is exact), so that the products are those of a float of 16 or more bits.
-   Keys and values go from the cache to the B operand without being moved between lanes:
-     scores   warp w has positions 8w..8w+7 of the chunk, lane (g, i) reads pieces i, i + 4, ... of 16 bytes of row
-              8w + g; the queries lie in shared memory in that order of dimensions.
-     values   warp w has dimensions 32w..32w+31, lane (g, i) reads 4 dimensions from 32w + 4g of the 16 positions that
-              its part of the B operand needs; byte permutes pair them.
-   The next chunk's rows are on their way while this one is computed, the first chunk's before pdl_wait: old rows never
-   change within a step. The new rows come from shared memory, rounded as the cache holds them.
+   Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):
 
-   Parts are put together first by clusters of 8 blocks (neighbouring splits) through distributed shared memory, each
-   block a slice of 32 dimensions; then, where there are several clusters, by the block that finishes its slice last (a
-   ticket, zero again afterwards). Before compute capability 9.0 there are no clusters, and the last block does it all.
-   attend_any does any other shape, by plain loops. */
+       s[p] = q . k[p] / sqrt(head_dim)            for each position p that the row sees
+       m = max s[p]    l = sum exp(s[p] - m)       computed with exp2: log2(e) is folded into q
+       o = sum exp(s[p] - m) v[p] / l * sigmoid(gate)
+
+   Grid (kv head, split), 256 threads a block. The positions are dealt in chunks of 64: chunk c of a kv head belongs to
+   split c % splits. A block serves all query rows of its kv head; attend_fast thus reads each KV row once. The block
+   appends the new KV rows that fall into its chunks, and computes a partial for each query row: m, l and the undivided o
+   over its chunks. The partials are combined in the order of the splits, again by maximum and rescaled sums.
+
+   Why a row's bits do not depend on the rows beside it: which positions form a partial depends on the position alone, and a
+   position that the row does not see has weight 0 and changes neither m nor l nor o.
+
+   What may be read before pdl_wait: step_parameters, and old KV rows, those before the position of row 0. They were written
+   before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or gpu_draw. Neither of these
+   calls pdl_launch_dependents, so when a later kernel starts they are complete, and with them all kernels before them.
+
+   Why idle blocks may return without pdl_wait (those with no chunk, if there are fewer chunks than splits; in attend_fast a
+   cluster returns only as a whole): an idle block writes nothing, takes no ticket, and nobody waits for it at a barrier.
+   The blocks of split 0 are never idle and do wait, and a grid is complete only when all its blocks are. So a successor
+   that waits for rope_attend still knows that everything before rope_attend is complete. Returning early frees the SM for
+   the successor's blocks. */
 
 enum {
     ATTEND_CHUNK = 64,           /* positions */
-    ATTEND_CLUSTER = 8,          /* splits of a cluster, and slices of a head */
+    ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
     ATTEND_DIM = 256,            /* head_dim of attend_fast */
-    ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from row to row of o in shared memory */
+    ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from one row of o to the next in shared memory */
 };
 
 typedef struct gpu_attention {
     attention_shape shape;
-    int q_per_kv;                   /* query heads of a kv head */
+    int q_per_kv;                /* query heads of a kv head */
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const step_parameters *step;
-    int offset;                  /* position of row 0 less step->position; a row before position 0 yields zeros */
+    int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
     int T;
     const float *frequencies;    /* [rotary_dim / 2] */
     const float *qg;             /* [T][heads][2][head_dim] */
@@ -44,17 +49,17 @@ typedef struct gpu_attention {
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
     int context;
     int splits;                  /* gpu_attention_splits */
-    float *parts;                /* gpu_attention_parts floats */
-    int *tickets;                /* [kv_heads][ATTEND_CLUSTER], zero between launches */
+    float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
+    int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
-    int kv_only;                 /* append k and v, and no more */
+    int kv_only;                 /* only append k and v */
 } gpu_attention;
 
-/* Which positions a block works on. */
+/* The positions of a launch. */
 typedef struct attend_span {
     int first;                   /* position of row 0 */
     int end;                     /* positions in the cache after this step */
-    int chunks;                  /* that hold them */
+    int chunks;                  /* that hold those */
 } attend_span;
 
 __device__ __forceinline__ attend_span attend_span_of(const gpu_attention *p) {
@@ -65,13 +70,13 @@ __device__ __forceinline__ attend_span attend_span_of(const gpu_attention *p) {
     return s;
 }
 
-/* Is position `at` appended here? Every block of attend_any that only appends owns all. */
+/* Whether this block appends the KV row of position `at`. With kv_only there is one block a kv head, and it appends all. */
 __device__ __forceinline__ bool attend_owns(const gpu_attention *p, const attend_span *s, int at) {
     return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
 }
 
-/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of the angle of dimension i, of this frequency, at a position. The angle is the
-   float that the C twin has; its multiple of pi is reduced in double, exact enough for any position. */
+/* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency. The angle is the same
+   float as in the C twin; it is reduced by multiples of pi in double, exact enough for any position. */
 __device__ __forceinline__ void attend_angle(const gpu_attention *p, int position, int i, float frequency, float *cs) {
     double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
@@ -79,26 +84,26 @@ __device__ __forceinline__ void attend_angle(const gpu_attention *p, int positio
     cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
 }
 
-/* 2^x; less than 2^-126 is 0. */
+/* 2^x; results below 2^-126 are flushed to 0. */
 __device__ __forceinline__ float attend_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* Element `at` of a cache = x. */
+/* Rounds x to the cache's type and stores it as element `at`. */
 template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x) {
     if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x);
     else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
 }
 
-/* Elements 2 pair and 2 pair + 1. */
+/* The same for elements 2 pair and 2 pair + 1. */
 template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x) {
     if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x) | gpu_fp8(x.y) << 8);
     else ((uint32_t *)cache)[pair] = bf16_pair(x.x, x.y);
 }
 
-/* Two codes of FP8, the low byte first, as a pair of F16. */
+/* Two FP8 codes, the low byte first, as a pair of F16: exact. */
 __device__ __forceinline__ uint32_t attend_f16_pair(uint32_t codes) {
     uint32_t pair;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)codes));

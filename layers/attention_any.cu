@@ -1,6 +1,11 @@
-/* layers/attention_any.cu: attend_any: heads of any shape, by plain loops. */
+/* layers/attention_any.cu: attend_any: rope_attend for heads of any shape, by plain loops; with kv_only, only the KV append
+   for heads of every shape. Formula and grid: layers/attention.cu. It shares attend_fast's layout of partials and its
+   last-block reduction. Before pdl_wait it reads step_parameters and constants only.
 
-/* to[head_dim] = norm and rotation of x; one warp. The same operations as attend_norm_rotate. */
+   A block processes its query rows one after another, each over all of its chunks, without clusters or tensor cores. q and
+   o of one head, and the rotary cos and sin of all token rows, lie in shared memory. */
+
+/* to[head_dim] = RMSNorm and rotation of x, by one warp. The same operations as attend_norm_rotate. */
 __device__ __forceinline__ void attend_head(const gpu_attention *p, const float *x, const float *norm, const float *cs,
                                             float *to) {
     int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
@@ -19,7 +24,7 @@ __device__ __forceinline__ void attend_head(const gpu_attention *p, const float 
     __syncwarp();
 }
 
-/* Appends the new rows that are this block's. q: room for a head. */
+/* Appends the new KV rows that this block owns: warp 0 the keys, warp 1 the values. q: shared memory for one head. */
 template <bool FP8>
 __device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs,
                                               float *q) {
@@ -39,7 +44,8 @@ __device__ __forceinline__ void attend_append(const gpu_attention *p, const atte
     __syncthreads();
 }
 
-/* Adds a chunk to m, l and o of a row that sees positions up to `sees`. */
+/* Adds a chunk to m, l and o of a query row that sees positions up to `sees`. A warp computes the score of every eighth
+   position, a thread every 256th dimension of o; all threads compute the same m and l. weights: the scores, shared. */
 template <bool FP8>
 __device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q,
                                              float *weights, float *o, float *m, float *l) {
@@ -75,7 +81,7 @@ __device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int ro
     p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
 }
 
-/* Puts the parts of `units` blocks together. */
+/* Combines the partials of `units` blocks, in the order of the splits. */
 __device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int rows, int units) {
     int d = p->shape.head_dim;
     for (int item = threadIdx.x; item < rows * d; item += GPU_THREADS) {
@@ -92,7 +98,7 @@ __device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int r
     }
 }
 
-/* Blocks (kv head, split), or (kv head) with kv_only. */
+/* The kernel. Grid: (kv head, split), or (kv head) with kv_only. */
 template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ gpu_attention p) {
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];

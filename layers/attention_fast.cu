@@ -1,6 +1,40 @@
-/* layers/attention_fast.cu: attend_fast: heads of 256 with 64 rotated dimensions, on the tensor cores. */
+/* layers/attention_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
+   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention.cu.
 
-/* x and y as two terms each, in pairs: BF16 or F16. */
+   attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the query rows there is room for, 8 to 64. A
+   query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a
+   tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES).
+
+   Tensor-core fragments. The operands of mma.m16n8k16 are A = query rows, 16 to a tile, and B = keys or values. B comes
+   straight from the KV cache into registers: no lane passes elements to another. With lane = 4 g + i:
+     scores   n = positions. Warp w has positions 8w..8w+7 of the chunk; lane (g, i) loads the 16-byte vectors i, i + 4, ...
+              of row 8w + g. That permutes the dimensions of a dot product; the queries lie in shared memory in the same
+              order, as A fragments.
+     values   n = dimensions. Warp w has dimensions 32w..32w+31 of o; lane (g, i) loads dimensions 32w+4g..32w+4g+3 of the
+              16 positions that its B fragments of the chunk hold, and byte permutes pair them by position.
+
+   Precision. A query, and later a weight exp(s - m), enters as two terms of half precision, high and low, with two mma
+   each: BF16 for a BF16 cache, 16 bits together; F16 for an FP8 cache, each of whose codes is exact in F16.
+
+   Why it is fast. The next chunk's rows are in flight, into registers, while this chunk is computed: k once the scores no
+   longer need its registers, v once o does not. The first chunk is loaded before pdl_wait. The new rows come from shared
+   memory, rounded as the KV cache holds them.
+
+   Combining the partials. A thread block cluster of 8 neighbouring splits first combines its own through distributed shared
+   memory: block r of the cluster does slice r, 32 dimensions, of every query row. If several clusters have work, each
+   stores its result in device memory, and a last-block reduction follows: for each (kv head, slice) the block that draws
+   the last ticket combines those of all clusters, and sets the ticket back to zero. Before compute capability 9.0 there
+   are no clusters: every block stores its partial, and the last block of a kv head combines all slices.
+
+   Memory order. A block publishes its partial with barrier.cluster.arrive.release, and the others read it after
+   barrier.cluster.wait.acquire. A second cluster barrier at the end keeps a block's shared memory alive until the others
+   have read it. The ticket is an acq_rel atomic between two barriers of the block, and the partials behind it are read
+   past L1.
+
+   Deadlock. No block spins. A cluster barrier waits for blocks of its own cluster only, which are resident together, and
+   these return early all or none. A ticket is drawn, never waited for. */
+
+/* Splits x and y into two terms of half precision each: *high = the pair rounded, *low = the rest, rounded. */
 template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float y, uint32_t *high, uint32_t *low) {
     if (FP8) {
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*high) : "f"(y), "f"(x));
@@ -12,7 +46,7 @@ template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float 
     }
 }
 
-/* A lane's A operand: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
+/* A lane's part of an A fragment: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
 template <int HALVES> struct __align__(8 * HALVES) attend_a {
     uint32_t r[2 * HALVES];
 };
@@ -30,45 +64,45 @@ __device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &a, 
             : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Query rows come in tiles of 16, the A rows of mma; of 8 rows (a single token row of the first model) only one half is
-   there, and half as much is read from shared memory. ROOM: rows that warps look after, 32 at a time. */
+/* TILES: of 16 query rows. HALVES: of a tile that exist, see above. ROOM: query rows whose maximum a warp keeps, one or two
+   a lane. */
 template <int ROWS> struct attend_sizes {
     enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, ROOM = ROWS < 32 ? 32 : ROWS };
 };
 
-/* Shared memory of a block. o takes the place of the queries when they are no longer needed. */
+/* Shared memory of a block. o overwrites the queries once no warp needs them. */
 template <bool FP8, int ROWS> struct attend_shared {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
     union {
-        attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A operands of the scores: high, low */
+        attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A fragments of the scores: high, low */
         float o[ROWS][ATTEND_STRIDE];
     };
-    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A operands of the values: weights, by 16 positions */
-    uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the cache holds them */
+    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
+    uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the KV cache holds them */
     float cs[GPU_ROWS][64];
-    float top[ROOM][GPU_WARPS];                              /* largest score of a warp's positions; at the end sums */
+    float top[ROOM][GPU_WARPS];                              /* a warp's largest score of a row; at the end its l */
     float2 ml[ROOM];
-    int sees[ROWS];                                          /* the last position that a row sees */
+    int sees[ROWS];                                          /* last position that a row sees */
     int last;
 };
 
 static_assert(sizeof(attend_shared<false, 64>) <= GPU_SHARED, "shared memory of attend_fast");
 
-/* A block's rows of a chunk, on their way to the B operands. */
+/* What a lane holds of a chunk, for its B fragments. */
 template <bool FP8> struct attend_rows {
     uint4 k[FP8 ? 4 : 8];
     uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
 };
 
-/* threadIdx.x, read anew: what is computed from it need not stay in registers from chunk to chunk. */
+/* threadIdx.x, read anew: what is computed from it is computed again for each chunk and takes no registers in between. */
 __device__ __forceinline__ int attend_thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
 
-/* Loads what is in the cache from before this step: `old` positions. Registers for later ones get some old row, or zero
-   where the chunk has none: what is not seen has weight 0. */
+/* Loads the chunk's old KV rows, positions 0..old-1. Registers of later positions get some old row, or zeros if the chunk
+   has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. */
 template <bool FP8>
 __device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32;
@@ -100,7 +134,7 @@ __device__ __forceinline__ void attend_load_v(const gpu_attention *p, int old, i
     }
 }
 
-/* The new rows among a chunk's, from shared memory. */
+/* Overwrites the registers of the chunk's new positions from shared memory. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
                                              attend_rows<FP8> *r) {
@@ -129,13 +163,13 @@ __device__ __forceinline__ int attend_token(const gpu_attention *p, int row) {
     return (row >= p->q_per_kv) + (row >= 2 * p->q_per_kv) + (row >= 3 * p->q_per_kv);
 }
 
-/* Which head of qg and o a query row is. */
+/* The head of a query row: its index in qg and o, over all token rows. */
 __device__ __forceinline__ size_t attend_head_of(const gpu_attention *p, int row) {
     int t = attend_token(p, row);
     return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->q_per_kv + row - t * p->q_per_kv);
 }
 
-/* A head in registers: a lane has elements 2 lane + 64 j and the one behind it. */
+/* A head, spread over a warp: a lane has elements 2 lane + 64 j and 2 lane + 64 j + 1. */
 typedef struct attend_vector { float2 x[ATTEND_DIM / 64]; } attend_vector;
 
 __device__ __forceinline__ void attend_load_vector(attend_vector *v, const float *from) {
@@ -143,7 +177,7 @@ __device__ __forceinline__ void attend_load_vector(attend_vector *v, const float
     for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
 }
 
-/* The sum of a head's squares on this lane. */
+/* This lane's part of a head's sum of squares. */
 __device__ __forceinline__ float attend_squares(const attend_vector *v) {
     float sum = 0;
 #pragma unroll
@@ -151,8 +185,8 @@ __device__ __forceinline__ float attend_squares(const attend_vector *v) {
     return sum;
 }
 
-/* Norm, given the sum of all squares, then rotation of the first 64, element i with i + 32: a lane's other half is on
-   lane ^ 16. */
+/* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
+   pair is on lane ^ 16. */
 __device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, float squares,
                                                    const attend_vector *norm, const float *cs) {
     const int lane = threadIdx.x % 32;
@@ -169,22 +203,24 @@ __device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, atten
     v->x[0].y = fmaf(v->x[0].y, cosine.y, other.y * sine.y);
 }
 
-/* Puts a query row where the scores' A operands lie, times the scale of the scores and log2(e), for exp2. */
+/* Stores a query row as A fragments of the scores, times 1 / sqrt(256) and log2(e): scores are for exp2. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
-    enum { PANEL_BYTES = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* PANEL_BYTES: elements in 16 bytes of the cache */
+    enum { VECTOR_ELEMENTS = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* elements in 16 bytes of the KV cache */
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        int e = 2 * lane + 64 * j, step = e / (4 * PANEL_BYTES) * (PANEL_BYTES / 4) + e % PANEL_BYTES / 4, i = e / PANEL_BYTES % 4;
+        int e = 2 * lane + 64 * j, step = e / (4 * VECTOR_ELEMENTS) * (VECTOR_ELEMENTS / 4) + e % VECTOR_ELEMENTS / 4,
+            i = e / VECTOR_ELEMENTS % 4;
         int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
         attend_terms<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
                           &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
     }
 }
 
-/* Everything that comes before the chunks: queries, new rows of k and v. Of those, warps 0-3 have a row of k each, warps
-   4-7 of v, if the chunk is this block's (mine). */
+/* Norms and rotation of queries and new keys, and the KV append. A warp prepares query rows warp, warp + 8, ... In a block
+   that owns the position (mine), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
+   to shared memory, from where this block computes with it. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
                                                const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
@@ -195,7 +231,7 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
     if (mine) attend_load_vector(&fresh, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
     float squares = attend_squares(&v), of_fresh = attend_squares(&fresh);
 #pragma unroll
-    for (int i = 16; i; i /= 2) {                            /* of a query and of the new row side by side */
+    for (int i = 16; i; i /= 2) {                            /* two independent reductions: their latencies overlap */
         squares += __shfl_xor_sync(~0u, squares, i);
         of_fresh += __shfl_xor_sync(~0u, of_fresh, i);
     }
@@ -220,15 +256,15 @@ __device__ __forceinline__ void attend_prepare(const gpu_attention *p, const att
     }
 }
 
-/* What a lane keeps from chunk to chunk. */
+/* What a lane carries from chunk to chunk: the online softmax. */
 template <int ROWS> struct attend_state {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
-    float m[ROOM / 32];                                      /* of rows lane, lane + 32; in all warps alike */
-    float l[TILES][HALVES];                                  /* of rows g, g+8 of a tile, the lane's own positions */
-    float o[TILES][4][4];                                    /* [n]: dimensions 8i + n, 8i + 4 + n of the warp's */
+    float m[ROOM / 32];                                      /* of rows lane, lane + 32; the same in all warps */
+    float l[TILES][HALVES];                                  /* of rows g, g + 8 of a tile, over the lane's positions */
+    float o[TILES][4][4];                                    /* C fragments; [n]: warp's dimensions 8i+n, 8i+4+n */
 };
 
-/* Scores of the warp's 8 positions: c[tile] = q . k. */
+/* c[tile] += q . k for the warp's 8 positions. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
                                               float (*c)[4]) {
@@ -248,7 +284,7 @@ __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh
     }
 }
 
-/* o += weights times values, for the warp's 32 dimensions. */
+/* o += weights times values for the warp's 32 dimensions and all 64 positions of the chunk. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
                                               attend_state<ROWS> *state) {
@@ -256,7 +292,7 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
-        uint32_t b[4][2];                                    /* [dimension][B operand] */
+        uint32_t b[4][2];                                    /* [dimension][B fragment] */
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
@@ -286,7 +322,7 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh
     }
 }
 
-/* The largest score of each row, over the warp's positions, after masking what the row does not see. */
+/* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
@@ -307,8 +343,9 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
     }
 }
 
-/* New maxima; weights of the warp's positions into shared memory; sums and o rescaled. FP8: weights times 2^14, so that
-   small ones keep their bits in F16; l and o both carry it. */
+/* The online softmax: every warp finds the new m of all rows, rescales its l and o, adds to l, and stores the weights of
+   its positions as A fragments. For FP8, weights are multiplied by 2^14, so that small ones keep their bits in F16; l and o
+   both carry the factor. A row that has seen nothing yet has m = -inf: 0 in its place avoids inf - inf. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, const float (*c)[4],
                                                attend_state<ROWS> *state) {
@@ -332,7 +369,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         uint32_t high[HALVES], low[HALVES];
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
-            int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row */
+            int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
             float x = attend_exp2(c[tile][2 * half] - base) * unit, y = attend_exp2(c[tile][2 * half + 1] - base) * unit;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
@@ -351,7 +388,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
     }
 }
 
-/* The block's part into shared memory: ml and o of each row. */
+/* Stores the block's partial in shared memory: ml and o of each query row. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, int tiles,
                                                 const attend_state<ROWS> *state) {
@@ -387,10 +424,11 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, in
     __syncthreads();
 }
 
-/* One row of several parts put together: m, l and 4 dimensions of o. */
+/* A partial of one query row: m, l and 4 dimensions of o. */
 typedef struct attend_part { float m, l; float4 o; } attend_part;
 
-/* Adds up to eight more parts, `count` of them. Any order of loads, one order of sums. */
+/* Combines *to with up to eight more partials, `count` of them. The caller may load them in any order; they are summed in
+   one. */
 __device__ __forceinline__ void attend_join(attend_part *to, int count, const float2 *ml, const float4 *o) {
     float top = to->m;
 #pragma unroll
@@ -411,12 +449,12 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
     }
 }
 
-/* The gates of 4 dimensions of a row. */
+/* The gate logits of 4 dimensions of a query row. */
 __device__ __forceinline__ float4 attend_gate(const gpu_attention *p, int row, int column) {
     return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
-/* o = o / l * sigmoid(gate) for 4 dimensions of a row; a row that saw nothing is 0. */
+/* o = o / l * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
 __device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part,
                                               float4 gate) {
     float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l);
@@ -425,8 +463,8 @@ __device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, i
                     part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
 }
 
-/* Parts in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. A unit is
-   what the last step puts together: a cluster, or a single block. */
+/* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
+   filled up to the number of units: a unit is what stores one partial, a cluster or, without clusters, a block. */
 __device__ __forceinline__ float *attend_part_o(const gpu_attention *p, int rows, int unit, int row, int column) {
     return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
 }
@@ -436,8 +474,8 @@ __device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int ro
     return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
 }
 
-/* True in the block that is the last of `count` to come here, in all its threads; then everything the others wrote before
-   is visible to loads that pass the L1 by. */
+/* Last-block reduction: true, in all threads, for the last of `count` blocks to call this, which resets the ticket. What
+   the other blocks stored before their calls is then visible to loads past L1 (ld.global.cg). */
 __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -450,14 +488,14 @@ __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last
     return *last;
 }
 
-/* What a block does when the parts are put together. */
+/* A block's share in combining the partials. */
 typedef struct attend_place {
-    int unit, units;             /* its cluster (a block without clusters) of those that have work */
-    int ranks;                   /* blocks of its cluster that have work */
-    int slice, slices;           /* which dimensions it puts together, by 32: without clusters all of them */
+    int unit, units;             /* its cluster (without clusters: block); those with work */
+    int ranks;                   /* blocks of its cluster with work, the first */
+    int slice, slices;           /* of 32 dimensions, that it combines: its first, how many */
 } attend_place;
 
-/* A cluster stays whole if one of its splits has work. */
+/* All blocks of a cluster compute the same unit and units: they return early together or not at all. */
 __device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, int chunks) {
     attend_place at;
 #if __CUDA_ARCH__ >= 900
@@ -476,14 +514,14 @@ __device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, 
     return at;
 }
 
-/* What the blocks of a cluster left in shared memory for each other before they arrived is there after the wait. */
+/* Publishes this block's shared memory to its cluster: visible to the others after their attend_cluster_wait. */
 __device__ __forceinline__ void attend_cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 
-/* The same after reading: all loads are complete, for their values have been used. */
+/* Arrives after reading the others' shared memory. Relaxed: the loads are complete, their values have been stored. */
 __device__ __forceinline__ void attend_cluster_leave() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -496,7 +534,7 @@ __device__ __forceinline__ void attend_cluster_wait() {
 #endif
 }
 
-/* The parts of a cluster: what its blocks have of a row. */
+/* Combines the cluster's partials of a query row, from (distributed) shared memory. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS> *sh, int ranks, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
@@ -517,7 +555,7 @@ __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, RO
     return part;
 }
 
-/* The parts of all units, eight at a time. */
+/* Combines the partials of all units from device memory, eight loads in flight at a time. */
 __device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p, int units, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
     const int rows = p->T * p->q_per_kv;
@@ -536,7 +574,8 @@ __device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p,
     return part;
 }
 
-/* Puts the parts of all blocks together: see above. A thread has four dimensions of every 32nd row of a slice. */
+/* Combines the partials of all blocks: see the top of this file. A thread has 4 dimensions of a slice, of every 32nd query
+   row. It loads its first gate, which needs pdl_wait only, before the cluster barrier. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, ROWS> *sh,
                                                const attend_place *place) {
@@ -568,7 +607,7 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
                 attend_finish(p, row, c, &part, gate);
             }
     }
-    attend_cluster_wait();                                   /* the others may still read this block's shared memory */
+    attend_cluster_wait();                                   /* until then others may read this block's shared memory */
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -577,7 +616,9 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
 #define ATTEND_CLUSTERS
 #endif
 
-/* Blocks (kv head, split). FP8: type of the cache; ROWS: as many query rows as T rows can need. */
+/* The kernel. Grid: (kv head, split), clusters of 8 splits. Two blocks an SM up to 32 query rows, one with 64.
+   Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
+   warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
 template <bool FP8, int ROWS>
 __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= 32 ? 2 : 1)
 attend_fast(const __grid_constant__ gpu_attention p) {
@@ -634,6 +675,6 @@ attend_fast(const __grid_constant__ gpu_attention p) {
     }
     attend_put_part<FP8, ROWS>(sh, tiles, &state);
     attend_cluster_arrive();
-    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: not kept in registers meanwhile */
+    attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
     attend_combine<FP8, ROWS>(&p, sh, &place);
 }

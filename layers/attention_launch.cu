@@ -1,33 +1,34 @@
-/* layers/attention_launch.cu: the launches of an attention layer: which kernel, how many splits. */
+/* layers/attention_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
+   Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {
     return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
 }
 
-/* Shared memory of attend_any; a shape that needs more than GPU_SHARED cannot run. */
+/* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
 static size_t gpu_attention_shared(const attention_shape *s) {
     return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
-/* Splits of the context, at most: about two blocks for each SM, whole clusters. */
+/* Most splits of the context, which scratch is laid out for: about two blocks an SM, in whole clusters. */
 static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *s) {
     int splits = 2 * q->sms / s->kv_heads / ATTEND_CLUSTER * ATTEND_CLUSTER;
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
 }
 
-/* Floats of scratch for parts. */
+/* Floats of scratch for the partials. */
 static size_t gpu_attention_parts(const attention_shape *s, int splits) {
     return (size_t)splits * GPU_ROWS * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
 }
 
-/* Ints of scratch for tickets, zero at first. */
+/* Ints of scratch for tickets; zero before the first launch. */
 static size_t gpu_attention_tickets(const attention_shape *s) {
     return (size_t)s->kv_heads * ATTEND_CLUSTER;
 }
 
 typedef void (*attend_kernel)(gpu_attention);
 
-/* The kernel for T rows, and its shared memory. */
+/* The kernel for T token rows, and its shared memory. */
 template <bool FP8, int ROWS> static attend_kernel gpu_attend_fast(size_t *shared) {
     *shared = sizeof(attend_shared<FP8, ROWS>);
     return attend_fast<FP8, ROWS>;
@@ -42,10 +43,12 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
     return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
 }
 
-/* As many splits as run at once, of at most `most`: a SM that has no neighbours left cannot take a cluster, and
-   a single cluster that comes when the others are done doubles the time. An eighth less than an empty GPU would take, for
-   the kernels before and behind this one need room, too (H100: 26 clusters; with 28 attention takes 1.3 times as long at
-   131,072 tokens, with 30 1.7 times). */
+/* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.
+   More than are resident at once would be slow: a cluster needs room for its 8 blocks within one GPC, and one cluster that
+   starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
+   this one, which take room, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
+   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of GPU_ROWS token rows: another number of splits for
+   another T would change a row's bits. */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
     attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared)
@@ -76,7 +79,7 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_atten
     gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
 }
 
-/* norm_qkv on the GPU; without qg it leaves out the queries. */
+/* norm_qkv on the GPU; with qg NULL it computes k and v only. */
 static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
                          float *qg, float *k, float *v) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);

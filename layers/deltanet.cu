@@ -1,41 +1,61 @@
-/* layers/deltanet.cu: the stages of a DeltaNet layer on a GPU, for one to four token rows. */
+/* layers/deltanet.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
 
-/* conv_delta on the GPU. Block (h, part) has the elements j of value head h that belong to `part`, a warp has R rows of S:
-   lane l keeps their elements l, l + 32, ... in registers, C of each row. Before the wait: load S, repeat the kept rows,
-   write S back, and sum what past raw rows contribute to the convolutions. After it: each thread finishes one channel of
-   q or k for all token rows; these meet in shared memory, behind the only barrier. q and k stay unnormalised there: the
-   norms are sums over the lanes just as the products with S are, and one reduction a token serves all. It also gives o,
+   Reads the layer's weights and the rows of this step, updates the layer's deltanet_state. Uses cuda/ for launches,
+   projections and hand-off. Knows no session and no other kind of layer, except that experts_down calls gpu_delta_log. The
+   definition is layers/deltanet.c; "token block" is the block of token rows there, "block" a thread block. */
 
-       S' = decay S    u = beta (v - fk S' k)    o = fq (S' q + u fk (k . q))    fk = 1 / |k|    fq = 1 / (|q| sqrt(n))
+/* conv_delta: convolutions, gates, delta rule and output gate. For a value head, its key head and one token row:
 
-   which is S q after the write, without waiting for it. S after the block's own rows is never stored: see the log.
-   The gate follows here, o norm SiLU(z), and the squares of o are summed up for the root mean square of the head: were
-   this left to gated_norm_out, each of its blocks would do it for all heads. */
+       q, k, v = SiLU(conv1d(raw))
+       S' = decay S                         fk = 1 / |k|
+       u = beta (v - fk S' k)               fq = 1 / (|q| sqrt(key_dim))
+       o = fq (S' q + u fk (k . q))         equals fq S q after the write S = S' + u fk k^T, without waiting for that write
+       out = o norm SiLU(z)                 and the sum of o^2, from which gated_norm_out makes the RMS
+
+   Grid: (value heads, parts) blocks of eight warps. A warp holds R rows of S, each of which belongs to one element of v, u
+   and o; a lane holds C elements of each row in registers (gpu_key_element). R = 4 and C = 4 with 128 key dimensions.
+
+   1. Before griddepcontrol.wait: each warp loads S, replays the accepted rows of the log and writes S back; each thread
+      sums what the raw rows before the token block contribute to its channels.
+   2. After it: each thread finishes one channel of q or k for all token rows and stores it, not normalised, in shared
+      memory.
+   3. Behind a barrier each warp runs the delta rule for its rows of S, token row after token row.
+
+   Correctness: S is the only thing the kernel writes before its wait, and no other kernel of a step reads or writes it
+   (the prefetch of norm_in_proj only moves it into L2). The other state it reads early, and step->replay, were complete
+   before the step's first kernel. S after the token block's own rows is never stored: the next step replays those of them
+   that are accepted from the log, with the same operations in the same order. Each warp overwrites only those log_u that it
+   has read itself; k, decay and the raw rows of the log are still read by other blocks, so a later kernel copies them
+   (gpu_delta_log).
+
+   Performance: |q|^2, |k|^2 and k . q are sums over the lanes like S k and S q, so one warp reduction per token row
+   yields all of them. The output gate is applied here because each block of gated_norm_out would have to compute it for all
+   heads. */
 
 typedef struct gpu_delta {
     deltanet_shape shape;
     deltanet_state state;        /* in device memory */
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
-    int T;                       /* rows of this block, 1..GPU_ROWS */
-    int ratio;                   /* value heads that share a key head */
-    uint32_t per_key;            /* 2^32 / ratio, rounded up: h * per_key >> 32 is value head h's key head */
-    const float *raw;            /* [T][channels] in_proj_qkv of the block */
+    int T;                       /* token rows, 1..GPU_ROWS */
+    int ratio;                   /* value heads per key head */
+    uint32_t per_key;            /* ceil(2^32 / ratio): value head h has key head h * per_key >> 32 */
+    const float *raw;            /* [T][channels] output of in_proj_qkv */
     const float *b, *a;          /* [T][value_heads] */
-    float *k;                    /* [T][key_heads][key_dim] normalised, for the log */
-    float *decay;                /* [T][value_heads], for the log */
+    float *k;                    /* [T][key_heads][key_dim] normalised; gpu_delta_log copies it to the log */
+    float *decay;                /* [T][value_heads]; the same */
     const float *z, *norm;       /* [T][value_heads][value_dim], [value_dim] */
-    float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not divided by the root mean square of o */
-    float *squares;              /* [T][value_heads][room] sums of o^2, for that */
+    float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not yet divided by the RMS of o */
+    float *squares;              /* [T][value_heads][room] sum of o^2 of each part of a head */
 } gpu_delta;
 
-/* Blocks that share a value head; each has eight warps of R rows. */
+/* Blocks per value head (parts); each has eight warps of R rows of S. */
 static int gpu_delta_parts(const deltanet_shape *s) {
     int rows = GPU_WARPS * (s->key_dim <= 128 ? 4 : s->key_dim <= 256 ? 2 : 1);
     return (s->value_dim + rows - 1) / rows;
 }
 
-/* Their room: whole float4. */
+/* Floats that hold one sum for each part: whole float4. */
 static __host__ __device__ int gpu_squares_room(int parts) {
     return (parts + 3) / 4 * 4;
 }
@@ -44,17 +64,19 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* The raw input of a channel `age` tokens before the block, age = 1..taps-1: window, then `replay` rows of the log. */
+/* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right behind the window in
+   memory, so the `replay` accepted rows of the log continue the window. */
 __device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int replay, int age) {
     return p->state.window[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
 }
 
-/* One channel of the convolution: weights of the lags 0, 1, ... (of the row itself, of the row before it, ...), the raw
-   inputs of the rows before the block by age, and for each row of the block its sum. channel < 0: all zero. */
+/* One channel of the convolution, for one thread: w[lag] is the weight for the input `lag` rows earlier (0: the row
+   itself), past[age] the raw input `age` rows before the token block, x[t] and sum[t] the raw input and the sum of token
+   row t. channel < 0: all zero. */
 template <int ROWS> struct gpu_conv {
     enum { LAGS = ROWS + GPU_ROWS - 1 };
     int channel;
-    const float *present;        /* this block's raw inputs */
+    const float *present;        /* raw input of token row 0 */
     float w[LAGS], past[GPU_ROWS], x[ROWS], sum[ROWS];
 };
 
@@ -73,7 +95,8 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const gpu_delt
         c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, c->channel, replay, age) : 0;
 }
 
-/* What the rows before the block contribute, the oldest first. */
+/* sum[t] = contribution of the rows before the token block, oldest first. Ages from GPU_ROWS on (more than four taps) are
+   loaded here, the others are in past. */
 template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + c->channel * taps + taps - 1;
@@ -93,7 +116,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_
             if (age + t < taps) c->sum[t] = fmaf(c->w[age + t], c->past[age], c->sum[t]);
 }
 
-/* This block's raw inputs. */
+/* Loads the raw inputs of the token rows. */
 template <int ROWS> __device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
@@ -112,7 +135,8 @@ __device__ __forceinline__ float gpu_silu(float x) {
     return x * gpu_sigmoid(x);
 }
 
-/* log(1 + exp(a)), as 2 artanh(x / (2 + x)) for x = exp(-|a|), by its series, without branches. */
+/* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
+   loads behind a branch are issued late. */
 __device__ __forceinline__ float gpu_softplus(float a) {
     float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
 #pragma unroll
@@ -120,7 +144,8 @@ __device__ __forceinline__ float gpu_softplus(float a) {
     return fmaf(2.0f * s, sum, fmaxf(a, 0.0f));
 }
 
-/* N sums over a warp at once: the 32/N lanes from i 32/N on get the sum of v[i]. Each step halves what a lane cares for. */
+/* N sums over a warp at once (a transposing butterfly): lanes i 32/N .. (i + 1) 32/N - 1 get the sum of v[i]. Each exchange
+   halves the values a lane holds until one is left; the remaining ones are those of a plain butterfly. Overwrites v. */
 template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -134,13 +159,14 @@ template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
     return v[0];
 }
 
-/* A warp's part of a row of key_dim elements, C to a lane: with C >= 4 four neighbours at a time. */
+/* The element of a row of key_dim that is this lane's number c of C: four neighbours at a time if C >= 4 (a float4 load),
+   else lane, lane + 32. */
 template <int C> __device__ __forceinline__ int gpu_key_element(int c) {
     enum { V = C < 4 ? C : 4 };
     return c / V * 32 * V + threadIdx.x % 32 * V + c % V;
 }
 
-/* Zeros from element n on; with C >= 4 it is a multiple of four. */
+/* Loads this lane's elements; zeros from element n on, which is a multiple of four if C >= 4. */
 template <int C> __device__ __forceinline__ void gpu_load_key_row(float *to, const float *row, int n) {
     if (C < 4)
         for (int c = 0; c < C; c++) to[c] = gpu_key_element<C>(c) < n ? row[gpu_key_element<C>(c)] : 0;
@@ -161,12 +187,13 @@ template <int C> __device__ __forceinline__ void gpu_store_key_row(float *row, c
             if (gpu_key_element<C>(c) < n) *(float4 *)(row + gpu_key_element<C>(c)) = *(const float4 *)(from + c);
 }
 
-/* Where a warp's rows of S lie, and S in its registers. Elements beyond value_dim or key_dim are zero. What there is one of
-   for each token and row (u, v) is on one lane: of row r of token t on lane 8 t + r LANES and, the same, the lanes to the
-   next. LANES is also how many lanes hold each of the SUMS of gpu_warp_sums. */
+/* A warp's rows of S, in registers; elements beyond value_dim or key_dim are zero.
+
+   Where a warp has one value for each token row t and row r of S (v, u, the gate), LANES lanes from 8 t + r LANES on hold
+   it. As many lanes hold each of the SUMS of gpu_warp_sums, so that sums and values meet on the same lane. */
 template <int R, int C> struct gpu_delta_rows {
     enum { SUMS = R == 4 ? 16 : 8, LANES = 32 / SUMS };
-    int h, key_head, first;      /* value head, key head, first row of R */
+    int h, key_head, first;      /* value head, key head, first of the R rows within the head */
     float S[R][C];
 };
 
@@ -182,8 +209,9 @@ __device__ __forceinline__ void gpu_move_rows(const gpu_delta *p, gpu_delta_rows
     }
 }
 
-/* The log of the last block, as many rows of k as are likely to count and there are registers for. Lane 8 t + i has decay
-   and, for row i / LANES, u of row t. Loaded before it is known how many rows count. */
+/* The log of the previous token block. k holds BATCH of its rows (all four where registers allow); lane 8 t + i holds decay
+   of row t and, for row i / LANES of S, its u. All of it is loaded before `replay` has arrived, so also what is not
+   accepted. */
 template <int R, int C, int ROWS> struct gpu_log {
     enum { BATCH = ROWS > 1 && C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };
     float k[BATCH][C], u, decay;
@@ -195,11 +223,13 @@ __device__ __forceinline__ void gpu_load_log_k(const gpu_delta *p, const gpu_del
     const deltanet_shape *s = &p->shape;
 #pragma unroll
     for (int i = 0; i < gpu_log<R, C, ROWS>::BATCH; i++)
-        gpu_load_key_row<C>(log->k[i], p->state.log_k + ((first + i) * s->key_heads + rows->key_head) * s->key_dim, s->key_dim);
+        gpu_load_key_row<C>(log->k[i], p->state.log_k + ((first + i) * s->key_heads + rows->key_head) * s->key_dim,
+                             s->key_dim);
 }
 
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, gpu_log<R, C, ROWS> *log) {
+__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows,
+                                             gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C, ROWS>::LANES;
     gpu_load_log_k<R, C, ROWS>(p, rows, 0, log);
@@ -207,7 +237,8 @@ __device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta
     log->decay = p->state.log_decay[at];
 }
 
-/* S = decay S + u k^T for the kept rows of the log, in the operations and the order of the first run. */
+/* S = decay S + u k^T for the accepted rows of the log, with the operations, and in the order, of gpu_delta_tokens: the
+   same bits. Writes S back if there were any. */
 template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C, ROWS> *log,
                                            gpu_delta_rows<R, C> *rows) {
@@ -229,15 +260,18 @@ __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_l
     if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
 }
 
-/* The delta rule for a warp's rows, token after token. q and k of all tokens are in shared memory, [t][q, k][32 C], not yet
-   normalised; lane 8 t + i has decay, beta and, for row i / LANES, v and gate = norm SiLU(z) of token t. S fades when it is
-   written, so that the sums need not wait for the decay. Leaves the warp's sums of o^2. */
+/* The delta rule for a warp's rows of S, token row after token row. qk in shared memory holds q and k of all token rows,
+   [t][q, k][32 C], not normalised. Lane 8 t + i holds decay and beta of token row t and, for row i / LANES of S, v and gate
+   = norm SiLU(z). Stores o, log_u, k and the warp's sums of o^2.
+
+   The reduction uses S as it is before the decay of the token row; its results are multiplied by the decay afterwards, so
+   that it need not wait for it. */
 template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, float gate,
                                                  float (*squares)[GPU_WARPS]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
-    enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* S k of the rows: 0.., S q: N/2.. */
+    enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* in sum; S k of row r: r, S q: N/2 + r */
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, j = rows->first + lane / LANES;
     const bool writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
@@ -285,14 +319,19 @@ __device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_r
     }
 }
 
-/* Keeps the compiler from putting off what it can compute now. */
+/* Makes the compiler compute a pointer here, before the wait, instead of right before the loads that use it. */
 template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
     asm volatile("" : "+l"(pointer));
 }
 
-/* C = ceil(key_dim / 32), rounded up to a power of two; ROWS: 1, or 4 for T = 2, 3 and 4. Grid: value heads,
-   value_dim / (8 R). What must be loaded is asked for all at once, before it is known how many rows of the log count: as if
-   it were one, and once more if not. */
+/* The kernel of conv_delta; see the top of this file. C = ceil(key_dim / 32), rounded up to a power of two; ROWS = 1, or 4
+   for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R))).
+
+   Speculative load: the raw rows before the token block depend on `replay`, itself a load. The block loads them as if
+   replay were 1, together with everything else it needs, and reloads them if it is not. That saves a round trip to memory.
+
+   Occupancy: with one row and C <= 4 the kernel is held to 64 registers, so that one of its blocks fits an SM beside two
+   blocks of norm_in_proj with 96 each and does step 1 while those still run. */
 template <int C, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2)
 gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
@@ -310,7 +349,7 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
     gpu_move_rows<R, C, 0>(&p, &rows);
     gpu_load_log<R, C, ROWS>(&p, &rows, &log);
-    const bool has = element < R && rows.first + element < s->value_dim;       /* this lane: a row */
+    const bool has = element < R && rows.first + element < s->value_dim;       /* this lane holds a row of S, not padding */
     const int row = rows.h * s->value_dim + rows.first + element, head = token * s->value_heads + rows.h;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) {                       /* q channels, then k channels, each padded to WIDTH */
@@ -370,7 +409,7 @@ template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *
                gpu_delta_parts(&p->shape), 0, p);
 }
 
-/* Fills o, squares, k, decay and log_u. A later kernel of the step, experts_down, calls gpu_delta_log. */
+/* Fills o, squares, k, decay and log_u. The caller has experts_down of the same layer call gpu_delta_log. */
 static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
     int n = p->shape.key_dim;
     if (n <= 32) gpu_conv_delta_wide<1>(q, p);
@@ -380,7 +419,8 @@ static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
     else gpu_conv_delta_wide<16>(q, p);
 }
 
-/* Window and raw log of one channel: all is read before anything that it depends on is overwritten. */
+/* Advances one channel of the window by the accepted rows of the log, then overwrites the log with the raw rows of this
+   token block. One thread does both, and reads each input before it overwrites it. */
 __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
     float x[GPU_ROWS], old[GPU_ROWS];
@@ -398,13 +438,16 @@ __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel,
         if (t < p->T) p->state.log_raw[(size_t)t * channels + channel] = x[t];
 }
 
-/* Brings window and log up to date, shared by all threads of the calling grid. It belongs to the kernel after conv_delta,
-   behind its pdl_wait: in conv_delta other blocks still read the old ones. */
+/* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
+
+   It must run behind the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
+   until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
 __device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, decay_count = p->T * s->value_heads;
-    for (int item = block * GPU_THREADS + threadIdx.x; item < channels + k_count + decay_count; item += blocks * GPU_THREADS) {
+    for (int item = block * GPU_THREADS + threadIdx.x; item < channels + k_count + decay_count;
+         item += blocks * GPU_THREADS) {
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);
         else if (i < k_count) p->state.log_k[i] = p->k[i];
@@ -412,15 +455,17 @@ __device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int
     }
 }
 
-/* Prologue of out_proj: what conv_delta has left of the gated norm, the division by the root mean square of a head. */
+/* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
+   projection.cu for what a prologue is. */
 struct gpu_gated_rows {
     enum { normed = 0, router = 0, blocks = 1 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
-    const float *o, *squares;    /* [T][cols], [T][heads][room] */
+    const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of gpu_delta */
     int cols, heads, room;
-    uint32_t per_head;           /* 2^32 / a head's columns, rounded up: col * per_head >> 32 is its head */
-    float scale, eps;            /* 1 / a head's columns */
-    /* The heads of four columns and of the next four: where their sums of squares are, and the first four of those. */
+    uint32_t per_head;           /* ceil(2^32 / columns of a head): column col is of head col * per_head >> 32 */
+    float scale, eps;            /* 1 / columns of a head */
+    /* A lane's eight columns are two fours, possibly of two heads. Of each: the address of its head's sums of squares, and
+       the first four of them. */
     template <int ROWS> struct more { const float *of_head[2]; float sums[ROWS][2][4]; };
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
 #pragma unroll
@@ -433,7 +478,8 @@ struct gpu_gated_rows {
             for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * room, t < T);
         }
     }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *, bool quick) const {
+    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,
+                                                              bool quick) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -454,7 +500,8 @@ struct gpu_gated_rows {
     }
 };
 
-/* The projections of a DeltaNet layer as the GPU takes them; see the plain ones above. */
+/* norm_in_proj: RMSNorm, then the four input projections in one launch. Prefetches the state that conv_delta will read (S
+   up to and including log_u, one span of memory) into L2. */
 static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
                              const deltanet_state *state, float *qkv, float *z, float *b, float *a) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
@@ -466,6 +513,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltan
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 
+/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. Tags x for norm_router. */
 static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, float *x) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p;

@@ -1,14 +1,18 @@
-/* layers/embed.cu: stage embed on a GPU, and the final row that the MTP layer takes in later. */
+/* layers/embed.cu: the first stage of a step on a GPU: gathers the rows of the embedding table, and saves the hidden row
+   that the MTP layer needs from the step before. Reads step_parameters; knows nothing of the layers that follow. */
 
 typedef struct gpu_embedding {
     gpu_matrix embed_tokens;
     const step_parameters *step;
     float *x;                    /* [T][cols] */
-    const float *hidden;         /* [GPU_ROWS][cols] final rows of the block before */
-    float *last_hidden;          /* [cols] that of the last row kept; NULL: not wanted */
+    const float *hidden;         /* [GPU_ROWS][cols] final hidden rows of the previous step */
+    float *last_hidden;          /* [cols] the last accepted one of them; NULL: not wanted */
 } gpu_embedding;
 
-/* Grid: (columns, T + 1): a row of blocks for each token, and one for last_hidden. */
+/* x[t] = embed_tokens[ids[t]]; last_hidden = hidden[accepted rows - 1]. Grid: (ceil(columns / 256), T + 1): one row of
+   blocks per token row, the last one for last_hidden. One element per thread.
+
+   last_hidden is saved here because the end of the step overwrites hidden. */
 static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     int col = blockIdx.x * GPU_THREADS + threadIdx.x, t = blockIdx.y, cols = p.embed_tokens.cols;
     pdl_launch_dependents();

@@ -1,8 +1,17 @@
-/* layers/moe.cu: a mixture of experts on a GPU: what its kernels are given, and norm_router. */
+/* layers/moe.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = GPU_ROWS * GPU_TOP };  /* most: of a row, to choose from, of a block */
+   Three kernels: norm_router (here), experts_up (moe_routing.cu, moe_up.cu) and experts_down (moe_down.cu for any shape,
+   moe_down_fixed.cu for the usual one); moe_launch.cu launches the last two. They know no session and no other kind of
+   layer, except that experts_down runs gpu_delta_log. The definition is layers/moe.c.
 
-/* The distinct routed experts of a block of rows, ascending, and for each a bit set of the rows that use it. */
+   An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
+   and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
+   all its rows. */
+
+/* Limits: experts per token row, experts of a layer, distinct routed experts of a step. */
+enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = GPU_ROWS * GPU_TOP };
+
+/* The distinct routed experts of a step, ascending; rows[i]: bit set of the token rows that chose expert[i]. */
 typedef struct gpu_routing {
     int32_t count, expert[GPU_CHOSEN], rows[GPU_CHOSEN];
 } gpu_routing;
@@ -10,27 +19,27 @@ typedef struct gpu_routing {
 typedef struct gpu_moe {
     moe_shape shape;
     int T;
-    gpu_matrix gate, up, down;   /* of expert 0 */
-    int64_t stride;              /* bytes from an expert's matrices to the next one's */
-    uint32_t per_tile;           /* 2^32 / gate.panels, rounded up: tile * per_tile >> 32 is the tile's expert */
+    gpu_matrix gate, up, down;   /* of routed expert 0 */
+    int64_t stride;              /* bytes from one routed expert's matrices to the next one's */
+    uint32_t per_tile;           /* ceil(2^32 / gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;
     const float *router;         /* [T][experts] logits */
     const float *shared_gate;    /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
-    int32_t *chosen;             /* this layer's count, for those who ask what was read */
-    float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row]: the shared expert's first */
+    int32_t *chosen;             /* count of this layer's distinct routed experts, for byte counts in measurements */
+    float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
-    prefetch_span prefetch;               /* of the kernel behind experts_down: which experts it needs is not known yet */
-    int warmup;                /* so many blocks do, the first */
-    gpu_tag logits, after;      /* to watch for: router's; to write: x's */
-    uint32_t overlap;            /* simulated share of its experts that a row has in common with row 0, of 2^32; 0: none */
+    prefetch_span prefetch;      /* weights of the kernel after experts_down; experts_up prefetches them into L2 */
+    int warmup;                  /* blocks of experts_up that run a warm-up pass: the first ones */
+    gpu_tag logits, after;       /* experts_up polls the logits for the first; experts_down tags x with the second */
+    uint32_t overlap;            /* simulation: share of experts, of 2^32, whose logits all rows take from row 0; 0: none */
     float *x;                    /* [T][hidden] residual */
-    gpu_delta log;               /* log_blocks > 0: more blocks of experts_down bring its window and log up to date */
+    gpu_delta log;               /* log_blocks > 0 extra blocks of experts_down run gpu_delta_log on this */
     int log_blocks;
 } gpu_moe;
 
-/* Elements of a row of h: whole k_blocks in any format. What is behind an expert's size stays zero. */
+/* Elements of a row of h: whole k blocks in any format. Those past the expert's size stay zero. */
 static size_t gpu_h_row(const moe_shape *s) {
     return (size_t)(moe_width(s) + 63) / 64 * 64;
 }
@@ -39,7 +48,8 @@ static size_t gpu_h_size(const moe_shape *s) {
     return (size_t)(1 + GPU_CHOSEN) * GPU_ROWS * gpu_h_row(s);
 }
 
-/* norm_router: the logits of router and shared_expert_gate, and the shared expert's h, which no choice precedes. */
+/* norm_router: RMSNorm; logits of router and shared_expert_gate; h of the shared expert, which does not depend on the
+   routing. One launch, three segments. Tags the logits, so that experts_up can poll them. */
 static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
                             float *shared_gate, float *h) {
     gpu_projection<gpu_router_rows> p = gpu_norm_projection<gpu_router_rows>(q, x, w->norm, s->hidden, T, s->eps);

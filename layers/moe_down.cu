@@ -1,27 +1,36 @@
-/* layers/moe_down.cu: experts_down on a GPU, for any shape: down projections, weighted sum, residual. */
+/* layers/moe_down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
 
-/* experts_down sums over entries: 0 is the shared expert, 1 + i the list's i-th. A warp has the same k_blocks of each; an
-   entry's k_block is an item. The weights of DEEP items are in flight. Most entries are used by one token row only, so the
-   set of fragments has a slot for each use of an item, by one row, and one slot of zeros for all other rows. It is filled in for a
-   batch of items: as many as there are slots for. */
+   Reads h, gpu_routing and the shared expert's gate, adds to x and tags it. h already holds the routing weights; the shared
+   expert's is multiplied by its gate here. It chooses nothing, and knows the routing only as the list that experts_up
+   publishes. */
+
+/* The work of a block is one tile of output rows for all active experts: 0 is the shared expert, 1 + i the i-th of the
+   routing. A warp has the same k blocks of each of them. An item is one k block of one active expert; a warp keeps the
+   weights of DEEP items in flight.
+
+   Most active experts are used by one token row only, so staging all rows for each would be mostly wasted. Instead a warp's
+   activation fragments have a slot for each assignment of an item, and one slot of zeros that stands for all other rows. A
+   batch is as many items as there are slots for. */
 template <int ROWS> struct gpu_down_sizes {
     enum {
         DEEP = ROWS == 4 ? 8 : ROWS == 2 ? 9 : 6, SLOTS = ROWS == 1 ? 12 : 36,
-        PANELS = ROWS == 1 ? 2 : 1                          /* of output rows, to a block; two leave norm_in_proj room */
+        PANELS = ROWS == 1 ? 2 : 1                          /* row panels per block; two leave norm_in_proj room */
     };
+    static_assert((int)DEEP * ROWS <= (int)SLOTS, "a batch has at least one round of DEEP items, so that the loop advances");
 };
 
+/* The active experts and their assignments, in shared memory. */
 typedef struct gpu_assignments {
-    int32_t count;               /* of entries */
-    uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to the entry's, in 16 bytes */
-    int32_t rows[1 + GPU_CHOSEN];    /* bit set of those that use it */
-    int32_t first[2 + GPU_CHOSEN];   /* its first use */
-    uint16_t use[(1 + GPU_TOP) * GPU_ROWS];  /* entry * GPU_ROWS + row, ascending */
-    int16_t number[(1 + GPU_CHOSEN) * GPU_ROWS];  /* of an entry's use by a row; -1: none */
-    float gate[GPU_ROWS];        /* sigmoid of shared_gate */
+    int32_t count;               /* active experts */
+    uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to those of the active expert, in 16 bytes */
+    int32_t rows[1 + GPU_CHOSEN];    /* bit set of the token rows that use it */
+    int32_t first[2 + GPU_CHOSEN];   /* its first assignment; first[count]: their number */
+    uint16_t use[(1 + GPU_TOP) * GPU_ROWS];  /* of an assignment: active expert * GPU_ROWS + row, ascending */
+    int16_t number[(1 + GPU_CHOSEN) * GPU_ROWS];  /* assignment of an active expert to a row; -1: none */
+    float gate[GPU_ROWS];        /* sigmoid of the shared expert's gate, by row */
 } gpu_assignments;
 
-/* Lists the assignments: each thread those of an entry. */
+/* Fills first, use and number from count and rows: one thread per active expert. Only for several rows. */
 __device__ __forceinline__ void gpu_list_assignments(gpu_assignments *assignments) {
     int entry = threadIdx.x, at = 0;
     if (entry > assignments->count) return;
@@ -34,35 +43,37 @@ __device__ __forceinline__ void gpu_list_assignments(gpu_assignments *assignment
     }
 }
 
-/* The items of a warp, and their assignments by ROWS rows, in the order of the items. */
+/* Arithmetic on the items of a warp and their assignments. Both are numbered: items by active expert, then k block;
+   assignments by item, then row. With one row they coincide. */
 template <int ROWS> struct gpu_down_items {
     const gpu_assignments *assignments;
-    int first, mine;             /* k_blocks: of each entry `mine`, from k_block `first` on */
-    uint32_t per_mine;           /* 2^32 / mine, rounded up */
+    int first, mine;             /* k blocks: `mine` of each active expert, from k block `first` on */
+    uint32_t per_mine;           /* ceil(2^32 / mine) */
     __device__ __forceinline__ int divide(int n) const { return mine == 1 ? n : (int)__umulhi((uint32_t)n, per_mine); }
     __device__ __forceinline__ int entry(int item) const { return divide(item); }
     __device__ __forceinline__ int k_block(int item) const { return item - entry(item) * mine; }
-    /* Uses of the items before this one. */
+    /* Assignments of the items before this one. */
     __device__ __forceinline__ int uses_before(int item) const {
         int i = entry(item), n = assignments->first[i];
         return ROWS == 1 ? item : n * mine + (mine == 1 ? 0 : (item - i * mine) * (assignments->first[i + 1] - n));
     }
-    /* The use of an item by a row; -1: it is not used by that. */
+    /* The number of an item's assignment to a row; -1: none. */
     __device__ __forceinline__ int use_of(int item, int row) const {
         if (ROWS == 1) return item;
         int i = entry(item), number = assignments->number[i * GPU_ROWS + row];
         return mine == 1 || number < 0 ? number : uses_before(item) + number - assignments->first[i];
     }
-    /* The entry, k_block and row of a use; *use: entry * GPU_ROWS + row. */
+    /* The inverse: returns the k block of an assignment; *use: its active expert * GPU_ROWS + row. */
     __device__ __forceinline__ int find(int number, int *use) const {
         int at = divide(number);
         *use = ROWS == 1 ? at * GPU_ROWS : assignments->use[at];
         if (mine == 1 || ROWS == 1) return number - at * mine;
-        int i = *use / GPU_ROWS, begin = assignments->first[i], of = assignments->first[i + 1] - begin, rest = number - begin * mine;
+        int i = *use / GPU_ROWS, begin = assignments->first[i], of = assignments->first[i + 1] - begin,
+            rest = number - begin * mine;
         *use = assignments->use[begin + rest % of];
         return rest / of;
     }
-    /* Items from `base` on whose assignments fit into `slots`: whole rounds of `deep`, up to `end`. */
+    /* How many items from `base` on have assignments that fit into `slots`: whole rounds of `deep`, or up to `end`. */
     __device__ __forceinline__ int batch(int base, int end, int deep, int slots) const {
         int count = 0, before = uses_before(base);
         while (base + count < end) {
@@ -74,10 +85,11 @@ template <int ROWS> struct gpu_down_items {
     }
 };
 
-/* A warp's activation fragments for `count` items from `base` on: h, weighted already, in its slots. */
+/* Stages the activation fragments of `count` items from `base` on: a lane loads eight columns of h at a time, AT_ONCE times
+   before it uses the first. No barrier beyond the warp: each warp stages what it multiplies itself. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_stage_down(const gpu_moe &p, const gpu_down_items<ROWS> &items, int base, int count,
-                                              const activation_fragments &to) {
+                                               const activation_fragments &to) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, AT_ONCE = 3 };
     const int lane = threadIdx.x % 32, before = items.uses_before(base);
     const int parts = (items.uses_before(base + count) - before) * LANES;
@@ -106,24 +118,29 @@ __device__ __forceinline__ void gpu_stage_down(const gpu_moe &p, const gpu_down_
     __syncwarp();
 }
 
-/* Bytes of a warp's activation fragments in any format: FP8's are most. */
+/* Bytes of a warp's slots in any format: FP8's are the largest. */
 template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
     return ((gpu_down_sizes<ROWS>::SLOTS + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16;
 }
 
-/* sum += entries low .. high - 1 of a tile, all of one format. Which warp adds what, and in which order, does not depend
-   on who else is in the list; who does not use an entry adds an exact zero. */
+/* sum += active experts low .. high - 1 of a tile, all of one format. Contains the pdl_wait.
+
+   Same bits for a row whatever the others chose: the warp and the order in which a row's products are added depend on the k
+   block and the expert only. Rows that do not use an active expert multiply the slot of zeros and add an exact zero.
+
+   Before the wait: the weights and scales of the first DEEP items, which depend on the routing but not on h. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assignments *assignments, int tile, int low, int high,
-                                                 void *memory, float *sum) {
+__device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assignments *assignments, int tile, int low,
+                                                int high, void *memory, float *sum) {
     enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP, PANELS = gpu_down_sizes<ROWS>::PANELS };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int piece = lane / ROWS % DEEP;                   /* of those in flight, the item whose factor this lane knows */
+    const int piece = lane / ROWS % DEEP;                   /* of the items in flight, whose scale it holds */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
     const gpu_place routed = gpu_place_of(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
     const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
-    const activation_fragments act = activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
+    const activation_fragments act =
+        activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {assignments};
     items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.mine);
     items.per_mine = items.mine ? 0xffffffffu / (uint32_t)items.mine + 1 : 0;
@@ -137,7 +154,7 @@ __device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assi
         at += assignments->shift[i] + (items.first + items.k_block(item)) * (PANEL_BYTES / 16);
         for (int o = 0; o < PANELS; o++) raw[j][o] = __ldcs(at + o * panel);
     };
-    auto load_scale = [&](int item) {                       /* the panels share it */
+    auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
@@ -179,9 +196,10 @@ __device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assi
     }
 }
 
-/* All entries, those of one format together. */
+/* All active experts. The shared one runs by itself if its format or size is not that of the routed ones. */
 template <int ROWS>
-__device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignments *assignments, int tile, void *memory, float *sum) {
+__device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignments *assignments, int tile, void *memory,
+                                             float *sum) {
     const bool alike = p.down.type == p.shared_down.type && p.down.k_blocks == p.shared_down.k_blocks;
 #pragma unroll 1
     for (int low = 0, high; low < assignments->count; low = high) {
@@ -195,9 +213,13 @@ __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignm
     }
 }
 
-/* experts_down: x += the experts' down projections of h, and that of the shared expert times its gate. A block has one or
-   two panels of output rows, alone. What it reads before its wait, the routing, the residual and the shared expert's gate,
-   was complete before experts_up triggered. */
+/* experts_down for any shape and format; ROWS = 1, 2, or 4 for T = 3 and 4. Grid: one block per PANELS row panels of the
+   output, then log_blocks blocks that run gpu_delta_log. One thread per output element adds the warps' partials in their
+   order: no atomics.
+
+   What it reads before its wait, namely the routing, the residual x and the shared expert's gate, was complete before any
+   block of experts_up triggered, and experts_up triggers only then (gpu_publish). It reads h and stores x after the
+   wait. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
@@ -223,7 +245,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
         assignments.shift[0] = 0;
         assignments.rows[0] = (1 << p.T) - 1;
     }
-    if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T) assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
+    if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T)
+        assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
     if (x) old = __ldcg(x);
     __syncthreads();
     if (ROWS > 1) {

@@ -1,15 +1,24 @@
-/* layers/moe_down_fixed.cu: experts_down for the shapes of Qwen3.5-35B-A3B: one row, and two to four. */
+/* layers/moe_down_fixed.cu: experts_down for a fixed shape, that of Qwen3.5-35B-A3B: eight experts of 512 columns per row,
+   the shared expert of the same format. One kernel for one token row, FP8 or BF16; one for two to four, FP8.
 
-/* The same for one row and eight experts of GPU_WIDE columns, all of one format: a quicker way to the same sums in the same
-   order. A warp has 64 columns of every entry. As in gpu_run_one_tile, what a block does once has neither loops nor branches,
-   and not all of its weights are asked for before its wait. */
-enum { GPU_NINE = 9, GPU_WIDE = 512 };                      /* entries; columns */
+   Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
+   shared expert's h, which norm_router writes, is read before the wait as well. */
+
+/* One token row: nine active experts, the shared one first. Grid: one block per 16 output rows (two row panels), then
+   log_blocks. A warp has 64 columns of every active expert: MINE k blocks, one of FP8 or two of BF16. An item is one k
+   block of one active expert.
+
+   Performance: from the wait on there is neither a loop nor a branch up to the first product: before one, the compiler
+   would wait for the weights in flight. Only EARLY items are loaded before the wait: more would take bandwidth from
+   experts_up, which still loads its own. The shared expert's come first, as they do not depend on the routing. */
+enum { GPU_NINE = 9, GPU_WIDE = 512 };                      /* active experts; columns */
 
 template <class F> struct gpu_row_sizes {
     enum {
-        COLS = 4 * F::per_load, LANES = COLS / 8, MINE = GPU_WIDE / GPU_WARPS / COLS,     /* a warp's k_blocks of an entry */
-        ITEMS = GPU_NINE * MINE, EIGHTS = MINE * LANES,     /* and of all; eights of its columns */
-        ROUND = MINE > 1 ? 6 : 9, EARLY = 5,                /* items in flight, and before the wait */
+        COLS = 4 * F::per_load, LANES = COLS / 8,
+        MINE = GPU_WIDE / GPU_WARPS / COLS,                 /* k blocks of a warp per active expert */
+        ITEMS = GPU_NINE * MINE, EIGHTS = MINE * LANES,     /* items of a warp; eights of columns per active expert */
+        ROUND = MINE > 1 ? 6 : 9, EARLY = 5,                /* items in flight; items loaded before the wait */
         BYTES = (ITEMS * (gpu_step_pairs<F>() * 128 + (int)sizeof(float)) + 15) / 16 * 16     /* of a warp's fragments */
     };
 };
@@ -20,11 +29,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     enum { pairs = gpu_step_pairs<F>(), MINE = sizes::MINE, ROUND = sizes::ROUND, ROUNDS = sizes::ITEMS / ROUND };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
-    __shared__ const char *data[GPU_NINE];                  /* the tile's of each entry, and the scales of its rows */
+    __shared__ const char *data[GPU_NINE];                  /* of each active expert: the tile's weights and scales */
     __shared__ const float *scales[GPU_NINE];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;            /* from the first to the second */
+    /* bytes from the tile's first row panel to its second */
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
     const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
     float shared[8], now[8], later[8], scale = 1, sum[4] = {0, 0, 0, 0};
@@ -35,7 +45,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         gpu_delta_log(&p.log, log_block, p.log_blocks);
         return;
     }
-    auto get = [&](float *to, int part) {                   /* eight columns: number `part` of all entries */
+    auto get = [&](float *to, int part) {                   /* eight columns of h, of expert part / EIGHTS */
         const float *h = p.h + part / sizes::EIGHTS * GPU_ROWS * p.h_row + (warp * sizes::EIGHTS + part % sizes::EIGHTS) * 8;
         *(float4 *)to = __ldcg((const float4 *)h);
         *(float4 *)(to + 4) = __ldcg((const float4 *)(h + 4));
@@ -53,14 +63,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         int item = round * ROUND + j;
         load_k_block(j, data[item / MINE], item % MINE);
     };
-    auto load_scale = [&](int round) {                      /* lane j: of item j of a round; the panels share it */
+    auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
         int item = round * ROUND + lane;
         if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < GPU_NINE ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
-    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * PANEL_BYTES);          /* bytes of an entry before the tile */
+    /* bytes of a matrix before this tile */
+    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * PANEL_BYTES);
 #pragma unroll
-    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, j);          /* before the routing is there */
+    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, j);         /* needs no routing */
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     get(shared, lane % sizes::EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
@@ -103,25 +114,29 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.after);
 }
 
-/* The same for two, three or four rows, in FP8. A warp has one k_block of every entry, and a slot of its fragments for each
-   of a row's nine assignments of one; slot NONE is all zeros. DEEP entries are in flight. */
+/* Two to four token rows (exactly ROWS), FP8. Grid as above. A warp has one k block (64 columns) of every active expert, of
+   which there are up to 1 + 8 ROWS, and keeps DEEP of them in flight. Each row has nine assignments; each assignment has a
+   slot in the warp's activation fragments, all staged at once. Slot NONE is all zeros, for the rows that do not use an
+   active expert. */
 template <int ROWS> struct gpu_rows_sizes {
     enum { ENTRIES = 1 + (GPU_NINE - 1) * ROWS, USES = GPU_NINE * ROWS, NONE = USES, DEEP = 6, AT_ONCE = ROWS == 3 ? 4 : 5 };
     enum { BYTES = ((USES + 1) * (256 + (int)sizeof(float)) + 15) / 16 * 16 };            /* of a warp's fragments */
 };
 
-/* What a block knows of the entries: their weights' part of its tile, and which slot is whose. */
+/* The active experts of a block, in shared memory, and their slots. */
 template <int ROWS> struct gpu_active_experts {
     int32_t count;
     const char *data[gpu_rows_sizes<ROWS>::ENTRIES];
     const float *scales[gpu_rows_sizes<ROWS>::ENTRIES];
-    uint8_t slot[gpu_rows_sizes<ROWS>::ENTRIES + gpu_rows_sizes<ROWS>::DEEP][GPU_ROWS];     /* of an entry's use by a row */
-    uint8_t use[gpu_rows_sizes<ROWS>::USES];                /* of a slot: entry * GPU_ROWS + row */
+    uint8_t slot[gpu_rows_sizes<ROWS>::ENTRIES + gpu_rows_sizes<ROWS>::DEEP][GPU_ROWS];     /* of active expert and row */
+    uint8_t use[gpu_rows_sizes<ROWS>::USES];                /* of a slot: active expert * GPU_ROWS + row */
     float gate[GPU_ROWS];
 };
 
-/* Lists the entries: a thread of warp 0 each of the routed, the next thread the shared one, which has the first slots. */
-template <int ROWS> __device__ __forceinline__ void gpu_list_active_experts(const gpu_moe &p, int tile, gpu_active_experts<ROWS> *to) {
+/* Fills gpu_active_experts, before the wait: threads 0 .. 31 (warp 0) one routed expert each, thread 32 the shared one,
+   which has the first slots. A routed expert's first slot is a prefix sum of row counts over the warp. */
+template <int ROWS>
+__device__ __forceinline__ void gpu_list_active_experts(const gpu_moe &p, int tile, gpu_active_experts<ROWS> *to) {
     typedef gpu_rows_sizes<ROWS> sizes;
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
     if (i > 32) {
@@ -157,6 +172,11 @@ template <int ROWS> __device__ __forceinline__ void gpu_list_active_experts(cons
     }
 }
 
+/* Threads 16 t .. 16 t + 15 store the tile's rows of token row t. Weights of the first DEEP active experts are loaded
+   before the wait.
+
+   Of an mma's B operand, lane / 4 is the column: 0 .. 3 are the high terms of rows 0 .. 3, 4 .. 7 the low ones. So lane
+   reads row lane % 16 / 4, modulo ROWS, as columns past the last row repeat another's and their sums are not stored. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ gpu_moe p) {
     typedef gpu_rows_sizes<ROWS> sizes;
@@ -168,7 +188,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const int log_block = tile - ((int)gridDim.x - p.log_blocks);
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;            /* from the first to the second */
+    /* bytes from the tile's first row panel to its second */
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;
     const int mine = warp * PANEL_BYTES + lane * 16, eights = GPU_NINE * ROWS * LANES;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::USES + 1);
     const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
@@ -187,7 +208,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         raw[j][0] = __ldcs((const uint4 *)at);
         raw[j][1] = __ldcs((const uint4 *)(at + panel));
     };
-    auto load_scale = [&](int entry) {                      /* lane ROWS j + t: of entry j of a round; the panels share it */
+    auto load_scale = [&](int entry) {                      /* lane ROWS j + t: of expert j of the round, for both panels */
         if (piece < DEEP && entry < entries.count) scale = __ldg(entries.scales[entry] + (warp >> p.down.k_block_shift));
     };
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
@@ -236,10 +257,11 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     }
     store_warp_partial<ROWS>(parts, sum);
     __syncthreads();
-    if (stores) store_tagged(&p.x[t * p.shape.hidden + row], old + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), p.after);
+    if (stores)
+        store_tagged(&p.x[t * p.shape.hidden + row], old + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), p.after);
 }
 
-/* The kernel of experts_down that is made for these sizes, and its shared memory; NULL: there is none. */
+/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
 template <int ROWS> static void (*gpu_down_of_rows(size_t *shared))(gpu_moe) {
     *shared = GPU_WARPS * (size_t)gpu_rows_sizes<ROWS>::BYTES;
     return gpu_experts_down_rows<ROWS>;

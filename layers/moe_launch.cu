@@ -1,6 +1,8 @@
-/* layers/moe_launch.cu: the launches of a mixture of experts. */
+/* layers/moe_launch.cu: launches experts_up and experts_down: picks the kernels for the shape, sizes their grids, links
+   their tags and prefetch. Host code; norm_router must have been launched before, as its tag is the one that experts_up
+   polls. */
 
-/* routing, chosen, router, shared_gate, h and x are the caller's to fill in. */
+/* Parameters of a layer's kernels. The caller fills in routing, chosen, router, shared_gate, h and x. */
 static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     gpu_moe p;
     memset(&p, 0, sizeof p);

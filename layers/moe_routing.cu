@@ -1,6 +1,11 @@
-/* layers/moe_routing.cu: the choice of experts from the router's logits, and the list of the distinct ones. */
+/* layers/moe_routing.cu: routing on a GPU: from router logits to the top_k experts of each row, their weights, and the list
+   of the distinct ones. Device functions of experts_up; they read the logits and write gpu_routing. They know nothing of
+   the experts' weights.
 
-/* Sorts eight keys, the greatest first, in six rounds of comparisons that do not wait for each other. */
+   Every block computes the same routing for itself: a hand-off from one block to all others would take longer. */
+
+/* Sorts eight keys, greatest first: an optimal network of 19 comparators in six rounds, those of a round independent of
+   each other. */
 __device__ __forceinline__ void gpu_sort8(uint32_t *key) {
     constexpr uint8_t pair[19][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}, {0, 4}, {1, 5}, {2, 6}, {3, 7}, {0, 1}, {2, 3},
                                      {4, 5}, {6, 7}, {2, 4}, {3, 5}, {1, 4}, {3, 6}, {1, 2}, {3, 4}, {5, 6}};
@@ -12,15 +17,22 @@ __device__ __forceinline__ void gpu_sort8(uint32_t *key) {
     }
 }
 
-/* Where row t's logit of an expert is. Simulated overlap: of some every row has row 0's. */
+/* Address of row t's logit of an expert. Simulated overlap: for a share p.overlap of the experts, picked by a hash of their
+   number, all rows read row 0's. */
 template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_moe &p, int t, int expert) {
     const int row = ROWS > 1 && p.overlap && (uint32_t)(expert + 1) * 0x9e3779b1u < p.overlap ? 0 : t;
     return p.router + (size_t)row * p.shape.experts + expert;
 }
 
-/* Row t's logits of experts lane, lane + 32, ..., when they are there; behind the last expert the least. Blocks that come
-   late find them there at once, the others watch for one of them: with several rows not all for the same one, which is in
-   one of eight lines of memory. */
+/* Loads row t's router logits into key: lane l holds experts l, l + 32, ...; slots past the last expert get the smallest
+   key.
+
+   All logits are loaded first: in a block that starts after norm_router has stored them all, nothing else remains to be
+   done. Only if a tag does not match does the warp spin, on a single logit, so that polling does not compete with
+   norm_router for the same L2 lines; with several rows each block polls one of eight cache lines, by blockIdx.
+
+   Deadlock: only experts_up polls, and only its direct predecessor norm_router, all of whose blocks are resident by then.
+   With an empty tag (mask 0) it never spins. */
 template <int LISTS, int ROWS>
 __device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_tag &tag, uint32_t (*key)[8]) {
     const int one = ROWS == 1 ? 0 : min((int)blockIdx.x % 8 * 32, p.shape.experts - 1);
@@ -41,11 +53,15 @@ __device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_t
     } while (other);
 }
 
-/* One warp: the top_k best (TOP, if not 0) of a row's logits; lane r learns the expert that is the r-th. All blocks wait for
-   it, so a round is short. A lane looks after experts lane, lane + 32, ..., in sorted lists of eight; the best is at the
-   head of one. key: the logits, which become keys that are ordered like the floats. The last bits of a key are not the
-   logit's but tell the lane's experts apart: what differs by less than 2^-18 of its value, more than the sums resolve,
-   counts as equal, and the lower index comes first. */
+/* Top-k of one row, by one warp: lane r returns the r-th best expert. top_k is TOP, or p.shape.top_k if TOP is 0. It is on
+   the critical path of every block, so a round is kept short: one __reduce_max_sync, one ballot, one shift of a sorted
+   list.
+
+   Each lane keeps its experts lane, lane + 32, ... in LISTS sorted lists of eight; its best is at the head of one of them.
+   key: logits on entry, mapped to unsigned integers in the order of the floats. The lowest bits of a key are replaced by
+   the number of the expert within the lane, so that no two keys of a lane are equal. Logits that differ by less than 2^-18
+   of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
+   result is below shape.experts whatever key holds, as in a warm-up pass. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
     enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32;
@@ -75,27 +91,28 @@ template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(cons
     return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
 }
 
-/* Softmax over the chosen, one a lane, the best first. */
+/* Softmax over a row's top_k logits: lane r holds the r-th best and returns its weight. */
 __device__ __forceinline__ float gpu_weigh(float logit, int top_k) {
     float best = __shfl_sync(~0u, logit, 0), share = (int)threadIdx.x % 32 < top_k ? __expf(logit - best) : 0;
     return share / warp_sum(share);
 }
 
-/* What experts_up knows of the routing: the weights, too. */
+/* The routing as a block of experts_up holds it in shared memory. */
 struct gpu_choice {
     gpu_routing list;
-    float weight[GPU_CHOSEN][GPU_ROWS];
-    uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the experts */
+    float weight[GPU_CHOSEN][GPU_ROWS];                     /* of an assignment, by place in the list and token row */
+    uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the distinct experts */
 };
 
-/* Empties a choice, before gpu_route. */
+/* Clears what gpu_route sets bits in. Ends with a barrier. */
 __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
     if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
-/* The same, of row t's logits, which are there. */
+/* Top-k of row t where norm_router is already complete (after pdl_wait, or in a warm-up pass, where the values do not
+   matter). */
 template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const gpu_moe &p, int t) {
     const gpu_tag none = {0, 0};
     uint32_t key[LISTS][8];
@@ -103,8 +120,11 @@ template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(cons
     return gpu_choose<LISTS>(p, key);
 }
 
-/* All blocks find the same routing for themselves: that is quicker than to be told. Warp t chooses for row t. Leaves the
-   weights for later; a lane learns which expert it has chosen, and where that is in the list. */
+/* Computes the routing of all rows; warp t chooses for row t. A lane r < top_k learns the expert it has chosen and its
+   place in the list; gpu_up_tiles::prepare computes the weights later, off the critical path.
+
+   Place in the list = number of distinct experts with a lower index: a prefix sum of population counts over the bit set.
+   The integer atomics on shared memory set bits; their order does not matter. */
 template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     if (t < p.T) {
@@ -112,7 +132,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
         if (lane < p.shape.top_k) atomicOr(&to->mask[expert / 32], 1u << expert % 32);
     }
     __syncthreads();
-    if (t < p.T) {                                          /* place in the list: experts in use that come before */
+    if (t < p.T) {                                          /* place in the list: distinct experts before this one */
         uint32_t word = lane < words ? to->mask[lane] : 0;
         int all = __popc(word);
 #pragma unroll
@@ -133,7 +153,12 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
     __syncthreads();
 }
 
-/* The last block, which has the fewest tiles, writes the routing down; then experts_down may begin. One warp. */
+/* Publishes the routing for experts_down, then lets it launch. Called by one warp of every block, after its pdl_wait.
+
+   The last block writes the routing, as it has the fewest tiles. Memory order: it writes, __threadfence, then triggers;
+   experts_down can start only when every block has triggered, and reads the routing from L2. Since each block triggers
+   behind its pdl_wait, experts_down may also read, before its own wait, all that norm_router and the kernels before it
+   wrote. */
 __device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
     if (blockIdx.x == gridDim.x - 1) {
         for (int i = threadIdx.x % 32; i < choice.list.count; i += 32) {

@@ -1,18 +1,28 @@
-/* layers/moe_up.cu: experts_up on a GPU: gate and up projections of the distinct experts, SwiGLU. */
+/* layers/moe_up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
+   routed expert.
 
-/* SiLU(gate) * up of a row of a tile's panels. */
+   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_quick for the usual one. Both read x and the logits,
+   and write h, gpu_routing and the count of experts. They know nothing of down projections; the shared expert's h is
+   norm_router's.
+
+   A tile is eight rows (one row panel) of an expert's gate_proj and the same eight of its up_proj, so that the block that
+   has both products forms h. Grid: as many blocks as the SMs hold at once, at most one per tile; block b has the tiles
+   b, b + gridDim.x, ... of the list of distinct experts. Every block normalises x for itself; the RMS is divided out of the
+   finished sums. h is multiplied by the routing weight here, so that experts_down only adds. */
+
+/* SiLU(gate) * up for one row of a tile: the warps' partials of both panels, times the RMS factor. */
 __device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_WARPS], int row, int t, float rms) {
     float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
     return gate * gpu_sigmoid(gate) * up;
 }
 
-/* Tiles of experts_up: a panel of an expert's gate rows and the same of its up rows. */
+/* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
 template <int ROWS> struct gpu_up_tiles {
-    enum { normed = 1, routed = 1 };
+    enum { normed = 1 };
     const gpu_moe &p;
     gpu_choice *choice;
-    float square[ROWS];          /* this lane's part of the rows' squares */
-    int chosen, listed;          /* the expert this lane has chosen, and its place in the list */
+    float square[ROWS];          /* this lane's part of sum x^2 of each row */
+    int chosen, listed;          /* from gpu_route: the expert this lane has chosen, and its place in the list */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
     __device__ __forceinline__ float eps() const { return p.shape.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + gridDim.x; }
@@ -33,7 +43,7 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ void prepare(int, int, const activation_fragments &, float *to, int) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
-        const int t = threadIdx.x / 32;                     /* the weights: not needed before the first sum is */
+        const int t = threadIdx.x / 32;                     /* routing weights: first needed by store */
         if (t >= p.T) return;
         float weight = gpu_weigh(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
@@ -48,15 +58,23 @@ template <int ROWS> struct gpu_up_tiles {
     }
 };
 
-/* The activation fragments of experts_up: each warp what it will read itself. */
+/* Stages x (1 + norm), not yet divided by the RMS, as activation fragments in shared memory: each warp the k blocks that it
+   will multiply itself. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_stage_up(const gpu_moe &p, void *memory, float *square) {
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     int count, first = gpu_share(p.gate.k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
-    gpu_stage_activations<F, ROWS, 1>(in, p.T, first, count, activation_fragments_at<F, ROWS>(memory, p.gate.k_blocks), square);
+    gpu_stage_activations<F, ROWS, 1>(in, p.T, first, count, activation_fragments_at<F, ROWS>(memory, p.gate.k_blocks),
+                                      square);
 }
 
-/* experts_up: routing, then h = SiLU(gate u) * (up u) for the rows that use an expert. */
+/* experts_up for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4.
+
+   Blocks below p.warmup run a warm-up pass before pdl_wait: the same code on whatever is in memory, up to the first tile,
+   without loading weights or storing h. It brings code and parameters into the caches while norm_router still runs. The
+   real pass overwrites all that the warm-up pass left in shared memory; a barrier in gpu_run_tiles separates the two.
+
+   The kernel waits for norm_router as a whole, so it needs no tags. It loads weights only when the routing is known. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
@@ -81,27 +99,58 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
         ahead.nothing(p.gate);
         if (real) ahead.begin(tiles, tile, p.gate);
         switch (p.gate.type) {
-            case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
-            case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
-            case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real); break;
-            default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
+            case DTYPE_FP8:
+                gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
+                break;
+            case DTYPE_BF16:
+                gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
+                break;
+            case DTYPE_F16:
+                gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
+                break;
+            default:
+                gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
         }
     }
 }
 
-/* The same for eight experts a row, of at most 256, and 2,048 columns of FP8, in straight lines like the quick projections.
-   Every warp knows the routing in its registers: lane 8 t + r has the r-th best expert of row t. A rehearsal goes as far as
-   that. No weights are on their way before, so the logits are watched for. Who has them knows that x is complete; the warps
-   that do not choose are told by those that do, at a barrier, as all that watch slow down what they watch for. */
-enum { GPU_EIGHT = 8, GPU_UP_K_BLOCKS = 4 };                  /* experts of a row; a warp's k_blocks of 2,048 columns */
+/* experts_up for a fixed shape: FP8, 2,048 columns, eight experts per row out of at most 256, exactly ROWS token rows.
 
+   Layout: a warp has four k blocks (256 columns) of every tile. Every warp holds the whole routing in registers: lane
+   8 t + r has the r-th best expert of row t (gpu_picked).
+
+   Order: warp t < ROWS polls row t's logits. Then all warps load x, and warp t chooses while x is on its way. When the
+   routing is known each warp loads its part of the first tile and stages x; warp 0 publishes the routing; the loop over the
+   tiles follows.
+
+   Correctness: norm_router stores its logits only after it has seen all of x, so a warp that has seen all logits of a row
+   knows that x is complete. The warps that do not poll learn it from those that do, at a named barrier. Warp 0 calls
+   pdl_wait before it publishes and triggers, because experts_down reads before its own wait what norm_router wrote (the
+   shared expert's h and gate). As every kernel must, all warps that store call pdl_wait before they do. With no tag to
+   poll for (logits.mask 0) all warps call pdl_wait first.
+
+   Memory order: logits and x are read by relaxed or L2 loads behind the poll. There is no acquire; that x is seen after the
+   logits rests on the control dependency and on both being read from L2.
+
+   Deadlock: the kernel polls only its direct predecessor norm_router, all of whose blocks are resident when it starts, and
+   which waits for nothing that this kernel does.
+
+   Performance: the latency from the last logit to the first weight is on the critical path of the step. So the kernel polls
+   instead of waiting for all of norm_router, and straight-line code replaces the loops of gpu_run_tiles. Before a loop the
+   compiler waits for all loads in flight; the poll loop runs before any weight is loaded. If all warps of all blocks
+   polled, the few cache lines of logits would become hot and slow norm_router down. A warm-up pass covers polling, loading
+   x and choosing. */
+enum { GPU_EIGHT = 8, GPU_UP_K_BLOCKS = 4 };                  /* experts per row; k blocks per warp */
+
+/* The routing as a lane of any warp holds it; r = lane % 8, t = lane / 8. */
 struct gpu_picked {
-    int is, expert, listed;      /* is there a row t; its r-th best expert; the place of that in the list */
-    int count;                   /* of the list */
-    float weight;
+    int is, expert, listed;      /* is there a row t; its r-th best expert; place of that in the list */
+    int count;                   /* distinct experts */
+    float weight;                /* of this assignment */
 };
 
-/* key: in warp t row t's logits; shared: room for the experts of all rows. */
+/* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: room for the experts of all
+   rows. */
 template <int ROWS>
 __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_t (*key)[8], int (*shared)[GPU_EIGHT]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
@@ -112,13 +161,13 @@ __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_
     }
     __syncthreads();
     is.expert = is.is ? shared[t][lane % GPU_EIGHT] : 0;
-    if constexpr (ROWS == 1) {                              /* all are different */
+    if constexpr (ROWS == 1) {                              /* all are distinct: count those with a lower index */
         is.count = GPU_EIGHT;
 #pragma unroll
         for (int i = 0; i < GPU_EIGHT; i++) is.listed += shared[0][i] < is.expert;
     } else {
 #pragma unroll
-        for (int w = 0; w < 256 / 32; w++) {                /* bit set of the experts */
+        for (int w = 0; w < 256 / 32; w++) {                /* bit set of experts 32 w .. 32 w + 31 */
             uint32_t bit = 1u << is.expert % 32, set = __reduce_or_sync(~0u, is.is && is.expert / 32 == w ? bit : 0);
             is.listed += w > is.expert / 32 ? 0 : __popc(w < is.expert / 32 ? set : set & (bit - 1));
             is.count += __popc(set);
@@ -127,12 +176,12 @@ __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_
     return is;
 }
 
-/* The lanes that picked entry i of the list. */
+/* Bit set of the lanes whose expert has place i in the list. */
 __device__ __forceinline__ uint32_t gpu_who_picked(const gpu_picked &picked, int i) {
     return __ballot_sync(~0u, picked.is && picked.listed == i);
 }
 
-/* Softmax over the eight of a row. */
+/* Softmax over the eight logits of each row, its best one first. */
 __device__ __forceinline__ float gpu_weigh_eight(float logit) {
     float share = __expf(logit - __shfl_sync(~0u, logit, threadIdx.x % 32 / GPU_EIGHT * GPU_EIGHT)), sum = share;
 #pragma unroll
@@ -140,7 +189,8 @@ __device__ __forceinline__ float gpu_weigh_eight(float logit) {
     return share / sum;
 }
 
-/* As gpu_publish. */
+/* gpu_publish for a routing in registers: the first lane that has an expert writes it. Called by warp 0; contains its
+   pdl_wait. */
 __device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_picked &picked) {
     const int lane = threadIdx.x % 32;
     pdl_wait();
@@ -211,7 +261,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     x.stage_rows(in, act, square);
     store_warp_squares<ROWS>(&partials, square);
     if (threadIdx.x < 32) gpu_publish_picked(p, picked);
-    picked.weight = gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
+    picked.weight =
+        gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
     const float act_scale = weights.act_scale(act, 0);
 #pragma unroll 1
     for (int n = 0; tile < tiles; n++) {
@@ -242,7 +293,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     }
 }
 
-/* The kernel of experts_up that is made for these sizes, and its shared memory; NULL: there is none. */
+/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
 static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
     const gpu_matrix *w = &p->gate;
     const bool alike = p->up.type == w->type && p->up.cols == w->cols && w->type == DTYPE_FP8;

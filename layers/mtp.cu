@@ -1,20 +1,24 @@
-/* layers/mtp.cu: what goes into the MTP layer on a GPU: final norms, the token after, the rows for later. */
+/* layers/mtp.cu: the input of the MTP layer on a GPU: what its fc is multiplied with. The layer itself is an attention
+   layer and a mixture of experts like any other, and launched by cuda/step.cu; so is fc.
 
-/* What goes into the MTP layer's fc, and the final rows that the next block will ask for. Row t is for the position before
-   the block's row t: its token is the block's, its hidden row that of the row before. */
+   in[t] = [rms(embedding of the token) (1 + norm_embedding), rms(hidden row before it) (1 + norm_hidden)] */
+
+/* Input and output of gpu_mtp_rows and gpu_draft_row. Row t stands for the position before the one of the step's token row
+   t: its token is ids[t], its hidden row that of the row before. */
 typedef struct gpu_mtp_input {
     gpu_matrix embed_tokens;
     const step_parameters *step;
-    const float *x, *norm;       /* [T][cols] residual after the last layer, the final norm; see gpu_draft_row */
-    float *hidden;               /* [T][cols] rms(x)(1 + norm) */
-    const float *last_hidden;    /* [cols] that of the row before the block */
+    const float *x, *norm;       /* [T][cols] residual after the last layer, final norm; drafts: see gpu_draft_row */
+    float *hidden;               /* [T][cols] rms(x)(1 + norm): final hidden rows, for the drafts and the next step */
+    const float *last_hidden;    /* [cols] the final hidden row before this step's first */
     const float *norm_embedding, *norm_hidden;
-    float *in;                   /* [T][2 cols] */
+    float *in;                   /* [T][2 cols] input of fc */
     float eps;
-    int draft;                   /* only gpu_draft_row's: from 0 on */
+    int draft;                   /* number of the draft, from 0 on; gpu_draft_row only */
 } gpu_mtp_input;
 
-/* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory; whole block. */
+/* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory. All threads of a block call it;
+   `shared` holds one float per warp. The barrier at the end lets the caller reuse `shared` and read `to`. */
 __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const float *norm, int cols, float eps,
                                              float *shared) {
     float sum = 0, all = 0;
@@ -28,7 +32,9 @@ __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const
     __syncthreads();
 }
 
-/* Grid: T blocks. */
+/* Verification and plain steps; T blocks: block t computes hidden[t] and in[t]. It recomputes the hidden row before row t
+   from x instead of reading it from the block before, so that blocks need not wait for each other; block 0 reads
+   last_hidden. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];
@@ -49,9 +55,11 @@ static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
-/* What goes into fc for draft number p.draft: the token chosen last and the final row of the token before it (the last one
-   kept of the block that was verified, p.hidden, or else p.last_hidden); then the draft before and what the MTP layer made
-   of it: p.x [cols] and p.norm are that layer's. One block. */
+/* Drafts: in[0] for draft number p.draft; one block.
+
+   Draft 0 takes the token chosen last and the final hidden row before it: the last accepted row of the token block that was
+   verified (p.hidden), or, if none was, p.last_hidden. Later drafts take the draft before them and what the MTP layer made
+   of it: p.x [cols] and p.norm are then those of the MTP layer. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];

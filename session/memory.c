@@ -39,7 +39,7 @@ struct mote_session {
     mote_session_options o;      /* with defaults filled in */
     pool *threads;
     float *memory;               /* KV, state and scratch; on a GPU in its memory */
-    float *host;                 /* on a GPU: what the host works on, pinned, host_floats of them */
+    float *host;                 /* on a GPU: what the host works on, host_floats of pinned memory */
     size_t host_floats;
     memory_parts parts;
     struct gpu_session *gpu;     /* NULL: on the CPU */
@@ -48,11 +48,11 @@ struct mote_session {
     int block_at;                /* those before the block computed last */
     int valid;                   /* rows of tokens and KV that hold what was computed: >= count after a rewind */
     int generated_from;          /* what follows was generated */
-    int pending, accepted;       /* rows of the block in the log, and of them those in the timeline */
+    int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
     dtype kv_type;
     kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's; NULL where there are none */
     deltanet_state *deltanet;    /* [layers] */
-    float *state;                /* all DeltaNet state, one piece */
+    float *state;                /* DeltaNet state of all layers, contiguous */
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
@@ -69,8 +69,8 @@ struct gpu_session {
     cudaGraphExec_t graph[GPU_KINDS][GPU_ROWS + 1];
     cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
     step_parameters *step;
-    sampling_parameters *parameters, sampling_on_device;    /* on the GPU, and what was put there last */
-    sampling_parameters *greedy;                            /* on the GPU: for drafts */
+    sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
+    sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     float *frequencies;                                     /* [rotary_dim / 2] */
     float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
     float *in, *z, *a, *b, *k, *decay, *squares, *k_new, *v_new, *o;
@@ -81,12 +81,12 @@ struct gpu_session {
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     float *h;
     uint64_t *picks;
-    volatile gpu_mailbox *mailbox;                          /* pinned: what the sampler tells the host */
-    uint32_t sequence;                                      /* of the answers asked for */
+    volatile gpu_mailbox *mailbox;                          /* pinned memory: the sampler posts tokens, the host polls */
+    uint32_t sequence;                                      /* number of the last post that was queued */
     uint32_t overlap;                                       /* as in gpu_moe */
     int rows;                                               /* of the last step: the last is the timeline's */
-    int head_done, logits_row, logits_on_host;              /* are the last row's logits computed, in which row, on the host */
-    int all_logits;                                         /* those of every row are there */
+    int head_done, logits_row, logits_on_host;              /* last row's logits: computed? which row? also on the host? */
+    int all_logits;                                         /* logits of every row were computed */
     mote_launch *launches;
     gpu_note *notes;
 };
@@ -147,7 +147,7 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
     return m->has_mtp && o->mtp != MOTE_MTP_OFF;
 }
 
-/* What a session keeps where the host computes, also with a GPU. */
+/* What a session needs in host memory, also on a GPU. */
 static void layout_host(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
     s->logits = layout_alloc(l, (size_t)c->vocab);
     s->tokens = (int32_t *)(void *)layout_alloc(l, (size_t)o->context);
@@ -166,8 +166,8 @@ static dtype kv_type_of(int kv) {
     return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
 }
 
-/* Lays out a session's memory from `base`, on a GPU with the host's part from `here`, or counts it when base is NULL. kv
-   and deltanet have room for all layers. */
+/* Lays out a session's memory from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. s->kv
+   and s->deltanet have room for all layers. */
 static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, float *host,
                                    mote_session *s) {
     const config *c = &m->c;

@@ -1,18 +1,18 @@
-/* session/speculation.c: drafts, verified in one pass: how many, by whom, and what is kept.
+/* session/speculation.c: speculative decoding: how many tokens to draft, who drafts and verifies, which rows are accepted.
 
    A pass that computes four rows costs far less than four passes: it reads most weights once. So the MTP layer, one layer
    where the model has forty, drafts the tokens that may follow, and a pass computes the chosen token and its drafts as one
    block. Then, row by row, the next token is chosen from the model's own logits, as it always is: with the same sampler,
-   and the random number that belongs to the position. If it is the draft that stands there, the next row was computed for
-   the right text and its logits count; the first surprise ends the pass, and begins the next one. So the text is that of
-   plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not depend on the rows
-   beside it, so is the state, bit for bit.
+   and the random number that belongs to the position. If it is the draft of the next row, that row was computed for the
+   right text and is accepted; the first token that differs from its draft ends the pass, and begins the next one. So the
+   text is that of plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not
+   depend on the rows beside it, so is the state, bit for bit.
 
    What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
-   block's own rows: they are in the log, and the next block repeats those that session_keep kept (layers/deltanet.c).
+   block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet.c).
 
-   Three ways through a pass: by the host, which draws the tokens itself; by a GPU alone, where one graph verifies, accepts
-   and drafts again, while the host reads what was accepted; and plain steps, when no drafts pay. */
+   Three ways through a pass: by the host, which samples the tokens itself; by a GPU alone, where one graph verifies,
+   accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */
 
 static int speculates(const mote_session *s) {
     return s->kv[s->m->c.layers].k != NULL;
@@ -20,7 +20,7 @@ static int speculates(const mote_session *s) {
 
 /* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
    Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
-   some hundred passes. Trust in what was seen fades sooner: then two passes are enough to refute it. A change must promise
+   some thousand passes. Trust in what was seen fades sooner: then two passes are enough to refute it. A change must promise
    a twentieth. */
 
 enum { HOPE_DRIFT = 2048, TRUST_FIRST = 4, TRUST_MOST = 32, TRUST_LEAST = 2, TRUST_DRIFT = 256 };  /* passes */
@@ -78,15 +78,15 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
 }
 
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
-    int code = session_enter(session, speculation != NULL, "mote_speculation_of: needs a session and a place for the result",
-                             error);
+    int code = session_enter(session, speculation != NULL,
+                             "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
     *speculation = session->spec.seen;
     if (!speculates(session)) speculation->depth = 0;
     return MOTE_OK;
 }
 
-/* drafts[0..k-1] behind the timeline and `id`. */
+/* drafts[0..k-1] = what may follow the timeline and `id`. */
 static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
 #ifdef __CUDACC__
     if (s->gpu) return gpu_make_drafts(s, id, k, drafts, err);
@@ -96,7 +96,7 @@ static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote
     return MOTE_OK;
 }
 
-/* Seconds of one pass with k drafts behind the timeline, and of these for drafting. Nothing of it is kept. */
+/* Seconds of one pass with k drafts behind the timeline, and of these for drafting. No row of it is accepted. */
 static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
     int32_t ids[BLOCK];
     double start = seconds();
@@ -139,7 +139,8 @@ static int measure_passes(mote_session *s, mote_error *err) {
 /* Before an answer. Costs are measured when they may have changed: a long context is a larger part of a pass. */
 static int speculation_begin(mote_session *s, mote_error *err) {
     speculation *p = &s->spec;
-    int code = MOTE_OK, due = !p->measured_at || s->count > 2 * p->measured_at + 4096 || p->measured_at > 2 * s->count + 4096;
+    int code = MOTE_OK, due = !p->measured_at || s->count > 2 * p->measured_at + 4096 ||
+                              p->measured_at > 2 * s->count + 4096;
     p->next = -1;
     p->drafts = 0;
     if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > BLOCK) code = measure_passes(s, err);
@@ -155,22 +156,24 @@ static int drafts_wanted(const mote_session *s, int count, int left) {
     return k > 0 ? k : 0;
 }
 
-/* Computes ids[0], the chosen token, and the k drafts behind it as one block, and chooses what follows each: *n rows count,
-   those up to the first surprise, which is p->next. They are s->tokens[s->count..], for session_keep. */
-static int verify_drafts(mote_session *s, const mote_sampling *sampling, const int32_t *ids, int k, int *n, mote_error *err) {
+/* Computes ids[0], the chosen token, and the k drafts behind it as one block, and samples what follows each. *n rows may be
+   accepted, up to the first token that differs from its draft: that is p->next. The rows' tokens are s->tokens[s->count..];
+   the caller accepts them by session_keep. */
+static int verify_drafts(mote_session *s, const mote_sampling *sampling, const int32_t *ids, int k, int *n,
+                         mote_error *err) {
     speculation *p = &s->spec;
     int code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
     if (code) return code;
     for (*n = 1;; ++*n) {
         session_keep(s, *n);
-        if (choose(s, sampling, &p->next, NULL)) p->next = -1;          /* the next pass will say why */
+        if (choose(s, sampling, &p->next, NULL)) p->next = -1;          /* the next pass reports why */
         if (*n > k || p->next != ids[*n]) break;
     }
     s->count = s->block_at;
     return MOTE_OK;
 }
 
-/* A pass in which the host chooses the tokens. */
+/* A pass in which the host samples the tokens. */
 static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
     int32_t ids[BLOCK];
     int code = s->spec.next < 0 ? choose(s, sampling, &s->spec.next, err) : MOTE_OK;
@@ -180,7 +183,7 @@ static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, i
 }
 
 #ifdef __CUDACC__
-/* The same without the host: p->drafts of the pass are on the GPU already, and `k` are made for the next one. */
+/* The same by the GPU alone: the p->drafts drafts of this pass are in step_parameters already; k are made for the next. */
 static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
     speculation *p = &s->spec;
     int32_t ids[BLOCK];
@@ -212,8 +215,8 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mo
 }
 #endif
 
-/* One pass of an answer of which `left` tokens are left: *n >= 1 rows that count, see verify_drafts. The caller keeps at
-   least one; if not all, it ends the answer. */
+/* One pass of an answer of which `left` tokens are left: *n >= 1 rows may be accepted, see verify_drafts. The caller
+   accepts at least one; if not all, it ends the answer. */
 static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
 #ifdef __CUDACC__
