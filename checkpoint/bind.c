@@ -405,7 +405,7 @@ static int check_gpu(const binder *b) {
     const char *wrong = NULL;
     if (b->m->gpu < 0) return MOTE_OK;
     if (c->hidden % 4 || c->expert_size % 4 || c->shared_size % 4 || c->heads * c->head_dim % 4 || c->key_dim % 4 ||
-        c->value_heads * c->value_dim % 4)
+        c->value_dim % 4)
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>

@@ -1,7 +1,8 @@
-/* diagnose/measure.cu: times steps on a GPU and describes their launches.
+/* diagnose/measure.cu: times steps on a GPU, by CUDA events, and describes the kernels that ran. It captures graphs with
+   the functions of cuda/step.cu, and overwrites the session's state. Nothing but the diagnose calls of the API uses it.
 
-   What a step costs, on the GPU's own clock, and what really ran. A step cut down to some stages computes nothing of use,
-   but touches the same memory in the same order; so the timeline is empty before and after. */
+   A step cut down to some stages computes nothing of use, but touches the same memory in the same order. So the caller
+   empties the timeline before and after. */
 
 static uint64_t matrix_bytes(const matrix *w) {
     uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
@@ -42,7 +43,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
     const mote_model *m = s->m;
     uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
     for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
-    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* its KV rows alone */
+    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* only its KV rows */
         n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&m->mtp.attention.k_proj) + matrix_bytes(&m->mtp.attention.v_proj);
     return n;
 }
@@ -54,7 +55,7 @@ static uint64_t draft_bytes(const mote_session *s, int length) {
            matrix_bytes(&m->draft_head);
 }
 
-/* The ids of step number i. */
+/* Random token ids for step number i. */
 static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
     for (int t = 0; t < T; t++) {
         uint64_t random = ((uint64_t)i * GPU_ROWS + (uint64_t)t + 1) * 6364136223846793005u + 1442695040888963407u;
@@ -62,7 +63,7 @@ static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
     }
 }
 
-/* Moves the pretended timeline to where step number i begins. */
+/* Sets the timeline's length to where step number i begins, from m->depth on, without computing the tokens before. */
 static void measure_place(mote_session *s, const mote_measurement *m, int i) {
     int room = s->o.context - m->rows - m->depth;
     s->count = m->depth + (room > 0 ? i * m->rows % (room + 1) : 0);
@@ -74,7 +75,7 @@ static int by_seconds(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Puts the session where step number i begins. A cycle goes on where the last one ended, as long as there is room. */
+/* Prepares step number i: timeline and step_parameters. A cycle continues where the last one ended while there is room. */
 static void measure_begin(mote_session *s, const mote_measurement *m, int i, int is_cycle) {
     int32_t ids[GPU_ROWS];
     int span = (s->o.context - m->depth) / m->rows - 1;
@@ -86,7 +87,7 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     s->spec.drafts = m->drafts;
 }
 
-/* Queues m->steps steps between events, after some to warm up, and writes each one's seconds, in ascending order. */
+/* Queues 8 warm-up steps, then m->steps steps between CUDA events; writes the seconds of each, in ascending order. */
 static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, int is_cycle,
                            double *seconds_of) {
     gpu_queue *q = &s->gpu->q;
@@ -97,6 +98,7 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
         measure_begin(s, m, i + 8, is_cycle);
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
         gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
+        s->gpu->sequence += (uint32_t)is_cycle;                 /* a cycle posts to the mailbox */
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
     }
     gpu_check(q, cudaStreamSynchronize(q->stream), "timing");
@@ -111,7 +113,7 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
     qsort(seconds_of, (size_t)m->steps, sizeof *seconds_of, by_seconds);
 }
 
-/* The same for a step of T rows (0: none) and `drafts` as in gpu_capture, which it captures. */
+/* Captures a graph for T rows and `drafts`, as gpu_capture takes them, and times it. */
 static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
     enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
     cudaGraphExec_t graph = gpu_capture(s, T, kind, drafts);
@@ -119,7 +121,7 @@ static void measure_graph(mote_session *s, const mote_measurement *m, int T, int
     if (graph) (void)cudaGraphExecDestroy(graph);
 }
 
-/* Seconds of a step as a caller of mote_step (one row), of forward (several) or of run_pass (a cycle) sees it. */
+/* Seconds of a step on the host's clock, as a caller of mote_step (one row), forward (several) or run_pass (cycle) sees. */
 static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
     int32_t ids[GPU_ROWS];
     double start = 0;
@@ -149,7 +151,7 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
     return (seconds() - start) / m->steps;
 }
 
-/* Random tokens, and drafts accepted at m's rates; or as ever. */
+/* Switches simulation on: random tokens, drafts accepted at m's rates, experts shared at m's overlap. m NULL: off. */
 static void measure_simulate(mote_session *s, const mote_measurement *m) {
     sampling_parameters parameters, greedy;
     memset(&greedy, 0, sizeof greedy);
@@ -200,7 +202,8 @@ static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
     return code;
 }
 
-/* With what is simulated in place. The graphs captured for it are of no other use. */
+/* measure_step for cycles, with simulation on. A captured graph contains the simulated overlap, so the session's graph of
+   this cycle is set aside, and the one captured meanwhile destroyed. */
 static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
     cudaGraphExec_t *graph = &s->gpu->cycle[m->rows][m->drafts], kept = *graph;
     *graph = NULL;
@@ -214,7 +217,7 @@ static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) 
     return code;
 }
 
-/* Reads n * 16 bytes, four loads of a thread in flight. */
+/* Reads n * 16 bytes with four 16-byte loads in flight a thread; the store keeps the compiler from dropping them. */
 static __global__ void gpu_read(const uint4 *from, size_t n, uint32_t *out) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, all = (size_t)gridDim.x * blockDim.x;
     uint32_t mixed = 0;
@@ -226,7 +229,7 @@ static __global__ void gpu_read(const uint4 *from, size_t n, uint32_t *out) {
     if (mixed == 0x9e3779b9u) *out = mixed;
 }
 
-/* The best of a few passes over `bytes` of memory. */
+/* *best = bytes per second of the best of 8 passes over `bytes` of memory. */
 static cudaError_t read_speed(const mote_model *m, const void *from, size_t bytes, uint32_t *out, double *best) {
     cudaEvent_t begin = NULL, end = NULL;
     cudaError_t status = cudaEventCreate(&begin);
@@ -247,7 +250,7 @@ static cudaError_t read_speed(const mote_model *m, const void *from, size_t byte
     return status;
 }
 
-/* The kernel's name as the driver knows it, "gpu_project<gpu_norm_rows, 1>", in to. */
+/* to = the kernel's demangled name as the driver knows it, without parameters: "gpu_project<gpu_norm_rows, 1>". */
 static void kernel_name(const void *kernel, char *to, size_t size) {
     const char *mangled = "?";
     int failed = -1;
