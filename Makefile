@@ -138,9 +138,9 @@ amalgamation: dist/engine.cu
 dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 	tools/amalgamate.sh dist
 
-# make check-kernels: prints what each kernel takes of every GPU that was built for, fails on spills and the like
+# make check-kernels: what each kernel takes of every GPU that was built for; fails on spills and on what is not in the table
 check-kernels: $(BUILD)/engine.o
-	tools/check_kernels.sh $(if $(strip $(NVCC)),$(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
+	tools/check_kernels.sh $(if $(strip $(NVCC)),$(NVCC) $(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
