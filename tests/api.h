@@ -23,4 +23,22 @@ static void expect(int want, int other, int code, const char *file, int line, co
 #define EXPECT_EITHER(a, b, call) (memset(&failure, 0, sizeof failure), expect(a, b, call, __FILE__, __LINE__, #call))
 #define EXPECT(want, call) EXPECT_EITHER(want, want, call)
 
+// A whole session as bytes; free() them.
+static inline char *session_bytes(const mote_session *s, size_t *size) {
+    *size = 0;
+    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
+    char *bytes = (char *)room(*size);
+    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
+    return bytes;
+}
+
+// Is the session what it was when `bytes` were taken?
+static inline int session_is(const mote_session *s, const char *bytes, size_t size) {
+    size_t n;
+    char *now = session_bytes(s, &n);
+    int same = n == size && !memcmp(now, bytes, n);
+    free(now);
+    return same;
+}
+
 #endif

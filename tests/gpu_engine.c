@@ -67,18 +67,8 @@ static int count_of(const mote_session *s) {
     return (int)n;
 }
 
-// A whole session as bytes.
-static char *session_bytes(const mote_session *s, size_t *size) {
-    char *bytes;
-    *size = 0;
-    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
-    bytes = (char *)room(*size);
-    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
-    return bytes;
-}
-
 // Is the session what it was when `bytes` were taken? Otherwise *at is where it first differs.
-static int session_is(const mote_session *s, const char *bytes, size_t size, size_t *at) {
+static int session_is_at(const mote_session *s, const char *bytes, size_t size, size_t *at) {
     size_t n = 0;
     char *now = session_bytes(s, &n);
     for (*at = 0; *at < n && *at < size && now[*at] == bytes[*at];) ++*at;
@@ -398,14 +388,14 @@ static void test_save(const fixture *f) {
         char *bytes = session_bytes(s, &size);
         mote_session *fresh = session_of(f->m, n + 2, MOTE_KV_BF16);
         EXPECT(MOTE_OK, mote_load(fresh, bytes, size, &failure));
-        CHECK(session_is(fresh, bytes, size, &at), "%s: saved again after %d: byte %zu", f->dir, n, at);
+        CHECK(session_is_at(fresh, bytes, size, &at), "%s: saved again after %d: byte %zu", f->dir, n, at);
         EXPECT(MOTE_OK, mote_load(used, bytes, size, &failure));
-        CHECK(session_is(used, bytes, size, &at), "%s: saved again after %d: byte %zu", f->dir, n, at);
+        CHECK(session_is_at(used, bytes, size, &at), "%s: saved again after %d: byte %zu", f->dir, n, at);
         CHECK(n ? same_row(f, mote_logits(used), n - 1) : !mote_logits(used), "%s: loaded after %d", f->dir, n);
         feed_to(fresh, f, n + 1, "loaded");
         feed_to(fresh, f, n + 2, "loaded");
         feed_to(used, f, n + 5, "loaded");
-        CHECK(session_is(s, bytes, size, &at), "%s: saving changed the session", f->dir);
+        CHECK(session_is_at(s, bytes, size, &at), "%s: saving changed the session", f->dir);
         mote_session_close(fresh);
         free(bytes);
     }
@@ -495,7 +485,7 @@ static void test_move(const fixture *f, const mote_model *from, const mote_model
     if (n) EXPECT(MOTE_OK, mote_feed(a, f->tokens + count_of(a), (size_t)(n - count_of(a)), &failure));
     char *bytes = session_bytes(a, &size);
     EXPECT(MOTE_OK, mote_load(b, bytes, size, &failure));
-    CHECK(session_is(b, bytes, size, &at), "%s: %s after %d, KV type %d: byte %zu of %zu", f->dir, what, n, kv, at,
+    CHECK(session_is_at(b, bytes, size, &at), "%s: %s after %d, KV type %d: byte %zu of %zu", f->dir, what, n, kv, at,
           size);
     if (n) {
         EXPECT(MOTE_OK, mote_sample(a, NULL, &id, &failure));
@@ -505,7 +495,7 @@ static void test_move(const fixture *f, const mote_model *from, const mote_model
     EXPECT(MOTE_OK, mote_feed(b, f->tokens + n, 2, &failure));          /* computed there, and back */
     char *back = session_bytes(b, &again);
     EXPECT(MOTE_OK, mote_load(c, back, again, &failure));
-    CHECK(session_is(c, back, again, &at), "%s: %s after %d and back: byte %zu of %zu", f->dir, what, n, at, again);
+    CHECK(session_is_at(c, back, again, &at), "%s: %s after %d and back: byte %zu of %zu", f->dir, what, n, at, again);
     if (kv == MOTE_KV_BF16) {
         feed_near(a, f, n + 9, what);
         feed_near(b, f, n + 9, what);
@@ -734,7 +724,7 @@ static void test_misuse(const fixture *f) {
     bytes[size / 2] ^= 1;
     EXPECT(MOTE_EFORMAT, mote_load(s, bytes, size, &failure));
     bytes[size / 2] ^= 1;
-    CHECK(session_is(s, bytes, size, &at) && id == -7, "%s: refusals changed the session: byte %zu", f->dir, at);
+    CHECK(session_is_at(s, bytes, size, &at) && id == -7, "%s: refusals changed the session: byte %zu", f->dir, at);
     feed_to(s, f, f->T, "after refusals");
     free(bytes);
     mote_session_close(s);

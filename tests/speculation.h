@@ -460,16 +460,6 @@ static void check_next(mote_session *s, const plain *w, int n, int depth, const 
     free(a);
 }
 
-// A whole session as bytes.
-static char *session_bytes(const mote_session *s, size_t *size) {
-    char *bytes;
-    *size = 0;
-    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
-    bytes = (char *)room(*size);
-    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
-    return bytes;
-}
-
 // Saved with one depth, loaded with each. Without MTP rows it is refused by those that need them, and these stay empty.
 static void check_loads(const mote_session *s, const plain *w, int n, int depth) {
     size_t size;

@@ -29,24 +29,6 @@ static mote_session *session_of(const mote_model *m, int context, int chunk, int
     return s;
 }
 
-// A whole session as bytes.
-static char *session_bytes(const mote_session *s, size_t *size) {
-    char *bytes;
-    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
-    bytes = (char *)room(*size);
-    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
-    return bytes;
-}
-
-// Is the session what it was when `bytes` were taken?
-static int session_is(const mote_session *s, const char *bytes, size_t size) {
-    size_t n;
-    char *now = session_bytes(s, &n);
-    int same = n == size && !memcmp(now, bytes, n);
-    free(now);
-    return same;
-}
-
 typedef struct fixture {
     char dir[512];
     mote_model *m;

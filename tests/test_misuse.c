@@ -104,23 +104,6 @@ static mote_session *session_with(const mote_model *m, int context, int kv, cons
     return s;
 }
 
-// A whole session as bytes.
-static char *bytes_of(const mote_session *s, size_t *size) {
-    *size = 0;
-    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
-    char *bytes = (char *)room(*size);
-    EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
-    return bytes;
-}
-
-static int session_is(const mote_session *s, const char *bytes, size_t size) {
-    size_t n;
-    char *now = bytes_of(s, &n);
-    int same = n == size && !memcmp(now, bytes, n);
-    free(now);
-    return same;
-}
-
 // What an answer gave: its text, each piece with its channel, and its tokens.
 typedef struct heard {
     char text[4096];
@@ -364,8 +347,8 @@ static void test_memory(const mote_model *demo) {
         if (!t->dir) {
             t->s = s;
             t->other = other;
-            t->before = bytes_of(s, &t->before_size);
-            t->saved = bytes_of(other, &t->saved_size);
+            t->before = session_bytes(s, &t->before_size);
+            t->saved = session_bytes(other, &t->saved_size);
             EXPECT(MOTE_OK, mote_save_file(other, temp_path(t->run == run_save ? "saved" : "other"), &failure));
         }
         if (t->whole == whole_answer) {
@@ -478,7 +461,7 @@ static void test_callbacks(const mote_model *demo) {
         EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
         g.verify = 1;
         EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
-        bytes[i] = bytes_of(who[i].s, &size[i]);
+        bytes[i] = session_bytes(who[i].s, &size[i]);
         mote_session_close(who[i].s);
     }
     CHECK(who[1].calls > 30 && who[1].logged == who[1].calls, "%d callbacks, %d notices", who[1].calls, who[1].logged);
@@ -504,7 +487,7 @@ static void test_cancelled_turn(const mote_model *demo) {
     mote_session *s = session_with(demo, 256, MOTE_KV_F32, &callbacks);
     for (int turn = 0; turn < 3; turn++) {
         size_t size;
-        char *before = bytes_of(s, &size);
+        char *before = session_bytes(s, &size);
         for (int at = 0; at < 3; at++) {                    // of at least three chunks
             c.polls = 0;
             c.at = at;
@@ -768,7 +751,7 @@ static void test_other_checkpoints(void) {
     size_t size;
     char command[500];
     feed_some(s, 0, 5);
-    char *bytes = bytes_of(s, &size);
+    char *bytes = session_bytes(s, &size);
     copy_fixture();
     mote_model *same = model_of(temp_dir, MOTE_WEIGHTS_ONLY);
     CHECK(same->fingerprint == m->fingerprint, "a copy is the same checkpoint");
