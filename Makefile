@@ -92,7 +92,7 @@ build/data/.unpacked: $(ARCHIVE)
 # make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
-	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DBRIEF' \
+	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
 
 # make threads: sessions on several threads again, with every data race caught. TSan dislikes the address space of newer kernels
@@ -103,7 +103,7 @@ threads:
 # make memory: what computes, again with every use of uninitialised memory caught (needs clang)
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= LIBEDIT= CC=clang \
-	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DBRIEF' \
+	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter %/test_engine %/test_kernels %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files, text and arithmetic again under valgrind, which sees uninitialised memory and leaks in
@@ -112,7 +112,7 @@ VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-ki
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
 	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
-	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1
+	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
 # the program one conversation
@@ -120,7 +120,7 @@ aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
 	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
-	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1
+	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
 FUZZ_SECONDS = 60
