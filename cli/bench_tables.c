@@ -87,7 +87,7 @@ static void print_head(const bench *b, const char *name) {
     char text[32];
     show_format(b->table, "model    %s%s\n", name, o->synthetic ? " (synthetic: random weights)" : "");
     show_format(b->table, "device   %s", b->info->device);
-    if (o->sms) fprintf(b->table, ", blocks for %d multiprocessors", o->sms);
+    if (o->sms) fprintf(b->table, ", blocks for %d SMs", o->sms);
     if (isfinite(b->ceiling)) {
         human(b->ceiling, "B/s", text);
         fprintf(b->table, "; it reads at most %s (the ceiling)", text);
