@@ -177,7 +177,7 @@ __device__ __forceinline__ void gpu_load8(float *v, const float *row, int col, i
     *(float4 *)(v + 4) = col + 4 < cols ? load_relaxed4(row + col + 4) : make_float4(0, 0, 0, 0);
 }
 
-/* The same of a norm weight, a constant: through the L1, where a warm-up pass leaves it. */
+/* The same of a norm weight, a constant: through the L1. */
 __device__ __forceinline__ void gpu_load8_constants(float *v, const float *row, int col, int cols) {
     *(float4 *)v = col < cols ? __ldg((const float4 *)(row + col)) : make_float4(0, 0, 0, 0);
     *(float4 *)(v + 4) = col + 4 < cols ? __ldg((const float4 *)(row + col + 4)) : make_float4(0, 0, 0, 0);

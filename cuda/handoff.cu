@@ -1,5 +1,4 @@
-/* cuda/handoff.cu: how a kernel hands its results to the next one: programmatic dependent launch, tagged hand-off, a
-   named barrier. Knows the launch queue, and of the stages only that experts_up calls launch_dependents late; must not
+/* cuda/handoff.cu: how a kernel hands its results to the next one: programmatic dependent launch, tagged hand-off. Knows the launch queue, and of the stages only that experts_up calls launch_dependents late; must not
    know shapes, weights or layers.
 
    What a kernel may do before its pdl_wait:
@@ -11,12 +10,7 @@
    - load what was complete before its predecessor called launch_dependents, if that does so late: experts_down, behind
      experts_up, loads the routing, x and what norm_router stored;
    - load tagged values and poll them, and, when their tags match, do what that implies (see gpu_tag);
-   - load anything in a warm-up pass, which drops its result, or in a speculative load, which is checked by tags after
-     the wait.
-
-   A warm-up pass runs the code behind the wait once before it, on whatever is in memory. The first execution in a launch
-   is slow, 6 to 17 cycles an instruction, because instructions and parameters are not in the SM's caches yet: a warm-up
-   pass moves these misses off the critical path. */
+   - load x speculatively: after the wait the tags say what has to be loaded again. */
 
 /* griddepcontrol.wait: when it returns, the predecessor is complete and its stores are visible; so are, as completion is
    transitive (cuda/launch.cu), all kernels before it and theirs. */
@@ -143,12 +137,3 @@ __device__ __forceinline__ void spin_until_tagged(const float *at, const gpu_tag
     while (tag_mismatch(&x, 1, tag));
 }
 
-/* Named barrier 1, which some warps of the block only arrive at (bar.arrive) without waiting, while the others wait for
-   them (bar.sync). */
-__device__ __forceinline__ void gpu_arrive() {
-    asm volatile("bar.arrive 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
-}
-
-__device__ __forceinline__ void gpu_await_arrival() {
-    asm volatile("bar.sync 1, %0;" ::"n"((int)GPU_THREADS) : "memory");
-}

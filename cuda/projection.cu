@@ -1,6 +1,5 @@
 /* cuda/projection.cu: a projection: every stage that multiplies token rows by one or more matrices (its segments), as a
-   kernel and as a launch. Knows matrices, tiles and tags; must not know layers, but for the stages whose blocks warm up
-   (gpu_warmup_blocks).
+   kernel and as a launch. Knows matrices, tiles and tags; must not know layers.
 
    What a stage does to the rows first, the prologue (IN: a norm, a gate), is computed again by every block, which is
    cheaper than a kernel of its own. A block works on one segment. */
@@ -14,7 +13,6 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
-    int warmup;                  /* the first so many blocks run a warm-up pass */
     float eps;
     size_t h_row;                /* elements of a row of h */
     prefetch_span prefetch;
@@ -100,24 +98,23 @@ template <class IN> struct gpu_segment_tiles {
         pdl_wait();
     }
     template <class F, int ROWS>
-    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square,
-                                            int real) const {
-        if (real) wait();
+    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square) const {
+        wait();
         gpu_stage_activations<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, act, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
         return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
-                                          float rms, bool real) const {
+                                          float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
             row += tile * TILE_ROWS;
-            if (real && row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.tag);
+            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.tag);
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
-            if (real && row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
+            if (row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
         }
     }
 };
@@ -137,15 +134,15 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     l2_prefetch_share(p.prefetch);
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
-    const int tile = tiles.first(), real = (int)blockIdx.x >= p.warmup;
+    const int tile = tiles.first();
     gpu_ahead<ROWS> ahead;
     ahead.nothing(w);
     ahead.begin(tiles, tile, w);
     switch (w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead, real, 1);
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead);
     }
 }
 
@@ -174,15 +171,6 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
 }
 
 static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
-
-/* How many blocks run a warm-up pass, the first ones: as a rule as many as there are SMs, those that start early. Which
-   stages do is as measured: conv_delta leaves gated_norm_out no time for it, and with several rows most stages take
-   longer with one. Of the fixed-shape projections only norm_router's blocks do, and only for the store. */
-static int gpu_warmup_blocks(const gpu_queue *q, enum gpu_stage stage, int T) {
-    if (!q->dependent) return 0;
-    if (T > 1) return stage == GPU_UP ? q->sms / 2 : stage == GPU_O_PROJ ? q->sms : 0;
-    return stage == GPU_OUT_PROJ ? 0 : stage == GPU_IN_PROJ ? INT_MAX : q->sms;
-}
 
 /* Tiles of a segment. */
 static int gpu_tiles(const gpu_segment *s) {
@@ -261,7 +249,6 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         bytes = activation_fragments_room(p, p->T);
         used = gpu_deal_blocks(q, p, kernel, bytes);
     }
-    p->warmup = gpu_warmup_blocks(q, stage, p->T);
     prefetch_span_divide(&p->prefetch, used);
     gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
 }

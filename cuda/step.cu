@@ -81,7 +81,7 @@ static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l,
     p.norm = l->deltanet.norm;
     p.o = g->o;
     p.squares = g->squares;
-    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, state, g->in, g->z, g->b, g->a);
+    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
     gpu_conv_delta(q, &p);
     gpu_gated_norm_out(q, &l->deltanet, &p, g->x);
     return p;

@@ -53,19 +53,13 @@ template <int ROWS> struct gpu_ahead {
      next(tile), valid(tile)   the block's next tile; does this one exist
      place(tile)               where this lane reads it
      old(tile, row, t)         what is loaded before the sum is known, and handed on to store
-     store(tile, row, t, partials of the tile, old, rms, real)
-     prepare(first, mine, act, square, real)   waits for the predecessor and stages the activations, unless that is done
+     store(tile, row, t, partials of the tile, old, rms)
+     prepare(first, mine, act, square)   waits for the predecessor and stages the activations, unless that is done
    One thread for each of the 16 rows and T token rows calls old and store, threads of other warps from tile to tile; rms
-   is the token row's factor where there is a norm.
-
-   Warm-up pass. Blocks that start early have time before their wait. They run through their first tile once, on whatever
-   is in memory, and drop the result: then the code is in the instruction cache when it is on the critical path. The
-   passes are real .. to, where 0 is the warm-up pass and 1 the real one. A warm-up pass loads no weights: those in
-   flight stay where they are for the real one. (experts_up, which knows its tiles only after the wait, has none in
-   flight then.) */
+   is the token row's factor where there is a norm. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
-                                              warp_partials *partials, gpu_ahead<ROWS> &ahead, int real, int to) {
+                                              warp_partials *partials, gpu_ahead<ROWS> &ahead) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles with n % turns == turn */
@@ -73,43 +67,37 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act) + first * pairs * 8 * ROWS;
     const float *act_scale = act.act_scale + (first + piece) * ROWS + lane % ROWS;
-    float rms = 1;
-#pragma unroll 1
-    for (; real <= to; real++) {
-        float square[ROWS] = {};
-        tiles.template prepare<F, ROWS>(first, mine, act, square, real);
-        for (int n = 0; tiles.valid(tile); n++) {
-            int next = tiles.next(tile);
-            bool more = real && tiles.valid(next), stores = n % turns == turn && t < T;
-            float sum[4] = {0, 0, 0, 0}, old = 0;
-            if (stores) old = tiles.old(tile, row, t);
-            for (int r = 0; r < rounds; r++) {
-                bool last = r == rounds - 1;
-                int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : real ? mine - from : 0;
-                float factor = 0;
-                if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
-                if (last && more) ahead.place = tiles.place(next);
-                if (F::scaled) ahead.load_scale(w, from, left);
+    float rms = 1, square[ROWS] = {};
+    tiles.template prepare<F, ROWS>(first, mine, act, square);
+    for (int n = 0; tiles.valid(tile); n++) {
+        int next = tiles.next(tile);
+        bool more = tiles.valid(next), stores = n % turns == turn && t < T;
+        float sum[4] = {0, 0, 0, 0}, old = 0;
+        if (stores) old = tiles.old(tile, row, t);
+        for (int r = 0; r < rounds; r++) {
+            bool last = r == rounds - 1;
+            int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
+            float factor = 0;
+            if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
+            if (last && more) ahead.place = tiles.place(next);
+            if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
-                for (int j = 0; j < AHEAD; j++) {
-                    uint4 x[pairs];
-                    bool there = r * AHEAD + j < mine;
-                    const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
+            for (int j = 0; j < AHEAD; j++) {
+                uint4 x[pairs];
+                bool there = r * AHEAD + j < mine;
+                const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
-                    for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-                    gpu_multiply<F, ROWS>(sum, ahead.raw[j], x, factor, j * ROWS, 16, there);
-                    ahead.load(j, from, left);
-                }
+                for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
+                gpu_multiply<F, ROWS>(sum, ahead.raw[j], x, factor, j * ROWS, 16, there);
+                ahead.load(j, from, left);
             }
-            store_warp_partial<ROWS>(partials->tile[n % 2], sum);
-            if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
-            __syncthreads();
-            if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-            if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms, real);
-            if (!real) break;
-            tile = next;
         }
-        if (!real) __syncthreads();
+        store_warp_partial<ROWS>(partials->tile[n % 2], sum);
+        if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
+        __syncthreads();
+        if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms);
+        tile = next;
     }
 }
 
@@ -117,8 +105,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
    as gpu_run_tiles, sooner. ROWS is T exactly.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
-   compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. There is
-   no warm-up pass of it either, as that takes such a loop. */
+   compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. */
 template <class F, int MINE, int ROWS> struct gpu_short {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
     enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* k blocks whose factors share a register; registers */
@@ -216,8 +203,7 @@ template <class F, int MINE, int ROWS> struct gpu_short {
    them, costs nothing.
 
    norm_router, whose logits all blocks of experts_up poll for, stores them before its wait. The wait comes last, as the
-   end of a kernel must imply the end of all before it. With one row its blocks also warm up the store: its first
-   execution in a launch takes 0.9 us, later ones 0.2. */
+   end of a kernel must imply the end of all before it. */
 template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
@@ -229,57 +215,41 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     const bool stores = t < ROWS;
     sizes weights;
     typename sizes::template columns<IN> x;
-    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0;
-    auto multiply = [&]() {
-        weights.place = tiles.place(tile);
-        if (LATE && threadIdx.x == 0) {
-            l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
-            l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
-        }
-#pragma unroll
-        for (int j = 0; j < EARLY; j++) weights.load(j);
-        weights.load_scale(w);
-        if constexpr (TILES::normed) {
-            pdl_launch_dependents();
-            if (!tiles.p.awaited.mask) pdl_wait();
-            x.spin(in, tiles.p.awaited);
-        } else {
-            tiles.wait();
-            x.load(in, 0);
-        }
-#pragma unroll
-        for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
-        if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
-        x.stage_rows(in, act, square);
-#pragma unroll
-        for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
-        if (OLD && LATE && stores) old = tiles.old(tile, row, t);
-#pragma unroll
-        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.act_scale(act, k);
-#pragma unroll
-        for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
-        store_warp_partial<ROWS>(partials->tile[0], sum);
-        if (TILES::normed) store_warp_squares<ROWS>(partials, square);
-    };
-    auto store = [&](bool real) {
-        float rms = TILES::normed ? gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps()) : 1;
-        tiles.store(tile, row, t, partials->tile[0], old, rms, real);
-    };
-    if constexpr (TILES::router) {
-#pragma unroll 1
-        for (int real = ROWS > 1 || (int)blockIdx.x >= tiles.p.warmup; real < 2; real++) {
-            if (real) multiply();
-            __syncthreads();
-            if (stores) store(real);
-            if (!real) __syncthreads();
-        }
-        pdl_wait();
-    } else {
-        multiply();
-        __syncthreads();
-        if (TILES::normed) pdl_wait();
-        if (stores) store(true);
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0, rms = 1;
+    weights.place = tiles.place(tile);
+    if (LATE && threadIdx.x == 0) {
+        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
+        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
     }
+#pragma unroll
+    for (int j = 0; j < EARLY; j++) weights.load(j);
+    weights.load_scale(w);
+    if constexpr (TILES::normed) {
+        pdl_launch_dependents();
+        if (!tiles.p.awaited.mask) pdl_wait();
+        x.spin(in, tiles.p.awaited);
+    } else {
+        tiles.wait();
+        x.load(in, 0);
+    }
+#pragma unroll
+    for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
+    if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
+    x.stage_rows(in, act, square);
+#pragma unroll
+    for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
+    if (OLD && LATE && stores) old = tiles.old(tile, row, t);
+#pragma unroll
+    for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.act_scale(act, k);
+#pragma unroll
+    for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
+    store_warp_partial<ROWS>(partials->tile[0], sum);
+    if (TILES::normed) store_warp_squares<ROWS>(partials, square);
+    __syncthreads();
+    if (TILES::normed && !TILES::router) pdl_wait();
+    if (stores && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
+    if (stores) tiles.store(tile, row, t, partials->tile[0], old, rms);
+    if (TILES::router) pdl_wait();
 }
 
 /* All tiles of a block, as in gpu_run_tiles, all of a tile's k blocks in flight.
@@ -330,7 +300,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         __syncthreads();
         if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms, true);
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms);
         tile = next;
     }
 }

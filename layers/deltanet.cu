@@ -21,12 +21,11 @@
       memory.
    3. Behind a barrier each warp runs the delta rule for its rows of S, token row after token row.
 
-   Correctness: S is the only thing the kernel writes before its wait, and no other kernel of a step reads or writes it
-   (the prefetch of norm_in_proj only moves it into L2). The other state it reads early, and step->replay, were complete
-   before the step's first kernel. S after the token block's own rows is never stored: the next step replays those of them
-   that are accepted from the log, with the same operations in the same order. Each warp overwrites only those log_u that it
-   has read itself; k, decay and the raw rows of the log are still read by other blocks, so a later kernel copies them
-   (gpu_delta_log).
+   Correctness: S is the only thing the kernel writes before its wait, and no other kernel of a step reads or writes it.
+   The other state it reads early, and step->replay, were complete before the step's first kernel. S after the token block's
+   own rows is never stored: the next step replays those of them that are accepted from the log, with the same operations in
+   the same order. Each warp overwrites only those log_u that it has read itself; k, decay and the raw rows of the log are
+   still read by other blocks, so a later kernel copies them (gpu_delta_log).
 
    Performance: |q|^2, |k|^2 and k . q are sums over the lanes like S k and S q, so one warp reduction per token row
    yields all of them. The output gate is applied here because each block of gated_norm_out would have to compute it for all
@@ -327,9 +326,6 @@ template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
 /* The kernel of conv_delta; see the top of this file. C = ceil(key_dim / 32), rounded up to a power of two; ROWS = 1, or 4
    for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R))).
 
-   Speculative load: the raw rows before the token block depend on `replay`, itself a load. The block loads them as if
-   replay were 1, together with everything else it needs, and reloads them if it is not. That saves a round trip to memory.
-
    Occupancy: with one row and C <= 4 the kernel is held to 64 registers, so that one of its blocks fits an SM beside two
    blocks of norm_in_proj with 96 each and does step 1 while those still run. */
 template <int C, int ROWS>
@@ -339,7 +335,7 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
-    const int replay = p.step->replay, speculative_replay = 1;
+    const int replay = p.step->replay;
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
@@ -356,17 +352,12 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
         int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
         gpu_conv_weights<ROWS>(&p, is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1,
                                &conv[n]);
-        gpu_conv_past<ROWS>(&p, speculative_replay, &conv[n]);
+        gpu_conv_past<ROWS>(&p, replay, &conv[n]);
     }
     gpu_conv_weights<ROWS>(&p, has ? 2 * s->key_heads * s->key_dim + row : -1, &v_conv);
-    gpu_conv_past<ROWS>(&p, speculative_replay, &v_conv);
+    gpu_conv_past<ROWS>(&p, replay, &v_conv);
     float norm = has ? p.norm[rows.first + element] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
     const float *z_at = p.z + (token * s->value_heads * s->value_dim + row), *a_at = p.a + head, *b_at = p.b + head;
-    if (replay != speculative_replay) {
-#pragma unroll
-        for (int n = 0; n < SLOTS; n++) gpu_conv_past<ROWS>(&p, replay, &conv[n]);
-        gpu_conv_past<ROWS>(&p, replay, &v_conv);
-    }
     rate = -expf(rate);
     gpu_replay<R, C, ROWS>(&p, replay, &log, &rows);
 #pragma unroll
@@ -500,16 +491,13 @@ struct gpu_gated_rows {
     }
 };
 
-/* norm_in_proj: RMSNorm, then the four input projections in one launch. Prefetches the state that conv_delta will read (S
-   up to and including log_u, one span of memory) into L2. */
+/* norm_in_proj: RMSNorm, then the four input projections in one launch. */
 static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                             const deltanet_state *state, float *qkv, float *z, float *b, float *a) {
+                             float *qkv, float *z, float *b, float *a) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *to[4] = {qkv, z, b, a};
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
-    p.prefetch.from = (const char *)state->S;
-    p.prefetch.bytes = (uint32_t)((const char *)state->log_decay - p.prefetch.from);
     gpu_launch_projection(q, GPU_IN_PROJ, &p);
 }
 

@@ -31,7 +31,6 @@ typedef struct gpu_moe {
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
     prefetch_span prefetch;      /* weights of the kernel after experts_down; experts_up prefetches them into L2 */
-    int warmup;                  /* blocks of experts_up that run a warm-up pass: the first ones */
     gpu_tag logits, after;       /* experts_up polls the logits for the first; experts_down tags x with the second */
     uint32_t overlap;            /* simulation: share of experts, of 2^32, whose logits all rows take from row 0; 0: none */
     float *x;                    /* [T][hidden] residual */

@@ -34,7 +34,6 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
         down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
     int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.panels);
-    p->warmup = gpu_warmup_blocks(q, GPU_UP, p->T);
     p->logits = gpu_last_tag(q, GPU_TAGGED_ROUTER);
     p->after = gpu_next_tag(q, GPU_DOWN, GPU_TAGGED_X);
     prefetch_span_divide(&p->prefetch, blocks);

@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_t
    key: logits on entry, mapped to unsigned integers in the order of the floats. The lowest bits of a key are replaced by
    the number of the expert within the lane, so that no two keys of a lane are equal. Logits that differ by less than 2^-18
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
-   result is below shape.experts whatever key holds, as in a warm-up pass. */
+   result is below shape.experts whatever key holds. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
     enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32;
@@ -111,8 +111,7 @@ __device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
     __syncthreads();
 }
 
-/* Top-k of row t where norm_router is already complete (after pdl_wait, or in a warm-up pass, where the values do not
-   matter). */
+/* Top-k of row t where norm_router is already complete. */
 template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const gpu_moe &p, int t) {
     const gpu_tag none = {0, 0};
     uint32_t key[LISTS][8];

@@ -40,7 +40,7 @@ template <int ROWS> struct gpu_up_tiles {
         return at;
     }
     template <class F, int>
-    __device__ __forceinline__ void prepare(int, int, const activation_fragments &, float *to, int) const {
+    __device__ __forceinline__ void prepare(int, int, const activation_fragments &, float *to) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* routing weights: first needed by store */
@@ -50,11 +50,10 @@ template <int ROWS> struct gpu_up_tiles {
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
-                                          float rms, bool real) const {
+                                          float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
         if (row >= PANEL_ROWS || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
-        float h = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
-        if (real) p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = h;
+        p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
     }
 };
 
@@ -68,13 +67,8 @@ __device__ __forceinline__ void gpu_stage_up(const gpu_moe &p, void *memory, flo
                                       square);
 }
 
-/* experts_up for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4.
-
-   Blocks below p.warmup run a warm-up pass before pdl_wait: the same code on whatever is in memory, up to the first tile,
-   without loading weights or storing h. It brings code and parameters into the caches while norm_router still runs. The
-   real pass overwrites all that the warm-up pass left in shared memory; a barrier in gpu_run_tiles separates the two.
-
-   The kernel waits for norm_router as a whole, so it needs no tags. It loads weights only when the routing is known. */
+/* experts_up for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4. It waits for norm_router as a whole, so it needs
+   no tags. It loads weights only when the routing is known. */
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
     extern __shared__ uint4 dynamic[];
@@ -82,35 +76,25 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ gpu_choice choice;
     const int tile = (int)blockIdx.x;
     gpu_ahead<ROWS> ahead;
+    gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
     l2_prefetch_share(p.prefetch);
-#pragma unroll 1
-    for (int real = tile >= p.warmup; real < 2; real++) {
-        gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
-        gpu_route_nothing(&choice);
-        if (real) pdl_wait();
-        switch (p.gate.type) {
-            case DTYPE_FP8: gpu_stage_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
-            case DTYPE_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
-            case DTYPE_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
-            default: gpu_stage_up<format_f32, ROWS>(p, dynamic, tiles.square);
-        }
-        gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
-        if (real && threadIdx.x < 32) gpu_publish(p, choice);
-        ahead.nothing(p.gate);
-        if (real) ahead.begin(tiles, tile, p.gate);
-        switch (p.gate.type) {
-            case DTYPE_FP8:
-                gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
-                break;
-            case DTYPE_BF16:
-                gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
-                break;
-            case DTYPE_F16:
-                gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
-                break;
-            default:
-                gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead, real, real);
-        }
+    gpu_route_nothing(&choice);
+    pdl_wait();
+    switch (p.gate.type) {
+        case DTYPE_FP8: gpu_stage_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
+        case DTYPE_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
+        case DTYPE_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
+        default: gpu_stage_up<format_f32, ROWS>(p, dynamic, tiles.square);
+    }
+    gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
+    if (threadIdx.x < 32) gpu_publish(p, choice);
+    ahead.nothing(p.gate);
+    ahead.begin(tiles, tile, p.gate);
+    switch (p.gate.type) {
+        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead);
     }
 }
 
@@ -124,7 +108,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    tiles follows.
 
    Correctness: norm_router stores its logits only after it has seen all of x, so a warp that has seen all logits of a row
-   knows that x is complete. The warps that do not poll learn it from those that do, at a named barrier. Warp 0 calls
+   knows that x is complete. The warps that do not poll learn it from those that do, at a barrier. Warp 0 calls
    pdl_wait before it publishes and triggers, because experts_down reads before its own wait what norm_router wrote (the
    shared expert's h and gate). As every kernel must, all warps that store call pdl_wait before they do. With no tag to
    poll for (logits.mask 0) all warps call pdl_wait first.
@@ -138,8 +122,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    Performance: the latency from the last logit to the first weight is on the critical path of the step. So the kernel polls
    instead of waiting for all of norm_router, and straight-line code replaces the loops of gpu_run_tiles. Before a loop the
    compiler waits for all loads in flight; the poll loop runs before any weight is loaded. If all warps of all blocks
-   polled, the few cache lines of logits would become hot and slow norm_router down. A warm-up pass covers polling, loading
-   x and choosing. */
+   polled, the few cache lines of logits would become hot and slow norm_router down. */
 enum { GPU_EIGHT = 8, GPU_UP_K_BLOCKS = 4 };                  /* experts per row; k blocks per warp */
 
 /* The routing as a lane of any warp holds it; r = lane % 8, t = lane / 8. */
@@ -224,26 +207,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     sizes weights;
     typename sizes::template columns<gpu_norm_rows> x;
-    gpu_picked picked;
-    const bool chooses = threadIdx.x < 32 * ROWS;
     float square[ROWS] = {}, rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.prefetch);
-#pragma unroll 1
-    for (int real = tile >= p.warmup; real < 2; real++) {
-        const gpu_tag logits = {real ? p.logits.mask : 0, p.logits.bits};
-        if (real && !logits.mask) pdl_wait();
-        if (chooses) {
-            load_logits<1, ROWS>(p, threadIdx.x / 32, logits, key);
-            gpu_arrive();
-        } else {
-            gpu_await_arrival();
-        }
-        x.load(in, 0);
-        picked = gpu_pick_experts<ROWS>(p, key, experts);
-        if (!real) __syncthreads();
-    }
+    if (!p.logits.mask) pdl_wait();
+    if (threadIdx.x < 32 * ROWS) load_logits<1, ROWS>(p, threadIdx.x / 32, p.logits, key);
+    __syncthreads();
+    x.load(in, 0);
+    gpu_picked picked = gpu_pick_experts<ROWS>(p, key, experts);
     const int tiles = picked.count * p.gate.panels;
     auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
     auto begin = [&](int tile) {
