@@ -7,6 +7,7 @@
      kernels.cu            numbers (formats/), the CPU's tools (cpu/), the stages as C and as CUDA (layers/), what kernels
                            share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
+     families/             what config.json says, which layers there are, what their tensors are called
      session/              sampling, speculation, generating text, snapshots
      diagnose/             measuring and testing the user's machine, made-up models
 
@@ -45,10 +46,6 @@ __attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c
     c->log(c->user, line);
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -74,13 +71,6 @@ enum module_kind {
 static const char *const module_names[MODULE_KINDS] = {
     "embed_tokens", "lm_head", "deltanet", "attention", "router", "experts", "shared_expert", "norms", "mtp"};
 
-typedef struct layer {
-    int is_attention;
-    deltanet_weights deltanet;
-    attention_weights attention;
-    moe_weights moe;
-} layer;
-
 enum { MAX_EOS = 16 };
 
 struct mote_model {
@@ -101,9 +91,10 @@ struct mote_model {
     mote_module modules[MODULE_KINDS];
     char module_dtypes[MODULE_KINDS][64];
 
-    deltanet_shape deltanet;
-    attention_shape attention;
-    moe_shape moe;
+    mote_layers kinds[LAYER_KIND_COUNT];       /* of info */
+    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
+    const char *stages[STAGE_COUNT];
+
     char *arena;                               /* all weights, in the device's memory */
     size_t arena_size;
     matrix embed_tokens, lm_head;
@@ -121,11 +112,14 @@ struct mote_model {
 };
 
 #include "checkpoint/bind.c"
+#include "families/qwen3_5_moe.c"
+#include "families/families.c"
 #include "checkpoint/device.c"
 #include "checkpoint/load.c"
 #ifdef __CUDACC__
 #include "checkpoint/load_cuda.cu"
 #endif
+#include "checkpoint/info.c"
 #include "checkpoint/complete.c"
 
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
@@ -133,8 +127,6 @@ struct mote_model {
 const char *mote_version(void) {
     return MOTE_VERSION;
 }
-
-#include "checkpoint/info.c"
 
 /* Binds all tensors of the model that m->c describes: to files, or, with `made`, to none. */
 static int model_bind_to(mote_model *m, checkpoint *files, int made, binder *b, const mote_callbacks *callbacks,
@@ -145,7 +137,6 @@ static int model_bind_to(mote_model *m, checkpoint *files, int made, binder *b, 
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
-    model_shapes(m);
     model_module_dtypes(m, b->types);
     model_info(m);
     return MOTE_OK;
@@ -239,7 +230,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 void mote_close(mote_model *model) {
     if (!model) return;
     tokenizer_free(model->text);
-    free(model->c.is_attention);
+    free(model->c.mixers);
     free(model->layers);
     free(model->experts);
     arena_close(model);
@@ -314,8 +305,7 @@ void mote_session_close(mote_session *session) {
     if (mine) pool_close(session->threads);
     else pool_abandon(session->threads);
     free(session->memory);
-    free(session->kv);
-    free(session->deltanet);
+    free(session->state);
     free(session);
 }
 
@@ -335,81 +325,19 @@ static int session_enter(const mote_session *s, int given, const char *needs, mo
 }
 
 /* ---- 4. The forward pass -----------------------------------------------------------------------------------------
-   T token rows through all layers: every layer adds a mixer (DeltaNet or attention) and a mixture of experts to the
-   residual x. A block of up to BLOCK rows can be kept in part afterwards: see session_keep. */
+   T token rows through all layers: every layer adds a mixer and an FFN to the residual x. A block of up to BLOCK rows can be kept in part afterwards: see session_keep. */
 
-static void run_deltanet(mote_session *s, const layer *l, deltanet_state *state, int T) {
-    scratch *w = &s->s;
-    deltanet_job job;
-    memset(&job, 0, sizeof job);
-    job.shape = &s->m->deltanet;
-    job.w = &l->deltanet;
-    job.state = *state;
-    job.T = T;
-    job.replay = s->accepted;
-    job.raw = w->in;
-    job.conv = w->gate;
-    job.a = w->a;
-    job.b = w->b;
-    job.decay = w->decay;
-    job.beta = w->beta;
-    job.o = w->out;
-    job.z = w->k;
-    stage_norm_in_proj(s->threads, job.shape, job.w, w->x, T, w->u, w->in, w->k, w->b, w->a);
-    stage_conv_delta(s->threads, &job);
-    stage_gated_norm_out(s->threads, &job, w->x);
-}
-
-/* With kv_only the layer's KV rows are all that is wanted: x is left as it is. */
-static void run_attention(mote_session *s, const layer *l, const kv_rows *kv, int position, int T, int kv_only) {
-    scratch *w = &s->s;
-    attention_job job;
-    memset(&job, 0, sizeof job);
-    job.shape = &s->m->attention;
-    job.w = &l->attention;
-    job.T = T;
-    job.position = position;
-    job.angles = w->angles;
-    job.qg = kv_only ? NULL : w->in;
-    job.k_new = w->k;
-    job.v_new = w->v;
-    job.kv = s->kv_type;
-    job.k = kv->k;
-    job.v = kv->v;
-    job.scores = w->scores;
-    job.context = s->o.context;
-    job.o = w->out;
-    rotary_angles(w->angles, position, T, s->m->attention.rotary_dim, s->m->c.theta);
-    stage_norm_qkv(s->threads, job.shape, job.w, w->x, T, w->u, job.qg, w->k, w->v);
-    if (kv_only) {
-        parallel(s->threads, T, attention_prepare, &job);
-        return;
-    }
-    stage_rope_attend(s->threads, &job);
-    stage_out(s->threads, &job, w->x);
-}
-
-static void run_moe(mote_session *s, const layer *l, int T) {
-    scratch *w = &s->s;
-    moe_job job;
-    memset(&job, 0, sizeof job);
-    job.shape = &s->m->moe;
-    job.w = &l->moe;
-    job.T = T;
-    job.u = w->u;
-    job.router = w->router;
-    job.shared_gate = w->shared_gate;
-    job.choice = w->choice;
-    job.weight = w->weight;
-    job.list = w->list;
-    job.first = w->first;
-    job.assignment_row = w->assignment_row;
-    job.assignment_weight = w->assignment_weight;
-    job.h = w->h;
-    job.x = w->x;
-    stage_norm_router(s->threads, &job);
-    stage_experts_up(s->threads, &job);
-    stage_experts_down(s->threads, &job);
+/* T rows of w->x at `position` through a layer. state_only: of the MTP layer, whose KV rows are all that is wanted. */
+static void run_layer(mote_session *s, const layer *l, const layer_state *state, int position, int T, int state_only) {
+    token_rows rows;
+    rows.threads = s->threads;
+    rows.T = T;
+    rows.position = position;
+    rows.replay = s->accepted;
+    rows.state_only = state_only;
+    rows.x = s->s.x;
+    rows.u = s->s.u;
+    layer_forward(&rows, l, &s->s.jobs, state);
 }
 
 /* in = a row of the MTP layer's input: a token, and the final row of the token before it. */
@@ -434,9 +362,8 @@ static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float
         mtp_input(s, ids[t], t ? w->hidden + (size_t)(t - 1) * hidden : s->last_hidden,
                   w->mtp_in + (size_t)(t - skip) * 2 * hidden);
     linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0);
-    run_attention(s, &m->mtp, &s->kv[m->c.layers], first + skip - 1, rows, logits == NULL);
+    run_layer(s, &m->mtp, &s->state[m->c.layers], first + skip - 1, rows, logits == NULL);
     if (!logits) return;
-    run_moe(s, &m->mtp, rows);
     rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
     stage_head(s->threads, &m->lm_head, w->u, rows, logits);
 }
@@ -451,8 +378,7 @@ static void draft_cpu(mote_session *s, int32_t id, int k, int32_t *drafts) {
     for (int i = 0; i < k; i++) {
         mtp_input(s, id, final_row, w->mtp_in);
         linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0);
-        run_attention(s, &m->mtp, &s->kv[m->c.layers], s->count - 1 + i, 1, 0);
-        run_moe(s, &m->mtp, 1);
+        run_layer(s, &m->mtp, &s->state[m->c.layers], s->count - 1 + i, 1, 0);
         rms_norm(w->hidden, w->x, m->mtp_norm, 1, m->c.hidden, m->c.eps);
         stage_head(s->threads, &m->draft_head, w->hidden, 1, w->sorted);
         id = 0;
@@ -470,12 +396,7 @@ static void forward_cpu(mote_session *s, const int32_t *ids, int T, float *logit
     scratch *w = &s->s;
     size_t last = (size_t)(T - 1);
     embed(&m->embed_tokens, ids, T, w->x);
-    for (int i = 0; i < m->c.layers; i++) {
-        const layer *l = &m->layers[i];
-        if (l->is_attention) run_attention(s, l, &s->kv[i], s->count, T, 0);
-        else run_deltanet(s, l, &s->deltanet[i], T);
-        run_moe(s, l, T);
-    }
+    for (int i = 0; i < m->c.layers; i++) run_layer(s, &m->layers[i], &s->state[i], s->count, T, 0);
     rms_norm(w->hidden, w->x, m->norm, T, m->c.hidden, m->c.eps);
     if (logits) {
         stage_head(s->threads, &m->lm_head, w->hidden, T, logits);
@@ -484,7 +405,7 @@ static void forward_cpu(mote_session *s, const int32_t *ids, int T, float *logit
     } else {
         stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
     }
-    if (s->kv[m->c.layers].k) run_mtp(s, ids, s->count, T, mtp_logits);
+    if (s->has_mtp) run_mtp(s, ids, s->count, T, mtp_logits);
 }
 
 /* Ids a sampler may choose: those the tokenizer knows. Above them the table is padding. */
@@ -617,12 +538,12 @@ static int session_clear_state(mote_session *s, mote_error *err) {
 #ifdef __CUDACC__
     if (s->gpu) {
         int code = gpu_enter(s, err);
-        if (!code) gpu_check(&s->gpu->q, cudaMemsetAsync(s->state, 0, bytes, s->gpu->stream), "clearing");
+        if (!code) gpu_check(&s->gpu->q, cudaMemsetAsync(s->recurrent, 0, bytes, s->gpu->stream), "clearing");
         return code ? code : gpu_session_failed(s, err);
     }
 #endif
     (void)err;
-    memset(s->state, 0, bytes);
+    memset(s->recurrent, 0, bytes);
     return MOTE_OK;
 }
 
@@ -674,7 +595,7 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
                      mote_error *error) {
     mote_session *s = session;
     int code = session_enter(s, ids || !count, "mote_feed: needs a session and its tokens", error);
-    if (!code && mtp_logits && !s->kv[s->m->c.layers].k)
+    if (!code && mtp_logits && !s->has_mtp)
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
     if (code) return code;
@@ -714,11 +635,6 @@ const float *mote_logits(const mote_session *session) {
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
-static_assert(MOTE_STAGE_EMBED == 1 << GPU_EMBED && MOTE_STAGE_IN_PROJ == 1 << GPU_IN_PROJ &&
-              MOTE_STAGE_DELTA == 1 << GPU_DELTA && MOTE_STAGE_OUT_PROJ == 1 << GPU_OUT_PROJ &&
-              MOTE_STAGE_QKV == 1 << GPU_QKV && MOTE_STAGE_ATTEND == 1 << GPU_ATTEND && MOTE_STAGE_O_PROJ == 1 << GPU_O_PROJ &&
-              MOTE_STAGE_ROUTER == 1 << GPU_ROUTER && MOTE_STAGE_UP == 1 << GPU_UP && MOTE_STAGE_DOWN == 1 << GPU_DOWN &&
-              MOTE_STAGE_HEAD == 1 << GPU_HEAD && MOTE_STAGE_MTP == 1 << GPU_MTP, "the API's stages are the kernels' stages");
 #include "diagnose/measure.cu"
 #include "diagnose/selftest.cu"
 #endif

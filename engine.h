@@ -32,7 +32,7 @@ extern "C" {
 
 /* ---- 1. Versions, errors, callbacks ------------------------------------------------------------------------------ */
 
-#define MOTE_VERSION "0.1.0"
+#define MOTE_VERSION "0.2.0"
 
 const char *mote_version(void);            /* the version of the library linked in: MOTE_VERSION of its build */
 
@@ -96,14 +96,24 @@ typedef struct mote_module {               /* the tensors of one kind, summed ov
     uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row) */
 } mote_module;
 
+typedef struct mote_size { const char *name; int value; } mote_size;       /* "heads", 16 */
+
+typedef struct mote_layers {               /* the layers of one kind */
+    const char *name;                      /* "attention", "deltanet", "moe", ... */
+    int count;                             /* layers of the model that have one, the MTP layer not counted */
+    const mote_size *sizes;                /* its shape, size_count numbers */
+    int size_count;
+} mote_layers;
+
 typedef struct mote_info {
     const char *architecture;              /* "qwen3_5_moe" */
     const char *chat_template;             /* "Qwen3.5", "Qwen3", or NULL when there is none or it is not known */
-    int layers, attention_layers, deltanet_layers, mtp_layers;
+    int layers, mtp_layers;
     int hidden_size, vocab_size, context_max;
-    int attention_heads, kv_heads, head_dim, rotary_dim;
-    int deltanet_key_heads, deltanet_value_heads, deltanet_key_dim, deltanet_value_dim;
-    int experts, experts_per_token, expert_size, shared_expert_size;
+    const mote_layers *kinds;              /* what a layer consists of: kind_count kinds, those that the model has */
+    int kind_count;
+    const char *const *stages;             /* what a step consists of, in order: stage_count names, for mote_measure */
+    int stage_count;
     const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
@@ -111,7 +121,7 @@ typedef struct mote_info {
     uint64_t weight_bytes_per_token;       /* read to decode one token */
     uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, for one token of context; read to decode
                                               one more */
-    uint64_t state_bytes;                  /* DeltaNet state, read and written to decode one token */
+    uint64_t state_bytes;                  /* recurrent state, read and written to decode one token */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
 } mote_info;
@@ -143,7 +153,7 @@ typedef struct mote_session_options {
 
 typedef struct mote_memory {
     uint64_t weights;                      /* one model */
-    uint64_t kv, state, scratch;           /* one session: KV cache, DeltaNet state with its log, everything else */
+    uint64_t kv, state, scratch;           /* one session: KV cache, recurrent state with its log, everything else */
     uint64_t total;                        /* one model with one session */
     uint64_t available;                    /* free on the device now; 0 = unknown */
     int context;                           /* tokens this plan is for */
@@ -320,7 +330,7 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 
 /* ---- 7. Checkpoints, copies and files ---------------------------------------------------------------------------- */
 
-/* DeltaNet state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
+/* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
 typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive
@@ -355,18 +365,13 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error);
    no tokenizer. */
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
-/* Parts of a step that can be timed alone. */
-enum {
-    MOTE_STAGE_EMBED = 1, MOTE_STAGE_IN_PROJ = 2, MOTE_STAGE_DELTA = 4, MOTE_STAGE_OUT_PROJ = 8, MOTE_STAGE_QKV = 16,
-    MOTE_STAGE_ATTEND = 32, MOTE_STAGE_O_PROJ = 64, MOTE_STAGE_ROUTER = 128, MOTE_STAGE_UP = 256, MOTE_STAGE_DOWN = 512,
-    MOTE_STAGE_HEAD = 1024, MOTE_STAGE_MTP = 2048, MOTE_STAGE_ALL = 4095
-};
-
 typedef struct mote_measurement {
     int rows;                              /* in: token rows of a step, 1..4 */
     int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
     int steps;                             /* in: steps to time, at most 1000 */
-    unsigned stages;                       /* in: MOTE_STAGE_... to run, 0 = all; what is left out keeps its old results */
+    const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
+                                              keeps its old results */
+    int stage_count;                       /* in: 0: all stages */
     double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
     double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */

@@ -24,16 +24,20 @@
 
 #include "formats/numbers.c"
 #include "cpu/simd.c"
+#include "cpu/layout.c"
 #include "cpu/threads.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 
 /* ---- 2. The stages in C: their definitions ------------------------------------------------------------------------ */
 
+#include "layers/stages.c"
+#include "layers/layer.c"
 #include "layers/embed.c"
 #include "layers/deltanet.c"
 #include "layers/attention.c"
 #include "layers/moe.c"
+#include "layers/kinds.c"
 #include "layers/head.c"
 
 #ifdef __CUDACC__

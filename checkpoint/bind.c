@@ -38,6 +38,9 @@ typedef struct binder {
     int code;                                  /* the first failure; later calls do nothing */
 } binder;
 
+/* families/families.c */
+static void family_bind(const struct model_family *f, binder *b);
+
 static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of) {
     b->kind = kind;
     b->used = used;
@@ -228,38 +231,9 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     bind_vector_named(b, v, shape, 1);
 }
 
-static void bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
-    const config *c = &b->m->c;
-    int keys = c->key_heads * c->key_dim, values = c->value_heads * c->value_dim;
-    uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)c->taps};
-    bind_as(b, IN_DELTANET, 1, 1);
-    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, 2 * keys + values, c->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, values, c->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, c->value_heads, c->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, c->value_heads, c->hidden);
-    bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, c->hidden, values);
-    bind_name(b, where, "linear_attn.conv1d.weight");
-    bind_vector_named(b, &w->conv1d, conv, 3);
-    bind_vector(b, where, "linear_attn.A_log", &w->A_log, c->value_heads);
-    bind_vector(b, where, "linear_attn.dt_bias", &w->dt_bias, c->value_heads);
-    bind_vector(b, where, "linear_attn.norm.weight", &w->norm, c->value_dim);
-}
-
-/* The MTP layer is bound as IN_MTP by the caller, the others as IN_ATTENTION. */
-static void bind_attention(binder *b, const char *where, attention_weights *w) {
-    const config *c = &b->m->c;
-    bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, 2 * c->heads * c->head_dim, c->hidden);
-    bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, c->kv_heads * c->head_dim, c->hidden);
-    bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, c->kv_heads * c->head_dim, c->hidden);
-    bind_vector(b, where, "self_attn.q_norm.weight", &w->q_norm, c->head_dim);
-    bind_vector(b, where, "self_attn.k_norm.weight", &w->k_norm, c->head_dim);
-    if (b->kind == IN_MTP) bind_as(b, IN_MTP, 0, 1);           /* from here on only read when the MTP layer drafts */
-    bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, c->hidden, c->heads * c->head_dim);
-}
-
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
 static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
-    const config *c = &b->m->c;
+    const moe_shape *c = &b->m->c.shapes.moe;
     uint64_t up[3] = {(uint64_t)c->experts, 2 * (uint64_t)c->expert_size, (uint64_t)c->hidden};
     uint64_t down[3] = {(uint64_t)c->experts, (uint64_t)c->hidden, (uint64_t)c->expert_size};
     bind_name(b, where, "mlp.experts.gate_up_proj");
@@ -277,69 +251,6 @@ static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
             bind_packed(b, bind_load(b, t, size * (uint64_t)(i < 2 ? 2 * e + i : e), size, 0, 0, &all[i]->data), all[i]);
         }
     }
-}
-
-static void bind_experts(binder *b, const char *where, moe_weights *w) {
-    const config *c = &b->m->c;
-    bind_name(b, where, "mlp.experts.gate_up_proj");
-    if (bind_has(b, b->name)) {
-        bind_experts_stacked(b, where, w);
-        return;
-    }
-    for (int e = 0; e < c->experts && !b->code; e++) {
-        char expert[192];
-        snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
-        bind_matrix(b, expert, "gate_proj.weight", &w->gate_proj[e], c->expert_size, c->hidden);
-        bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], c->expert_size, c->hidden);
-        bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], c->hidden, c->expert_size);
-    }
-}
-
-static void bind_moe(binder *b, const char *where, moe_weights *w, matrix *experts) {
-    const config *c = &b->m->c;
-    int mtp = b->kind == IN_MTP, shared = c->experts;
-    w->gate_proj = experts;
-    w->up_proj = experts + c->experts + 1;
-    w->down_proj = experts + 2 * (c->experts + 1);
-    if (!mtp) bind_as(b, IN_ROUTER, 1, 1);
-    bind_matrix(b, where, "mlp.gate.weight", &w->router, c->experts, c->hidden);
-    bind_matrix(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, c->hidden);
-    if (!mtp) bind_as(b, IN_EXPERTS, (uint64_t)c->top_k, (uint64_t)c->experts);
-    bind_experts(b, where, w);
-    if (!mtp) bind_as(b, IN_SHARED, 1, 1);
-    bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], c->shared_size, c->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], c->shared_size, c->hidden);
-    bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], c->hidden, c->shared_size);
-}
-
-static void bind_layer(binder *b, int index, layer *l, matrix *experts) {
-    const config *c = &b->m->c;
-    char where[128];
-    snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
-    l->is_attention = c->is_attention[index];
-    bind_as(b, IN_NORMS, 1, 1);
-    bind_vector(b, where, "input_layernorm.weight",
-                l->is_attention ? &l->attention.input_norm : &l->deltanet.input_norm, c->hidden);
-    bind_vector(b, where, "post_attention_layernorm.weight", &l->moe.norm, c->hidden);
-    bind_as(b, IN_ATTENTION, 1, 1);
-    if (l->is_attention) bind_attention(b, where, &l->attention);
-    else bind_deltanet(b, where, &l->deltanet);
-    bind_moe(b, where, &l->moe, experts);
-}
-
-/* Of the MTP layer, decoding without speculation reads what its KV cache needs: fc, norms, q, k and v. */
-static void bind_mtp(binder *b, matrix *experts) {
-    mote_model *m = b->m;
-    bind_as(b, IN_MTP, 1, 1);
-    m->mtp.is_attention = 1;
-    bind_matrix(b, "mtp.", "fc.weight", &m->mtp_fc, m->c.hidden, 2 * m->c.hidden);
-    bind_vector(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, m->c.hidden);
-    bind_vector(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, m->c.hidden);
-    bind_vector(b, "mtp.", "norm.weight", &m->mtp_norm, m->c.hidden);
-    bind_vector(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.attention.input_norm, m->c.hidden);
-    bind_vector(b, "mtp.layers.0.", "post_attention_layernorm.weight", &m->mtp.moe.norm, m->c.hidden);
-    bind_attention(b, "mtp.layers.0.", &m->mtp.attention);
-    bind_moe(b, "mtp.layers.0.", &m->mtp.moe, experts);
 }
 
 /* Drafts need no more of lm_head than the tokens that occur: its first rows, because a BPE vocabulary is in the order of its
@@ -402,12 +313,15 @@ static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
 /* What the kernels ask of a model. */
 static int check_gpu(const binder *b) {
     const config *c = &b->m->c;
+    const deltanet_shape *d = &c->shapes.deltanet;
+    const attention_shape *a = &c->shapes.attention;
+    const moe_shape *e = &c->shapes.moe;
     const char *wrong = NULL;
     if (b->m->gpu < 0) return MOTE_OK;
-    if (c->hidden % 4 || c->expert_size % 4 || c->shared_size % 4 || c->heads * c->head_dim % 4 || c->key_dim % 4 ||
-        c->value_dim % 4)
+    if (c->hidden % 4 || e->expert_size % 4 || e->shared_size % 4 || a->heads * a->head_dim % 4 || d->key_dim % 4 ||
+        d->value_dim % 4)
         wrong = "hidden, expert and head sizes that are no multiples of 4";
-    if (c->experts > 1024 || c->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
+    if (e->experts > 1024 || e->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     if ((b->types[IN_DELTANET] | b->types[IN_ATTENTION] | b->types[IN_EXPERTS] | b->types[IN_SHARED] | b->types[IN_MTP]) >>
             TYPE_FP8 & 1 &&
         (c->fp8_rows & (c->fp8_rows - 1) || c->fp8_cols & (c->fp8_cols - 1) || c->fp8_cols < 64 || c->fp8_rows < 16))
@@ -422,7 +336,8 @@ static int check_experts(const binder *b) {
     size_t stride;
     for (int i = 0; i <= m->c.layers && m->gpu >= 0; i++) {
         if (i == m->c.layers && !m->has_mtp) continue;
-        if (!experts_stride(i < m->c.layers ? &m->layers[i].moe : &m->mtp.moe, m->c.experts, &stride))
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        if (!experts_stride(&l->ffn.w.moe, m->c.shapes.moe.experts, &stride))
             return fail(b->err, MOTE_EUNSUPPORTED,
                         "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
                         b->files->dir, i);
@@ -430,31 +345,13 @@ static int check_experts(const binder *b) {
     return MOTE_OK;
 }
 
+/* Everything the model's family has. On success all tensors have a place in the arena. */
 static void bind_model(binder *b, const mote_callbacks *callbacks) {
     mote_model *m = b->m;
-    const config *c = &m->c;
-    size_t per_layer = 3 * ((size_t)c->experts + 1);
-    snprintf(b->prefix, sizeof b->prefix, "%s",
-             bind_has(b, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
-    m->has_mtp = bind_has(b, "mtp.fc.weight");
-    m->layers = (layer *)calloc((size_t)c->layers, sizeof *m->layers);
-    m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
-    if (!m->layers || !m->experts) {
-        b->code = fail_memory(b->err);
-        return;
-    }
-    bind_as(b, IN_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_matrix(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
-    bind_as(b, IN_HEAD, 1, 1);
-    if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_matrix(b, "lm_head.", "weight", &m->lm_head, c->vocab, c->hidden);
-    bind_as(b, IN_NORMS, 1, 1);
-    bind_vector(b, b->prefix, "norm.weight", &m->norm, c->hidden);
-    for (int i = 0; i < c->layers && !b->code; i++) bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
-    if (m->has_mtp) {
-        bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
-        bind_draft_head(b);
-    }
+    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
+    if (!m->layers) b->code = fail_memory(b->err);
+    else family_bind(m->c.family, b);
+    if (m->has_mtp) bind_draft_head(b);
     if (!b->code) bind_leftovers(b, callbacks);
     if (!b->code) b->code = check_gpu(b);
     if (!b->code) b->code = check_experts(b);

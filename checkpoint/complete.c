@@ -48,7 +48,7 @@ static int look_cuda(const mote_model *m, int type, const void *data, size_t n, 
 /* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out. */
 static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     mote_model *m = b->m;
-    const attention_weights *a = &m->mtp.attention;
+    const attention_weights *a = &m->mtp.mixer.w.attention;
     const void *const needed[] = {m->mtp_fc.data, a->q_proj.data, a->k_proj.data, a->v_proj.data, a->o_proj.data};
     const load_item *items = (const load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
@@ -68,6 +68,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
                table_name(&b->files->table, item->from), wrong);
         m->has_mtp = m->info.mtp_layers = 0;
+        model_kinds(m);
     }
     (void)err;
     return MOTE_OK;

@@ -1,23 +1,4 @@
-/* checkpoint/info.c: what mote_model_info says of a model that has been bound, and the shapes its layers are given. */
-
-static void model_shapes(mote_model *m) {
-    const config *c = &m->c;
-    m->deltanet.hidden = m->attention.hidden = m->moe.hidden = c->hidden;
-    m->deltanet.eps = m->attention.eps = m->moe.eps = c->eps;
-    m->deltanet.key_heads = c->key_heads;
-    m->deltanet.value_heads = c->value_heads;
-    m->deltanet.key_dim = c->key_dim;
-    m->deltanet.value_dim = c->value_dim;
-    m->deltanet.taps = c->taps;
-    m->attention.heads = c->heads;
-    m->attention.kv_heads = c->kv_heads;
-    m->attention.head_dim = c->head_dim;
-    m->attention.rotary_dim = c->rotary_dim;
-    m->moe.experts = c->experts;
-    m->moe.top_k = c->top_k;
-    m->moe.expert_size = c->expert_size;
-    m->moe.shared_size = c->shared_size;
-}
+/* checkpoint/info.c: what mote_model_info says of a model that has been bound. */
 
 static void model_module_dtypes(mote_model *m, const unsigned *types) {
     for (int k = 0; k < MODULE_KINDS; k++) {
@@ -35,29 +16,53 @@ static void model_module_dtypes(mote_model *m, const unsigned *types) {
     }
 }
 
+/* The kinds of layers that there are, and the stages that they bring. */
+static void model_kinds(mote_model *m) {
+    mote_info *o = &m->info;
+    o->kinds = m->kinds;
+    o->stages = m->stages;
+    o->kind_count = o->stage_count = 0;
+    for (int k = 0; k < LAYER_KIND_COUNT; k++) {
+        mote_layers *of = &m->kinds[o->kind_count];
+        of->count = 0;
+        for (int i = 0; i < m->c.layers; i++)
+            of->count += ((int)m->layers[i].mixer.kind == k) + ((int)m->layers[i].ffn.kind == k);
+        if (!of->count) continue;
+        of->name = layer_kind_names[k];
+        of->sizes = m->sizes[k];
+        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->c.shapes, m->sizes[k]) - m->sizes[k]);
+        o->kind_count++;
+    }
+    for (int i = 0; i < STAGE_COUNT; i++) {
+        int there = stage_kinds[i] == LAYER_NONE || (stage_kinds[i] == LAYER_MTP && m->has_mtp);
+        for (int k = 0; k < o->kind_count; k++)
+            there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
+        if (there) m->stages[o->stage_count++] = stage_names[i];
+    }
+}
+
+/* Bytes that the layers remember: of each token, and in all. */
+static void model_state(mote_model *m) {
+    layer_state none;
+    state_piece piece[STATE_PIECES];
+    capacity r;
+    memset(&none, 0, sizeof none);
+    memset(&r, 0, sizeof r);
+    r.kv = m->gpu < 0 ? DTYPE_F32 : DTYPE_BF16;
+    for (int i = 0; i < m->c.layers; i++)
+        for (int k = layer_pieces(m->layers[i].mixer.kind, &m->c.shapes, &r, &none, piece); k--;)
+            *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;
+}
+
 static void model_info(mote_model *m) {
     const config *c = &m->c;
     mote_info *o = &m->info;
-    o->architecture = "qwen3_5_moe";
+    o->architecture = c->family->name;
     o->layers = c->layers;
-    for (int i = 0; i < c->layers; i++) o->attention_layers += c->is_attention[i];
-    o->deltanet_layers = c->layers - o->attention_layers;
     o->mtp_layers = m->has_mtp;
     o->hidden_size = c->hidden;
     o->vocab_size = c->vocab;
     o->context_max = c->context_max;
-    o->attention_heads = c->heads;
-    o->kv_heads = c->kv_heads;
-    o->head_dim = c->head_dim;
-    o->rotary_dim = c->rotary_dim;
-    o->deltanet_key_heads = c->key_heads;
-    o->deltanet_value_heads = c->value_heads;
-    o->deltanet_key_dim = c->key_dim;
-    o->deltanet_value_dim = c->value_dim;
-    o->experts = c->experts;
-    o->experts_per_token = c->top_k;
-    o->expert_size = c->expert_size;
-    o->shared_expert_size = c->shared_size;
     o->tied_embeddings = c->tied;
     o->modules = m->modules;
     for (int k = 0; k < MODULE_KINDS; k++) {
@@ -67,8 +72,6 @@ static void model_info(mote_model *m) {
         o->weight_bytes_per_token += m->modules[k].bytes_per_token;
         m->modules[o->module_count++] = m->modules[k];
     }
-    o->kv_bytes_per_token = 2u * (uint64_t)o->attention_layers * (uint64_t)(c->kv_heads * c->head_dim) *
-                            (m->gpu < 0 ? sizeof(float) : sizeof(uint16_t));
-    o->state_bytes =
-        (uint64_t)o->deltanet_layers * (uint64_t)c->value_heads * (uint64_t)(c->key_dim * c->value_dim) * sizeof(float);
+    model_kinds(m);
+    model_state(m);
 }

@@ -2,7 +2,7 @@
 // alone. It measures the session that bench.c has opened, and knows nothing of text or files.
 //
 // Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint
-// each time, and bytes are reckoned: the weights one token uses, the DeltaNet state read and written, the KV rows at
+// each time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at
 // half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
 // chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
 
@@ -91,13 +91,16 @@ static int bench_decode_cpu(bench *b) {
 
 // Decoding on a GPU.
 
-static int measure(const bench *b, int depth, int rows, int drafts, unsigned stages, mote_measurement *m) {
+// stages: count of them, 0: all.
+static int measure(const bench *b, int depth, int rows, int drafts, const char *const *stages, int count,
+                   mote_measurement *m) {
     mote_error error = {0, ""};
     memset(m, 0, sizeof *m);
     m->rows = rows;
     m->depth = depth;
     m->steps = b->o->steps;
     m->stages = stages;
+    m->stage_count = count;
     m->drafts = drafts;
     for (int k = 0; k < drafts; k++) m->accept[k] = b->o->accept.value[k];
     if (drafts && b->o->overlap > 0) m->overlap = b->o->overlap;
@@ -157,7 +160,7 @@ static int bench_decode_gpu(bench *b) {
         double one = NAN;
         for (int k = 0; k < o->rows.count && !code; k++) {
             mote_measurement m;
-            code = measure(b, o->depths.value[i], o->rows.value[k], 0, 0, &m);
+            code = measure(b, o->depths.value[i], o->rows.value[k], 0, NULL, 0, &m);
             if (!code && m.rows == 1) one = m.median;
             if (!code) print_step(b, &m, one);
         }
@@ -200,9 +203,9 @@ static int bench_speculation(bench *b) {
             "by wall", "speed-up", "idle%", "MB/cycle");
     for (int i = 0; i < o->depths.count && !code; i++) {
         mote_measurement plain, m;
-        code = measure(b, o->depths.value[i], 1, 0, 0, &plain);
+        code = measure(b, o->depths.value[i], 1, 0, NULL, 0, &plain);
         for (int drafts = least; drafts <= most && !code; drafts++) {
-            code = measure(b, o->depths.value[i], drafts + 1, drafts, 0, &m);
+            code = measure(b, o->depths.value[i], drafts + 1, drafts, NULL, 0, &m);
             if (!code) print_cycle(b, &m, plain.median);
         }
     }
@@ -223,29 +226,32 @@ static void print_stage(bench *b, const char *name, const mote_measurement *m, d
     end_row(b);
 }
 
+// Does the model have all of these stages?
+static int has_stages(const mote_info *info, const char *const *names, int count) {
+    int found = 0;
+    for (int i = 0; i < info->stage_count; i++)
+        for (int k = 0; k < count; k++) found += !strcmp(info->stages[i], names[k]);
+    return found == count;
+}
+
 // Steps cut down to one stage each, to those of the experts, and whole ones. The parts need not add up to the whole:
 // alone, a stage overlaps with no other.
 static int bench_stages(bench *b) {
-    static const struct { unsigned stages; const char *name; } parts[] = {
-        {MOTE_STAGE_EMBED, "embed"}, {MOTE_STAGE_IN_PROJ, "norm_in_proj"}, {MOTE_STAGE_DELTA, "conv_delta"},
-        {MOTE_STAGE_OUT_PROJ, "gated_norm_out"}, {MOTE_STAGE_QKV, "norm_qkv"}, {MOTE_STAGE_ATTEND, "rope_attend"},
-        {MOTE_STAGE_O_PROJ, "out"}, {MOTE_STAGE_ROUTER, "norm_router"}, {MOTE_STAGE_UP, "experts_up"},
-        {MOTE_STAGE_DOWN, "experts_down"}, {MOTE_STAGE_HEAD, "head"}, {MOTE_STAGE_MTP, "mtp"},
-        {MOTE_STAGE_ROUTER | MOTE_STAGE_UP | MOTE_STAGE_DOWN, "moe"}};
+    static const char *const experts[] = {"norm_router", "experts_up", "experts_down"};
     const mote_info *info = b->info;
-    unsigned lacking = (info->deltanet_layers ? 0 : MOTE_STAGE_IN_PROJ | MOTE_STAGE_DELTA | MOTE_STAGE_OUT_PROJ) |
-                       (info->attention_layers ? 0 : MOTE_STAGE_QKV | MOTE_STAGE_ATTEND | MOTE_STAGE_O_PROJ) |
-                       (info->mtp_layers ? 0 : MOTE_STAGE_MTP);
     int depth = b->o->depths.value[0], rows = b->o->rows.value[0];
     mote_measurement all, m;
-    int code = measure(b, depth, rows, 0, 0, &all);
+    int code = measure(b, depth, rows, 0, NULL, 0, &all);
     if (code) return code;
     fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%9s%9s\n", "", "launches", "us/step", "fastest", "slowest",
             "of all%", "MB/step", "GB/s", "ceiling%");
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && !code; i++) {
-        if (parts[i].stages & lacking) continue;
-        code = measure(b, depth, rows, 0, parts[i].stages, &m);
-        if (!code) print_stage(b, parts[i].name, &m, all.median);
+    for (int i = 0; i < info->stage_count && !code; i++) {
+        code = measure(b, depth, rows, 0, info->stages + i, 1, &m);
+        if (!code) print_stage(b, info->stages[i], &m, all.median);
+    }
+    if (!code && has_stages(info, experts, 3)) {
+        code = measure(b, depth, rows, 0, experts, 3, &m);
+        if (!code) print_stage(b, "moe", &m, all.median);
     }
     if (!code) print_stage(b, "all", &all, all.median);
     return code;

@@ -14,16 +14,15 @@ static void print_sizes(const mote_info *i) {
     printf("architecture    %s; chat template: %s\n", i->architecture,
            i->chat_template ? i->chat_template : "none known");
     printf("parameters      %s in all, %s active for one token\n", all, active);
-    printf("layers          %d: %d DeltaNet, %d attention; %d MTP\n", i->layers, i->deltanet_layers,
-           i->attention_layers, i->mtp_layers);
+    printf("layers          %d; %d MTP\n", i->layers, i->mtp_layers);
     printf("hidden size     %d; vocabulary %d%s; context up to %d\n", i->hidden_size, i->vocab_size,
            i->tied_embeddings ? ", tied" : "", i->context_max);
-    printf("attention       %d heads, %d KV heads of size %d, %d rotated\n", i->attention_heads, i->kv_heads,
-           i->head_dim, i->rotary_dim);
-    printf("DeltaNet        %d key heads of size %d, %d value heads of size %d\n", i->deltanet_key_heads,
-           i->deltanet_key_dim, i->deltanet_value_heads, i->deltanet_value_dim);
-    printf("experts         %d of size %d, %d for each token; shared expert of size %d\n", i->experts, i->expert_size,
-           i->experts_per_token, i->shared_expert_size);
+    for (int k = 0; k < i->kind_count; k++) {
+        const mote_layers *of = &i->kinds[k];
+        printf("%-16sin %d layers", of->name, of->count);
+        for (int n = 0; n < of->size_count; n++) printf("%s %s %d", n ? "," : ":", of->sizes[n].name, of->sizes[n].value);
+        printf("\n");
+    }
 }
 
 static void print_modules(const mote_info *i) {
@@ -45,7 +44,7 @@ static void print_plan(const mote_info *info, const mote_memory *plan) {
     printf("\nmemory for a session of %d tokens\n", plan->context);
     print_amount("weights", (double)plan->weights, "B");
     print_amount("KV cache", (double)plan->kv, "B");
-    print_amount("DeltaNet state", (double)plan->state, "B");
+    print_amount("recurrent state", (double)plan->state, "B");
     print_amount("scratch", (double)plan->scratch, "B");
     print_amount("total", (double)plan->total, "B");
     if (!plan->available) return;

@@ -202,3 +202,11 @@ static void linear(pool *p, const matrix *w, const float *x, float *y, int T, in
     job.add = add;
     project(p, &job);
 }
+
+/* Bytes of the weights and their scales. */
+static uint64_t matrix_bytes(const matrix *w) {
+    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
+    if (w->type == DTYPE_FP8)
+        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
+    return n;
+}

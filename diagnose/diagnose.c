@@ -1,12 +1,31 @@
 /* diagnose/diagnose.c: the API's calls that measure and test; without a GPU they say so. */
 
+/* The stages of a measurement, as a bit set; 0 and an error: one is not known. */
+static unsigned measured_stages(const mote_session *s, const mote_measurement *m, mote_error *err) {
+    const mote_info *info = &s->m->info;
+    unsigned stages = m->stage_count ? 0 : ALL_STAGES;
+    for (int i = 0; i < m->stage_count; i++) {
+        int stage = 0, there = 0;
+        while (stage < STAGE_COUNT && strcmp(stage_names[stage], m->stages[i])) stage++;
+        for (int k = 0; k < info->stage_count; k++) there |= stage < STAGE_COUNT && info->stages[k] == stage_names[stage];
+        if (!there) {
+            fail(err, MOTE_EINVAL, "mote_measure: the model has no stage \"%.40s\"", m->stages[i]);
+            return 0;
+        }
+        stages |= 1u << stage;
+    }
+    return stages;
+}
+
 /* What a measurement asks for makes sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
     if (m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
         m->depth > s->o.context - m->rows)
         return fail(err, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context", BLOCK);
+    if (m->stage_count < 0 || (m->stage_count && !m->stages))
+        return fail(err, MOTE_EINVAL, "mote_measure: needs stage_count names of stages");
     if (!m->drafts) return MOTE_OK;
-    if (m->drafts < 0 || m->rows != m->drafts + 1 || m->stages)
+    if (m->drafts < 0 || m->rows != m->drafts + 1 || m->stage_count)
         return fail(err, MOTE_EINVAL, "mote_measure: 1 to %d drafts need one row more, and all stages", BLOCK - 1);
     if (!speculates(s)) return fail(err, MOTE_EUNSUPPORTED, "mote_measure: there is no MTP layer to draft");
     for (int i = 0; i < m->drafts; i++)
@@ -15,22 +34,32 @@ static int check_measurement(const mote_session *s, const mote_measurement *m, m
     return MOTE_OK;
 }
 
+#ifdef __CUDACC__
+/* Counts the kernels of these stages in a step. */
+static int count_launches(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
+    const mote_launch *launches;
+    size_t count;
+    int code = mote_launches(s, m->rows, &launches, &count, err);
+    m->launches = 0;
+    for (size_t i = 0; !code && i < count; i++)
+        for (int stage = 0; stage < STAGE_COUNT; stage++)
+            m->launches += stage_in(stages, (enum stage)stage) && !strcmp(launches[i].stage, stage_names[stage]);
+    return code;
+}
+#endif
+
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
     mote_measurement *m = measurement;
+    unsigned stages = 0;
     int invalid = session_enter(session, m != NULL, "mote_measure: needs a session and a measurement", error);
     if (!invalid) invalid = check_measurement(session, m, error);
+    if (!invalid && !(stages = measured_stages(session, m, error))) invalid = MOTE_EINVAL;
     if (invalid) return invalid;
 #ifdef __CUDACC__
     if (session->gpu) {
-        const mote_launch *launches;
-        size_t count, counted = 0;
-        int code = mote_launches(session, m->rows, &launches, &count, error);
-        for (size_t i = 0; !code && i < count; i++)
-            for (int stage = 0; stage < GPU_STAGES; stage++)
-                counted += !strcmp(launches[i].stage, gpu_stage_names[stage]) && (!m->stages || m->stages >> stage & 1);
-        m->launches = (int)counted;
+        int code = count_launches(session, m, stages, error);
         if (!code) code = session_reset(session, error);
-        if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, error);
+        if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, stages, error);
         int cleared = session_reset(session, code ? NULL : error);
         return code ? code : cleared;
     }

@@ -4,55 +4,36 @@
    A step cut down to some stages computes nothing of use, but touches the same memory in the same order. So the caller
    empties the timeline before and after. */
 
-static uint64_t matrix_bytes(const matrix *w) {
-    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
-    if (w->type == DTYPE_FP8)
-        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
-    return n;
-}
-
-/* Bytes that the stages of one layer read in a step of T rows with `chosen` distinct experts and `length` tokens of KV. */
-static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, int chosen, int length) {
-    const config *c = &s->m->c;
-    const deltanet_weights *d = &l->deltanet;
-    const attention_weights *a = &l->attention;
-    const moe_weights *e = &l->moe;
+/* Bytes that these stages of one layer read. */
+static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, const reading *of) {
     uint64_t n = 0;
-    if (!l->is_attention) {
-        if (stages & MOTE_STAGE_IN_PROJ)
-            n += matrix_bytes(&d->in_proj_qkv) + matrix_bytes(&d->in_proj_z) + matrix_bytes(&d->in_proj_b) +
-                 matrix_bytes(&d->in_proj_a);
-        if (stages & MOTE_STAGE_DELTA) n += 2 * (uint64_t)(c->value_heads * c->value_dim * c->key_dim) * sizeof(float);
-        if (stages & MOTE_STAGE_OUT_PROJ) n += matrix_bytes(&d->out_proj);
-    } else {
-        if (stages & MOTE_STAGE_QKV) n += matrix_bytes(&a->q_proj) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
-        if (stages & MOTE_STAGE_ATTEND)
-            n += 2 * (uint64_t)length * (uint64_t)(c->kv_heads * c->head_dim) * kv_size(s->kv_type);
-        if (stages & MOTE_STAGE_O_PROJ) n += matrix_bytes(&a->o_proj);
-    }
-    if (stages & MOTE_STAGE_ROUTER)
-        n += matrix_bytes(&e->router) + matrix_bytes(&e->shared_expert_gate) + matrix_bytes(&e->gate_proj[c->experts]) +
-             matrix_bytes(&e->up_proj[c->experts]);
-    if (stages & MOTE_STAGE_UP) n += (uint64_t)chosen * (matrix_bytes(&e->gate_proj[0]) + matrix_bytes(&e->up_proj[0]));
-    if (stages & MOTE_STAGE_DOWN)
-        n += (uint64_t)chosen * matrix_bytes(&e->down_proj[0]) + matrix_bytes(&e->down_proj[c->experts]);
+    for (int i = 0; i < STAGE_COUNT; i++)
+        if (stage_in(stages, (enum stage)i))
+            n += sublayer_bytes(&l->mixer, &s->m->c.shapes, (enum stage)i, of) +
+                 sublayer_bytes(&l->ffn, &s->m->c.shapes, (enum stage)i, of);
     return n;
 }
 
+/* Bytes that these stages of a step read, with chosen[i] distinct experts in layer i and `length` tokens of KV. */
 static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
     const mote_model *m = s->m;
-    uint64_t n = stages & MOTE_STAGE_HEAD ? matrix_bytes(&m->lm_head) : 0;
-    for (int i = 0; i < m->c.layers; i++) n += layer_bytes(s, &m->layers[i], stages, chosen[i], length);
-    if (stages & MOTE_STAGE_MTP && s->kv[m->c.layers].k)     /* only its KV rows */
-        n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&m->mtp.attention.k_proj) + matrix_bytes(&m->mtp.attention.v_proj);
+    uint64_t n = stage_in(stages, STAGE_HEAD) ? matrix_bytes(&m->lm_head) : 0;
+    reading of = {0, length, s->kv_type};
+    for (int i = 0; i < m->c.layers; i++) {
+        of.experts = chosen[i];
+        n += layer_bytes(s, &m->layers[i], stages, &of);
+    }
+    const attention_weights *a = &m->mtp.mixer.w.attention;
+    if (stage_in(stages, STAGE_MTP) && s->has_mtp)          /* only its KV rows */
+        n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
     return n;
 }
 
 /* Bytes read to make one draft. */
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
-    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, MOTE_STAGE_ALL, m->c.top_k, length) +
-           matrix_bytes(&m->draft_head);
+    reading of = {m->c.shapes.moe.top_k, length, s->kv_type};
+    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
 /* Random token ids for step number i. */
@@ -166,9 +147,9 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
     gpu_put(&s->gpu->q, gpu_put_sampling_kernel, s->gpu->greedy, &parameters);
 }
 
-static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
+/* stages: those to run. */
+static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     struct gpu_session *g = s->gpu;
-    unsigned stages = m->stages ? m->stages : (unsigned)MOTE_STAGE_ALL;
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
     int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);
@@ -194,7 +175,7 @@ static int measure_step(mote_session *s, mote_measurement *m, mote_error *err) {
         if (m->drafts) m->choose = m->median - m->verify - m->draft;
         m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
         if (m->drafts) m->bytes += (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
-        m->wall = stages == MOTE_STAGE_ALL ? measure_wall(s, m, err) : 0;
+        m->wall = stages == ALL_STAGES ? measure_wall(s, m, err) : 0;
         code = gpu_session_failed(s, err);
     }
     free(of);
@@ -208,7 +189,7 @@ static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) 
     cudaGraphExec_t *graph = &s->gpu->cycle[m->rows][m->drafts], kept = *graph;
     *graph = NULL;
     measure_simulate(s, m);
-    int code = measure_step(s, m, err);
+    int code = measure_step(s, m, ALL_STAGES, err);
     measure_simulate(s, NULL);
     if (*graph) (void)cudaGraphExecDestroy(*graph);
     *graph = kept;

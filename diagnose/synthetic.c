@@ -121,7 +121,7 @@ static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     return code;
 }
 
-/* Shapes to make models of. All have full attention in every fourth layer and rotate a quarter of a head. */
+/* Shapes to make models of, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
 typedef struct preset {
     const char *name;
     int layers, hidden, vocab, context;
@@ -139,29 +139,34 @@ static const preset presets[] = {
 enum { PRESETS = sizeof presets / sizeof *presets };
 
 static int preset_config(const preset *p, config *c, mote_error *err) {
+    deltanet_shape *d = &c->shapes.deltanet;
+    attention_shape *a = &c->shapes.attention;
+    moe_shape *e = &c->shapes.moe;
+    c->family = &families[0];
     c->layers = p->layers;
     c->hidden = p->hidden;
     c->vocab = p->vocab;
     c->context_max = p->context;
     c->mtp_layers = 1;
-    c->heads = p->heads;
-    c->kv_heads = p->kv_heads;
-    c->head_dim = p->head_dim;
-    c->rotary_dim = p->head_dim / 4;
-    c->key_heads = p->key_heads;
-    c->value_heads = p->value_heads;
-    c->key_dim = c->value_dim = p->delta_dim;
-    c->taps = 4;
-    c->experts = p->experts;
-    c->top_k = p->top_k;
-    c->expert_size = c->shared_size = p->expert_size;
+    a->heads = p->heads;
+    a->kv_heads = p->kv_heads;
+    a->head_dim = p->head_dim;
+    a->rotary_dim = p->head_dim / 4;
+    a->theta = 1e7f;
+    d->key_heads = p->key_heads;
+    d->value_heads = p->value_heads;
+    d->key_dim = d->value_dim = p->delta_dim;
+    d->taps = 4;
+    e->experts = p->experts;
+    e->top_k = p->top_k;
+    e->expert_size = e->shared_size = p->expert_size;
     c->fp8_rows = c->fp8_cols = 128;
-    c->eps = 1e-6f;
-    c->theta = 1e7f;
+    d->hidden = a->hidden = e->hidden = c->hidden;
+    d->eps = a->eps = e->eps = c->eps = 1e-6f;
     c->eos = -1;
-    c->is_attention = (unsigned char *)calloc((size_t)c->layers, 1);
-    if (!c->is_attention) return fail_memory(err);
-    for (int i = 3; i < c->layers; i += 4) c->is_attention[i] = 1;
+    c->mixers = (unsigned char *)calloc((size_t)c->layers, 1);
+    if (!c->mixers) return fail_memory(err);
+    for (int i = 0; i < c->layers; i++) c->mixers[i] = (i + 1) % 4 ? LAYER_DELTANET : LAYER_ATTENTION;
     return MOTE_OK;
 }
 

@@ -7,7 +7,7 @@
 
 typedef struct attention_shape {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
-    float eps;
+    float eps, theta;            /* theta: base of the rotary frequencies */
 } attention_shape;
 
 typedef struct attention_weights {
@@ -16,16 +16,19 @@ typedef struct attention_weights {
     const float *q_norm, *k_norm;                  /* [head_dim] */
 } attention_weights;
 
+typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
+
 typedef struct attention_job {
     const attention_shape *shape;
     const attention_weights *w;
     int T, position;             /* rows of this block, position of the first */
-    const float *angles;         /* [T][rotary_dim] */
-    float *qg;                   /* [T][heads][2][head_dim]; NULL: only KV rows are wanted */
+    float *angles;               /* [T][rotary_dim] */
+    float *qg;                   /* [T][heads][2][head_dim] */
+    int kv_only;                 /* only KV rows are wanted, there is no qg */
     float *k_new;                /* [T][kv_heads][head_dim] */
-    const float *v_new;          /* the same shape */
+    float *v_new;                /* the same shape */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
-    void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
+    void *k, *v;                 /* of the state */
     float *scores;               /* [threads][context] */
     int context;
     float *o;                    /* [T][heads][head_dim] */
@@ -114,7 +117,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     (void)thread;
     for (int t = begin; t < end; t++) {
         const float *angles = job->angles + (size_t)t * (size_t)s->rotary_dim;
-        for (int h = 0; job->qg && h < s->heads; h++) {
+        for (int h = 0; !job->kv_only && h < s->heads; h++) {
             float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * 2 * d;
             rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
@@ -193,4 +196,69 @@ static void stage_rope_attend(pool *p, attention_job *job) {
 /* out: x += o_proj o. */
 static void stage_out(pool *p, attention_job *job, float *x) {
     linear(p, &job->w->o_proj, job->o, x, job->T, 1);
+}
+
+/* What layers/kinds.c asks of a kind. */
+
+/* Bytes of the keys, or the values, of one token. */
+static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
+    return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
+}
+
+static void attention_lay_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
+    size_t bytes = (size_t)r->context * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
+    to->k = layout_alloc(l, floats);
+    to->v = layout_alloc(l, floats);
+}
+
+static void attention_lay_job(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
+    size_t T = (size_t)r->rows, d = (size_t)s->head_dim;
+    to->shape = s;
+    to->kv = r->kv;
+    to->context = r->context;
+    to->angles = layout_alloc(l, T * (size_t)s->rotary_dim + 1);
+    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
+    to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
+    to->o = layout_alloc(l, T * (size_t)s->heads * d);
+    to->scores = layout_alloc(l, (size_t)r->threads * (size_t)r->context);
+}
+
+static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,
+                              const attention_state *state) {
+    job->w = w;
+    job->T = rows->T;
+    job->position = rows->position;
+    job->kv_only = rows->state_only;
+    job->k = state->k;
+    job->v = state->v;
+    rotary_angles(job->angles, rows->position, rows->T, job->shape->rotary_dim, job->shape->theta);
+    stage_norm_qkv(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->kv_only ? NULL : job->qg, job->k_new,
+                   job->v_new);
+    if (job->kv_only) {
+        parallel(rows->threads, rows->T, attention_prepare, job);
+        return;
+    }
+    stage_rope_attend(rows->threads, job);
+    stage_out(rows->threads, job, rows->x);
+}
+
+static int attention_pieces(const attention_shape *s, const capacity *r, const attention_state *state, state_piece *to) {
+    to[0] = state_piece_of("keys", state->k, attention_row_bytes(s, r->kv), 1);
+    to[1] = state_piece_of("values", state->v, attention_row_bytes(s, r->kv), 1);
+    return 2;
+}
+
+static uint64_t attention_bytes(const attention_shape *s, const attention_weights *w, enum stage stage,
+                                const reading *of) {
+    if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
+    if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);
+    return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
+}
+
+static mote_size *attention_sizes(const attention_shape *s, mote_size *to) {
+    to = size_is(to, "heads", s->heads);
+    to = size_is(to, "kv_heads", s->kv_heads);
+    to = size_is(to, "head_dim", s->head_dim);
+    return size_is(to, "rotary_dim", s->rotary_dim);
 }

@@ -50,12 +50,12 @@ typedef struct deltanet_job {
     deltanet_state state;
     int T;                       /* rows of this block */
     int replay;                  /* rows of the logged block that were kept */
-    const float *raw;            /* [T][channels] in_proj_qkv of the block */
+    float *raw;                  /* [T][channels] in_proj_qkv of the block */
     float *conv;                 /* [T][channels] q | k | v after conv1d, SiLU and normalisation */
-    const float *b, *a;          /* [T][value_heads] */
+    float *b, *a;                /* [T][value_heads] */
     float *decay, *beta;         /* [T][value_heads] */
     float *o;                    /* [T][value_heads][value_dim] */
-    const float *z;              /* the same shape */
+    float *z;                    /* the same shape */
 } deltanet_job;
 
 static int deltanet_channels(const deltanet_shape *s) {
@@ -224,4 +224,69 @@ static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
 static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
     parallel(p, job->T * job->shape->value_heads, deltanet_gate_heads, job);
     linear(p, &job->w->out_proj, job->o, x, job->T, 1);
+}
+
+/* What layers/kinds.c asks of a kind. */
+
+static void deltanet_lay_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
+    size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
+    size_t values = (size_t)(s->value_heads * s->value_dim);
+    (void)r;
+    to->S = layout_alloc(l, values * (size_t)s->key_dim);
+    to->window = layout_alloc(l, ((size_t)s->taps - 1 + BLOCK) * channels);
+    to->log_raw = to->window ? to->window + ((size_t)s->taps - 1) * channels : NULL;
+    to->log_k = layout_alloc(l, BLOCK * keys);
+    to->log_u = layout_alloc(l, BLOCK * values);
+    to->log_decay = layout_alloc(l, BLOCK * (size_t)s->value_heads);
+}
+
+static void deltanet_lay_job(layout *l, const deltanet_shape *s, const capacity *r, deltanet_job *to) {
+    size_t T = (size_t)r->rows, channels = T * (size_t)deltanet_channels(s), heads = T * (size_t)s->value_heads;
+    to->shape = s;
+    to->raw = layout_alloc(l, channels);
+    to->conv = layout_alloc(l, channels);
+    to->z = layout_alloc(l, heads * (size_t)s->value_dim);
+    to->o = layout_alloc(l, heads * (size_t)s->value_dim);
+    to->a = layout_alloc(l, heads);
+    to->b = layout_alloc(l, heads);
+    to->decay = layout_alloc(l, heads);
+    to->beta = layout_alloc(l, heads);
+}
+
+static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, deltanet_job *job,
+                             const deltanet_state *state) {
+    job->w = w;
+    job->state = *state;
+    job->T = rows->T;
+    job->replay = rows->replay;
+    stage_norm_in_proj(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->raw, job->z, job->b, job->a);
+    stage_conv_delta(rows->threads, job);
+    stage_gated_norm_out(rows->threads, job, rows->x);
+}
+
+/* The log is not compared: behind session_fold it holds nothing that counts. */
+static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const deltanet_state *state, state_piece *to) {
+    size_t S = (size_t)s->value_heads * (size_t)s->value_dim * (size_t)s->key_dim;
+    size_t window = (size_t)(s->taps - 1) * (size_t)deltanet_channels(s);
+    (void)r;
+    to[0] = state_piece_of("DeltaNet state", state->S, S * sizeof(float), 0);
+    to[1] = state_piece_of("conv1d window", state->window, window * sizeof(float), 0);
+    return 2;
+}
+
+/* S is read and written. */
+static uint64_t deltanet_bytes(const deltanet_shape *s, const deltanet_weights *w, enum stage stage, const reading *of) {
+    (void)of;
+    if (stage == STAGE_IN_PROJ)
+        return matrix_bytes(&w->in_proj_qkv) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_b) +
+               matrix_bytes(&w->in_proj_a);
+    if (stage == STAGE_DELTA) return 2 * (uint64_t)(s->value_heads * s->value_dim * s->key_dim) * sizeof(float);
+    return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
+}
+
+static mote_size *deltanet_sizes(const deltanet_shape *s, mote_size *to) {
+    to = size_is(to, "key_heads", s->key_heads);
+    to = size_is(to, "key_head_dim", s->key_dim);
+    to = size_is(to, "value_heads", s->value_heads);
+    return size_is(to, "value_head_dim", s->value_dim);
 }

@@ -165,3 +165,47 @@ static void stage_experts_up(pool *p, moe_job *job) {
 static void stage_experts_down(pool *p, moe_job *job) {
     parallel(p, job->shape->hidden, moe_down_rows, job);
 }
+
+/* What layers/kinds.c asks of a kind. */
+
+static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
+    size_t T = (size_t)r->rows, uses = T * ((size_t)s->top_k + 1);
+    to->shape = s;
+    to->router = layout_alloc(l, T * (size_t)s->experts);
+    to->shared_gate = layout_alloc(l, T);
+    to->weight = layout_alloc(l, uses);
+    to->assignment_weight = layout_alloc(l, uses);
+    to->h = layout_alloc(l, uses * (size_t)moe_width(s));
+    to->choice = (int32_t *)(void *)layout_alloc(l, uses);
+    to->list = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 1);
+    to->first = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 2);
+    to->assignment_row = (int32_t *)(void *)layout_alloc(l, uses);
+}
+
+static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *job) {
+    job->w = w;
+    job->T = rows->T;
+    job->u = rows->u;
+    job->x = rows->x;
+    stage_norm_router(rows->threads, job);
+    stage_experts_up(rows->threads, job);
+    stage_experts_down(rows->threads, job);
+}
+
+static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage stage, const reading *of) {
+    const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
+    uint64_t experts = (uint64_t)of->experts;
+    int shared = s->experts;
+    if (stage == STAGE_ROUTER)
+        return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
+               matrix_bytes(&up[shared]);
+    if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
+    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + matrix_bytes(&down[shared]) : 0;
+}
+
+static mote_size *moe_sizes(const moe_shape *s, mote_size *to) {
+    to = size_is(to, "experts", s->experts);
+    to = size_is(to, "experts_per_token", s->top_k);
+    to = size_is(to, "expert_size", s->expert_size);
+    return size_is(to, "shared_expert_size", s->shared_size);
+}

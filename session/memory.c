@@ -5,19 +5,13 @@
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 1024, MAX_THREADS = 256 };
 
-typedef struct kv_rows { void *k, *v; } kv_rows;            /* [context][kv_heads * head_dim] each, of kv_type */
-
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
-    float *angles;                                          /* [chunk][rotary_dim] */
-    float *in, *gate, *out;                                 /* the widest of the projections of a mixer */
-    float *k, *v, *a, *b, *decay, *beta;
     float *mtp_in;                                          /* [chunk][2 hidden] */
-    float *scores;                                          /* [threads][context] */
-    float *router, *shared_gate, *weight, *assignment_weight, *h;
+    layer_jobs jobs;                                        /* of the layers, for a chunk */
     float *sorted;                                          /* [vocab] logits being sampled */
     float *block_logits;                                    /* [BLOCK][vocab] of a block of drafts */
-    int32_t *choice, *list, *first, *assignment_row, *heap, *seen; /* seen: [vocab], zero between calls */
+    int32_t *heap, *seen;                                   /* [vocab]; seen: zero between calls */
 } scratch;
 
 /* Speculation: see session/speculation.c. */
@@ -50,9 +44,9 @@ struct mote_session {
     int generated_from;          /* what follows was generated */
     int pending, accepted;       /* rows of the last block, in the log; the first of them, which are in the timeline */
     dtype kv_type;
-    kv_rows *kv;                 /* [layers + 1], the last one is the MTP layer's; NULL where there are none */
-    deltanet_state *deltanet;    /* [layers] */
-    float *state;                /* DeltaNet state of all layers, contiguous */
+    int has_mtp;                 /* the MTP layer has a state */
+    layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
+    float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
@@ -92,57 +86,26 @@ struct gpu_session {
 };
 #endif
 
-typedef struct layout { float *base; size_t used; } layout;
-
-static float *layout_alloc(layout *l, size_t floats) {
-    float *at = l->base ? l->base + l->used : NULL;
-    l->used += (floats + 15) / 16 * 16;
-    return at;
+/* What a session has room for; on the CPU a chunk of a prompt, or a block of drafts. */
+static capacity capacity_of(const mote_session_options *o, dtype kv) {
+    capacity r;
+    r.context = o->context;
+    r.rows = o->chunk > BLOCK ? o->chunk : BLOCK;
+    r.threads = o->threads;
+    r.kv = kv;
+    return r;
 }
 
-static void layout_deltanet(layout *l, const deltanet_shape *s, deltanet_state *to) {
-    size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
-    size_t values = (size_t)(s->value_heads * s->value_dim);
-    to->S = layout_alloc(l, values * (size_t)s->key_dim);
-    to->window = layout_alloc(l, ((size_t)s->taps - 1 + BLOCK) * channels);
-    to->log_raw = to->window ? to->window + ((size_t)s->taps - 1) * channels : NULL;
-    to->log_k = layout_alloc(l, BLOCK * keys);
-    to->log_u = layout_alloc(l, BLOCK * values);
-    to->log_decay = layout_alloc(l, BLOCK * (size_t)s->value_heads);
+static void layout_scratch(layout *l, const config *c, const capacity *r, scratch *s) {
+    size_t rows = (size_t)r->rows * (size_t)c->hidden;
+    s->x = layout_alloc(l, rows);
+    s->u = layout_alloc(l, rows);
+    s->hidden = layout_alloc(l, rows);
+    s->mtp_in = layout_alloc(l, 2 * rows);
+    layer_lay_jobs(l, &c->shapes, r, &s->jobs);
 }
 
-/* For a chunk of a prompt, or a block of drafts. */
-static void layout_scratch(layout *l, const config *c, const mote_session_options *o, scratch *s) {
-    size_t T = larger((size_t)o->chunk, BLOCK), hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
-    size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
-    size_t channels = 2 * (size_t)(c->key_heads * c->key_dim) + values, uses = T * ((size_t)c->top_k + 1);
-    s->x = layout_alloc(l, T * hidden);
-    s->u = layout_alloc(l, T * hidden);
-    s->hidden = layout_alloc(l, T * hidden);
-    s->angles = layout_alloc(l, T * (size_t)c->rotary_dim + 1);
-    s->in = layout_alloc(l, T * larger(channels, 2 * heads));
-    s->gate = layout_alloc(l, T * larger(channels, values));       /* DeltaNet: channels after conv1d */
-    s->out = layout_alloc(l, T * larger(values, heads));
-    s->k = layout_alloc(l, T * larger(kv, values));                 /* DeltaNet: z */
-    s->v = layout_alloc(l, T * kv);
-    s->a = layout_alloc(l, T * (size_t)c->value_heads);
-    s->b = layout_alloc(l, T * (size_t)c->value_heads);
-    s->decay = layout_alloc(l, T * (size_t)c->value_heads);
-    s->beta = layout_alloc(l, T * (size_t)c->value_heads);
-    s->mtp_in = layout_alloc(l, T * 2 * hidden);
-    s->scores = layout_alloc(l, (size_t)o->threads * (size_t)o->context);
-    s->router = layout_alloc(l, T * (size_t)c->experts);
-    s->shared_gate = layout_alloc(l, T);
-    s->weight = layout_alloc(l, uses);
-    s->assignment_weight = layout_alloc(l, uses);
-    s->h = layout_alloc(l, uses * larger((size_t)c->expert_size, (size_t)c->shared_size));
-    s->choice = (int32_t *)(void *)layout_alloc(l, uses);
-    s->list = (int32_t *)(void *)layout_alloc(l, (size_t)c->experts + 1);
-    s->first = (int32_t *)(void *)layout_alloc(l, (size_t)c->experts + 2);
-    s->assignment_row = (int32_t *)(void *)layout_alloc(l, uses);
-}
-
-/* Whether a session has KV rows of the MTP layer. */
+/* Whether a session has a state of the MTP layer. */
 static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
     return m->has_mtp && o->mtp != MOTE_MTP_OFF;
 }
@@ -151,7 +114,7 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
 static void layout_host(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
     s->logits = layout_alloc(l, (size_t)c->vocab);
     s->tokens = (int32_t *)(void *)layout_alloc(l, (size_t)o->context);
-    s->s.sorted = layout_alloc(l, larger((size_t)c->vocab, (size_t)c->rotary_dim));
+    s->s.sorted = layout_alloc(l, larger((size_t)c->vocab, (size_t)c->shapes.attention.rotary_dim));
     s->s.heap = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
     s->s.seen = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
     s->s.block_logits = session_has_mtp(s->m, o) ? layout_alloc(l, BLOCK * (size_t)c->vocab) : NULL;
@@ -166,31 +129,35 @@ static dtype kv_type_of(int kv) {
     return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
 }
 
-/* Lays out a session's memory from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. s->kv
-   and s->deltanet have room for all layers. */
+/* Lays out the states of those layers that are rolled back in one way: truncated ones first, so that the others lie together. */
+static void layout_states(layout *l, const mote_model *m, const capacity *r, enum rollback rollback, mote_session *s) {
+    for (int i = 0; i <= m->c.layers; i++) {
+        const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        if ((i < m->c.layers || s->has_mtp) && layer_rollback(of->mixer.kind) == rollback)
+            layer_lay_state(of->mixer.kind, l, &m->c.shapes, r, &s->state[i]);
+    }
+}
+
+/* Lays out a session's memory from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. s->state
+   has room for all layers. */
 static memory_parts layout_session(const mote_model *m, const mote_session_options *o, float *base, float *host,
                                    mote_session *s) {
     const config *c = &m->c;
+    capacity r = capacity_of(o, kv_type_of(o->kv));
     layout l;
     memory_parts parts;
-    size_t rows = (size_t)o->context * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(o->kv));
-    size_t floats = (rows + sizeof(float) - 1) / sizeof(float);
     l.base = base;
     l.used = 0;
-    for (int i = 0; i <= c->layers; i++) {
-        int has_kv = i < c->layers ? c->is_attention[i] : session_has_mtp(m, o);
-        s->kv[i].k = has_kv ? layout_alloc(&l, floats) : NULL;
-        s->kv[i].v = has_kv ? layout_alloc(&l, floats) : NULL;
-    }
+    s->has_mtp = session_has_mtp(m, o);
+    layout_states(&l, m, &r, ROLLBACK_TRUNCATE, s);
     parts.kv = l.used;
-    s->state = base ? base + l.used : NULL;
-    for (int i = 0; i < c->layers; i++)
-        if (!c->is_attention[i]) layout_deltanet(&l, &m->deltanet, &s->deltanet[i]);
+    s->recurrent = base ? base + l.used : NULL;
+    layout_states(&l, m, &r, ROLLBACK_REPLAY, s);
     parts.state = l.used - parts.kv;
     s->last_hidden = layout_alloc(&l, (size_t)c->hidden);
     if (m->gpu < 0) {
         layout_host(&l, c, o, s);
-        layout_scratch(&l, c, o, &s->s);
+        layout_scratch(&l, c, &r, &s->s);
     }
 #ifdef __CUDACC__
     if (m->gpu >= 0) {
@@ -248,8 +215,7 @@ static mote_session *session_shell(const mote_model *m) {
     if (!s) return NULL;
     s->m = m;
     s->owner = getpid();
-    s->kv = (kv_rows *)calloc((size_t)m->c.layers + 1, sizeof *s->kv);
-    s->deltanet = (deltanet_state *)calloc((size_t)m->c.layers, sizeof *s->deltanet);
+    s->state = (layer_state *)calloc((size_t)m->c.layers + 1, sizeof *s->state);
 #ifdef __CUDACC__
     if (m->gpu >= 0) s->gpu = (struct gpu_session *)calloc(1, sizeof *s->gpu);
     if (m->gpu >= 0 && !s->gpu) {
@@ -257,7 +223,7 @@ static mote_session *session_shell(const mote_model *m) {
         return NULL;
     }
 #endif
-    if (s->kv && s->deltanet) return s;
+    if (s->state) return s;
     mote_session_close(s);
     return NULL;
 }

@@ -38,7 +38,7 @@ static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, 
     }
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
     int code = session_logits(s, err);
-    if (!code) code = session_read(s, c->values, s->state, state * sizeof(float), err);
+    if (!code) code = session_read(s, c->values, s->recurrent, state * sizeof(float), err);
     if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
     if (code) {
         mote_checkpoint_free(c);
@@ -65,7 +65,7 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     s->generated_from = c->generated_from;
     s->pending = c->pending;
     s->accepted = c->accepted;
-    int code = session_write(s, s->state, c->values, s->parts.state * sizeof(float), err);
+    int code = session_write(s, s->recurrent, c->values, s->parts.state * sizeof(float), err);
     if (!code) code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), err);
     memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
     return code ? code : session_set_logits(s, err);
@@ -100,26 +100,37 @@ typedef struct saved_piece {
 } saved_piece;
 
 static int saved_pieces(const mote_session *s) {
-    return 4 + 2 * (s->m->c.layers + 1);
+    return 4 + STATE_PIECES * (s->m->c.layers + 1);
+}
+
+/* Piece `at` of the rows that a layer has for each token, as h says; nothing where it has none. */
+static saved_piece saved_rows(const mote_session *s, const saved_header *h, int i, int at) {
+    const config *c = &s->m->c;
+    const layer *l = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
+    int rows = h->count < 0 ? 0 : h->count;
+    state_piece piece[STATE_PIECES];
+    capacity r = capacity_of(&s->o, kv_type_of(h->kv));
+    saved_piece p;
+    memset(&p, 0, sizeof p);
+    p.is_kv = 1;
+    if (i == c->layers) rows = h->mtp && rows ? rows - 1 : 0;
+    if (!rows || at >= layer_pieces(l->mixer.kind, &c->shapes, &r, &s->state[i], piece) || !piece[at].rows) return p;
+    p.at = piece[at].at;
+    p.size = (size_t)rows * piece[at].size;
+    return p;
 }
 
 /* Piece i of a session that is saved as h says. last_hidden: where that row is, or is to be put. */
 static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, float *last_hidden, int i) {
     const config *c = &s->m->c;
-    size_t count = h->count < 0 ? 0 : (size_t)h->count, rows = count;
+    size_t count = h->count < 0 ? 0 : (size_t)h->count;
     saved_piece p;
+    if (i >= 4) return saved_rows(s, h, (i - 4) / STATE_PIECES, (i - 4) % STATE_PIECES);
     memset(&p, 0, sizeof p);
-    p.is_kv = i >= 4;
     if (i == 0) p.at = s->tokens, p.size = count * sizeof *s->tokens;
-    if (i == 1) p.at = s->state, p.size = s->parts.state * sizeof(float);
+    if (i == 1) p.at = s->recurrent, p.size = s->parts.state * sizeof(float);
     if (i == 2) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
     if (i == 3) p.at = s->logits, p.size = (size_t)c->vocab * sizeof(float);
-    if (!p.is_kv) return p;
-    int layer = (i - 4) / 2;
-    p.at = i % 2 ? s->kv[layer].v : s->kv[layer].k;
-    if (layer == c->layers) rows = h->mtp && count ? count - 1 : 0;
-    else if (!c->is_attention[layer]) rows = 0;
-    p.size = rows * (size_t)(c->kv_heads * c->head_dim) * kv_size(kv_type_of(h->kv));
     return p;
 }
 
@@ -139,7 +150,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->pending = s->pending;
     h->accepted = s->accepted;
     h->kv = s->o.kv;
-    h->mtp = s->kv[s->m->c.layers].k != NULL;
+    h->mtp = s->has_mtp;
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -192,7 +203,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (size != expected)
         return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
                     (unsigned long long)size, expected, h->count);
-    if (!h->mtp && s->kv[s->m->c.layers].k)
+    if (!h->mtp && s->has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
     return MOTE_OK;
 }
@@ -243,7 +254,9 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
     if (!code) code = saved_check(s, &h, from, size, error);
     if (code) return code;
     dtype kv = kv_type_of(h.kv);
-    char *converted = kv == s->kv_type ? NULL : (char *)malloc((size_t)h.count * kv_row_bytes(s) + 1);
+    size_t most = 0;
+    for (int i = 4; i < saved_pieces(s); i++) most = larger(most, saved_piece_of(s, &h, NULL, i).size);
+    char *converted = kv == s->kv_type ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(s->kv_type) + 1);
     if (!converted && kv != s->kv_type) return fail_memory(error);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {

@@ -15,7 +15,7 @@
    accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */
 
 static int speculates(const mote_session *s) {
-    return s->kv[s->m->c.layers].k != NULL;
+    return s->has_mtp;
 }
 
 /* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.

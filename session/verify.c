@@ -73,18 +73,12 @@ static int verify_bytes(const verifier *v, const mote_session *s, const void *a,
     return MOTE_OK;
 }
 
-/* Bytes of the keys, or the values, of one token in one layer. */
-static size_t kv_row_bytes(const mote_session *s) {
-    return (size_t)(s->m->c.kv_heads * s->m->c.head_dim) * kv_size(s->kv_type);
-}
-
 /* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
     mote_session *twin = v->twin;
-    size_t row = kv_row_bytes(s), vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
-    size_t S = (size_t)c->value_heads * (size_t)c->value_dim * (size_t)c->key_dim * sizeof(float);
-    size_t window = (size_t)(c->taps - 1) * (size_t)deltanet_channels(&s->m->deltanet) * sizeof(float);
+    capacity r = capacity_of(&s->o, s->kv_type);
+    size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
     if (!code) code = session_fold(s, err);
@@ -92,16 +86,16 @@ static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     if (!code) code = verify_bytes(v, s, s->logits, twin->logits, vocab, -1, "logits", err);
     if (!code) code = verify_bytes(v, s, s->last_hidden, twin->last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
-        const deltanet_state *a = &s->deltanet[i], *b = &twin->deltanet[i];
-        size_t rows = (size_t)(s->count - from - (i == c->layers)), first = (size_t)from * row;
-        if (i < c->layers && !c->is_attention[i]) {
-            code = verify_bytes(v, s, a->S, b->S, S, i, "DeltaNet state", err);
-            if (!code) code = verify_bytes(v, s, a->window, b->window, window, i, "conv1d window", err);
-            continue;
+        enum layer_kind kind = i < c->layers ? s->m->layers[i].mixer.kind : s->m->mtp.mixer.kind;
+        state_piece mine[STATE_PIECES], plain[STATE_PIECES];
+        int pieces = layer_pieces(kind, &c->shapes, &r, &s->state[i], mine);
+        layer_pieces(kind, &c->shapes, &r, &twin->state[i], plain);
+        if (i == c->layers && !s->has_mtp) break;
+        for (int k = 0; k < pieces && !code; k++) {
+            size_t row = mine[k].size, first = mine[k].rows ? (size_t)from * row : 0;
+            size_t n = mine[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;
+            code = verify_bytes(v, s, (char *)mine[k].at + first, (char *)plain[k].at + first, n, i, mine[k].name, err);
         }
-        const kv_rows *mine = &s->kv[i], *plain = &twin->kv[i];
-        code = verify_bytes(v, s, (char *)mine->k + first, (char *)plain->k + first, rows * row, i, "keys", err);
-        if (!code) code = verify_bytes(v, s, (char *)mine->v + first, (char *)plain->v + first, rows * row, i, "values", err);
     }
     return code;
 }

@@ -1,0 +1,222 @@
+/* cuda/schedule.c: the schedule of a step on a GPU: which kernels run in which order, what each reads and writes and when, and,
+   found by schedule_link, what it waits for, tags and prefetches. This is the only place that knows neighbours: a kernel is
+   told by its `handoff` and knows none. Plain C, so that the rules can be tested without a GPU.
+
+   How two kernels follow each other (programmatic dependent launch, cuda/handoff.cu): a kernel starts once all blocks of its
+   predecessor have released it (griddepcontrol.launch_dependents) or ended. It may do some things early, before its wait
+   (griddepcontrol.wait), which returns when its predecessor is complete. Every kernel waits before it ends, so then all
+   kernels before it are complete, too.
+
+   Rules. When kernel i starts, all kernels before `late` are complete, where late is the last one before i that does not
+   release at entry: one that releases late did so behind its own wait. Those from late to i - 1 may still run.
+     1. Early reads: not of what a kernel from late to i - 1 writes, but for what late stores before it releases.
+     2. Early writes: not of what a kernel from late to i - 1 reads or writes.
+     3. What writes step_parameters never releases: it is complete when the next kernel starts, so that all may read them
+        early.
+     4. Tags (gpu_tag). A kernel that can poll a buffer's tags does so, in place of a wait, if its direct predecessor stores
+        the buffer, in one launch, and if the older values that it may find there have other tags: they are of this step (one
+        was stored before late), and at most three were stored from late on. Otherwise it waits.
+     5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
+        behind its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
+        nor what it loads for other ends (loose_reads).
+   A schedule that breaks 1, 2, 3 or 5 is refused.
+
+   Why it cannot deadlock. A kernel polls only its direct predecessor. When it starts, every block of that has released it or
+   ended: each is resident or done, and, by induction, so is every block of every kernel before. Polling blocks hold SMs, but
+   no block that they wait for still needs one. A block waits for nothing but kernels before its own, and the first kernel
+   of a step for none.
+
+   Before the first kernel of a schedule runs gpu_put, or a kernel that never releases: all before it is complete. */
+
+/* Buffers. Those from BUFFER_S on are of a layer: those of other layers are others. */
+enum {
+    BUFFER_STEP = 1 << 0,        /* step_parameters */
+    BUFFER_X = 1 << 1,           /* the residual */
+    BUFFER_PROJECTED = 1 << 2,   /* a mixer's projections of x */
+    BUFFER_MIXED = 1 << 3,       /* what the mixer makes of them */
+    BUFFER_ROUTER = 1 << 4,      /* the router's logits */
+    BUFFER_SHARED = 1 << 5,      /* h and gate of the shared expert */
+    BUFFER_ROUTING = 1 << 6,
+    BUFFER_H = 1 << 7,           /* of the routed experts */
+    BUFFER_LOGITS = 1 << 8, BUFFER_PICKS = 1 << 9,
+    BUFFER_HIDDEN = 1 << 10,     /* final rows, for the MTP layer */
+    BUFFER_MTP_IN = 1 << 11, BUFFER_MTP_X = 1 << 12,
+    BUFFER_S = 1 << 13, BUFFER_LOG = 1 << 14, BUFFER_KV = 1 << 15,
+    BUFFERS = 16, BUFFERS_OF_LAYER = BUFFER_S | BUFFER_LOG | BUFFER_KV
+};
+
+enum release { RELEASE_ENTRY, RELEASE_LATE, RELEASE_NEVER };
+
+/* What the kernels of a step are to each other: sets of buffers. Behind the wait it may read and write all that it names. */
+typedef struct kernel_uses {
+    const char *name;
+    enum stage stage;
+    enum release release;
+    unsigned reads, writes, early_reads, early_writes;
+    unsigned released;           /* RELEASE_LATE: of writes, what is stored before the release */
+    unsigned polls;              /* of reads: one buffer, whose tags the kernels for fixed shapes can poll */
+    unsigned polled_writes;      /* of writes: stored by those when they have polled */
+    unsigned tags;               /* of writes: one buffer, stored with tags */
+    unsigned loose_reads;        /* of reads: those that what it tags does not depend on */
+    int prefetches;              /* it leaves the memory bus idle for a while */
+} kernel_uses;
+
+enum kernel_kind {
+    KERNEL_EMBED, KERNEL_IN_PROJ, KERNEL_DELTA, KERNEL_OUT_PROJ, KERNEL_QKV, KERNEL_ATTEND, KERNEL_O_PROJ, KERNEL_ROUTER,
+    KERNEL_UP, KERNEL_DOWN, KERNEL_HEAD, KERNEL_MTP_ROWS, KERNEL_DRAFT_ROW, KERNEL_FC, KERNEL_PICK, KERNEL_DRAW,
+    KERNEL_ACCEPT, KERNEL_KINDS
+};
+
+static const kernel_uses kernels[KERNEL_KINDS] = {
+    /*                                              reads                    writes            early reads   early writes */
+    {"embed", STAGE_EMBED, RELEASE_ENTRY, BUFFER_STEP | BUFFER_HIDDEN, BUFFER_X | BUFFER_HIDDEN, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0},
+    {"conv_delta", STAGE_DELTA, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_S | BUFFER_LOG,
+     BUFFER_STEP | BUFFER_S | BUFFER_LOG, BUFFER_S, 0, 0, 0, 0, 0, 0},
+    {"gated_norm_out", STAGE_OUT_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP,
+     BUFFER_X | BUFFER_LOG, 0, 0, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, 0},
+    {"norm_qkv", STAGE_QKV, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0},
+    {"rope_attend", STAGE_ATTEND, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_KV, BUFFER_STEP | BUFFER_KV, 0, 0,
+     0, 0, 0, 0, 0},
+    {"out", STAGE_O_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X, BUFFER_X, 0, 0, 0, 0, 0, BUFFER_X, 0, 0},
+    {"norm_router", STAGE_ROUTER, RELEASE_ENTRY, BUFFER_X, BUFFER_ROUTER | BUFFER_SHARED, 0, 0, 0, BUFFER_X,
+     BUFFER_ROUTER | BUFFER_SHARED, BUFFER_ROUTER, 0, 0},
+    {"experts_up", STAGE_UP, RELEASE_LATE, BUFFER_ROUTER | BUFFER_X, BUFFER_ROUTING | BUFFER_H, 0, 0, BUFFER_ROUTING,
+     BUFFER_ROUTER, 0, 0, 0, 1},
+    {"experts_down", STAGE_DOWN, RELEASE_ENTRY, BUFFER_H, BUFFER_X, BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED, 0, 0, 0, 0,
+     BUFFER_X, 0, 0},
+    {"head", STAGE_HEAD, RELEASE_ENTRY, BUFFER_X, BUFFER_LOGITS, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"mtp_rows", STAGE_MTP, RELEASE_ENTRY, BUFFER_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_HIDDEN | BUFFER_MTP_IN, 0, 0, 0, 0,
+     0, 0, 0, 0},
+    {"draft_row", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_MTP_IN, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"mtp_fc", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_IN, BUFFER_MTP_X, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"pick", STAGE_HEAD, RELEASE_ENTRY, BUFFER_LOGITS, BUFFER_PICKS, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"draw", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"accept", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0}};
+
+/* A generation tag in the two lowest mantissa bits of a float. */
+typedef struct gpu_tag {
+    uint32_t mask, bits;         /* mask: the two lowest bits, or 0 (no tag); bits: the generation */
+} gpu_tag;
+
+/* Weights to be prefetched into L2. */
+typedef struct prefetch_span {
+    const char *from;
+    uint32_t bytes;              /* a multiple of 16; 0: nothing */
+    uint32_t share;              /* bytes of a block */
+} prefetch_span;
+
+/* What a kernel is told of its neighbours; its parameters begin with it. */
+typedef struct handoff {
+    gpu_tag await;               /* of what it polls; mask 0: it waits instead */
+    gpu_tag publish;             /* of what it tags; mask 0: it does not */
+    prefetch_span prefetch;
+} handoff;
+
+typedef struct node {
+    enum kernel_kind kind;
+    int layer;                   /* -1 outside of layers */
+    int in_mtp;                  /* of the MTP layer: x is another buffer, and is not tagged */
+    int can_poll;                /* this kernel knows tags */
+    int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
+    int pieces;                  /* launches of it */
+    int blocks;
+    prefetch_span first_weights; /* what it reads first; share is not used */
+    handoff link;                /* filled in by schedule_link */
+} node;
+
+/* The residual of the MTP layer is a buffer of its own. */
+static unsigned node_buffers(const node *n, unsigned set) {
+    if (!n->in_mtp || !(set & BUFFER_X)) return set;
+    return (set & ~(unsigned)BUFFER_X) | BUFFER_MTP_X;
+}
+
+/* Of `set`, what is the same buffer for both. */
+static unsigned same_buffers(const node *a, const node *b, unsigned set) {
+    return a->layer == b->layer ? set : set & ~(unsigned)BUFFERS_OF_LAYER;
+}
+
+/* Which buffer breaks a rule, if nodes[i] does, and who is in its way. */
+typedef struct schedule_conflict { int node, with; unsigned buffers; const char *rule; } schedule_conflict;
+
+static int schedule_refuse(schedule_conflict *c, int i, int with, unsigned buffers, const char *rule) {
+    c->node = i;
+    c->with = with;
+    c->buffers = buffers;
+    c->rule = rule;
+    return 0;
+}
+
+/* Rules 1 to 3 for nodes[i]. late: the last before it that does not release at entry; -1: none. */
+static int schedule_check(const node *nodes, int i, int late, schedule_conflict *c) {
+    const node *n = &nodes[i];
+    const kernel_uses *k = &kernels[n->kind];
+    unsigned reads = node_buffers(n, k->early_reads), writes = node_buffers(n, k->early_writes);
+    if (k->writes & BUFFER_STEP && k->release != RELEASE_NEVER)
+        return schedule_refuse(c, i, i, BUFFER_STEP, "writers of step_parameters never release");
+    for (int j = late < 0 ? 0 : late; j < i; j++) {
+        const kernel_uses *other = &kernels[nodes[j].kind];
+        unsigned stored = other->writes, loaded = other->reads | other->early_reads;
+        if (j == late && other->release == RELEASE_NEVER) continue;     /* complete */
+        if (j == late) stored &= ~other->released;
+        stored = node_buffers(&nodes[j], stored);
+        loaded = node_buffers(&nodes[j], loaded) | node_buffers(&nodes[j], other->writes);
+        unsigned clash = same_buffers(n, &nodes[j], reads & stored);
+        if (clash) return schedule_refuse(c, i, j, clash, "early read of what may still be written");
+        clash = same_buffers(n, &nodes[j], writes & loaded);
+        if (clash) return schedule_refuse(c, i, j, clash, "early write of what may still be used");
+    }
+    return 1;
+}
+
+/* Does nodes[i] poll, by rule 4? stored, of this buffer: the generation stored last; before_late: that before late. */
+static int schedule_polls(const node *nodes, int i, int stored, int before_late) {
+    const node *n = &nodes[i], *front = i ? n - 1 : NULL;
+    unsigned polls = kernels[n->kind].polls;
+    return n->can_poll && !n->in_mtp && polls && front && !front->in_mtp && front->pieces == 1 &&
+           kernels[front->kind].tags & polls && before_late >= 1 && stored - before_late <= 3;
+}
+
+static gpu_tag tag_of(int generation) {
+    gpu_tag tag = {3, (uint32_t)generation & 3};
+    return tag;
+}
+
+/* Prefetches what nodes[i + 2] reads first: the successor of nodes[i] keeps the bus busy, what is behind it does not yet run. */
+static void schedule_prefetch(node *nodes, int count, int i, uint32_t limit) {
+    prefetch_span *p = &nodes[i].link.prefetch;
+    if (!kernels[nodes[i].kind].prefetches || i + 2 >= count || nodes[i].blocks < 1) return;
+    *p = nodes[i + 2].first_weights;
+    if (p->bytes > limit) p->bytes = limit;
+    p->share = (p->bytes / (uint32_t)nodes[i].blocks / 128 + 1) * 128;
+}
+
+/* Fills in every node's link. tagged: kernels may poll, there is programmatic dependent launch. prefetch: most bytes of a
+   prefetch. whole: not cut down to some stages for timing, where results do not count; only then rules can be broken.
+   Returns 0, and says why, if the schedule breaks one. */
+static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, int whole, schedule_conflict *c) {
+    int stored[BUFFERS] = {0}, before_late[BUFFERS] = {0}, late = -1;
+    for (int i = 0; i < count; i++) {
+        node *n = &nodes[i];
+        const kernel_uses *k = &kernels[n->kind];
+        memset(&n->link, 0, sizeof n->link);
+        if (whole && !schedule_check(nodes, i, late, c)) return 0;
+        for (int b = 0; b < BUFFERS; b++) {
+            if (k->polls >> b & 1 && tagged && schedule_polls(nodes, i, stored[b], before_late[b]))
+                n->link.await = tag_of(stored[b]);
+            if (!(k->tags >> b & 1) || n->in_mtp) continue;
+            stored[b] += n->piece == 0;
+            n->link.publish = tag_of(stored[b]);
+        }
+        if (n->link.await.mask && i && k->polled_writes) {
+            const kernel_uses *front = &kernels[n[-1].kind];
+            unsigned clash = k->polled_writes & ((front->writes & ~front->tags) | front->loose_reads);
+            if (whole && clash) return schedule_refuse(c, i, i - 1, clash, "store of what the polled kernel may still use");
+        }
+        schedule_prefetch(nodes, count, i, prefetch);
+        if (k->release == RELEASE_ENTRY) continue;
+        late = i;
+        memcpy(before_late, stored, sizeof stored);
+    }
+    return 1;
+}

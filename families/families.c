@@ -1,0 +1,45 @@
+/* families/families.c: the table of model families: the only place that lists them all.
+
+   A family is one line here and one file, which defines, for a family `name`:
+     name_types   the model_types of config.json that are of this family, ended by NULL
+     name_read    reads the family's own keys of config.json: shapes, layers, what must be as mote has it
+     name_bind    asks the binder for every tensor, by its name there */
+
+#define FAMILIES(X) X(qwen3_5_moe)
+
+typedef struct model_family {
+    const char *name;                          /* mote_info.architecture */
+    const char *const *types;
+    void (*read)(config_reader *r, config *c);
+    void (*bind)(binder *b);
+} model_family;
+
+static const model_family families[] = {
+#define X(name) {#name, name##_types, name##_read, name##_bind},
+    FAMILIES(X)
+#undef X
+};
+
+enum { FAMILY_COUNT = sizeof families / sizeof *families };
+
+static const model_family *family_find(const json *j, uint32_t type, const char *dir, mote_error *err) {
+    char known[256] = "";
+    size_t n = 0;
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        for (const char *const *name = families[i].types; *name; name++) {
+            if (json_equals(j, type, *name)) return &families[i];
+            int last = i + 1 == FAMILY_COUNT && !name[1];
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", !n ? "" : last ? " and " : ", ", *name);
+        }
+    fail(err, MOTE_EUNSUPPORTED, "%s/config.json: model_type \"%.*s\" is not known, mote runs %s", dir,
+         (int)(j->nodes[type].size < 60 ? j->nodes[type].size : 60), j->text + j->nodes[type].start, known);
+    return NULL;
+}
+
+static void family_read(const model_family *f, config_reader *r, config *c) {
+    f->read(r, c);
+}
+
+static void family_bind(const model_family *f, binder *b) {
+    f->bind(b);
+}

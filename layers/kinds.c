@@ -1,0 +1,135 @@
+/* layers/kinds.c: the table of layer kinds: the only place that lists them all. Knows no session and no files.
+
+   A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
+   state, and an FFN, which does not. A kind is one line here and its files in layers/, which define, for a kind `name`:
+
+     name_shape, name_weights   its sizes; its tensors
+     name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
+     name_lay_job               lays the scratch out
+     name_forward               the definition: T token rows through one layer
+     name_bytes                 what a stage reads in a decode step
+     name_sizes                 its shape as named numbers
+   a mixer also
+     name_state                 what it remembers of a session's tokens in one layer
+     name_lay_state             lays it out
+     name_pieces                the state piece by piece, as it is saved, copied and compared
+   and on a GPU
+     name_gpu, name_lay_gpu     the arguments of its kernels, with their scratch in GPU memory; lays that out
+     name_record                records the kernels of a step */
+
+#define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
+#define FFNS(X) X(MOE, moe)
+#define LAYER_KINDS(X) MIXERS(X) FFNS(X)
+
+enum layer_kind {
+#define X(NAME, name) LAYER_##NAME,
+    LAYER_KINDS(X)
+#undef X
+    LAYER_KIND_COUNT,
+    LAYER_NONE, LAYER_MTP        /* of stages: no layer's; the MTP layer's, whatever that consists of */
+};
+
+static const char *const layer_kind_names[LAYER_KIND_COUNT] = {
+#define X(NAME, name) #name,
+    LAYER_KINDS(X)
+#undef X
+};
+
+/* The kind of layer that a stage is of. */
+static const enum layer_kind stage_kinds[STAGE_COUNT] = {
+#define X(NAME, name, kind) LAYER_##kind,
+    STAGES(X)
+#undef X
+};
+
+/* How rows of a block that are not accepted leave a mixer's state. */
+enum rollback {
+    ROLLBACK_REPLAY,             /* a block is logged; the next one repeats its accepted rows */
+    ROLLBACK_TRUNCATE            /* rows behind the end are overwritten */
+};
+
+static enum rollback layer_rollback(enum layer_kind mixer) {
+    return mixer == LAYER_ATTENTION ? ROLLBACK_TRUNCATE : ROLLBACK_REPLAY;
+}
+
+#define X(NAME, name) name##_shape name;
+typedef struct layer_shapes { LAYER_KINDS(X) } layer_shapes;
+#undef X
+#define X(NAME, name) name##_weights name;
+typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
+#undef X
+#define X(NAME, name) name##_job name;
+typedef struct layer_jobs { LAYER_KINDS(X) } layer_jobs;
+#undef X
+#define X(NAME, name) name##_state name;
+typedef union layer_state { MIXERS(X) } layer_state;
+#undef X
+
+typedef struct sublayer { enum layer_kind kind; layer_weights w; } sublayer;
+
+typedef struct layer { sublayer mixer, ffn; } layer;
+
+/* Scratch for all kinds. Only one layer runs at a time, so they share it. */
+static void layer_lay_jobs(layout *l, const layer_shapes *s, const capacity *r, layer_jobs *to) {
+    size_t from = l->used, most = from;
+#define X(NAME, name) l->used = from; name##_lay_job(l, &s->name, r, &to->name); most = larger(most, l->used);
+    LAYER_KINDS(X)
+#undef X
+    l->used = most;
+}
+
+static void layer_lay_state(enum layer_kind mixer, layout *l, const layer_shapes *s, const capacity *r, layer_state *to) {
+    switch (mixer) {
+#define X(NAME, name) case LAYER_##NAME: name##_lay_state(l, &s->name, r, &to->name); break;
+        MIXERS(X)
+#undef X
+        default: break;
+    }
+}
+
+/* Returns how many pieces there are, at most STATE_PIECES. */
+static int layer_pieces(enum layer_kind mixer, const layer_shapes *s, const capacity *r, const layer_state *state,
+                        state_piece *to) {
+    switch (mixer) {
+#define X(NAME, name) case LAYER_##NAME: return name##_pieces(&s->name, r, &state->name, to);
+        MIXERS(X)
+#undef X
+        default: return 0;
+    }
+}
+
+/* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
+static void layer_forward(const token_rows *rows, const layer *l, layer_jobs *jobs, const layer_state *state) {
+    switch (l->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->mixer.w.name, &jobs->name, &state->name); break;
+        MIXERS(X)
+#undef X
+        default: break;
+    }
+    if (rows->state_only) return;
+    switch (l->ffn.kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->ffn.w.name, &jobs->name); break;
+        FFNS(X)
+#undef X
+        default: break;
+    }
+}
+
+static inline uint64_t sublayer_bytes(const sublayer *l, const layer_shapes *s, enum stage stage, const reading *of) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_bytes(&s->name, &l->w.name, stage, of);
+        LAYER_KINDS(X)
+#undef X
+        default: return 0;
+    }
+}
+
+/* Writes the sizes of a kind's shape, at most LAYER_SIZES; returns the end. */
+static mote_size *layer_sizes(enum layer_kind kind, const layer_shapes *s, mote_size *to) {
+    switch (kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_sizes(&s->name, to);
+        LAYER_KINDS(X)
+#undef X
+        default: return to;
+    }
+}

@@ -1,0 +1,51 @@
+/* layers/layer.c: what all kinds of layers are given, and give: token rows, room, pieces of state, what a stage reads. The
+   kinds themselves are listed in layers/kinds.c. */
+
+/* T token rows on their way through the layers, on the CPU. */
+typedef struct token_rows {
+    pool *threads;
+    int T, position;             /* rows; position of the first */
+    int replay;                  /* rows of the block before this one that were accepted, where it is logged */
+    int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    float *x;                    /* [T][hidden] the residual, to which a layer adds */
+    float *u;                    /* [T][hidden] scratch: the normalised rows */
+} token_rows;
+
+/* What a session has room for. */
+typedef struct capacity {
+    int context, rows, threads;  /* tokens; token rows of a call; threads that compute */
+    dtype kv;                    /* type of keys and values */
+} capacity;
+
+/* A piece of a layer's state. */
+typedef struct state_piece {
+    const char *name;            /* for messages: "keys" */
+    void *at;
+    size_t size;                 /* bytes; with rows set, of one token */
+    int rows;                    /* there is one for each token: ROLLBACK_TRUNCATE */
+} state_piece;
+
+enum { STATE_PIECES = 2, LAYER_SIZES = 4 };                 /* most pieces of a state, most sizes of a shape */
+
+/* What decides how much a decode step reads. */
+typedef struct reading {
+    int experts;                 /* distinct experts of the step */
+    int length;                  /* tokens whose keys and values are read */
+    dtype kv;
+} reading;
+
+static state_piece state_piece_of(const char *name, void *at, size_t size, int rows) {
+    state_piece p;
+    p.name = name;
+    p.at = at;
+    p.size = size;
+    p.rows = rows;
+    return p;
+}
+
+/* Names a number of a shape, for mote_info; returns the place for the next one. */
+static mote_size *size_is(mote_size *to, const char *name, int value) {
+    to->name = name;
+    to->value = value;
+    return to + 1;
+}
