@@ -43,6 +43,7 @@
 #ifdef __CUDACC__
 /* ---- 3. What CUDA kernels share ------------------------------------------------------------------------------------ */
 
+#include "cuda/schedule.c"
 #include "cuda/launch.cu"
 static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a step of kernels");
 #include "cuda/handoff.cu"
@@ -67,6 +68,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "layers/moe_down.cu"
 #include "layers/moe_down_fixed.cu"
 #include "layers/moe_launch.cu"
+#include "layers/kinds.cu"
 #include "layers/head.cu"
 #include "layers/mtp.cu"
 #include "cuda/sampling.cu"

@@ -1,5 +1,5 @@
-/* cuda/launch.cu: what all kernels share: the stages, the queue that launches go to, and the launch itself. Uses the
-   CUDA runtime alone; must not know weights, parameters of layers or sessions.
+/* cuda/launch.cu: how kernels are recorded, linked (cuda/schedule.c) and launched. Uses the CUDA runtime alone; must not know
+   weights, parameters of layers or sessions.
 
    Decoding is bound by memory bandwidth: a step reads every weight it needs once and uses it for one to four token rows.
    It is a chain of some 250 small kernels, each of which streams the weights of one stage, and it is fast if the stream
@@ -8,8 +8,8 @@
    Programmatic dependent launch (PDL, from compute capability 9.0 on) bridges the gaps. Every launch of the chain has
    the attribute programmaticStreamSerialization: a kernel starts once all blocks of its predecessor have called
    griddepcontrol.launch_dependents (pdl_launch_dependents) or ended, while the predecessor still runs. It loads its first
-   weights, which never change, and only then calls griddepcontrol.wait (pdl_wait). What else it may do before that stands
-   in cuda/handoff.cu.
+   weights, which never change, and only then calls griddepcontrol.wait (pdl_wait). What else it may do before that, and what
+   follows for those behind it, are the rules of cuda/schedule.c.
 
    Completion is transitive. That a kernel's predecessor is complete must imply that all kernels before it are, so every
    block calls pdl_wait before it ends, in one warp at least, even if it needs nothing from its predecessor. Only idle
@@ -30,16 +30,6 @@ enum {
     GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
 };
 
-/* The stages, in the order of the names below. A step can be cut down to some of them, to time these alone. */
-enum gpu_stage {
-    GPU_EMBED, GPU_IN_PROJ, GPU_DELTA, GPU_OUT_PROJ, GPU_QKV, GPU_ATTEND, GPU_O_PROJ, GPU_ROUTER, GPU_UP, GPU_DOWN,
-    GPU_HEAD, GPU_MTP, GPU_STAGES
-};
-
-static const char *const gpu_stage_names[GPU_STAGES] = {
-    "embed", "norm_in_proj", "conv_delta", "gated_norm_out", "norm_qkv", "rope_attend", "out", "norm_router",
-    "experts_up", "experts_down", "head", "mtp"};
-
 /* What changes from step to step, in device memory. */
 typedef struct step_parameters {
     int32_t position;            /* of the first token row: tokens before it */
@@ -48,33 +38,39 @@ typedef struct step_parameters {
     uint32_t sequence;           /* number of the last answer to the host */
 } step_parameters;
 
-/* Buffers that are handed on by tags (see gpu_tag): the residual x, and the router's logits. */
-enum gpu_tagged { GPU_TAGGED_X, GPU_TAGGED_ROUTER, GPU_TAGGED };
-
-typedef struct gpu_note {        /* a recorded launch, to report what ran */
+/* A recorded launch. */
+typedef struct gpu_launch_record {
     const void *kernel;
-    enum gpu_stage stage;
-    int layer;
     const char *format;          /* of the weights; "" without */
     dim3 grid;
     size_t shared;
-} gpu_note;
+    alignas(16) char parameters[1024];                      /* by value; they begin with the node's handoff */
+} gpu_launch_record;
 
-/* Where launches go. The first failure is kept; launches after it do nothing. */
+/* Where kernels are recorded, and from where they are launched. The first failure is kept; after it nothing is done. */
 typedef struct gpu_queue {
     cudaStream_t stream;
     cudaError_t status;
-    const char *failed;          /* the operation */
+    const char *failed;          /* the operation, or the rule that the schedule breaks */
     int sms;                     /* SMs to fill */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
-    unsigned stages;             /* bit set of those to run */
-    enum gpu_stage as;           /* GPU_STAGES, or the stage that all launches count as (GPU_MTP) */
-    int layer;
-    int *writes;                 /* [GPU_TAGGED] how often each buffer was stored in this step; NULL: no tags */
-    gpu_note *notes;             /* one a launch, up to note_capacity; NULL: none kept */
-    int note_count, note_capacity;
+    unsigned stages;             /* bit set of those to record; ALL_STAGES but to time or to test some alone */
+    int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
+    node *nodes, left_out;       /* [capacity]; what gpu_record returns for a kernel that is not recorded */
+    gpu_launch_record *launches; /* [capacity] */
+    int count, capacity;
 } gpu_queue;
+
+/* T token rows on their way through the layers, on a GPU: token_rows there. */
+typedef struct gpu_rows {
+    gpu_queue *q;
+    int T;
+    const step_parameters *step;
+    int offset;                  /* position of row 0 minus step->position */
+    int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    float *x;                    /* [T][hidden] the residual */
+} gpu_rows;
 
 static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
     if (status != cudaSuccess && q->status == cudaSuccess) {
@@ -94,33 +90,70 @@ static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, co
                                       GPU_SHARED - (int)own.sharedSizeBytes), what);
 }
 
-/* Launches kernel(*p) on x * y blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. */
+/* Room for one more record. */
+static int gpu_grow(gpu_queue *q) {
+    if (q->count < q->capacity) return 1;
+    int capacity = q->capacity ? 2 * q->capacity : 512;
+    node *nodes = (node *)realloc(q->nodes, (size_t)capacity * sizeof *nodes);
+    if (nodes) q->nodes = nodes;
+    gpu_launch_record *launches = (gpu_launch_record *)realloc(q->launches, (size_t)capacity * sizeof *launches);
+    if (launches) q->launches = launches;
+    if (!nodes || !launches) return gpu_check(q, cudaErrorMemoryAllocation, "recording a step");
+    q->capacity = capacity;
+    return 1;
+}
+
+/* Records kernel(*p) on x * y blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. Returns its node,
+   valid until the next record, for what else the schedule has to know of it. */
 template <class P>
-static void gpu_launch(gpu_queue *q, enum gpu_stage stage, const char *format, void (*kernel)(P), int x, int y,
-                       size_t shared, const P *p) {
+static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format, void (*kernel)(P), int x, int y,
+                        size_t shared, const P *p) {
+    static_assert(sizeof(P) <= sizeof q->launches->parameters && offsetof(P, link) == 0, "parameters begin with a handoff");
+    memset(&q->left_out, 0, sizeof q->left_out);
+    if (q->status != cudaSuccess || !stage_in(q->stages, q->in_mtp ? STAGE_MTP : kernels[kind].stage)) return &q->left_out;
+    if (!gpu_grow(q)) return &q->left_out;
+    node *n = &q->nodes[q->count];
+    gpu_launch_record *l = &q->launches[q->count++];
+    memset(n, 0, sizeof *n);
+    n->kind = kind;
+    n->layer = q->layer;
+    n->in_mtp = q->in_mtp;
+    n->pieces = 1;
+    n->blocks = x * y;
+    l->kernel = (const void *)kernel;
+    l->format = format;
+    l->grid = dim3((unsigned)x, (unsigned)y);
+    l->shared = shared;
+    memcpy(l->parameters, p, sizeof *p);
+    return n;
+}
+
+/* Launches a record on the stream. */
+static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l) {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute dependent = {};
-    if (q->as != GPU_STAGES) stage = q->as;
-    if (q->status != cudaSuccess || !(q->stages >> stage & 1)) return;
-    if (q->notes && q->note_count < q->note_capacity) {
-        gpu_note *n = &q->notes[q->note_count++];
-        n->kernel = (const void *)kernel;
-        n->stage = stage;
-        n->layer = q->layer;
-        n->format = format;
-        n->grid = dim3((unsigned)x, (unsigned)y);
-        n->shared = shared;
-    }
+    void *arguments[1] = {l->parameters};
+    const char *what = kernels[n->kind].name;
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
-    c.gridDim = dim3((unsigned)x, (unsigned)y);
+    c.gridDim = l->grid;
     c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = shared;
+    c.dynamicSmemBytes = l->shared;
     c.stream = q->stream;
     c.attrs = &dependent;
     c.numAttrs = q->dependent ? 1 : 0;
-    gpu_allow_shared(q, (const void *)kernel, shared, gpu_stage_names[stage]);
-    gpu_check(q, cudaLaunchKernelEx(&c, kernel, *p), gpu_stage_names[stage]);
+    memcpy(l->parameters, &n->link, sizeof n->link);
+    gpu_allow_shared(q, l->kernel, l->shared, what);
+    gpu_check(q, cudaLaunchKernelExC(&c, l->kernel, arguments), what);
+}
+
+/* Links what was recorded, launches it, and forgets it. */
+static void gpu_submit(gpu_queue *q) {
+    schedule_conflict conflict;
+    if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
+        gpu_check(q, cudaErrorUnknown, conflict.rule);
+    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i]);
+    q->count = 0;
 }
 
 /* Blocks of a kernel that are resident at once on the SMs to fill (its occupancy), but at most `most`. */

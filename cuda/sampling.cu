@@ -37,6 +37,7 @@ typedef struct sampling_parameters {
 typedef struct gpu_mailbox { uint64_t posted; int32_t ids[GPU_ROWS]; } gpu_mailbox;
 
 typedef struct gpu_sampling {
+    handoff link;
     const sampling_parameters *parameters;                   /* device */
     const float *logits;         /* device: [T][stride] */
     size_t stride;
@@ -270,15 +271,15 @@ __global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling
     *p.to = p.value;
 }
 
-/* Launches gpu_pick, then `choose`, gpu_draw or gpu_accept, as stage `as`. The caller has checked gpu_can_sample. */
-static void gpu_sample(gpu_queue *q, enum gpu_stage as, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
+/* Records gpu_pick, then `choose`, gpu_draw or gpu_accept. The caller has checked gpu_can_sample. */
+static void gpu_sample(gpu_queue *q, enum kernel_kind kind, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
     gpu_sampling p = *sampling;
     int fewest = (p.n - 1) / (GPU_THREADS * GPU_PICK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
     p.blocks = q->sms < most ? q->sms : most;
     if (p.blocks > GPU_PICKS) p.blocks = GPU_PICKS;
     if (p.blocks < fewest) p.blocks = fewest;
-    gpu_launch(q, as, "", gpu_pick, p.blocks, p.T, 0, &p);
-    gpu_launch(q, as, "", choose, 1, 1, 0, &p);
+    gpu_record(q, KERNEL_PICK, "", gpu_pick, p.blocks, p.T, 0, &p);
+    gpu_record(q, kind, "", choose, 1, 1, 0, &p);
 }
 
 /* Stores *value to *to on the GPU, in stream order. The value travels as a kernel parameter: no host buffer has to live on.

@@ -1,7 +1,8 @@
-/* cuda/step.cu: the forward pass on a GPU: recorded as launches, captured as CUDA graphs, launched by the host. It sees the
+/* cuda/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It sees the
    session and the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
 
-   A step runs the same stages in the same order as forward_cpu, for one to four rows. Its launches are captured once, as a
+   A step runs the same stages in the same order as forward_cpu, for one to four rows. Its kernels are recorded and linked
+   (gpu_submit), and the launches captured once, as a
    CUDA graph for each number of rows and each kind of result (gpu_kind), and replayed. What changes from step to step
    (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler writes before the graph runs.
 
@@ -13,44 +14,27 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
-/* Scratch of a session in GPU memory, behind its KV cache and DeltaNet state. */
-static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g) {
+/* Scratch of a session in GPU memory, behind the states of its layers. */
+static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, const capacity *r,
+                       struct gpu_session *g) {
     const config *c = &m->c;
-    size_t T = GPU_ROWS, hidden = (size_t)c->hidden, kv = (size_t)(c->kv_heads * c->head_dim);
-    size_t heads = (size_t)(c->heads * c->head_dim), values = (size_t)(c->value_heads * c->value_dim);
-    size_t keys = (size_t)(c->key_heads * c->key_dim);
+    size_t T = GPU_ROWS, hidden = (size_t)c->hidden;
     gpu_queue q;
     memset(&q, 0, sizeof q);
     q.sms = o->sms ? o->sms : m->gpu_sms;
-    g->splits = gpu_attention_most_splits(&q, &m->attention);
     g->step = (step_parameters *)(void *)layout_alloc(l, sizeof(step_parameters) / sizeof(float));
     g->parameters = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));
     g->greedy = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));
-    g->frequencies = layout_alloc(l, (size_t)c->rotary_dim / 2 + 1);
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->hidden = layout_alloc(l, T * hidden);
-    g->in = layout_alloc(l, T * larger(2 * keys + values, 2 * heads));
-    g->z = layout_alloc(l, T * values);
-    g->a = layout_alloc(l, T * (size_t)c->value_heads);
-    g->b = layout_alloc(l, T * (size_t)c->value_heads);
-    g->k = layout_alloc(l, T * keys);
-    g->decay = layout_alloc(l, T * (size_t)c->value_heads);
-    g->squares = layout_alloc(l, T * (size_t)c->value_heads * (size_t)gpu_squares_room(gpu_delta_parts(&m->deltanet)));
-    g->k_new = layout_alloc(l, T * kv);
-    g->v_new = layout_alloc(l, T * kv);
-    g->o = layout_alloc(l, T * larger(values, heads));
-    g->parts = layout_alloc(l, gpu_attention_parts(&m->attention, g->splits));
-    g->tickets = (int *)(void *)layout_alloc(l, gpu_attention_tickets(&m->attention));
-    g->router = layout_alloc(l, T * (size_t)c->experts);
-    g->shared_gate = layout_alloc(l, T);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
+    layer_lay_gpu(l, &c->shapes, r, &q, &g->layers);
+    g->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)c->layers + 1);
+    g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * (size_t)c->vocab);
     g->mtp_logits = layout_alloc(l, T * (size_t)c->vocab);
     g->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
-    g->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));
-    g->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)c->layers + 1);
-    g->h = layout_alloc(l, gpu_h_size(&m->moe));
     g->picks = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
 }
 
@@ -59,82 +43,17 @@ static int gpu_session_failed(const mote_session *s, mote_error *err) {
     return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
 }
 
-static gpu_delta gpu_run_deltanet(mote_session *s, gpu_queue *q, const layer *l, const deltanet_state *state, int T) {
-    struct gpu_session *g = s->gpu;
-    gpu_delta p;
-    memset(&p, 0, sizeof p);
-    p.shape = s->m->deltanet;
-    p.state = *state;
-    p.conv1d = l->deltanet.conv1d;
-    p.A_log = l->deltanet.A_log;
-    p.dt_bias = l->deltanet.dt_bias;
-    p.step = g->step;
-    p.T = T;
-    p.ratio = p.shape.value_heads / p.shape.key_heads;
-    p.per_key = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.ratio - 1) / (uint64_t)p.ratio);
-    p.raw = g->in;
-    p.a = g->a;
-    p.b = g->b;
-    p.k = g->k;
-    p.decay = g->decay;
-    p.z = g->z;
-    p.norm = l->deltanet.norm;
-    p.o = g->o;
-    p.squares = g->squares;
-    gpu_norm_in_proj(q, &p.shape, &l->deltanet, g->x, T, g->in, g->z, g->b, g->a);
-    gpu_conv_delta(q, &p);
-    gpu_gated_norm_out(q, &l->deltanet, &p, g->x);
-    return p;
+/* T rows of x through a layer; offset: their first position minus that of the step. */
+static void gpu_record_layer(mote_session *s, gpu_queue *q, const layer *l, const layer_state *state, int T, float *x,
+                             int offset, int state_only) {
+    gpu_rows rows = {q, T, s->gpu->step, offset, state_only, x};
+    layer_record(&rows, l, &s->gpu->layers, state);
 }
 
-static void gpu_run_attention(mote_session *s, gpu_queue *q, const layer *l, const kv_rows *kv, int T, float *x,
-                              int offset, int kv_only) {
-    struct gpu_session *g = s->gpu;
-    gpu_attention p;
-    memset(&p, 0, sizeof p);
-    p.shape = s->m->attention;
-    p.q_per_kv = p.shape.heads / p.shape.kv_heads;
-    p.q_norm = l->attention.q_norm;
-    p.k_norm = l->attention.k_norm;
-    p.step = g->step;
-    p.offset = offset;
-    p.T = T;
-    p.frequencies = g->frequencies;
-    p.qg = g->in;
-    p.k_new = g->k_new;
-    p.v_new = g->v_new;
-    p.kv = s->kv_type;
-    p.k = kv->k;
-    p.v = kv->v;
-    p.context = s->o.context;
-    p.splits = g->splits;
-    p.parts = g->parts;
-    p.tickets = g->tickets;
-    p.o = g->o;
-    p.kv_only = kv_only;
-    gpu_norm_qkv(q, &p.shape, &l->attention, x, T, kv_only ? NULL : g->in, g->k_new, g->v_new);
-    gpu_rope_attend(q, &p);
-    if (!kv_only) gpu_linear(q, GPU_O_PROJ, &l->attention.o_proj, g->o, x, T, 1);
-}
-
-/* block: the DeltaNet block of the same layer, whose log experts_down writes; NULL: none. prefetch: the weights that the
-   kernel after the MoE stages reads first, to be brought into L2 meanwhile. */
-static void gpu_run_moe(mote_session *s, gpu_queue *q, const layer *l, int T, float *x, int number,
-                        const gpu_delta *block, prefetch_span prefetch) {
-    struct gpu_session *g = s->gpu;
-    gpu_moe p = gpu_moe_of(&s->m->moe, &l->moe, T);
-    p.router = g->router;
-    p.shared_gate = g->shared_gate;
-    p.routing = g->routing;
-    p.chosen = g->chosen + number;
-    p.h = g->h;
-    p.prefetch = prefetch;
-    p.overlap = g->overlap;
-    p.x = x;
-    if (block) p.log = *block;
-    p.log_blocks = block ? 32 : 0;
-    gpu_norm_router(q, &p.shape, &l->moe, x, T, g->router, g->shared_gate, g->h);
-    gpu_run_experts(q, &p);
+/* The kernels that are recorded next are those of the MTP layer, or no longer. */
+static void gpu_set_mtp(mote_session *s, gpu_queue *q, int in_mtp) {
+    q->in_mtp = in_mtp;
+    q->layer = in_mtp ? s->m->c.layers : -1;
 }
 
 static gpu_mtp_input gpu_mtp_input_of(const mote_session *s) {
@@ -155,24 +74,20 @@ static gpu_mtp_input gpu_mtp_input_of(const mote_session *s) {
     return p;
 }
 
-static void gpu_run_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
+static void gpu_record_mtp(mote_session *s, gpu_queue *q, int T, int logits) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
     gpu_mtp_input p = gpu_mtp_input_of(s);
-    q->as = GPU_MTP;
-    q->layer = m->c.layers;
+    gpu_set_mtp(s, q, 1);
     gpu_mtp_start(q, &p, T);
-    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, T, 0);
-    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], T, g->mtp_x, -1, !logits);
-    if (logits) {
-        gpu_run_moe(s, q, &m->mtp, T, g->mtp_x, m->c.layers, NULL, prefetch_span_of(q, GPU_HEAD, &m->lm_head));
-        gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
-    }
-    q->as = GPU_STAGES;
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
+    gpu_record_layer(s, q, &m->mtp, &s->state[m->c.layers], T, g->mtp_x, -1, !logits);
+    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
+    gpu_set_mtp(s, q, 0);
 }
 
 /* Records draft number i, from 0 on, as in draft_cpu. Its position and the token before it are in step_parameters. */
-static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
+static void gpu_record_draft(mote_session *s, gpu_queue *q, int i) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
     gpu_mtp_input p = gpu_mtp_input_of(s);
@@ -188,19 +103,17 @@ static void gpu_run_draft(mote_session *s, gpu_queue *q, int i) {
     choice.picks = g->picks;
     choice.step = g->step;
     choice.draft = i + 1;
-    q->as = GPU_MTP;
-    q->layer = m->c.layers;
+    gpu_set_mtp(s, q, 1);
     gpu_draft_start(q, &p);
-    gpu_linear(q, GPU_MTP, &m->mtp_fc, g->mtp_in, g->mtp_x, 1, 0);
-    gpu_run_attention(s, q, &m->mtp, &s->kv[m->c.layers], 1, g->mtp_x, i - 1, 0);
-    gpu_run_moe(s, q, &m->mtp, 1, g->mtp_x, m->c.layers, NULL, prefetch_span_of(q, GPU_HEAD, &m->draft_head));
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, 1);
+    gpu_record_layer(s, q, &m->mtp, &s->state[m->c.layers], 1, g->mtp_x, i - 1, 0);
     gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
-    gpu_sample(q, GPU_MTP, &choice, gpu_draw);
-    q->as = GPU_STAGES;
+    gpu_sample(q, KERNEL_DRAW, &choice, gpu_draw);
+    gpu_set_mtp(s, q, 0);
 }
 
 /* Records the sampling and verification of the tokens that follow the T rows just computed. */
-static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
+static void gpu_record_accept(mote_session *s, gpu_queue *q, int T) {
     struct gpu_session *g = s->gpu;
     gpu_sampling p;
     memset(&p, 0, sizeof p);
@@ -212,46 +125,31 @@ static void gpu_run_accept(mote_session *s, gpu_queue *q, int T) {
     p.picks = g->picks;
     p.step = g->step;
     p.mailbox = g->mailbox;
-    gpu_sample(q, GPU_HEAD, &p, gpu_accept);
+    gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
-/* The weights that the first kernel after layer i reads, to be prefetched into L2 during layer i. */
-static prefetch_span gpu_after_layer(const gpu_queue *q, const mote_model *m, int i) {
-    const layer *next = &m->layers[i + 1];
-    if (i + 1 == m->c.layers) return prefetch_span_of(q, GPU_HEAD, &m->lm_head);
-    return next->is_attention ? prefetch_span_of(q, GPU_QKV, &next->attention.q_proj)
-                              : prefetch_span_of(q, GPU_IN_PROJ, &next->deltanet.in_proj_qkv);
-}
-
-/* Records all launches of a step of T rows. */
-static void gpu_run(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
+/* Records all kernels of a step of T rows. */
+static void gpu_record_step(mote_session *s, gpu_queue *q, int T, enum gpu_kind kind) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
-    int writes[GPU_TAGGED] = {0};
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.x = g->x;
     p.hidden = g->hidden;
-    p.last_hidden = s->kv[m->c.layers].k ? s->last_hidden : NULL;
+    p.last_hidden = s->has_mtp ? s->last_hidden : NULL;
     q->layer = -1;
     gpu_embed(q, &p, T);
-    q->writes = writes;
     for (int i = 0; i < m->c.layers; i++) {
-        const layer *l = &m->layers[i];
         q->layer = i;
-        gpu_delta block;
-        if (l->is_attention) gpu_run_attention(s, q, l, &s->kv[i], T, g->x, 0, 0);
-        else block = gpu_run_deltanet(s, q, l, &s->deltanet[i], T);
-        gpu_run_moe(s, q, l, T, g->x, i, l->is_attention ? NULL : &block, gpu_after_layer(q, m, i));
+        gpu_record_layer(s, q, &m->layers[i], &s->state[i], T, g->x, 0, 0);
     }
-    q->writes = NULL;
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
         gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
     if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
-    if (s->kv[m->c.layers].k) gpu_run_mtp(s, q, T, kind == GPU_MTP_LOGITS);
+    if (s->has_mtp) gpu_record_mtp(s, q, T, kind == GPU_MTP_LOGITS);
 }
 
 /* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
@@ -262,9 +160,10 @@ static cudaGraphExec_t gpu_capture(mote_session *s, int T, enum gpu_kind kind, i
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(s->gpu->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
-    if (T) gpu_run(s, q, T, kind);
-    if (T && drafts >= 0) gpu_run_accept(s, q, T);
-    for (int i = 0; i < drafts; i++) gpu_run_draft(s, q, i);
+    if (T) gpu_record_step(s, q, T, kind);
+    if (T && drafts >= 0) gpu_record_accept(s, q, T);
+    for (int i = 0; i < drafts; i++) gpu_record_draft(s, q, i);
+    gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(s->gpu->stream, &graph);
     if (gpu_check(q, status, "capturing a step"))
         gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
@@ -311,7 +210,7 @@ static int gpu_finish(mote_session *s, mote_error *err) {
     return gpu_session_failed(s, err);
 }
 
-/* The logits after the timeline's last row, on the GPU: queues lm_head for them if the step left it out. */
+/* The logits after the timeline's last row, on the GPU: records lm_head for them if the step left it out. */
 static const float *gpu_last_logits(mote_session *s) {
     struct gpu_session *g = s->gpu;
     const mote_model *m = s->m;
@@ -327,8 +226,10 @@ static int gpu_fetch_logits(mote_session *s, mote_error *err) {
     if (g->logits_on_host) return MOTE_OK;
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_check(&g->q, cudaMemcpyAsync(s->logits, gpu_last_logits(s), (size_t)s->m->c.vocab * sizeof(float),
-                                     cudaMemcpyDeviceToHost, g->stream), "reading the logits");
+    const float *logits = gpu_last_logits(s);
+    gpu_submit(&g->q);
+    gpu_check(&g->q, cudaMemcpyAsync(s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                     g->stream), "reading the logits");
     code = gpu_finish(s, err);
     g->logits_on_host = !code;
     return code;
@@ -413,7 +314,8 @@ static void gpu_choose_next(mote_session *s, const mote_sampling *sampling) {
     p.position = s->count;
     p.replay = s->accepted;
     g->sequence++;
-    gpu_sample(&g->q, GPU_HEAD, &p, gpu_draw);
+    gpu_sample(&g->q, KERNEL_DRAW, &p, gpu_draw);
+    gpu_submit(&g->q);
 }
 
 /* make_drafts on a GPU, for passes in which the host samples. */
@@ -492,17 +394,19 @@ static void gpu_session_close(mote_session *s) {
     }
     s->memory = NULL;
     s->host = NULL;
+    free(g->q.nodes);
+    free(g->q.launches);
     free(g->launches);
-    free(g->notes);
     free(g);
 }
 
 /* Computes the rotary frequencies, as rotary_angles does, and copies them to the GPU. */
 static void gpu_set_frequencies(mote_session *s) {
-    int half = s->m->c.rotary_dim / 2;
+    const attention_shape *a = &s->m->c.shapes.attention;
+    int half = a->rotary_dim / 2;
     float *f = s->s.sorted;                                 /* pinned memory, not used before the first sampling */
-    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(s->m->c.theta, (float)(2 * i) / (float)s->m->c.rotary_dim);
-    gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
+    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(a->theta, (float)(2 * i) / (float)a->rotary_dim);
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->layers.attention.frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
                                           s->gpu->stream), "copying the rotary frequencies");
 }
 
@@ -521,8 +425,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
     q->dependent = s->m->gpu_cc >= 90;
     q->prefetch = s->m->gpu_cache / GPU_PREFETCH_SHARE / 128 * 128;
-    q->stages = ~0u;
-    q->as = GPU_STAGES;
+    q->stages = ALL_STAGES;
     gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&s->memory, bytes), "allocating a session");
     if (q->status == cudaSuccess)
@@ -535,7 +438,8 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     memset(s->host, 0, host);
     memset((void *)g->mailbox, 0, sizeof *g->mailbox);
     q->stream = g->stream;
-    g->splits = gpu_attention_splits(q, &s->m->attention, s->kv_type, g->splits);
+    attention_gpu *a = &g->layers.attention;
+    a->splits = gpu_attention_splits(q, &a->shape, s->kv_type, a->splits);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
     sampling_parameters greedy;

@@ -100,26 +100,23 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
     struct gpu_session *g = session->gpu;
     enum { NAME = 96 };
     if (g) {
-        size_t room = (size_t)session->m->c.layers * 8 + 32;
+        gpu_queue *q = &g->q;
         int code = gpu_enter(session, error);
         if (code) return code;
-        if (!g->notes) g->notes = (gpu_note *)malloc(room * sizeof *g->notes);
-        if (!g->launches) g->launches = (mote_launch *)malloc(room * (sizeof *g->launches + NAME));
-        if (!g->notes || !g->launches) return fail_memory(error);
-        g->q.notes = g->notes;
-        g->q.note_count = 0;
-        g->q.note_capacity = (int)room;
-        cudaGraphExec_t graph = gpu_capture(session, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS, -1);
-        g->q.notes = NULL;
-        if (graph) (void)cudaGraphExecDestroy(graph);
-        char *names = (char *)(g->launches + room);
-        for (int i = 0; i < g->q.note_count && g->q.status == cudaSuccess; i++)
-            gpu_check(&g->q, describe_launch(&g->notes[i], rows, names + (size_t)i * NAME, NAME, &g->launches[i]),
+        gpu_record_step(session, q, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);       /* and not submitted */
+        size_t recorded = (size_t)q->count;
+        q->count = 0;
+        free(g->launches);
+        g->launches = (mote_launch *)malloc(recorded * (sizeof *g->launches + NAME) + 1);
+        if (!g->launches) return fail_memory(error);
+        char *names = (char *)(g->launches + recorded);
+        for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++)
+            gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, names + i * NAME, NAME, &g->launches[i]),
                       "describing the launches");
         code = gpu_session_failed(session, error);
         if (code) return code;
         *launches = g->launches;
-        *count = (size_t)g->q.note_count;
+        *count = recorded;
         return MOTE_OK;
     }
 #endif

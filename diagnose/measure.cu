@@ -142,7 +142,7 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
         parameters.simulate = 1;
         for (int i = 0; i < BLOCK - 1; i++) parameters.accept[i] = (float)m->accept[i];
     }
-    s->gpu->overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
+    s->gpu->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
     gpu_set_sampling(s, &parameters);
     gpu_put(&s->gpu->q, gpu_put_sampling_kernel, s->gpu->greedy, &parameters);
 }
@@ -164,7 +164,7 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
             m->verify = of[m->steps / 2];
         }
         measure_graph(s, m, m->rows, m->drafts ? m->drafts : -1, of);
-        g->q.stages = ~0u;
+        g->q.stages = ALL_STAGES;
         code = gpu_session_failed(s, err);
     }
     if (!code) code = session_read(s, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
@@ -243,16 +243,17 @@ static void kernel_name(const void *kernel, char *to, size_t size) {
     free(name);
 }
 
-static cudaError_t describe_launch(const gpu_note *n, int rows, char *name, size_t size, mote_launch *l) {
+static cudaError_t describe_launch(const node *at, const gpu_launch_record *n, int rows, char *name, size_t size,
+                                   mote_launch *l) {
     cudaFuncAttributes about;
     cudaError_t status = cudaFuncGetAttributes(&about, n->kernel);
     if (status != cudaSuccess) return status;
     kernel_name(n->kernel, name, size);
-    l->stage = gpu_stage_names[n->stage];
+    l->stage = stage_names[at->in_mtp ? STAGE_MTP : kernels[at->kind].stage];
     l->kernel = name;
     l->format = n->format;
     l->rows = rows;
-    l->layer = n->layer;
+    l->layer = at->layer;
     l->arch = about.binaryVersion;
     l->grid[0] = (int)n->grid.x;
     l->grid[1] = (int)n->grid.y;

@@ -112,7 +112,8 @@ static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int repl
 }
 
 static void try_end(selftest *t) {
-    t->g->q.stages = ~0u;
+    gpu_submit(&t->g->q);
+    t->g->q.stages = ALL_STAGES;
     t->gpu->count = t->gpu->accepted = 0;
     if (!t->code) t->code = gpu_finish(t->gpu, t->err);
 }
@@ -126,74 +127,57 @@ static void try_rows(selftest *t, int T) {
     try_put(t, t->g->x, w->x, n * sizeof(float));
 }
 
+/* Some stages of a layer on the GPU, over the rows in its x. */
+static void try_layer(selftest *t, unsigned stages, int index, int position, int replay, int T) {
+    gpu_queue *q = try_begin(t, stages, position, replay, NULL, T);
+    gpu_record_layer(t->gpu, q, &t->gpu->m->layers[index], &t->gpu->state[index], T, t->g->x, 0, 0);
+    try_end(t);
+}
+
 static void try_norm_in_proj(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
-    const deltanet_shape *s = &m->deltanet;
+    const deltanet_shape *s = &m->c.shapes.deltanet;
+    const deltanet_gpu *g = &t->g->layers.deltanet;
+    deltanet_job *job = &t->cpu->s.jobs.deltanet;
     scratch *w = &t->cpu->s;
     size_t rows = (size_t)T, heads = (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
-    stage_norm_in_proj(t->cpu->threads, s, &m->layers[TRY_DELTANET].deltanet, w->x, T, w->u, w->in, w->k, w->b, w->a);
-    gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_IN_PROJ, 0, 0, NULL, T), &t->gpu->m->layers[TRY_DELTANET],
-                     &t->gpu->deltanet[TRY_DELTANET], T);
-    try_end(t);
-    try_compare(t, t->g->in, w->in, NULL, rows * (size_t)deltanet_channels(s));
-    try_compare(t, t->g->z, w->k, NULL, rows * values);
-    try_compare(t, t->g->b, w->b, NULL, rows * heads);
-    try_compare(t, t->g->a, w->a, NULL, rows * heads);
+    stage_norm_in_proj(t->cpu->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, T, w->u, job->raw, job->z, job->b,
+                       job->a);
+    try_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0, 0, T);
+    try_compare(t, g->raw, job->raw, NULL, rows * (size_t)deltanet_channels(s));
+    try_compare(t, g->z, job->z, NULL, rows * values);
+    try_compare(t, g->b, job->b, NULL, rows * heads);
+    try_compare(t, g->a, job->a, NULL, rows * heads);
     try_row(t, 2e-5, "norm_in_proj T=%d", T);
 }
 
-/* A job for conv_delta and gated_norm_out, on random state; the input is what try_norm_in_proj left. */
-static deltanet_job try_deltanet_job(selftest *t, int T, int replay) {
-    mote_session *s = t->cpu;
-    deltanet_job job;
-    memset(&job, 0, sizeof job);
-    job.shape = &s->m->deltanet;
-    job.w = &s->m->layers[TRY_DELTANET].deltanet;
-    job.state = s->deltanet[TRY_DELTANET];
-    job.T = T;
-    job.replay = replay;
-    job.raw = s->s.in;
-    job.conv = s->s.gate;
-    job.a = s->s.a;
-    job.b = s->s.b;
-    job.decay = s->s.decay;
-    job.beta = s->s.beta;
-    job.o = s->s.out;
-    job.z = s->s.k;
-    try_fill(t, s->state, s->parts.state);
-    try_put(t, t->gpu->state, s->state, s->parts.state * sizeof(float));
-    return job;
-}
-
-/* conv_delta, gated_norm_out, and on the GPU experts_down: its further blocks write the new window and log. */
+/* conv_delta and gated_norm_out, on random state; the input is what try_norm_in_proj left. Further blocks of gated_norm_out
+   write the new window and log. */
 static void try_deltanet(selftest *t, int T, int replay) {
-    deltanet_job job = try_deltanet_job(t, T, replay);
-    const deltanet_shape *s = job.shape;
-    const deltanet_state *a = &job.state, *b = &t->gpu->deltanet[TRY_DELTANET];
-    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
+    deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    const deltanet_shape *s = job->shape;
+    const deltanet_state *a = &t->cpu->state[TRY_DELTANET].deltanet, *b = &t->gpu->state[TRY_DELTANET].deltanet;
     scratch *w = &t->cpu->s;
     size_t channels = (size_t)deltanet_channels(s), values = (size_t)(s->value_heads * s->value_dim);
-    gpu_routing none;
+    job->w = &t->cpu->m->layers[TRY_DELTANET].mixer.w.deltanet;
+    job->state = *a;
+    job->T = T;
+    job->replay = replay;
+    try_fill(t, t->cpu->recurrent, t->cpu->parts.state);
+    try_put(t, t->gpu->recurrent, t->cpu->recurrent, t->cpu->parts.state * sizeof(float));
     try_rows(t, T);
-    stage_conv_delta(t->cpu->threads, &job);
-    gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_DELTA, 0, replay, NULL, T), l, b, T);
-    try_end(t);
-    for (size_t i = 0; i < (size_t)T * values; i++)         /* on the GPU conv_delta gates */
-        w->gate[i] = job.o[i] * job.w->norm[i % (size_t)s->value_dim] * silu(job.z[i]);
-    try_compare(t, t->g->o, w->gate, NULL, (size_t)T * values);
+    stage_conv_delta(t->cpu->threads, job);
+    try_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, 0, replay, T);
+    for (size_t i = 0; i < (size_t)T * values; i++)         /* on the GPU conv_delta gates; conv is done with */
+        job->conv[i] = job->o[i] * job->w->norm[i % (size_t)s->value_dim] * silu(job->z[i]);
+    try_compare(t, t->g->layers.deltanet.o, job->conv, NULL, (size_t)T * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_compare(t, b->log_u, a->log_u, NULL, BLOCK * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);
-    stage_gated_norm_out(t->cpu->threads, &job, w->x);
-    gpu_delta block = gpu_run_deltanet(t->gpu, try_begin(t, 1u << GPU_OUT_PROJ, 0, replay, NULL, T), l, b, T);
-    try_end(t);
+    stage_gated_norm_out(t->cpu->threads, job, w->x);
+    try_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, 0, replay, T);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
-    memset(&none, 0, sizeof none);                          /* no experts, also not those of an earlier test */
-    try_put(t, t->g->routing, &none, sizeof none);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_DOWN, 0, replay, NULL, T), l, T, t->g->x, 0, &block,
-                gpu_after_layer(&t->g->q, t->gpu->m, 0));
-    try_end(t);
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * channels);
     try_compare(t, b->log_raw, a->log_raw, NULL, BLOCK * channels);
     try_compare(t, b->log_k, a->log_k, NULL, BLOCK * (size_t)(s->key_heads * s->key_dim));
@@ -204,14 +188,16 @@ static void try_deltanet(selftest *t, int T, int replay) {
 /* Random keys and values for all of the context. */
 static void try_fill_kv(selftest *t) {
     mote_session *s = t->cpu;
-    size_t n = (size_t)(s->m->attention.kv_heads * s->m->attention.head_dim);
+    const attention_shape *shape = &s->m->c.shapes.attention;
+    size_t n = (size_t)(shape->kv_heads * shape->head_dim);
+    float *row = s->s.jobs.attention.qg;
     size_t all = TRY_CONTEXT * n * kv_size(s->kv_type);
-    kv_rows *a = &s->kv[TRY_ATTENTION], *b = &t->gpu->kv[TRY_ATTENTION];
+    attention_state *a = &s->state[TRY_ATTENTION].attention, *b = &t->gpu->state[TRY_ATTENTION].attention;
     for (size_t i = 0; i < TRY_CONTEXT; i++) {
-        try_fill(t, s->s.in, 2 * n);
-        for (size_t j = 0; j < n; j++) s->s.in[j] *= 2;     /* keys: so that some positions matter more than others */
-        kv_store(s->kv_type, a->k, i * n, s->s.in, n);
-        kv_store(s->kv_type, a->v, i * n, s->s.in + n, n);
+        try_fill(t, row, 2 * n);
+        for (size_t j = 0; j < n; j++) row[j] *= 2;         /* keys: so that some positions matter more than others */
+        kv_store(s->kv_type, a->k, i * n, row, n);
+        kv_store(s->kv_type, a->v, i * n, row + n, n);
     }
     try_put(t, b->k, a->k, all);
     try_put(t, b->v, a->v, all);
@@ -220,16 +206,17 @@ static void try_fill_kv(selftest *t) {
 /* norm_qkv. tell: 0 if only its output is wanted, as the input of rope_attend, and no row of results. */
 static void try_norm_qkv(selftest *t, int T, int tell) {
     const mote_model *m = t->cpu->m;
-    const attention_shape *s = &m->attention;
+    const attention_shape *s = &m->c.shapes.attention;
+    const attention_gpu *g = &t->g->layers.attention;
+    attention_job *job = &t->cpu->s.jobs.attention;
     scratch *w = &t->cpu->s;
     size_t qg = (size_t)(T * s->heads * 2 * s->head_dim), kv = (size_t)(T * s->kv_heads * s->head_dim);
-    stage_norm_qkv(t->cpu->threads, s, &m->layers[TRY_ATTENTION].attention, w->x, T, w->u, w->in, w->k, w->v);
-    gpu_run_attention(t->gpu, try_begin(t, 1u << GPU_QKV, 0, 0, NULL, T), &t->gpu->m->layers[TRY_ATTENTION],
-                      &t->gpu->kv[TRY_ATTENTION], T, t->g->x, 0, 0);
-    try_end(t);
-    try_compare(t, t->g->in, w->in, NULL, qg);
-    try_compare(t, t->g->k_new, w->k, NULL, kv);
-    try_compare(t, t->g->v_new, w->v, NULL, kv);
+    stage_norm_qkv(t->cpu->threads, s, &m->layers[TRY_ATTENTION].mixer.w.attention, w->x, T, w->u, job->qg, job->k_new,
+                   job->v_new);
+    try_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, 0, 0, T);
+    try_compare(t, g->qg, job->qg, NULL, qg);
+    try_compare(t, g->k_new, job->k_new, NULL, kv);
+    try_compare(t, g->v_new, job->v_new, NULL, kv);
     if (tell) try_row(t, 2e-5, "norm_qkv T=%d", T);
     t->worst = 0;
 }
@@ -237,78 +224,61 @@ static void try_norm_qkv(selftest *t, int T, int tell) {
 /* The new KV rows. Values must be equal. A key may round to the other side, one step of its type away: so the CPU goes on
    with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
-    const attention_shape *s = &t->cpu->m->attention;
-    scratch *w = &t->cpu->s;
+    const attention_shape *s = &t->cpu->m->c.shapes.attention;
+    float *read = t->cpu->s.jobs.attention.o;
     int n = T * s->kv_heads * s->head_dim;
     dtype type = t->cpu->kv_type;
     size_t bytes = (size_t)n * kv_size(type), at = (size_t)position * (bytes / (size_t)T);
-    kv_rows *a = &t->cpu->kv[TRY_ATTENTION], *b = &t->gpu->kv[TRY_ATTENTION];
+    attention_state *a = &t->cpu->state[TRY_ATTENTION].attention, *b = &t->gpu->state[TRY_ATTENTION].attention;
     char *k = (char *)a->k + at, *v = (char *)a->v + at;
-    const float *want = kv_floats(k, 0, n, w->u, type);
+    const float *want = kv_floats(k, 0, n, t->cpu->s.u, type);
     if (!t->code) t->code = session_read(t->gpu, k, (const char *)b->k + at, bytes, t->err);
-    if (!t->code) t->code = session_read(t->gpu, w->out, (const char *)b->v + at, bytes, t->err);
-    try_equal(t, w->out, v, bytes);
-    try_worse(t, relative_difference(kv_floats(k, 0, n, w->out, type), want, NULL, (size_t)n));
+    if (!t->code) t->code = session_read(t->gpu, read, (const char *)b->v + at, bytes, t->err);
+    try_equal(t, read, v, bytes);
+    try_worse(t, relative_difference(kv_floats(k, 0, n, read, type), want, NULL, (size_t)n));
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", dtype_names[type], T, position);
 }
 
 /* rope_attend and, with_out, the stage `out` after it. */
 static void try_attention(selftest *t, int T, int position, int with_out) {
     mote_session *c = t->cpu;
-    const layer *l = &t->gpu->m->layers[TRY_ATTENTION];
-    const attention_shape *s = &c->m->attention;
+    attention_job *job = &c->s.jobs.attention;
+    const attention_shape *s = job->shape;
+    const attention_gpu *g = &t->g->layers.attention;
     size_t n = (size_t)(T * s->heads * s->head_dim);
-    attention_job job;
-    memset(&job, 0, sizeof job);
-    job.shape = s;
-    job.w = &c->m->layers[TRY_ATTENTION].attention;
-    job.T = T;
-    job.position = position;
-    job.angles = c->s.angles;
-    job.qg = c->s.in;
-    job.k_new = c->s.k;
-    job.v_new = c->s.v;
-    job.kv = c->kv_type;
-    job.k = c->kv[TRY_ATTENTION].k;
-    job.v = c->kv[TRY_ATTENTION].v;
-    job.scores = c->s.scores;
-    job.context = TRY_CONTEXT;
-    job.o = c->s.out;
-    gpu_run_attention(t->gpu, try_begin(t, 1u << GPU_ATTEND, position, 0, NULL, T), l, &t->gpu->kv[TRY_ATTENTION], T,
-                      t->g->x, 0, 0);
-    try_end(t);
-    rotary_angles(c->s.angles, position, T, s->rotary_dim, c->m->c.theta);
-    parallel(c->threads, T, attention_prepare, &job);       /* stage_rope_attend, in two parts */
+    job->w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
+    job->T = T;
+    job->position = position;
+    job->kv_only = 0;
+    job->k = c->state[TRY_ATTENTION].attention.k;
+    job->v = c->state[TRY_ATTENTION].attention.v;
+    try_layer(t, 1u << STAGE_ATTEND, TRY_ATTENTION, position, 0, T);
+    rotary_angles(job->angles, position, T, s->rotary_dim, s->theta);
+    parallel(c->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
-    parallel(c->threads, T * s->heads, attention_heads, &job);
-    try_compare(t, t->g->o, job.o, NULL, n);
-    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", dtype_names[job.kv], T, position);
+    parallel(c->threads, T * s->heads, attention_heads, job);
+    try_compare(t, g->o, job->o, NULL, n);
+    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", dtype_names[job->kv], T, position);
     if (!with_out) return;
-    stage_out(c->threads, &job, c->s.x);
-    gpu_run_attention(t->gpu, try_begin(t, 1u << GPU_O_PROJ, 0, 0, NULL, T), l, &t->gpu->kv[TRY_ATTENTION], T,
-                      t->g->x, 0, 0);
-    try_end(t);
+    stage_out(c->threads, job, c->s.x);
+    try_layer(t, 1u << STAGE_O_PROJ, TRY_ATTENTION, 0, 0, T);
     try_compare(t, t->g->x, c->s.x, c->s.hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "out T=%d", T);
 }
 
 /* The MoE stages. The GPU's experts_up gets the CPU's router logits, so that both choose the same experts. */
 static void try_moe(selftest *t, int T) {
-    const moe_shape *s = &t->cpu->m->moe;
-    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
+    const moe_shape *s = &t->cpu->m->c.shapes.moe;
     scratch *w = &t->cpu->s;
+    token_rows rows = {t->cpu->threads, T, 0, 0, 0, w->x, w->u};
     size_t n = (size_t)(T * s->experts);
     try_rows(t, T);
-    run_moe(t->cpu, &t->cpu->m->layers[TRY_DELTANET], T);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_ROUTER, 0, 0, NULL, T), l, T, t->g->x, 0, NULL,
-                gpu_after_layer(&t->g->q, t->gpu->m, 0));
-    try_end(t);
-    try_compare(t, t->g->router, w->router, NULL, n);
-    try_compare(t, t->g->shared_gate, w->shared_gate, NULL, (size_t)T);
+    moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
+    try_layer(t, 1u << STAGE_ROUTER, TRY_DELTANET, 0, 0, T);
+    try_compare(t, t->g->layers.moe.router, w->jobs.moe.router, NULL, n);
+    try_compare(t, t->g->layers.moe.shared_gate, w->jobs.moe.shared_gate, NULL, (size_t)T);
     try_row(t, 2e-5, "norm_router T=%d", T);
-    gpu_run_moe(t->gpu, try_begin(t, 1u << GPU_UP | 1u << GPU_DOWN, 0, 0, NULL, T), l, T, t->g->x, 0, NULL,
-                gpu_after_layer(&t->g->q, t->gpu->m, 0));
-    try_end(t);
+    try_layer(t, 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0, 0, T);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "experts_up, experts_down T=%d", T);
 }
@@ -316,8 +286,7 @@ static void try_moe(selftest *t, int T) {
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. All experts have
    the weights of the first here (stride 0). */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
-    const layer *l = &t->gpu->m->layers[TRY_DELTANET];
-    gpu_moe p = gpu_moe_of(&t->gpu->m->moe, &l->moe, T);
+    moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
     float logits[GPU_ROWS * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     gpu_routing want, got;
@@ -337,38 +306,35 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     p.shape.top_k = top_k;
     p.stride = 0;
     p.router = t->g->logits;
-    p.shared_gate = t->g->shared_gate;
-    p.routing = t->g->routing;
-    p.chosen = t->g->chosen;
-    p.h = t->g->h;
     p.x = t->g->x;
-    gpu_run_experts(try_begin(t, 1u << GPU_UP, 0, 0, NULL, T), &p);
+    gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
-    if (!t->code) t->code = session_read(t->gpu, &got, t->g->routing, sizeof got, t->err);
+    if (!t->code) t->code = session_read(t->gpu, &got, p.routing, sizeof got, t->err);
     try_worse(t, got.count != want.count);
     for (int i = 0; i < want.count; i++)
         try_worse(t, got.expert[i] != want.expert[i] || got.rows[i] != want.rows[i]);
     try_row(t, 0, "choosing %d of %d T=%d", top_k, experts, T);
 }
 
-/* embed and head. Logits fit into s.in: the vocabulary is small. */
+/* embed and head. Logits fit into the scratch of attention: the vocabulary is small. */
 static void try_ends(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
     scratch *w = &t->cpu->s;
     size_t n = (size_t)(T * m->c.hidden);
+    float *logits = w->jobs.attention.qg;
     int32_t ids[GPU_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
     embed(&m->embed_tokens, ids, T, w->x);
-    gpu_run(t->gpu, try_begin(t, 1u << GPU_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
+    gpu_record_step(t->gpu, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
     try_end(t);
     try_compare(t, t->g->x, w->x, NULL, n);
     try_row(t, 0, "embed T=%d", T);
     try_rows(t, T);
     rms_norm(w->u, w->x, m->norm, T, m->c.hidden, m->c.eps);
-    stage_head(t->cpu->threads, &m->lm_head, w->u, T, w->in);
-    gpu_run(t->gpu, try_begin(t, 1u << GPU_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
+    stage_head(t->cpu->threads, &m->lm_head, w->u, T, logits);
+    gpu_record_step(t->gpu, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
     try_end(t);
-    try_compare(t, t->g->logits, w->in, NULL, (size_t)(T * m->c.vocab));
+    try_compare(t, t->g->logits, logits, NULL, (size_t)(T * m->c.vocab));
     try_row(t, 2e-5, "head T=%d", T);
 }
 
@@ -413,37 +379,39 @@ static void try_fill_matrix(selftest *t, dtype type, void *to, size_t n) {
    caches hold the matrix, unpacked (v) and packed (k). */
 static void try_format(selftest *t, dtype type, int cols) {
     scratch *w = &t->cpu->s;
-    kv_rows *kv = &t->gpu->kv[TRY_ATTENTION];
+    attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
+    void *data = t->cpu->state[TRY_ATTENTION].attention.k;
+    float scales[16], *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
-    matrix here = {type, TRY_MATRIX_ROWS, cols, t->cpu->kv[TRY_ATTENTION].k, w->router, 128, 128}, there = here;
+    matrix here = {type, TRY_MATRIX_ROWS, cols, data, scales, 128, 128}, there = here;
     gpu_packing packing = {(const char *)kv->v, (char *)kv->k, here.rows, (int64_t)cols * dtype_size(type), 0};
     size_t n = (size_t)here.rows * (size_t)cols;
     float eps = t->cpu->m->c.eps;
-    try_fill_matrix(t, type, t->cpu->kv[TRY_ATTENTION].k, n);
-    for (int i = 0; i < 16; i++) w->router[i] = (1.5f + try_random(t)) * 0x1p-8f;
+    try_fill_matrix(t, type, data, n);
+    for (int i = 0; i < 16; i++) scales[i] = (1.5f + try_random(t)) * 0x1p-8f;
     try_fill(t, w->mtp_in, (size_t)cols);
     try_rows(t, GPU_ROWS);
     try_put(t, kv->v, here.data, n * (size_t)dtype_size(type));
-    try_put(t, t->g->router, w->router, 16 * sizeof(float));
+    try_put(t, t->g->layers.moe.router, scales, sizeof scales);
     try_put(t, t->g->hidden, w->mtp_in, (size_t)cols * sizeof(float));
     there.data = kv->k;
-    there.scale = t->g->router;
+    there.scale = t->g->layers.moe.router;
     if (!t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
     for (int T = 1; T <= GPU_ROWS; T++) {
         size_t y = (size_t)(T * here.rows);
-        try_fill(t, w->out, y);
-        memcpy(w->in, w->out, y * sizeof(float));
-        try_put(t, t->g->o, w->out, y * sizeof(float));
-        linear(t->cpu->threads, &here, w->x, w->out, T, 1);
-        gpu_linear(q, GPU_O_PROJ, &there, t->g->x, t->g->o, T, 1);
+        try_fill(t, y_cpu, y);
+        memcpy(before, y_cpu, y * sizeof(float));
+        try_put(t, y_gpu, y_cpu, y * sizeof(float));
+        linear(t->cpu->threads, &here, w->x, y_cpu, T, 1);
+        gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
         try_end(t);
-        try_compare(t, t->g->o, w->out, w->in, y);
+        try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
-        linear(t->cpu->threads, &here, w->u, w->out, T, 0);
+        linear(t->cpu->threads, &here, w->u, y_cpu, T, 0);
         gpu_head(q, &there, t->g->hidden, t->g->x, T, eps, t->g->logits);
         try_end(t);
-        try_compare(t, t->g->logits, w->out, NULL, y);
+        try_compare(t, t->g->logits, y_cpu, NULL, y);
     }
     try_row(t, 2e-5, "matrix %s %dx%d", dtype_names[type], here.rows, cols);
 }

@@ -35,16 +35,17 @@ enum {
     ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from one row of o to the next in shared memory */
 };
 
-typedef struct gpu_attention {
+typedef struct attention_gpu {
+    handoff link;
     attention_shape shape;
     int q_per_kv;                /* query heads of a kv head */
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const step_parameters *step;
     int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
     int T;
-    const float *frequencies;    /* [rotary_dim / 2] */
-    const float *qg;             /* [T][heads][2][head_dim] */
-    const float *k_new, *v_new;  /* [T][kv_heads][head_dim] */
+    float *frequencies;          /* [rotary_dim / 2] */
+    float *qg;                   /* [T][heads][2][head_dim] */
+    float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
     int context;
@@ -53,7 +54,7 @@ typedef struct gpu_attention {
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
     int kv_only;                 /* only append k and v */
-} gpu_attention;
+} attention_gpu;
 
 /* The positions of a launch. */
 typedef struct attend_span {
@@ -62,7 +63,7 @@ typedef struct attend_span {
     int chunks;                  /* that hold those */
 } attend_span;
 
-__device__ __forceinline__ attend_span attend_span_of(const gpu_attention *p) {
+__device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
     s.first = p->step->position + p->offset;
     s.end = min(s.first + p->T, p->context);
@@ -71,13 +72,13 @@ __device__ __forceinline__ attend_span attend_span_of(const gpu_attention *p) {
 }
 
 /* Whether this block appends the KV row of position `at`. With kv_only there is one block a kv head, and it appends all. */
-__device__ __forceinline__ bool attend_owns(const gpu_attention *p, const attend_span *s, int at) {
+__device__ __forceinline__ bool attend_owns(const attention_gpu *p, const attend_span *s, int at) {
     return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
 }
 
 /* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency. The angle is the same
    float as in the C twin; it is reduced by multiples of pi in double, exact enough for any position. */
-__device__ __forceinline__ void attend_angle(const gpu_attention *p, int position, int i, float frequency, float *cs) {
+__device__ __forceinline__ void attend_angle(const attention_gpu *p, int position, int i, float frequency, float *cs) {
     double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
     cs[i] = cospif(rest);

@@ -6,7 +6,7 @@
    o of one head, and the rotary cos and sin of all token rows, lie in shared memory. */
 
 /* to[head_dim] = RMSNorm and rotation of x, by one warp. The same operations as attend_norm_rotate. */
-__device__ __forceinline__ void attend_head(const gpu_attention *p, const float *x, const float *norm, const float *cs,
+__device__ __forceinline__ void attend_head(const attention_gpu *p, const float *x, const float *norm, const float *cs,
                                             float *to) {
     int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
     float sum = 0, factor;
@@ -26,7 +26,7 @@ __device__ __forceinline__ void attend_head(const gpu_attention *p, const float 
 
 /* Appends the new KV rows that this block owns: warp 0 the keys, warp 1 the values. q: shared memory for one head. */
 template <bool FP8>
-__device__ __forceinline__ void attend_append(const gpu_attention *p, const attend_span *s, const float *cs,
+__device__ __forceinline__ void attend_append(const attention_gpu *p, const attend_span *s, const float *cs,
                                               float *q) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int t = 0; t < p->T; t++) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void attend_append(const gpu_attention *p, const atte
 /* Adds a chunk to m, l and o of a query row that sees positions up to `sees`. A warp computes the score of every eighth
    position, a thread every 256th dimension of o; all threads compute the same m and l. weights: the scores, shared. */
 template <bool FP8>
-__device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, int sees, const float *q,
+__device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int sees, const float *q,
                                              float *weights, float *o, float *m, float *l) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
     int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
@@ -75,14 +75,14 @@ __device__ __forceinline__ void attend_chunk(const gpu_attention *p, int chunk, 
 }
 
 /* o = o / l * sigmoid(gate). */
-__device__ __forceinline__ void attend_finish_any(const gpu_attention *p, int row, int column, float l, float o) {
+__device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
     int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
     size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
     p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
 }
 
 /* Combines the partials of `units` blocks, in the order of the splits. */
-__device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int rows, int units) {
+__device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int rows, int units) {
     int d = p->shape.head_dim;
     for (int item = threadIdx.x; item < rows * d; item += GPU_THREADS) {
         int row = item / d, column = item % d;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void attend_combine_any(const gpu_attention *p, int r
 }
 
 /* The kernel. Grid: (kv head, split), or (kv head) with kv_only. */
-template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ gpu_attention p) {
+template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any(const __grid_constant__ attention_gpu p) {
     extern __shared__ __align__(16) char memory[];
     __shared__ float weights[ATTEND_CHUNK];
     __shared__ int last;

@@ -104,7 +104,7 @@ __device__ __forceinline__ int attend_thread() {
 /* Loads the chunk's old KV rows, positions 0..old-1. Registers of later positions get some old row, or zeros if the chunk
    has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. */
 template <bool FP8>
-__device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+__device__ __forceinline__ void attend_load_k(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32;
     int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
     const uint4 *row = (const uint4 *)((const char *)p->k + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
@@ -115,7 +115,7 @@ __device__ __forceinline__ void attend_load_k(const gpu_attention *p, int old, i
 }
 
 template <bool FP8>
-__device__ __forceinline__ void attend_load_v(const gpu_attention *p, int old, int chunk, attend_rows<FP8> *r) {
+__device__ __forceinline__ void attend_load_v(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32, most = old - 1 - chunk * ATTEND_CHUNK;
     int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
     const char *base = (const char *)p->v + (size_t)chunk * ATTEND_CHUNK * stride +
@@ -159,12 +159,12 @@ __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh,
 }
 
 /* The token row of a query row, without a division. */
-__device__ __forceinline__ int attend_token(const gpu_attention *p, int row) {
+__device__ __forceinline__ int attend_token(const attention_gpu *p, int row) {
     return (row >= p->q_per_kv) + (row >= 2 * p->q_per_kv) + (row >= 3 * p->q_per_kv);
 }
 
 /* The head of a query row: its index in qg and o, over all token rows. */
-__device__ __forceinline__ size_t attend_head_of(const gpu_attention *p, int row) {
+__device__ __forceinline__ size_t attend_head_of(const attention_gpu *p, int row) {
     int t = attend_token(p, row);
     return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->q_per_kv + row - t * p->q_per_kv);
 }
@@ -187,7 +187,7 @@ __device__ __forceinline__ float attend_squares(const attend_vector *v) {
 
 /* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
    pair is on lane ^ 16. */
-__device__ __forceinline__ void attend_norm_rotate(const gpu_attention *p, attend_vector *v, float squares,
+__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector *v, float squares,
                                                    const attend_vector *norm, const float *cs) {
     const int lane = threadIdx.x % 32;
     const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
@@ -222,7 +222,7 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
    that owns the position (mine), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
    to shared memory, from where this block computes with it. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_prepare(const gpu_attention *p, const attend_span *s, const attend_vector *q_norm,
+__device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector *q_norm,
                                                const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
     const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
@@ -450,12 +450,12 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 }
 
 /* The gate logits of 4 dimensions of a query row. */
-__device__ __forceinline__ float4 attend_gate(const gpu_attention *p, int row, int column) {
+__device__ __forceinline__ float4 attend_gate(const attention_gpu *p, int row, int column) {
     return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
 /* o = o / l * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
-__device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, int column, const attend_part *part,
+__device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
     float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l);
     *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
@@ -465,11 +465,11 @@ __device__ __forceinline__ void attend_finish(const gpu_attention *p, int row, i
 
 /* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
    filled up to the number of units: a unit is what stores one partial, a cluster or, without clusters, a block. */
-__device__ __forceinline__ float *attend_part_o(const gpu_attention *p, int rows, int unit, int row, int column) {
+__device__ __forceinline__ float *attend_part_o(const attention_gpu *p, int rows, int unit, int row, int column) {
     return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
 }
 
-__device__ __forceinline__ float2 *attend_part_ml(const gpu_attention *p, int rows, int unit, int row, int slice) {
+__device__ __forceinline__ float2 *attend_part_ml(const attention_gpu *p, int rows, int unit, int row, int slice) {
     float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
     return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
 }
@@ -496,7 +496,7 @@ typedef struct attend_place {
 } attend_place;
 
 /* All blocks of a cluster compute the same unit and units: they return early together or not at all. */
-__device__ __forceinline__ attend_place attend_place_of(const gpu_attention *p, int chunks) {
+__device__ __forceinline__ attend_place attend_place_of(const attention_gpu *p, int chunks) {
     attend_place at;
 #if __CUDA_ARCH__ >= 900
     at.unit = blockIdx.y / ATTEND_CLUSTER;
@@ -556,7 +556,7 @@ __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, RO
 }
 
 /* Combines the partials of all units from device memory, eight loads in flight at a time. */
-__device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p, int units, int row, int column) {
+__device__ __forceinline__ attend_part attend_join_units(const attention_gpu *p, int units, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
     const int rows = p->T * p->q_per_kv;
 #pragma unroll 1
@@ -577,7 +577,7 @@ __device__ __forceinline__ attend_part attend_join_units(const gpu_attention *p,
 /* Combines the partials of all blocks: see the top of this file. A thread has 4 dimensions of a slice, of every 32nd query
    row. It loads its first gate, which needs pdl_wait only, before the cluster barrier. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_shared<FP8, ROWS> *sh,
+__device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_shared<FP8, ROWS> *sh,
                                                const attend_place *place) {
     const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, units = place->units;
     const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
@@ -621,7 +621,7 @@ __device__ __forceinline__ void attend_combine(const gpu_attention *p, attend_sh
    warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
 template <bool FP8, int ROWS>
 __global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= 32 ? 2 : 1)
-attend_fast(const __grid_constant__ gpu_attention p) {
+attend_fast(const __grid_constant__ attention_gpu p) {
     extern __shared__ __align__(16) char memory[];
     enum { TILES = attend_sizes<ROWS>::TILES };
     attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;

@@ -26,7 +26,7 @@ static size_t gpu_attention_tickets(const attention_shape *s) {
     return (size_t)s->kv_heads * ATTEND_CLUSTER;
 }
 
-typedef void (*attend_kernel)(gpu_attention);
+typedef void (*attend_kernel)(attention_gpu);
 
 /* The kernel for T token rows, and its shared memory. */
 template <bool FP8, int ROWS> static attend_kernel gpu_attend_fast(size_t *shared) {
@@ -71,26 +71,62 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
 }
 
-template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const gpu_attention *p) {
+template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
     size_t shared;
     attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, p->T, &shared);
     int splits = p->kv_only ? 1 : p->splits;
     if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
-    gpu_launch(q, GPU_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
+    gpu_record(q, KERNEL_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
 }
 
-/* norm_qkv on the GPU; with qg NULL it computes k and v only. */
-static void gpu_norm_qkv(gpu_queue *q, const attention_shape *s, const attention_weights *w, const float *x, int T,
-                         float *qg, float *k, float *v) {
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
-    if (qg) gpu_add_segment(&p, &w->q_proj, qg);
-    gpu_add_segment(&p, &w->k_proj, k);
-    gpu_add_segment(&p, &w->v_proj, v);
-    gpu_launch_projection(q, GPU_QKV, &p);
+/* norm_qkv on the GPU; for KV rows alone k and v. */
+static void gpu_norm_qkv(gpu_queue *q, const attention_weights *w, const attention_gpu *to, const float *x) {
+    gpu_projection<gpu_norm_rows> p =
+        gpu_norm_projection<gpu_norm_rows>(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+    if (!to->kv_only) gpu_add_segment(&p, &w->q_proj, to->qg);
+    gpu_add_segment(&p, &w->k_proj, to->k_new);
+    gpu_add_segment(&p, &w->v_proj, to->v_new);
+    gpu_record_projection(q, KERNEL_QKV, &p);
 }
 
 /* rope_attend on the GPU. */
-static void gpu_rope_attend(gpu_queue *q, const gpu_attention *p) {
+static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
     if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
     else gpu_rope_attend_as<false>(q, p);
+}
+
+/* What layers/kinds.c asks of a kind on a GPU. */
+
+static void attention_lay_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
+                              attention_gpu *to) {
+    size_t T = GPU_ROWS, d = (size_t)s->head_dim;
+    memset(to, 0, sizeof *to);
+    to->shape = *s;
+    to->q_per_kv = s->heads / s->kv_heads;
+    to->kv = r->kv;
+    to->context = r->context;
+    to->splits = gpu_attention_most_splits(q, s);
+    to->frequencies = layout_alloc(l, (size_t)s->rotary_dim / 2 + 1);
+    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
+    to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
+    to->o = layout_alloc(l, T * (size_t)s->heads * d);
+    to->parts = layout_alloc(l, gpu_attention_parts(s, to->splits));
+    to->tickets = (int *)(void *)layout_alloc(l, gpu_attention_tickets(s));
+}
+
+static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
+                             const attention_state *state) {
+    attention_gpu p = *scratch;
+    p.q_norm = w->q_norm;
+    p.k_norm = w->k_norm;
+    p.step = rows->step;
+    p.offset = rows->offset;
+    p.T = rows->T;
+    p.k = state->k;
+    p.v = state->v;
+    p.kv_only = rows->state_only;
+    gpu_norm_qkv(rows->q, w, &p, rows->x);
+    gpu_rope_attend(rows->q, &p);
+    if (!p.kv_only) gpu_add_linear(rows->q, KERNEL_O_PROJ, &w->o_proj, p.o, rows->x, p.T);
 }

@@ -31,7 +31,8 @@
    yields all of them. The output gate is applied here because each block of gated_norm_out would have to compute it for all
    heads. */
 
-typedef struct gpu_delta {
+typedef struct deltanet_gpu {
+    handoff link;
     deltanet_shape shape;
     deltanet_state state;        /* in device memory */
     const float *conv1d, *A_log, *dt_bias;
@@ -39,14 +40,15 @@ typedef struct gpu_delta {
     int T;                       /* token rows, 1..GPU_ROWS */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* ceil(2^32 / ratio): value head h has key head h * per_key >> 32 */
-    const float *raw;            /* [T][channels] output of in_proj_qkv */
-    const float *b, *a;          /* [T][value_heads] */
+    float *raw;                  /* [T][channels] output of in_proj_qkv */
+    float *b, *a;                /* [T][value_heads] */
     float *k;                    /* [T][key_heads][key_dim] normalised; gpu_delta_log copies it to the log */
     float *decay;                /* [T][value_heads]; the same */
-    const float *z, *norm;       /* [T][value_heads][value_dim], [value_dim] */
+    float *z;                    /* [T][value_heads][value_dim] */
+    const float *norm;           /* [value_dim] */
     float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not yet divided by the RMS of o */
     float *squares;              /* [T][value_heads][room] sum of o^2 of each part of a head */
-} gpu_delta;
+} deltanet_gpu;
 
 /* Blocks per value head (parts); each has eight warps of R rows of S. */
 static int gpu_delta_parts(const deltanet_shape *s) {
@@ -65,7 +67,7 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
 
 /* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right behind the window in
    memory, so the `replay` accepted rows of the log continue the window. */
-__device__ __forceinline__ float gpu_past(const gpu_delta *p, int channel, int replay, int age) {
+__device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int channel, int replay, int age) {
     return p->state.window[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
 }
 
@@ -79,7 +81,7 @@ template <int ROWS> struct gpu_conv {
     float w[LAGS], past[GPU_ROWS], x[ROWS], sum[ROWS];
 };
 
-template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const gpu_delta *p, int channel, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const deltanet_gpu *p, int channel, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + channel * taps + taps - 1;                /* weight[-lag] */
     c->channel = channel;
@@ -88,7 +90,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const gpu_d
     for (int lag = 0; lag < gpu_conv<ROWS>::LAGS; lag++) c->w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
 }
 
-template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int age = 1; age < GPU_ROWS; age++)
         c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, c->channel, replay, age) : 0;
@@ -96,7 +98,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const gpu_delt
 
 /* sum[t] = contribution of the rows before the token block, oldest first. Ages from GPU_ROWS on (more than four taps) are
    loaded here, the others are in past. */
-template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_delta *p, int replay, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int replay, gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + c->channel * taps + taps - 1;
 #pragma unroll
@@ -116,13 +118,13 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const gpu_
 }
 
 /* Loads the raw inputs of the token rows. */
-template <int ROWS> __device__ __forceinline__ void gpu_conv_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_present(const deltanet_gpu *p, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
         c->x[t] = c->channel >= 0 && t < p->T ? c->present[t * gpu_channels(&p->shape)] : 0;
 }
 
-template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const gpu_delta *p, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const deltanet_gpu *p, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -197,7 +199,7 @@ template <int R, int C> struct gpu_delta_rows {
 };
 
 template <int R, int C, int STORE>
-__device__ __forceinline__ void gpu_move_rows(const gpu_delta *p, gpu_delta_rows<R, C> *rows) {
+__device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, gpu_delta_rows<R, C> *rows) {
     const deltanet_shape *s = &p->shape;
     float *at = p->state.S + (rows->h * s->value_dim + rows->first) * s->key_dim;
 #pragma unroll
@@ -217,7 +219,7 @@ template <int R, int C, int ROWS> struct gpu_log {
 };
 
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_load_log_k(const gpu_delta *p, const gpu_delta_rows<R, C> *rows, int first,
+__device__ __forceinline__ void gpu_load_log_k(const deltanet_gpu *p, const gpu_delta_rows<R, C> *rows, int first,
                                                gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
 #pragma unroll
@@ -227,7 +229,7 @@ __device__ __forceinline__ void gpu_load_log_k(const gpu_delta *p, const gpu_del
 }
 
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta_rows<R, C> *rows,
+__device__ __forceinline__ void gpu_load_log(const deltanet_gpu *p, const gpu_delta_rows<R, C> *rows,
                                              gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C, ROWS>::LANES;
@@ -239,7 +241,7 @@ __device__ __forceinline__ void gpu_load_log(const gpu_delta *p, const gpu_delta
 /* S = decay S + u k^T for the accepted rows of the log, with the operations, and in the order, of gpu_delta_tokens: the
    same bits. Writes S back if there were any. */
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_log<R, C, ROWS> *log,
+__device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int replay, gpu_log<R, C, ROWS> *log,
                                            gpu_delta_rows<R, C> *rows) {
     enum { BATCH = gpu_log<R, C, ROWS>::BATCH, LANES = gpu_log<R, C, ROWS>::LANES };
 #pragma unroll 1
@@ -266,7 +268,7 @@ __device__ __forceinline__ void gpu_replay(const gpu_delta *p, int replay, gpu_l
    The reduction uses S as it is before the decay of the token row; its results are multiplied by the decay afterwards, so
    that it need not wait for it. */
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_delta_tokens(const gpu_delta *p, gpu_delta_rows<R, C> *rows, const float *qk,
+__device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, float gate,
                                                  float (*squares)[GPU_WARPS]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
@@ -330,7 +332,7 @@ template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
    blocks of norm_in_proj with 96 each and does step 1 while those still run. */
 template <int C, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2)
-gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
+gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
     const deltanet_shape *s = &p.shape;
@@ -395,13 +397,13 @@ gpu_delta_kernel(const __grid_constant__ gpu_delta p) {
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
-template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const gpu_delta *p) {
-    gpu_launch(q, GPU_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>, p->shape.value_heads,
+template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
+    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>, p->shape.value_heads,
                gpu_delta_parts(&p->shape), 0, p);
 }
 
 /* Fills o, squares, k, decay and log_u. The caller has experts_down of the same layer call gpu_delta_log. */
-static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
+static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
     int n = p->shape.key_dim;
     if (n <= 32) gpu_conv_delta_wide<1>(q, p);
     else if (n <= 64) gpu_conv_delta_wide<2>(q, p);
@@ -412,7 +414,7 @@ static void gpu_conv_delta(gpu_queue *q, const gpu_delta *p) {
 
 /* Advances one channel of the window by the accepted rows of the log, then overwrites the log with the raw rows of this
    token block. One thread does both, and reads each input before it overwrites it. */
-__device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel, int replay) {
+__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
     float x[GPU_ROWS], old[GPU_ROWS];
 #pragma unroll
@@ -433,7 +435,7 @@ __device__ __forceinline__ void gpu_log_channel(const gpu_delta *p, int channel,
 
    It must run behind the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
    until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
-__device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int blocks) {
+__device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, decay_count = p->T * s->value_heads;
@@ -492,17 +494,18 @@ struct gpu_gated_rows {
 };
 
 /* norm_in_proj: RMSNorm, then the four input projections in one launch. */
-static void gpu_norm_in_proj(gpu_queue *q, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                             float *qkv, float *z, float *b, float *a) {
+static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *to, const float *x) {
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
-    float *to[4] = {qkv, z, b, a};
-    gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->input_norm, s->hidden, T, s->eps);
-    for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], to[i]);
-    gpu_launch_projection(q, GPU_IN_PROJ, &p);
+    float *y[4] = {to->raw, to->z, to->b, to->a};
+    gpu_projection<gpu_norm_rows> p =
+        gpu_norm_projection<gpu_norm_rows>(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+    for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
+    gpu_record_projection(q, KERNEL_IN_PROJ, &p);
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. Tags x for norm_router. */
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gpu_delta *block, float *x) {
+/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue; LOG_BLOCKS blocks more bring window and
+   log up to date. */
+static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p;
     memset(&p, 0, sizeof p);
@@ -511,12 +514,47 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const gp
     p.add = 1;
     p.in.o = block->o;
     p.in.squares = block->squares;
-    p.in.per_head = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)s->value_dim - 1) / (uint64_t)s->value_dim);
+    p.in.per_head = gpu_reciprocal(s->value_dim);
     p.in.scale = 1.0f / (float)s->value_dim;
     p.in.heads = s->value_heads;
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
-    p.tag = gpu_next_tag(q, GPU_OUT_PROJ, GPU_TAGGED_X);
+    p.in.log = *block;
     gpu_add_segment(&p, &w->out_proj, x);
-    gpu_launch_projection(q, GPU_OUT_PROJ, &p);
+    gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
+}
+
+/* What layers/kinds.c asks of a kind on a GPU. */
+
+static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
+    size_t T = GPU_ROWS, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
+    (void)r;
+    (void)q;
+    memset(to, 0, sizeof *to);
+    to->shape = *s;
+    to->ratio = s->value_heads / s->key_heads;
+    to->per_key = gpu_reciprocal(to->ratio);
+    to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
+    to->z = layout_alloc(l, values);
+    to->o = layout_alloc(l, values);
+    to->a = layout_alloc(l, heads);
+    to->b = layout_alloc(l, heads);
+    to->decay = layout_alloc(l, heads);
+    to->k = layout_alloc(l, T * (size_t)(s->key_heads * s->key_dim));
+    to->squares = layout_alloc(l, heads * (size_t)gpu_squares_room(gpu_delta_parts(s)));
+}
+
+static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,
+                            const deltanet_state *state) {
+    deltanet_gpu p = *scratch;
+    p.state = *state;
+    p.conv1d = w->conv1d;
+    p.A_log = w->A_log;
+    p.dt_bias = w->dt_bias;
+    p.norm = w->norm;
+    p.step = rows->step;
+    p.T = rows->T;
+    gpu_norm_in_proj(rows->q, w, &p, rows->x);
+    gpu_conv_delta(rows->q, &p);
+    gpu_gated_norm_out(rows->q, w, &p, rows->x);
 }

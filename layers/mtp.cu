@@ -6,6 +6,7 @@
 /* Input and output of gpu_mtp_rows and gpu_draft_row. Row t stands for the position before the one of the step's token row
    t: its token is ids[t], its hidden row that of the row before. */
 typedef struct gpu_mtp_input {
+    handoff link;
     gpu_matrix embed_tokens;
     const step_parameters *step;
     const float *x, *norm;       /* [T][cols] residual after the last layer, final norm; drafts: see gpu_draft_row */
@@ -51,7 +52,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
 }
 
 static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
-    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
+    gpu_record(q, KERNEL_MTP_ROWS, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
@@ -76,6 +77,6 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
 }
 
 static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p) {
-    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
+    gpu_record(q, KERNEL_DRAFT_ROW, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }

@@ -65,24 +65,17 @@ struct gpu_session {
     step_parameters *step;
     sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
-    float *frequencies;                                     /* [rotary_dim / 2] */
-    float *x, *mtp_x, *hidden;                              /* [GPU_ROWS][hidden] */
-    float *in, *z, *a, *b, *k, *decay, *squares, *k_new, *v_new, *o;
-    float *parts, *router, *shared_gate, *mtp_in;
+    float *x, *mtp_x, *hidden, *mtp_in;                     /* [GPU_ROWS][hidden], of mtp_in 2 hidden */
+    layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
     float *logits, *mtp_logits, *draft_logits;              /* [GPU_ROWS][vocab], [GPU_ROWS][vocab], [draft rows] */
-    int *tickets, splits;
-    gpu_routing *routing;
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
-    float *h;
     uint64_t *picks;
     volatile gpu_mailbox *mailbox;                          /* pinned memory: the sampler posts tokens, the host polls */
     uint32_t sequence;                                      /* number of the last post that was queued */
-    uint32_t overlap;                                       /* as in gpu_moe */
     int rows;                                               /* of the last step: the last is the timeline's */
     int head_done, logits_row, logits_on_host;              /* last row's logits: computed? which row? also on the host? */
     int all_logits;                                         /* logits of every row were computed */
-    mote_launch *launches;
-    gpu_note *notes;
+    mote_launch *launches;                                  /* of mote_launches */
 };
 #endif
 
@@ -121,7 +114,8 @@ static void layout_host(layout *l, const config *c, const mote_session_options *
 }
 
 #ifdef __CUDACC__
-static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, struct gpu_session *g);
+static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, const capacity *r,
+                       struct gpu_session *g);
 #endif
 
 /* The type that MOTE_KV_... stands for. */
@@ -164,7 +158,7 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
         layout on_host;
         on_host.base = host;
         on_host.used = 0;
-        layout_gpu(&l, m, o, s->gpu);
+        layout_gpu(&l, m, o, &r, s->gpu);
         layout_host(&on_host, c, o, s);
         s->host_floats = on_host.used;
     }
