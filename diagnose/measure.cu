@@ -4,13 +4,6 @@
    A step cut down to some stages computes nothing of use, but touches the same memory in the same order. So the caller
    empties the timeline before and after. */
 
-static uint64_t matrix_bytes(const matrix *w) {
-    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
-    if (w->type == DTYPE_FP8)
-        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
-    return n;
-}
-
 /* Bytes that the stages of one layer read in a step of T rows with `chosen` distinct experts and `length` tokens of KV. */
 static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, int chosen, int length) {
     const config *c = &s->m->c;

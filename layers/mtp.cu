@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
 }
 
 static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
-    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
+    gpu_launch(q, GPU_MTP, formats[p->embed_tokens.format]->name, gpu_mtp_rows, T, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
@@ -76,6 +76,6 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
 }
 
 static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p) {
-    gpu_launch(q, GPU_MTP, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
+    gpu_launch(q, GPU_MTP, formats[p->embed_tokens.format]->name, gpu_draft_row, 1, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
