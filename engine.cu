@@ -129,7 +129,7 @@ const char *mote_version(void) {
 }
 
 /* Binds all tensors of the model that m->c describes: to files, or, with `made`, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, int made, binder *b, const mote_callbacks *callbacks,
+static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *made, binder *b, const mote_callbacks *callbacks,
                          mote_error *err) {
     b->files = files;
     b->m = m;
@@ -137,7 +137,7 @@ static int model_bind_to(mote_model *m, checkpoint *files, int made, binder *b, 
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
-    model_module_dtypes(m, b->types);
+    model_module_dtypes(m, b->formats);
     model_info(m);
     return MOTE_OK;
 }
@@ -149,7 +149,7 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     memset(files, 0, sizeof *files);
     int code = config_read(&m->c, dir, err);
     if (!code) code = checkpoint_open(files, dir, err);
-    if (!code) code = model_bind_to(m, files, 0, b, callbacks, err);
+    if (!code) code = model_bind_to(m, files, NULL, b, callbacks, err);
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     return code;
 }

@@ -17,14 +17,21 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- 1. Numbers, and what the CPU computes with ------------------------------------------------------------------ */
+/* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
-#include "formats/numbers.c"
 #include "cpu/simd.c"
 #include "cpu/layout.c"
+#include "formats/numbers.c"
+#include "formats/formats.c"
+#include "formats/f32.c"
+#include "formats/f16.c"
+#include "formats/bf16.c"
+#include "formats/fp8_block.c"
+#include "formats/dispatch.c"
 #include "cpu/threads.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
@@ -48,8 +55,14 @@
 static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a step of kernels");
 #include "cuda/handoff.cu"
 #include "cuda/numbers.cu"
-#include "formats/fragments.cu"
 #include "cuda/panels.cu"
+#include "formats/fragments.cu"
+#include "formats/f32.cu"
+#include "formats/f16.cu"
+#include "formats/bf16.cu"
+#include "formats/fp8_block.cu"
+#include "formats/dispatch.cu"
+#include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
 #include "cuda/projection.cu"

@@ -1,43 +1,29 @@
 /* checkpoint/complete.c: what follows loading: a useless MTP layer is left out, matrices are packed. */
 
-#ifdef __CUDACC__
-#define BOTH INLINE __host__ __device__
-#else
-#define BOTH INLINE
-#endif
+/* Looks for what makes an MTP layer useless, WEIGHTS_...: it would draft, but nothing that is ever accepted. */
 
-/* Looks for what makes an MTP layer useless: it would draft, but nothing that is ever accepted. */
-enum { WEIGHTS_NOT_ZERO = 1, WEIGHTS_NOT_FINITE = 2 };
-
-BOTH unsigned look_at(int type, const void *data, size_t i) {
-    uint32_t bits = type == TYPE_F32   ? ((const uint32_t *)data)[i]
-                    : type == TYPE_FP8 ? ((const uint8_t *)data)[i] & 0x7fu
-                                       : ((const uint16_t *)data)[i] & 0x7fffu;
-    uint32_t infinite = type == TYPE_F32 ? 0x7f800000u : type == TYPE_BF16 ? 0x7f80u : type == TYPE_F16 ? 0x7c00u : 0x7fu;
-    if (type == TYPE_F32) bits &= 0x7fffffffu;
-    return (bits != 0 ? WEIGHTS_NOT_ZERO : 0) | (bits >= infinite ? WEIGHTS_NOT_FINITE : 0);
-}
-
-SIMD static unsigned look_cpu(int type, const void *data, size_t n) {
+SIMD static unsigned look_cpu(enum format f, int plane, const void *words, size_t n) {
     unsigned seen = 0;
-    for (size_t i = 0; i < n; i++) seen |= look_at(type, data, i);
+    for (size_t i = 0; i < n; i++) seen |= format_inspect(f, plane, words, i);
     return seen;
 }
 
 #ifdef __CUDACC__
-static __global__ void gpu_look(int type, const void *data, size_t n, unsigned *all) {
+static __global__ void gpu_look(enum format f, int plane, const void *words, size_t n, unsigned *all) {
     unsigned seen = 0;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        seen |= look_at(type, data, i);
+        seen |= format_inspect(f, plane, words, i);
     seen = __reduce_or_sync(~0u, seen);
     if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
 }
 
-static int look_cuda(const mote_model *m, int type, const void *data, size_t n, unsigned *seen, mote_error *err) {
+static int look_cuda(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err) {
     unsigned *there = NULL;
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
-    if (status == cudaSuccess) gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(type, data, n, there);
+    if (status == cudaSuccess)
+        gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->format, item->plane, m->arena + item->at,
+                                                            item_words(item), there);
     if (status == cudaSuccess) status = cudaGetLastError();
     if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
     (void)cudaFree(there);
@@ -49,17 +35,17 @@ static int look_cuda(const mote_model *m, int type, const void *data, size_t n, 
 static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     mote_model *m = b->m;
     const attention_weights *a = &m->mtp.mixer.w.attention;
-    const void *const needed[] = {m->mtp_fc.data, a->q_proj.data, a->k_proj.data, a->v_proj.data, a->o_proj.data};
+    const matrix *const needed[] = {&m->mtp_fc, &a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj};
     const load_item *items = (const load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
         const load_item *item = &items[i];
-        int type = item->to_float ? TYPE_F32 : item->type, code = MOTE_OK, needs = 0;
+        int code = MOTE_OK, needs = 0;
         unsigned seen = 0;
         if (!item->is_mtp) continue;
-        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k];
-        if (m->gpu < 0) seen = look_cpu(type, m->arena + item->at, item_elements(item));
+        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->plane[CODES];
+        if (m->gpu < 0) seen = look_cpu(item->format, item->plane, m->arena + item->at, item_words(item));
 #ifdef __CUDACC__
-        else code = look_cuda(m, type, m->arena + item->at, item_elements(item), &seen, err);
+        else code = look_cuda(m, item, &seen, err);
 #endif
         if (code) return code;
         const char *wrong = needs && !seen ? "is all zero" : NULL;
@@ -78,30 +64,33 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
 /* Fills in the draft head's copy, from the packed lm_head. */
 static int make_draft_head(mote_model *m, mote_error *err) {
     matrix *w = &m->draft_head;
-    if (!m->has_mtp || m->lm_head.type == DTYPE_FP8) return MOTE_OK;
-    w->data = m->arena + m->draft_at;
-    w->scale = (const float *)(const void *)(m->arena + m->draft_at + gpu_packed_size(w->type, w->rows, w->cols));
+    size_t at = m->draft_at;
+    if (!m->has_mtp || m->lm_head.format == w->format) return MOTE_OK;
+    for (int i = 0; i < formats[w->format]->plane_count; i++) {
+        w->plane[i] = m->arena + at;
+        at += matrix_plane_room(w, i);
+    }
     cudaError_t status = gpu_quantise(&m->lm_head, w);
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
 }
 
-/* Packs every matrix in place, by way of a copy that is as large as the largest. */
+/* Packs every plane that lies packed in place, by way of a copy that is as large as the largest. */
 static int pack_weights(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
     size_t n = b->items.size / sizeof *items, largest = 0;
     char *copy = NULL;
     for (size_t i = 0; i < n; i++)
-        if (items[i].rows && items[i].size > largest) largest = (size_t)items[i].size;
+        if (item_plane(&items[i])->packed && item_held(&items[i]) > largest) largest = item_held(&items[i]);
     cudaError_t status = cudaMalloc((void **)&copy, largest ? largest : 1);
     for (size_t i = 0; i < n && status == cudaSuccess; i++) {
         gpu_packing p;
-        if (!items[i].rows) continue;
+        if (!item_plane(&items[i])->packed) continue;
         p.from = copy;
         p.to = b->m->arena + items[i].at;
         p.rows = items[i].rows;
-        p.row_bytes = items[i].row_bytes;
-        status = cudaMemcpyAsync(copy, p.to, (size_t)items[i].size, cudaMemcpyDeviceToDevice, 0);
+        p.row_bytes = (int64_t)plane_bytes(item_plane(&items[i]), items[i].cols);
+        status = cudaMemcpyAsync(copy, p.to, item_held(&items[i]), cudaMemcpyDeviceToDevice, 0);
         if (status == cudaSuccess) status = gpu_pack(&p, b->m->gpu_sms);
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();

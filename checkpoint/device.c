@@ -148,8 +148,7 @@ static int arena_open(binder *b, mote_error *err) {
                     (double)m->arena_size * 1e-9);
     for (size_t i = 0; i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
     if (m->c.tied) m->lm_head = m->embed_tokens;
-    m->draft_head.data = m->lm_head.data;
-    m->draft_head.scale = m->lm_head.scale;
+    memcpy(m->draft_head.plane, m->lm_head.plane, sizeof m->draft_head.plane);
     return check_experts(b);
 }
 

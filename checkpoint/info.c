@@ -1,14 +1,13 @@
 /* checkpoint/info.c: what mote_model_info says of a model that has been bound. */
 
-static void model_module_dtypes(mote_model *m, const unsigned *types) {
+static void model_module_dtypes(mote_model *m, const unsigned *seen) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         char *to = m->module_dtypes[k];
         size_t n = 0;
-        for (int type = 0; type <= TYPE_FP8; type++) {
-            if (!(types[k] >> type & 1)) continue;
-            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "",
-                                  type == TYPE_FP8 ? "FP8" : container_types[type].name);
-            if (type == TYPE_FP8)
+        for (int f = 0; f < FORMAT_COUNT; f++) {
+            if (!(seen[k] >> f & 1)) continue;
+            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "", formats[f]->name);
+            if (format_has_blocks((enum format)f))
                 n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
         }
         m->modules[k].name = module_names[k];

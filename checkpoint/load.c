@@ -12,30 +12,6 @@ static int by_place(const void *a, const void *b) {
     return i < j ? -1 : i > j;
 }
 
-static size_t item_elements(const load_item *item) {
-    return (size_t)(item->size * 8 / (uint64_t)container_types[item->type].bits);
-}
-
-/* Bytes in the arena. */
-static size_t item_held(const load_item *item) {
-    return item->to_float ? item_elements(item) * sizeof(float) : (size_t)item->size;
-}
-
-/* Bytes it has in the arena: those it holds and zeros. */
-static size_t item_room(const load_item *item) {
-    size_t k_blocks = ((size_t)item->row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES;
-    return item->rows ? (size_t)gpu_row_panels(item->rows) * k_blocks * PANEL_BYTES : (item_held(item) + 63) / 64 * 64;
-}
-
-/* Widens n stored values to floats. */
-static void to_float(int type, const void *from, float *to, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (type == TYPE_F32) memcpy(to + i, (const char *)from + 4 * i, 4);
-        if (type == TYPE_BF16) to[i] = float_of_bf16(((const uint16_t *)from)[i]);
-        if (type == TYPE_F16) to[i] = float_of_f16(((const uint16_t *)from)[i]);
-    }
-}
-
 /* What bytes [at, at + n) of an item add to the fingerprint, so that a session saved with one checkpoint is refused by
    another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
    bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
@@ -56,43 +32,28 @@ static uint64_t sample_bytes(const checkpoint *files, const load_item *item, con
     return sum;
 }
 
-/* Reads an item that becomes floats. */
-static int load_floats(mote_model *m, const checkpoint *files, const load_item *item, float *to, mote_error *err) {
+/* Checks `n` bytes of an item's numbers in memory, those from `at` on. */
+static int check_numbers(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
+                         mote_error *err) {
+    const plane *p = item_plane(item);
+    size_t numbers = n * 8 / (size_t)p->bits;
+    char value[32];
+    size_t wrong = p->find_wrong ? p->find_wrong(bytes, numbers, value) : numbers;
+    if (wrong == numbers) return MOTE_OK;
+    return fail(err, MOTE_EFORMAT, "%s: tensor %s: %s %zu is %s, expected %s", files->shards[item->from->file].path,
+                table_name(&files->table, item->from), p->number, at * 8 / (size_t)p->bits + wrong, value, p->allowed);
+}
+
+/* Reads an item that is converted. */
+static int load_converted(mote_model *m, const checkpoint *files, const load_item *item, void *to, mote_error *err) {
     const shard *s = &files->shards[item->from->file];
-    size_t n = item_elements(item);
     void *stored = malloc((size_t)item->size);
     int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
                       : fail_memory(err);
-    if (!code) to_float(item->type, stored, to, n);
+    if (!code) item_plane(item)->convert((dtype)item->type, stored, to, item->rows, item->cols);
     if (!code) m->fingerprint += sample_bytes(files, item, stored, 0, (size_t)item->size);
     free(stored);
-    for (size_t i = 0; !code && item->is_scale && i < n; i++)
-        if (!(fabsf(to[i]) < 128))
-            code = fail(err, MOTE_EFORMAT, "%s: tensor %s: scale %zu is %g, expected finite numbers below 128", s->path,
-                        table_name(&files->table, item->from), i, (double)to[i]);
-    return code;
-}
-
-/* The first FP8 NaN (0x7f, 0xff) in n codes, or n. */
-static size_t fp8_find_nan(const uint8_t *codes, size_t n) {
-    for (size_t i = 0; i < n;) {
-        size_t end = n - i < 4096 ? n : i + 4096, begin = i;
-        int bad = 0;
-        for (; i < end; i++) bad |= (codes[i] & 0x7f) == 0x7f;
-        for (i = begin; bad; i++)
-            if ((codes[i] & 0x7f) == 0x7f) return i;
-        i = end;
-    }
-    return n;
-}
-
-/* Checks `n` bytes of an item, those from `at` on. */
-static int check_codes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
-                       mote_error *err) {
-    size_t nan = item->type == TYPE_FP8 ? fp8_find_nan((const uint8_t *)bytes, n) : n;
-    if (nan == n) return MOTE_OK;
-    return fail(err, MOTE_EFORMAT, "%s: tensor %s: weight %zu is NaN, expected finite numbers",
-                files->shards[item->from->file].path, table_name(&files->table, item->from), at + nan);
+    return code ? code : check_numbers(files, item, to, 0, item_held(item), err);
 }
 
 static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
@@ -100,9 +61,9 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     char *to = m->arena + item->at;
     size_t n = (size_t)item->size, held = item_held(item);
     memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
-    if (item->to_float) return load_floats(m, files, item, (float *)(void *)to, err);
+    if (item_plane(item)->convert) return load_converted(m, files, item, to, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
-    if (!code) code = check_codes(files, item, to, 0, n, err);
+    if (!code) code = check_numbers(files, item, to, 0, n, err);
     if (!code) m->fingerprint += sample_bytes(files, item, to, 0, n);
     return code;
 }

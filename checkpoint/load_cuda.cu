@@ -2,7 +2,7 @@
    fingerprint; it knows items (load.c), not layers.
 
    A few threads read the files with direct I/O (O_DIRECT, past the page cache) into pinned buffers. Each has two: while one
-   is copied to the GPU on the thread's own stream, it reads into the other. Items that must become floats are left to the
+   is copied to the GPU on the thread's own stream, it reads into the other. Items that are converted are left to the
    caller's thread: few bytes.
 
    Threads take pieces by an atomic counter and write disjoint parts of the arena. What they share is atomic or, like the
@@ -52,7 +52,7 @@ static int loader_cut(gpu_loader *l) {
     for (size_t i = 0; i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t at = item->from->begin + item->offset, end = at + item->size;
-        while (!item->to_float && at < end) {
+        while (!item_plane(item)->convert && at < end) {
             uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
             if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
                 p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
@@ -94,10 +94,10 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         const load_item *item = &l->items[i];
         uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
         if (item->from->file != p->file || begin >= p->end) break;
-        if (item->to_float) continue;
+        if (item_plane(item)->convert) continue;
         uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
         const char *bytes = buffer + (low - base);
-        code = check_codes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
+        code = check_numbers(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
         cudaError_t status = code ? cudaSuccess
                                   : cudaMemcpyAsync(l->m->arena + item->at + (low - begin), bytes, (size_t)(high - low),
                                                     cudaMemcpyHostToDevice, stream);
@@ -152,19 +152,19 @@ static void *reader_main(void *argument) {
     return NULL;
 }
 
-/* Loads an item that becomes floats. */
-static int loader_floats(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
-    float *floats = (float *)malloc(item_held(item));
-    int code = floats ? load_floats(m, l->files, item, floats, err) : fail_memory(err);
+/* Loads an item that is converted. */
+static int loader_converted(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
+    void *held = malloc(item_held(item));
+    int code = held ? load_converted(m, l->files, item, held, err) : fail_memory(err);
     cudaError_t status =
-        code ? cudaSuccess : cudaMemcpy(m->arena + item->at, floats, item_held(item), cudaMemcpyHostToDevice);
-    free(floats);
+        code ? cudaSuccess : cudaMemcpy(m->arena + item->at, held, item_held(item), cudaMemcpyHostToDevice);
+    free(held);
     if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
     if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
     return code;
 }
 
-/* The caller's part while the threads read: items that become floats, progress reports, cancelling. */
+/* The caller's part while the threads read: items that are converted, progress reports, cancelling. */
 static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
     struct timespec pause;
     mote_error err;
@@ -175,7 +175,7 @@ static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_
         if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) break;
         if (cancelled(callbacks))
             code = fail(&err, MOTE_ECANCELLED, "%s: loading was cancelled", l->files->dir);
-        else if (i < l->item_count && l->items[i].to_float) code = loader_floats(l, m, &l->items[i], &err);
+        else if (i < l->item_count && item_plane(&l->items[i])->convert) code = loader_converted(l, m, &l->items[i], &err);
         if (i % 64 == 0 || i >= l->item_count)
             report(callbacks, "loading weights", (double)__atomic_load_n(&l->done, __ATOMIC_RELAXED) / (double)total);
         if (code) loader_failed(l, &err);

@@ -4,69 +4,7 @@
    weights stream through: a piece of a weight row is turned into floats in L1 once and used there for
    all token rows. Each sum is kept as 32 partial sums, in the same order for any T. */
 
-typedef struct matrix {
-    dtype type;
-    int rows, cols;
-    const void *data;            /* [rows][cols] */
-    const float *scale; /* FP8: [ceil(rows/block_rows)][ceil(cols/block_cols)], weight = code * scale, scale < 128 */
-    int block_rows, block_cols;
-} matrix;
-
-/* On a GPU a matrix is packed: eight rows (a row panel) times 64 bytes (a k block) lie together, see cuda/panels.cu. It is
-   given the room that takes on a CPU, too. */
-enum { PANEL_ROWS = 8, K_BLOCK_BYTES = 64, PANEL_BYTES = PANEL_ROWS * K_BLOCK_BYTES };
-
-static int dtype_size(dtype type) {
-    return type == DTYPE_F32 ? 4 : type == DTYPE_FP8 ? 1 : 2;
-}
-
-/* K blocks and row panels of a matrix. */
-static int gpu_k_blocks(dtype type, int cols) {
-    return (int)(((int64_t)cols * dtype_size(type) + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES);
-}
-
-static int gpu_row_panels(int rows) {
-    return (rows + PANEL_ROWS - 1) / PANEL_ROWS;
-}
-
-/* Bytes of a packed matrix. */
-static size_t gpu_packed_size(dtype type, int rows, int cols) {
-    return (size_t)gpu_row_panels(rows) * (size_t)gpu_k_blocks(type, cols) * PANEL_BYTES;
-}
-
-enum {
-    TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
-    TOKEN_BATCH = 64             /* token rows in one call */
-};
-
-/* out[n] = columns col.. of the weight row at `data`, as floats; scale: of the row's FP8 blocks. */
-INLINE void decode(const matrix *w, const void *data, const float *scale, int col, int n, float *__restrict out,
-                   const dtype type) {
-    const uint16_t *__restrict half = (const uint16_t *)data + col;
-    const uint8_t *__restrict code = (const uint8_t *)data + col;
-    if (type == DTYPE_F32) memcpy(out, (const float *)data + col, (size_t)n * sizeof *out);
-    if (type == DTYPE_F16)
-        for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
-    if (type == DTYPE_BF16)
-        for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
-    if (type != DTYPE_FP8) return;
-    if (w->block_cols == TILE && col % TILE == 0 && n <= TILE) {
-        float unit = scale[col / TILE] * FP8_UNIT;
-        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
-    } else {
-        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (scale[(col + i) / w->block_cols] * FP8_UNIT);
-    }
-}
-
-INLINE const float *scale_row(const matrix *w, int row) {
-    return w->type == DTYPE_FP8 ? w->scale + (size_t)(row / w->block_rows) * (size_t)((w->cols - 1) / w->block_cols + 1)
-                                : NULL;
-}
-
-INLINE const void *data_row(const matrix *w, int row) {
-    size_t size = w->type == DTYPE_F32 ? 4 : w->type == DTYPE_FP8 ? 1 : 2;
-    return (const char *)w->data + (size_t)row * (size_t)w->cols * size;
-}
+enum { TOKEN_BATCH = 64 };       /* token rows in one call */
 
 /* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
 typedef struct partial { lanes low, high; } partial;
@@ -111,17 +49,16 @@ INLINE float dot(const float *a, const float *b, int n) {
     return add_tail(sum_lanes(&sum), a, b, n);
 }
 
-/* y[t] = W[row] . x[t] for the `count` <= TOKEN_BATCH rows x[t]; type is a constant. */
-INLINE void type_dots(const matrix *w, int row, const float *const *x, int count, float *y, const dtype type) {
+/* y[t] = W[row] . x[t] for the `count` <= TOKEN_BATCH rows x[t]; f is a constant. */
+INLINE void format_dots(const matrix *w, int row, const float *const *x, int count, float *y, const enum format f) {
     float tile[TILE] __attribute__((aligned(64)));
     partial sum[TOKEN_BATCH] __attribute__((aligned(64)));
-    const void *data = data_row(w, row);
-    const float *scale = scale_row(w, row);
+    const weight_row from = row_of(w, row, f);
     int col = 0, rest = w->cols % TILE;
     for (int t = 0; t < count; t++) memset(&sum[t], 0, sizeof *sum);
     for (; col < w->cols - rest; col += TILE) {
         int t = 0;
-        decode(w, data, scale, col, TILE, tile, type);
+        row_floats(w, &from, col, TILE, tile, f);
         for (; t + 4 <= count; t += 4) add_products(sum + t, tile, x + t, col, TILE, 4);
         for (; t + 2 <= count; t += 2) add_products(sum + t, tile, x + t, col, TILE, 2);
         for (; t < count; t++) add_products(sum + t, tile, x + t, col, TILE, 1);
@@ -131,26 +68,28 @@ INLINE void type_dots(const matrix *w, int row, const float *const *x, int count
         return;
     }
     float last[TILE]; /* not `tile`: what is never read again need not be stored */
-    decode(w, data, scale, col, rest, last, type);
+    row_floats(w, &from, col, rest, last, f);
     for (int t = 0; t < count; t++) {
         add_products(sum + t, last, x + t, col, rest, 1);
         y[t] = add_tail(sum_lanes(sum + t), last, x[t] + col, rest);
     }
 }
 
-INLINE void any_type_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
-    if (w->type == DTYPE_FP8) type_dots(w, row, x, count, y, DTYPE_FP8);
-    else if (w->type == DTYPE_BF16) type_dots(w, row, x, count, y, DTYPE_BF16);
-    else if (w->type == DTYPE_F16) type_dots(w, row, x, count, y, DTYPE_F16);
-    else type_dots(w, row, x, count, y, DTYPE_F32);
+INLINE void any_format_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: format_dots(w, row, x, count, y, FORMAT_##NAME); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
 }
 
-/* The same for a matrix of any type. One row, decoding, and two, verifying a draft, are worth a copy of their own: the sums
+/* The same for a matrix of any format. One row, decoding, and two, verifying a draft, are worth a copy of their own: the sums
    stay in registers. */
 SIMD static void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
-    if (count == 1) any_type_dots(w, row, x, 1, y);
-    else if (count == 2) any_type_dots(w, row, x, 2, y);
-    else any_type_dots(w, row, x, count, y);
+    if (count == 1) any_format_dots(w, row, x, 1, y);
+    else if (count == 2) any_format_dots(w, row, x, 2, y);
+    else any_format_dots(w, row, x, count, y);
 }
 
 enum { PROJECTIONS = 4 };
@@ -201,12 +140,4 @@ static void linear(pool *p, const matrix *w, const float *x, float *y, int T, in
     job.T = T;
     job.add = add;
     project(p, &job);
-}
-
-/* Bytes of the weights and their scales. */
-static uint64_t matrix_bytes(const matrix *w) {
-    uint64_t n = (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)dtype_size(w->type);
-    if (w->type == DTYPE_FP8)
-        n += (uint64_t)((w->rows - 1) / w->block_rows + 1) * (uint64_t)((w->cols - 1) / w->block_cols + 1) * sizeof(float);
-    return n;
 }

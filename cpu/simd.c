@@ -16,6 +16,13 @@
 /* Small helpers that must become part of the SIMD function around them. */
 #define INLINE static inline __attribute__((always_inline))
 
+/* The same, for kernels, too. */
+#ifdef __CUDACC__
+#define BOTH INLINE __host__ __device__
+#else
+#define BOTH INLINE
+#endif
+
 /* 16 floats at any address: one register or several, whatever the processor has. */
 typedef float half_lanes __attribute__((vector_size(32)));
 typedef float quarter_lanes __attribute__((vector_size(16)));

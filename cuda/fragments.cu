@@ -54,8 +54,8 @@ typedef struct prefetch_span {
 
 /* The first bytes of w, which `stage` reads first, as many as q allows; nothing if that stage does not run. */
 static prefetch_span prefetch_span_of(const gpu_queue *q, enum gpu_stage stage, const matrix *w) {
-    prefetch_span prefetch = {(const char *)w->data, 0, 0};
-    int64_t bytes = (int64_t)gpu_packed_size(w->type, w->rows, w->cols);
+    prefetch_span prefetch = {(const char *)w->plane[CODES], 0, 0};
+    int64_t bytes = (int64_t)gpu_packed_size(w->format, w->rows, w->cols);
     if (q->stages >> (q->as != GPU_STAGES ? q->as : stage) & 1)
         prefetch.bytes = bytes < q->prefetch ? (uint32_t)bytes : q->prefetch;
     return prefetch;
@@ -96,8 +96,8 @@ __device__ __forceinline__ activation_fragments activation_fragments_at(void *me
 }
 
 /* Bytes of the activation fragments of `rows` rows of `k_blocks` k blocks. */
-static size_t activation_fragments_size(dtype type, int rows, int k_blocks) {
-    return (size_t)k_blocks * (size_t)rows * ((type == DTYPE_FP8 ? 256 : 128) + sizeof(float)) + 16;
+static size_t activation_fragments_size(enum format format, int rows, int k_blocks) {
+    return (size_t)k_blocks * (size_t)rows * ((format == FORMAT_FP8_BLOCK ? 256 : 128) + sizeof(float)) + 16;
 }
 
 /* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind

@@ -138,10 +138,10 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     gpu_ahead<ROWS> ahead;
     ahead.nothing(w);
     ahead.begin(tiles, tile, w);
-    switch (w.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+    switch (w.format) {
+        case FORMAT_FP8_BLOCK: gpu_run_tiles<format_fp8_block, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+        case FORMAT_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
+        case FORMAT_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
         default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead);
     }
 }
@@ -165,12 +165,10 @@ gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.type == DTYPE_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8, 4, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else gpu_run_one_tile<format_fp8, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    if (w.format == FORMAT_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8_block, 4, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else gpu_run_one_tile<format_fp8_block, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
 }
-
-static const char *const dtype_names[] = {"F32", "F16", "BF16", "FP8"};
 
 /* Tiles of a segment. */
 static int gpu_tiles(const gpu_segment *s) {
@@ -207,9 +205,11 @@ template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
     bool quick = p->in.is_short();
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        bool whole = s->w.cols * dtype_size(s->w.type) == s->w.k_blocks * K_BLOCK_BYTES, only = s->blocks >= gpu_tiles(s);
-        bool four = IN::normed && s->w.type == DTYPE_FP8 && s->w.k_blocks == 4 * GPU_WARPS;
-        bool eight = (s->w.type == DTYPE_BF16 || (!IN::normed && s->w.type == DTYPE_FP8)) && s->w.k_blocks == 8 * GPU_WARPS;
+        bool whole = format_row_bytes(s->w.format, s->w.cols) == (size_t)s->w.k_blocks * K_BLOCK_BYTES;
+        bool only = s->blocks >= gpu_tiles(s);
+        bool four = IN::normed && s->w.format == FORMAT_FP8_BLOCK && s->w.k_blocks == 4 * GPU_WARPS;
+        bool eight = (s->w.format == FORMAT_BF16 || (!IN::normed && s->w.format == FORMAT_FP8_BLOCK)) &&
+                     s->w.k_blocks == 8 * GPU_WARPS;
         quick = quick && whole && (four || (eight && only));
     }
     return quick;
@@ -219,7 +219,7 @@ template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
 template <class IN> static size_t activation_fragments_room(const gpu_projection<IN> *p, int rows) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
-        size_t bytes = activation_fragments_size(p->segment[i].w.type, rows, p->segment[i].w.k_blocks);
+        size_t bytes = activation_fragments_size(p->segment[i].w.format, rows, p->segment[i].w.k_blocks);
         if (bytes > most) most = bytes;
     }
     return most;
@@ -250,7 +250,7 @@ template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_sta
         used = gpu_deal_blocks(q, p, kernel, bytes);
     }
     prefetch_span_divide(&p->prefetch, used);
-    gpu_launch(q, stage, dtype_names[p->segment[0].w.type], kernel, used, 1, bytes, p);
+    gpu_launch(q, stage, formats[p->segment[0].w.format]->name, kernel, used, 1, bytes, p);
 }
 
 template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {

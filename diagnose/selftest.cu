@@ -221,6 +221,8 @@ static void try_norm_qkv(selftest *t, int T, int tell) {
     t->worst = 0;
 }
 
+static const char *const kv_names[] = {"F32", "F16", "BF16", "FP8"};        /* of enum dtype */
+
 /* The new KV rows. Values must be equal. A key may round to the other side, one step of its type away: so the CPU goes on
    with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
@@ -236,7 +238,7 @@ static void try_kv_rows(selftest *t, int T, int position) {
     if (!t->code) t->code = session_read(t->gpu, read, (const char *)b->v + at, bytes, t->err);
     try_equal(t, read, v, bytes);
     try_worse(t, relative_difference(kv_floats(k, 0, n, read, type), want, NULL, (size_t)n));
-    try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", dtype_names[type], T, position);
+    try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", kv_names[type], T, position);
 }
 
 /* rope_attend and, with_out, the stage `out` after it. */
@@ -258,7 +260,7 @@ static void try_attention(selftest *t, int T, int position, int with_out) {
     try_kv_rows(t, T, position);
     parallel(c->threads, T * s->heads, attention_heads, job);
     try_compare(t, g->o, job->o, NULL, n);
-    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", dtype_names[job->kv], T, position);
+    try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
     if (!with_out) return;
     stage_out(c->threads, job, c->s.x);
     try_layer(t, 1u << STAGE_O_PROJ, TRY_ATTENTION, 0, 0, T);
@@ -363,41 +365,46 @@ static void try_stages(selftest *t) {
 
 enum { TRY_MATRIX_ROWS = 77 };
 
-/* Random weights, none of them NaN or infinite; F16 gets exponents near that of 1. */
-static void try_fill_matrix(selftest *t, dtype type, void *to, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float f = try_random(t);
-        uint32_t bits = (uint32_t)(t->random >> 32);
-        if (type == DTYPE_F32) ((float *)to)[i] = f;
-        if (type == DTYPE_BF16) ((uint16_t *)to)[i] = bf16_of_float(f);
-        if (type == DTYPE_F16) ((uint16_t *)to)[i] = (uint16_t)((bits & 0x83ff) | (10 + (bits >> 16) % 5) << 10);
-        if (type == DTYPE_FP8) ((uint8_t *)to)[i] = fp8_of_float(f * 448);
-    }
+/* Plane i of a matrix, random, from here->plane[i] to there->plane[i]; `raw`: room on the GPU for it as it is before it is
+   packed. */
+static void try_plane(selftest *t, const matrix *here, const matrix *there, int i, char *raw) {
+    const plane *p = &formats[here->format]->planes[i];
+    gpu_queue *q = &t->g->q;
+    int rows = plane_rows(p, here), cols = plane_cols(p, here);
+    gpu_packing packing = {raw, (char *)there->plane[i], rows, (int64_t)plane_bytes(p, cols), 0};
+    try_random(t);
+    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0, (uint32_t)plane_words(p, rows, cols), 1);
+    try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i], (size_t)rows * plane_bytes(p, cols));
+    if (p->packed && !t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
+        gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
 }
 
 /* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
    caches hold the matrix, unpacked (v) and packed (k). */
-static void try_format(selftest *t, dtype type, int cols) {
+static void try_format(selftest *t, enum format format, int cols) {
     scratch *w = &t->cpu->s;
     attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
     void *data = t->cpu->state[TRY_ATTENTION].attention.k;
-    float scales[16], *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
+    float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
-    matrix here = {type, TRY_MATRIX_ROWS, cols, data, scales, 128, 128}, there = here;
-    gpu_packing packing = {(const char *)kv->v, (char *)kv->k, here.rows, (int64_t)cols * dtype_size(type), 0};
-    size_t n = (size_t)here.rows * (size_t)cols;
+    matrix here, there;
+    size_t at = 0;
     float eps = t->cpu->m->c.eps;
-    try_fill_matrix(t, type, data, n);
-    for (int i = 0; i < 16; i++) scales[i] = (1.5f + try_random(t)) * 0x1p-8f;
+    memset(&here, 0, sizeof here);
+    here.format = format;
+    here.rows = TRY_MATRIX_ROWS;
+    here.cols = cols;
+    here.block_rows = here.block_cols = TILE;
+    there = here;
+    for (int i = 0; i < formats[format]->plane_count; i++) {
+        here.plane[i] = (char *)data + at;
+        there.plane[i] = (char *)kv->k + at;
+        try_plane(t, &here, &there, i, (char *)kv->v);
+        at += matrix_plane_room(&here, i);
+    }
     try_fill(t, w->mtp_in, (size_t)cols);
     try_rows(t, GPU_ROWS);
-    try_put(t, kv->v, here.data, n * (size_t)dtype_size(type));
-    try_put(t, t->g->layers.moe.router, scales, sizeof scales);
     try_put(t, t->g->hidden, w->mtp_in, (size_t)cols * sizeof(float));
-    there.data = kv->k;
-    there.scale = t->g->layers.moe.router;
-    if (!t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
-        gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
     for (int T = 1; T <= GPU_ROWS; T++) {
         size_t y = (size_t)(T * here.rows);
         try_fill(t, y_cpu, y);
@@ -413,7 +420,7 @@ static void try_format(selftest *t, dtype type, int cols) {
         try_end(t);
         try_compare(t, t->g->logits, y_cpu, NULL, y);
     }
-    try_row(t, 2e-5, "matrix %s %dx%d", dtype_names[type], here.rows, cols);
+    try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
 }
 
 /* Largest difference of a row of logits, relative to their standard deviation. */
@@ -588,8 +595,8 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     try_open(t, MOTE_KV_BF16);
     if (real && !t->code) try_stages(t);
-    for (int type = DTYPE_F32; real && seed && type <= DTYPE_FP8; type++)
-        for (int i = 0; i < 6 && !t->code; i++) try_format(t, (dtype)type, widths[i]);
+    for (int f = 0; real && seed && f < FORMAT_COUNT; f++)
+        for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);
     if (real) try_open(t, MOTE_KV_FP8);

@@ -1,60 +1,18 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
 
-/* Made-up weights, for measuring and testing. Each is a function of its number in its item and of the item's place in the
-   arena: integers, and one product of exact floats, so that a GPU and the CPU make the same bits. */
-
-/* Random bits, for element i of the item with this seed. */
-BOTH uint32_t made_bits(uint32_t seed, uint32_t i) {
-    uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-/* -510..510, the sum of four bytes: a bell of standard deviation 148 */
-BOTH int32_t made_bell(uint32_t seed, uint32_t i) {
-    uint32_t x = made_bits(seed, i);
-    return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
-}
-
-BOTH float made_float(uint32_t seed, uint32_t i, made_floats f) {
-    return (float)(f.low + (int32_t)(made_bits(seed, i) & f.mask)) * f.unit;
-}
-
-/* Standard deviation 0.02 */
-BOTH uint16_t made_bf16(uint32_t seed, uint32_t i) {
-    uint32_t bits;
-    float f = (float)made_bell(seed, i) * 0x1.1bcp-13f;
-    memcpy(&bits, &f, 4);
-    return (uint16_t)((bits + 0x8000) >> 16);
-}
-
-/* A whole number up to 448, rounded to what E4M3 has. */
-BOTH uint8_t made_fp8(uint32_t seed, uint32_t i) {
-    uint32_t bits;
-    int32_t bell = made_bell(seed, i);
-    float f = (float)bell;
-    memcpy(&bits, &f, 4);
-    int32_t code = (int32_t)(((bits & 0x7fffffff) + 0x80000) >> 20) - (120 << 3);      /* below 0 only for 0 */
-    code = code < 0 ? 0 : code;
-    code = code < 0x7e ? code : 0x7e;
-    return (uint8_t)((uint32_t)code | bits >> 31 << 7);
-}
-
-/* Elements begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. */
+/* Words begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. The seed is of the
+   item's place in the arena. */
 BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
     uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
     made_floats f = item->made;
-    if (item->to_float)
+    if (item->plane == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
-    else if (item->type == TYPE_FP8)
-        for (uint32_t i = begin; i < end; i += step) ((uint8_t *)to)[i] = made_fp8(seed, i);
-    else
-        for (uint32_t i = begin; i < end; i += step) ((uint16_t *)(void *)to)[i] = made_bf16(seed, i);
+    else format_random(item->format, item->plane, seed, to, begin, end, step);
 }
 
-enum { MADE_PIECE = 1 << 16 };                                 /* elements */
+enum { MADE_PIECE = 1 << 16 };                                 /* words */
 
-typedef struct made_job { const load_item *item; char *to; uint32_t elements; } made_job;
+typedef struct made_job { const load_item *item; char *to; uint32_t words; } made_job;
 
 SIMD static void made_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
     made_range(item, to, begin, end, 1);
@@ -64,16 +22,16 @@ static void made_body(void *context, int begin, int end, int thread) {
     const made_job *job = (const made_job *)context;
     uint32_t from = (uint32_t)begin * MADE_PIECE, upto = (uint32_t)end * MADE_PIECE;
     (void)thread;
-    made_piece(job->item, job->to, from, upto < job->elements ? upto : job->elements);
+    made_piece(job->item, job->to, from, upto < job->words ? upto : job->words);
 }
 
 #ifdef __CUDACC__
-static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t elements) {
-    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, elements, gridDim.x * blockDim.x);
+static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t words) {
+    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
 }
 
 static int make_gpu_item(const mote_model *m, const load_item *item, mote_error *err) {
-    uint32_t n = (uint32_t)item_elements(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
+    uint32_t n = (uint32_t)item_words(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
     gpu_make<<<blocks < most ? blocks : most, GPU_THREADS>>>(*item, m->arena + item->at, n);
     cudaError_t status = cudaGetLastError();
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
@@ -89,9 +47,9 @@ static int make_item(const mote_model *m, pool *threads, const load_item *item, 
     size_t held = item_held(item);
     job.item = item;
     job.to = m->arena + item->at;
-    job.elements = (uint32_t)item_elements(item);
+    job.words = (uint32_t)item_words(item);
     memset(job.to + held, 0, item_room(item) - held);
-    parallel(threads, (int)((job.elements + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
+    parallel(threads, (int)((job.words + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
     return MOTE_OK;
 }
 
@@ -170,17 +128,22 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made the type of its large matrices. 0: not known. */
-static int preset_find(const char *name, preset *found, int *made) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made the format of its large matrices. 0: not known. */
+static int preset_find(const char *name, preset *found, enum format *made) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *made = TYPE_FP8;
-    found->name = NULL;
+    *made = FORMAT_FP8_BLOCK;
+    memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
     if (!found->name) return 0;
-    if (!strncmp(rest, ":bf16", 5)) *made = TYPE_BF16, rest += 5;
-    else if (!strncmp(rest, ":fp8", 4)) rest += 4;
+    for (int f = 0; f < FORMAT_COUNT && *rest; f++) {
+        n = strlen(formats[f]->made);
+        if (strncmp(rest + 1, formats[f]->made, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
+        *made = (enum format)f;
+        rest += 1 + n;
+        break;
+    }
     if (!*rest) return 1;
     char *end;
     long layers = rest[0] == ':' && rest[1] >= '1' && rest[1] <= '9' ? strtol(rest + 1, &end, 10) : 0;
@@ -190,13 +153,14 @@ static int preset_find(const char *name, preset *found, int *made) {
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    char known[200];
-    size_t n = 0;
-    for (int i = 0; i < PRESETS; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", presets[i].name);
+    const char *names[PRESETS], *endings[FORMAT_COUNT];
+    char known[200], made[64];
+    for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
+    for (int f = 0; f < FORMAT_COUNT; f++) endings[f] = formats[f]->made;
     return fail(err, MOTE_EINVAL,
-                "no synthetic model \"%.60s\": there are %s, each with :fp8 (default) or :bf16, and :N for its first N layers",
-                name, known);
+                "no synthetic model \"%.60s\": there are %s, each with a colon and %s (the default), and :N for its first N layers",
+                name, names_text(known, sizeof known, names, PRESETS, ", "),
+                names_text(made, sizeof made, endings, FORMAT_COUNT, " or "));
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -205,7 +169,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
-    int made;
+    enum format made;
     memset(&o, 0, sizeof o);
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
@@ -221,7 +185,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     int code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
+    if (!code) code = model_bind_to(m, &files, formats[made], &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), &made, sizeof made);   /* the weights are made of these */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
     buf_free(&b.items);

@@ -1,9 +1,10 @@
-/* formats/numbers.c: stored numbers to floats. Knows single values, and nothing of matrices.
+/* formats/numbers.c: stored numbers to floats, and random numbers. Knows single values, and nothing of matrices.
 
    Each conversion is exact. FP8 is E4M3 "fn" (1 sign, 4 exponent, 3 mantissa bits, bias 7, largest 448, no infinity):
    its bits, moved to their places in a float, are the value times 2^-120, subnormals included. The two NaN codes 0x7f and
    0xff would come out as 480: a checkpoint holding them is refused when it is loaded. */
 
+/* Types of single numbers: in a KV cache, in a stored vector. How the numbers of a matrix are stored is its format. */
 typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 } dtype;
 
 static inline float float_of_bits(uint32_t bits) {
@@ -30,4 +31,37 @@ static inline float float_of_f16(uint16_t h) {
 
 static inline float fp8_bits(uint8_t code) {
     return float_of_bits((uint32_t)(int32_t)(int8_t)code << 20 & 0x87f00000u);
+}
+
+/* n = rows x cols stored numbers as floats. */
+static void widen(dtype stored, const void *from, void *to, int rows, int cols) {
+    float *out = (float *)to;
+    for (size_t i = 0, n = (size_t)rows * (size_t)cols; i < n; i++) {
+        if (stored == DTYPE_F32) memcpy(out + i, (const char *)from + 4 * i, 4);
+        if (stored == DTYPE_BF16) out[i] = float_of_bf16(((const uint16_t *)from)[i]);
+        if (stored == DTYPE_F16) out[i] = float_of_f16(((const uint16_t *)from)[i]);
+    }
+}
+
+/* Made-up numbers, for measuring and testing. Each is a function of a seed and of its place: integers, and one product of
+   exact floats, so that a GPU and the CPU make the same bits. */
+
+/* Random bits, for element i of what has this seed. */
+BOTH uint32_t made_bits(uint32_t seed, uint32_t i) {
+    uint32_t x = ((i ^ i >> 16) * 0x7feb352du) ^ seed;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* -510..510, the sum of four bytes: a bell of standard deviation 148 */
+BOTH int32_t made_bell(uint32_t seed, uint32_t i) {
+    uint32_t x = made_bits(seed, i);
+    return (int32_t)((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 510;
+}
+
+/* (low + a random number of the bits in mask) * unit. */
+typedef struct made_floats { int low; uint32_t mask; float unit; } made_floats;
+
+BOTH float made_float(uint32_t seed, uint32_t i, made_floats f) {
+    return (float)(f.low + (int32_t)(made_bits(seed, i) & f.mask)) * f.unit;
 }

@@ -4,6 +4,5 @@
 
 static void embed(const matrix *embed_tokens, const int32_t *ids, int T, float *x) {
     for (int t = 0; t < T; t++)
-        decode(embed_tokens, data_row(embed_tokens, ids[t]), scale_row(embed_tokens, ids[t]), 0, embed_tokens->cols,
-               x + (size_t)t * (size_t)embed_tokens->cols, embed_tokens->type);
+        matrix_floats(embed_tokens, ids[t], 0, embed_tokens->cols, x + (size_t)t * (size_t)embed_tokens->cols);
 }

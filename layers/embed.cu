@@ -25,5 +25,5 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
 
 static void gpu_embed(gpu_queue *q, const gpu_embedding *p, int T) {
     int blocks = (p->embed_tokens.cols + GPU_THREADS - 1) / GPU_THREADS;
-    gpu_record(q, KERNEL_EMBED, dtype_names[p->embed_tokens.type], gpu_embed_rows, blocks, T + 1, 0, p);
+    gpu_record(q, KERNEL_EMBED, formats[p->embed_tokens.format]->name, gpu_embed_rows, blocks, T + 1, 0, p);
 }

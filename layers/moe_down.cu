@@ -200,14 +200,14 @@ __device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assi
 template <int ROWS>
 __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignments *assignments, int tile, void *memory,
                                              float *sum) {
-    const bool alike = p.down.type == p.shared_down.type && p.down.k_blocks == p.shared_down.k_blocks;
+    const bool alike = p.down.format == p.shared_down.format && p.down.k_blocks == p.shared_down.k_blocks;
 #pragma unroll 1
     for (int low = 0, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
-        switch (low ? p.down.type : p.shared_down.type) {
-            case DTYPE_FP8: gpu_down_active<format_fp8, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case DTYPE_BF16: gpu_down_active<format_bf16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case DTYPE_F16: gpu_down_active<format_f16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
+        switch (low ? p.down.format : p.shared_down.format) {
+            case FORMAT_FP8_BLOCK: gpu_down_active<format_fp8_block, ROWS>(p, assignments, tile, low, high, memory, sum); break;
+            case FORMAT_BF16: gpu_down_active<format_bf16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
+            case FORMAT_F16: gpu_down_active<format_f16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
             default: gpu_down_active<format_f32, ROWS>(p, assignments, tile, low, high, memory, sum);
         }
     }

@@ -180,7 +180,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const gpu_moe &p, int ti
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ gpu_moe p) {
     typedef gpu_rows_sizes<ROWS> sizes;
-    typedef format_fp8 F;
+    typedef format_fp8_block F;
     enum { pairs = gpu_step_pairs<F>(), LANES = F::per_load / 2, DEEP = sizes::DEEP };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
@@ -273,12 +273,12 @@ template <class F> static void (*gpu_down_of_row(size_t *shared))(gpu_moe) {
 }
 
 static void (*gpu_quick_down(const gpu_moe *p, size_t *shared))(gpu_moe) {
-    bool alike = p->down.type == p->shared_down.type && p->down.cols == p->shared_down.cols;
-    bool fits = p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE, fp8 = p->down.type == DTYPE_FP8;
+    bool alike = p->down.format == p->shared_down.format && p->down.cols == p->shared_down.cols;
+    bool fits = p->shape.top_k == GPU_NINE - 1 && alike && p->down.cols == GPU_WIDE, fp8 = p->down.format == FORMAT_FP8_BLOCK;
     if (!fits || (fp8 && 1 << p->down.row_shift < TILE_ROWS)) return NULL;
-    if (!fp8) return p->down.type == DTYPE_BF16 && p->T == 1 ? gpu_down_of_row<format_bf16>(shared) : NULL;
+    if (!fp8) return p->down.format == FORMAT_BF16 && p->T == 1 ? gpu_down_of_row<format_bf16>(shared) : NULL;
     switch (p->T) {
-        case 1: return gpu_down_of_row<format_fp8>(shared);
+        case 1: return gpu_down_of_row<format_fp8_block>(shared);
         case 2: return gpu_down_of_rows<2>(shared);
         case 3: return gpu_down_of_rows<3>(shared);
         default: return gpu_down_of_rows<GPU_ROWS>(shared);

@@ -12,7 +12,7 @@ static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.gate.panels - 1) / (uint64_t)p.gate.panels);
-    p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].data - p.gate.data : 0;
+    p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
     p.norm = w->norm;
     p.h_row = (int)gpu_h_row(s);
@@ -26,7 +26,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     void (*up)(gpu_moe) = gpu_quick_up(p, &up_bytes), (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
     if (!up) {
         up = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-        up_bytes = activation_fragments_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
+        up_bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
     }
     if (!down) {
         side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
@@ -37,7 +37,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     p->logits = gpu_last_tag(q, GPU_TAGGED_ROUTER);
     p->after = gpu_next_tag(q, GPU_DOWN, GPU_TAGGED_X);
     prefetch_span_divide(&p->prefetch, blocks);
-    gpu_launch(q, GPU_UP, dtype_names[p->gate.type], up, blocks, 1, up_bytes, p);
-    gpu_launch(q, GPU_DOWN, dtype_names[p->down.type], down, (gpu_row_panels(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
+    gpu_launch(q, GPU_UP, formats[p->gate.format]->name, up, blocks, 1, up_bytes, p);
+    gpu_launch(q, GPU_DOWN, formats[p->down.format]->name, down, (gpu_row_panels(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
                down_bytes, p);
 }

@@ -80,20 +80,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     l2_prefetch_share(p.prefetch);
     gpu_route_nothing(&choice);
     pdl_wait();
-    switch (p.gate.type) {
-        case DTYPE_FP8: gpu_stage_up<format_fp8, ROWS>(p, dynamic, tiles.square); break;
-        case DTYPE_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
-        case DTYPE_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
+    switch (p.gate.format) {
+        case FORMAT_FP8_BLOCK: gpu_stage_up<format_fp8_block, ROWS>(p, dynamic, tiles.square); break;
+        case FORMAT_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
+        case FORMAT_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
         default: gpu_stage_up<format_f32, ROWS>(p, dynamic, tiles.square);
     }
     gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
     if (threadIdx.x < 32) gpu_publish(p, choice);
     ahead.nothing(p.gate);
     ahead.begin(tiles, tile, p.gate);
-    switch (p.gate.type) {
-        case DTYPE_FP8: gpu_run_tiles<format_fp8, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
-        case DTYPE_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
-        case DTYPE_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+    switch (p.gate.format) {
+        case FORMAT_FP8_BLOCK: gpu_run_tiles<format_fp8_block, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+        case FORMAT_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
+        case FORMAT_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
         default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead);
     }
 }
@@ -195,7 +195,7 @@ __device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_p
 template <int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __grid_constant__ gpu_moe p) {
     enum { MINE = GPU_UP_K_BLOCKS, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
-    typedef format_fp8 F;
+    typedef format_fp8_block F;
     typedef gpu_short<F, MINE, ROWS> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
@@ -268,8 +268,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
 static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
     const gpu_matrix *w = &p->gate;
-    const bool alike = p->up.type == w->type && p->up.cols == w->cols && w->type == DTYPE_FP8;
-    *shared = activation_fragments_size(w->type, p->T, w->k_blocks);
+    const bool alike = p->up.format == w->format && p->up.cols == w->cols && w->format == FORMAT_FP8_BLOCK;
+    *shared = activation_fragments_size(w->format, p->T, w->k_blocks);
     if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->k_blocks != GPU_UP_K_BLOCKS * GPU_WARPS ||
         w->cols != w->k_blocks * K_BLOCK_BYTES) return NULL;
     return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2>

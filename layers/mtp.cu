@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
 }
 
 static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
-    gpu_record(q, KERNEL_MTP_ROWS, dtype_names[p->embed_tokens.type], gpu_mtp_rows, T, 1,
+    gpu_record(q, KERNEL_MTP_ROWS, formats[p->embed_tokens.format]->name, gpu_mtp_rows, T, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
@@ -77,6 +77,6 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
 }
 
 static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p) {
-    gpu_record(q, KERNEL_DRAFT_ROW, dtype_names[p->embed_tokens.type], gpu_draft_row, 1, 1,
+    gpu_record(q, KERNEL_DRAFT_ROW, formats[p->embed_tokens.format]->name, gpu_draft_row, 1, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }

@@ -95,22 +95,18 @@ static void test_e4m3_vectors(void) {
     }
 }
 
-static void row_floats(const matrix *w, int row, int col, int n, float *out) {
-    decode(w, data_row(w, row), scale_row(w, row), col, n, out, w->type);
-}
-
 // 130 x 130 codes in blocks of 128 x 128 under four scales, of which the last is the BF16 3901.
 static void test_block_fp8_vector(void) {
     uint8_t *codes = (uint8_t *)room(130 * 130);
     float scale[4] = {0.5f, 0.25f, 2, float_of_bf16(0x3901)}, row[130];
-    matrix w = {DTYPE_FP8, 130, 130, codes, scale, 128, 128};
+    matrix w = {FORMAT_FP8_BLOCK, 130, 130, {codes, scale}, 128, 128};
     const int at[6][3] = {{0, 0, 0x38}, {127, 127, 0x7e}, {127, 128, 0x7e}, {128, 127, 0xb8}, {129, 129, 0x01},
                           {128, 128, 0xfe}};
     const float want[6] = {0.5f, 224, 112, -2, 2.4028122425079346e-07f, -0.05511474609375f};
     for (int i = 0; i < 6; i++) codes[at[i][0] * 130 + at[i][1]] = (uint8_t)at[i][2];
     CHECK(scale[3] == 0.00012302398681640625f, "BF16 3901");
     for (int i = 0; i < 6; i++) {
-        row_floats(&w, at[i][0], 0, 130, row);
+        matrix_floats(&w, at[i][0], 0, 130, row);
         CHECK(row[at[i][1]] == want[i], "W[%d][%d] is %a", at[i][0], at[i][1], (double)row[at[i][1]]);
     }
     free(codes);
@@ -160,7 +156,7 @@ static void test_pools(void) {
 
 typedef struct random_matrix { matrix w; void *data; float *scale; double *value; } random_matrix;
 
-static random_matrix matrix_new(dtype type, int rows, int cols, int block_rows, int block_cols) {
+static random_matrix matrix_new(enum format type, int rows, int cols, int block_rows, int block_cols) {
     random_matrix r;
     size_t n = (size_t)rows * (size_t)cols;
     int across = (cols - 1) / block_cols + 1, down = (rows - 1) / block_rows + 1;
@@ -173,13 +169,13 @@ static random_matrix matrix_new(dtype type, int rows, int cols, int block_rows, 
         uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
         uint8_t fp8 = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
         int block = (int)(i / (size_t)cols) / block_rows * across + (int)(i % (size_t)cols) / block_cols;
-        if (type == DTYPE_F32) ((float *)r.data)[i] = f, r.value[i] = f;
-        if (type == DTYPE_F16) ((uint16_t *)r.data)[i] = half, r.value[i] = code_value(half, 5, 10, 1);
-        if (type == DTYPE_BF16) ((uint16_t *)r.data)[i] = bf16, r.value[i] = code_value(bf16, 8, 7, 1);
-        if (type == DTYPE_FP8)
+        if (type == FORMAT_F32) ((float *)r.data)[i] = f, r.value[i] = f;
+        if (type == FORMAT_F16) ((uint16_t *)r.data)[i] = half, r.value[i] = code_value(half, 5, 10, 1);
+        if (type == FORMAT_BF16) ((uint16_t *)r.data)[i] = bf16, r.value[i] = code_value(bf16, 8, 7, 1);
+        if (type == FORMAT_FP8_BLOCK)
             ((uint8_t *)r.data)[i] = fp8, r.value[i] = (float)code_value(fp8, 4, 3, 0) * r.scale[block];
     }
-    matrix w = {type, rows, cols, r.data, r.scale, block_rows, block_cols};
+    matrix w = {type, rows, cols, {r.data, r.scale}, block_rows, block_cols};
     r.w = w;
     return r;
 }
@@ -195,11 +191,11 @@ static void test_matrix_rows(void) {
     for (int round = 0; round < 400; round++) {
         int whole = round % 5 == 0, rows = random_int(1, 40), cols = random_int(whole ? 256 : 1, 300);
         int block_cols = whole ? 128 : random_int(1, 140);
-        random_matrix r = matrix_new((dtype)(round % 4), rows, cols, random_int(1, 50), block_cols);
+        random_matrix r = matrix_new((enum format)(round % 4), rows, cols, random_int(1, 50), block_cols);
         int row = random_int(0, rows - 1), col = whole ? 128 * random_int(0, 1) : random_int(0, cols - 1);
         int n = whole ? 128 : random_int(1, cols - col), bad = 0;
         float *out = floats((size_t)n);
-        row_floats(&r.w, row, col, n, out);
+        matrix_floats(&r.w, row, col, n, out);
         for (int i = 0; i < n; i++) bad += out[i] != (float)r.value[row * cols + col + i];
         CHECK(!bad, "type %d, %dx%d, row %d, columns %d+%d: %d wrong", round % 4, rows, cols, row, col, n, bad);
         free(out);
@@ -222,7 +218,7 @@ static void test_dots(void) {
 }
 
 // A row of linear() has the same bits whatever T and the number of threads, and is right.
-static void test_linear(dtype type, int rows, int cols, int block_cols, pool **pools) {
+static void test_linear(enum format type, int rows, int cols, int block_cols, pool **pools) {
     enum { MOST = 132 };
     static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 63, 64, 65, MOST};
     random_matrix r = matrix_new(type, rows, cols, 16, block_cols);
@@ -253,13 +249,13 @@ static void test_linear(dtype type, int rows, int cols, int block_cols, pool **p
 }
 
 static void test_linears(pool **pools) {
-    for (int type = DTYPE_F32; type <= DTYPE_FP8; type++) {
-        test_linear((dtype)type, 37, 65, 40, pools);
-        test_linear((dtype)type, 1, 1, 128, pools);
-        test_linear((dtype)type, 3, 300, 128, pools);
+    for (int type = 0; type < FORMAT_COUNT; type++) {
+        test_linear((enum format)type, 37, 65, 40, pools);
+        test_linear((enum format)type, 1, 1, 128, pools);
+        test_linear((enum format)type, 3, 300, 128, pools);
     }
-    test_linear(DTYPE_F32, 1, 4096, 1, pools);
-    test_linear(DTYPE_FP8, 2, 2100, 100, pools);
+    test_linear(FORMAT_F32, 1, 4096, 1, pools);
+    test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
 }
 
 // Four matrices of one input in one loop give what each gives alone.
@@ -269,7 +265,7 @@ static void test_project(pool **pools) {
     projection job;
     memset(&job, 0, sizeof job);
     for (int i = 0; i < 4; i++) {
-        r[i] = matrix_new((dtype)i, 1 + 10 * i, 50, 7, 9);
+        r[i] = matrix_new((enum format)i, 1 + 10 * i, 50, 7, 9);
         alone[i] = floats((size_t)(3 * r[i].w.rows));
         together[i] = floats((size_t)(3 * r[i].w.rows));
         job.w[i] = &r[i].w;
@@ -290,7 +286,7 @@ static void test_project(pool **pools) {
 }
 
 static void test_embed(void) {
-    random_matrix r = matrix_new(DTYPE_FP8, 20, 33, 8, 16);
+    random_matrix r = matrix_new(FORMAT_FP8_BLOCK, 20, 33, 8, 16);
     const int32_t ids[4] = {19, 0, 7, 19};
     float x[4 * 33];
     int bad = 0;
@@ -600,7 +596,7 @@ static void test_gated_norm(pool *threads) {
     delta_case c = delta_case_new(1, 3, 4, 10, 2, 2);
     float *o = random_floats(60, 1), *z = random_floats(60, 3), *norm = random_floats(10, 1), *x = random_floats(14, 1);
     double want[14];
-    random_matrix out = matrix_new(DTYPE_F32, 7, 30, 1, 1);
+    random_matrix out = matrix_new(FORMAT_F32, 7, 30, 1, 1);
     deltanet_job job;
     memset(&job, 0, sizeof job);
     for (int i = 0; i < 14; i++) want[i] = x[i];
@@ -860,8 +856,8 @@ static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int s
     c.length = length;
     c.norm = random_floats((size_t)hidden, 0.5f);
     c.x = random_floats((size_t)(length * hidden), 1);
-    c.router = matrix_new(DTYPE_F32, experts, hidden, 1, 1);
-    c.gate = matrix_new(DTYPE_BF16, 1, hidden, 1, 1);
+    c.router = matrix_new(FORMAT_F32, experts, hidden, 1, 1);
+    c.gate = matrix_new(FORMAT_BF16, 1, hidden, 1, 1);
     c.expert = (random_matrix *)room((size_t)(3 * experts + 3) * sizeof *c.expert);
     matrix *m = (matrix *)room((size_t)(3 * experts + 3) * sizeof *m);
     c.w.norm = c.norm;
@@ -872,7 +868,7 @@ static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int s
     c.w.down_proj = m + 2 * (experts + 1);
     for (int i = 0; i < 3 * (experts + 1); i++) {
         int e = i % (experts + 1), down = i / (experts + 1) == 2, inner = e == experts ? shared : size;
-        c.expert[i] = matrix_new(i % 2 ? DTYPE_F16 : DTYPE_F32, down ? hidden : inner, down ? inner : hidden, 1, 1);
+        c.expert[i] = matrix_new(i % 2 ? FORMAT_F16 : FORMAT_F32, down ? hidden : inner, down ? inner : hidden, 1, 1);
         m[i] = c.expert[i].w;
     }
     return c;

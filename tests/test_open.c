@@ -179,9 +179,8 @@ static void test_made(const char *name) {
 static void test_made_values(void) {
     double bf16 = 0, fp8 = 0;
     int wrong = 0, n = 1 << 16;
-    made_floats scale = made_floats_of("x.weight_scale_inv");
     for (uint32_t i = 0; i < (uint32_t)n; i++) {
-        float w = float_of_bf16(made_bf16(7, i)), s = made_float(9, i, scale);
+        float w = float_of_bf16(made_bf16(7, i)), s = made_scale(9, i);
         uint8_t code = made_fp8(8, i);
         float v = fp8_bits(code) * FP8_UNIT;
         int bell = made_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
@@ -275,9 +274,10 @@ static void test_stride(void) {
         moe_weights *w = &m->layers[1].moe;
         int E = m->c.experts;
         CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", names[i]);
-        CHECK((const char *)w->down_proj[E - 1].data == (const char *)w->down_proj[0].data + (size_t)(E - 1) * stride,
+        CHECK((const char *)w->down_proj[E - 1].plane[CODES] ==
+                  (const char *)w->down_proj[0].plane[CODES] + (size_t)(E - 1) * stride,
               "%s: the last expert is elsewhere", names[i]);
-        w->up_proj[E - 2].type = DTYPE_F16;
+        w->up_proj[E - 2].format = FORMAT_F16;
         CHECK(!experts_stride(w, E, &stride), "%s: two types have a stride", names[i]);
         mote_close(m);
     }

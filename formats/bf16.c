@@ -1,0 +1,28 @@
+/* formats/bf16.c: weights as the upper halves of floats. */
+
+static const weight_format bf16_format = {
+    "BF16", "BF16", "bf16", 1, {{".weight", "BF16", 16, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+
+INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;
+    (void)w;
+    for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
+}
+
+/* Standard deviation 0.02 */
+BOTH uint16_t made_bf16(uint32_t seed, uint32_t i) {
+    uint32_t bits;
+    float f = made_f32(seed, i);
+    memcpy(&bits, &f, 4);
+    return (uint16_t)((bits + 0x8000) >> 16);
+}
+
+BOTH void bf16_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    (void)plane;
+    ((uint16_t *)to)[i] = made_bf16(seed, i);
+}
+
+BOTH unsigned bf16_inspect(int plane, const void *numbers, size_t i) {
+    (void)plane;
+    return inspect_magnitude(((const uint16_t *)numbers)[i] & 0x7fffu, 0x7f80u);
+}

@@ -1,0 +1,13 @@
+/* formats/bf16.cu: BF16 in a kernel: as the tensor cores take it. */
+
+struct format_bf16 {
+    enum { per_load = 8, terms = 1, half = 0, scaled = 0 };
+    static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
+        *k0 = gpu_word(raw, 2 * step);
+        *k1 = gpu_word(raw, 2 * step + 1);
+    }
+    static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
+        return __uint_as_float((uint32_t)*(const uint16_t *)gpu_element(w, row, col, 2) << 16);
+    }
+    static void place(gpu_matrix *, const matrix *) {}
+};

@@ -1,0 +1,78 @@
+/* formats/dispatch.c: what the table of formats generates: the array of their descriptions, and a switch for each of their
+   functions. */
+
+#define FORMAT_ADDRESS(NAME, name) &name##_format,
+static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
+#undef FORMAT_ADDRESS
+
+/* Does it have numbers for blocks whose sides config.json says? */
+static int format_has_blocks(enum format f) {
+    int has = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) has |= !formats[f]->planes[i].rows;
+    return has;
+}
+
+/* Bytes of memory that plane i of a matrix is given. */
+static size_t matrix_plane_room(const matrix *w, int i) {
+    const plane *p = &formats[w->format]->planes[i];
+    return plane_room(p, plane_rows(p, w), plane_cols(p, w));
+}
+
+/* Bytes of all planes of a matrix. */
+static uint64_t matrix_bytes(const matrix *w) {
+    uint64_t n = 0;
+    for (const plane *p = formats[w->format]->planes, *end = p + formats[w->format]->plane_count; p < end; p++)
+        n += (uint64_t)plane_rows(p, w) * plane_bytes(p, plane_cols(p, w));
+    return n;
+}
+
+/* Of a matrix of format f. */
+INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
+    weight_row r;
+    for (int i = 0; i < formats[f]->plane_count; i++) {
+        const plane *p = &formats[f]->planes[i];
+        size_t at = (size_t)(row / (p->rows ? p->rows : w->block_rows));
+        r.plane[i] = (const char *)w->plane[i] + at * plane_bytes(p, plane_cols(p, w));
+    }
+    return r;
+}
+
+/* out[n] = columns col.. of a row, as floats; f is a constant. */
+INLINE void row_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out,
+                       const enum format f) {
+#define FORMAT_IS(NAME, name) if (f == FORMAT_##NAME) name##_floats(w, row, col, n, out);
+    FORMATS(FORMAT_IS)
+#undef FORMAT_IS
+}
+
+/* The same of any matrix. */
+static void matrix_floats(const matrix *w, int row, int col, int n, float *out) {
+    weight_row r = row_of(w, row, w->format);
+    row_floats(w, &r, col, n, out, w->format);
+}
+
+/* Words begin, begin + step, ... before end of a plane = random ones. */
+BOTH void format_random(enum format f, int plane, uint32_t seed, void *to, uint32_t begin, uint32_t end, uint32_t step) {
+    switch (f) {
+#define FORMAT_CASE(NAME, name)                                                                               \
+    case FORMAT_##NAME:                                                                                       \
+        if (plane == CODES)                                                                                   \
+            for (uint32_t i = begin; i < end; i += step) name##_random(CODES, seed, i, to);                   \
+        else                                                                                                  \
+            for (uint32_t i = begin; i < end; i += step) name##_random(plane, seed, i, to);                   \
+        break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
+}
+
+/* WEIGHTS_... of word i of a plane. */
+BOTH unsigned format_inspect(enum format f, int plane, const void *words, size_t i) {
+    switch (f) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: return name##_inspect(plane, words, i);
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: return 0;
+    }
+}

@@ -1,0 +1,25 @@
+/* formats/f16.c: weights as IEEE half precision numbers. */
+
+static const weight_format f16_format = {
+    "F16", "F16", "f16", 1, {{".weight", "F16", 16, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+
+INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;
+    (void)w;
+    for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
+}
+
+/* Standard deviation 0.018; a bell's 9 bits times 2^-13 are exact, and normal numbers. */
+BOTH void f16_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    uint32_t bits;
+    int32_t bell = made_bell(seed, i);
+    float f = (float)bell * 0x1p-13f;
+    (void)plane;
+    memcpy(&bits, &f, 4);
+    ((uint16_t *)to)[i] = (uint16_t)(bell ? ((bits & 0x7fffffff) - (112u << 23)) >> 13 | (bits >> 31) << 15 : 0);
+}
+
+BOTH unsigned f16_inspect(int plane, const void *numbers, size_t i) {
+    (void)plane;
+    return inspect_magnitude(((const uint16_t *)numbers)[i] & 0x7fffu, 0x7c00u);
+}

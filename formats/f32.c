@@ -1,0 +1,24 @@
+/* formats/f32.c: weights as floats. */
+
+static const weight_format f32_format = {
+    "F32", "F32", "f32", 1, {{".weight", "F32", 32, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+
+INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    (void)w;
+    memcpy(out, (const float *)(const void *)row->plane[CODES] + col, (size_t)n * sizeof *out);
+}
+
+/* Standard deviation 0.02 */
+BOTH float made_f32(uint32_t seed, uint32_t i) {
+    return (float)made_bell(seed, i) * 0x1.1bcp-13f;
+}
+
+BOTH void f32_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    (void)plane;
+    ((float *)to)[i] = made_f32(seed, i);
+}
+
+BOTH unsigned f32_inspect(int plane, const void *numbers, size_t i) {
+    (void)plane;
+    return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffffu, 0x7f800000u);
+}
