@@ -19,7 +19,9 @@ typedef struct speculation {
     mote_speculation seen;
     double hope[BLOCK - 1];                                 /* that a draft is accepted if those before it are */
     double trust[BLOCK - 1];                                /* in that: the passes it is the average of */
-    int measured_at;                                        /* tokens of the timeline when costs were measured */
+    int measured_at;                                        /* tokens of the timeline when costs were measured; 0: measure */
+    double spent, expected;                                 /* seconds of the passes since, and by their costs */
+    int timed;                                              /* of so many passes */
     int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
     int drafts;                                             /* that follow it, made already */
 } speculation;

@@ -77,6 +77,20 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
+/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was noise,
+   or the machine has changed: it is measured again before the next answer. */
+static void speculation_time(mote_session *s, int drafts, double spent) {
+    enum { PASSES = 64 };
+    speculation *p = &s->spec;
+    if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
+    p->spent += spent;
+    p->expected += p->seen.cost[drafts];
+    if (++p->timed < PASSES) return;
+    if (p->spent > 1.2 * p->expected || 1.2 * p->spent < p->expected) p->measured_at = 0;
+    p->spent = p->expected = 0;
+    p->timed = 0;
+}
+
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
     int code = session_enter(session, speculation != NULL,
                              "mote_speculation_of: needs a session and a place for the result", error);
@@ -133,6 +147,8 @@ static int measure_passes(mote_session *s, mote_error *err) {
         }
     }
     s->spec.measured_at = s->count;
+    s->spec.spent = s->spec.expected = 0;
+    s->spec.timed = 0;
     return code ? code : session_set_logits(s, err);
 }
 
@@ -219,6 +235,7 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mo
    accepts at least one; if not all, it ends the answer. */
 static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
+    double start = seconds();
 #ifdef __CUDACC__
     if (can_sample_on_gpu(s, sampling)) {
         int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
@@ -228,6 +245,7 @@ static int run_pass(mote_session *s, const mote_sampling *sampling, int left, in
     } else
 #endif
         code = pass_by_host(s, sampling, drafts, n, err);
+    if (!code) speculation_time(s, drafts, seconds() - start);
     if (!code) speculation_learn(s, drafts, *n - 1);
     return code;
 }
