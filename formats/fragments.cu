@@ -34,11 +34,7 @@ struct format_f16 {
 struct format_fp8 {
     enum { per_load = 16, terms = 1, half = 1, scaled = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
-        asm("{.reg .b16 low, high;\n\t"
-            "mov.b32 {low, high}, %2;\n\t"
-            "cvt.rn.f16x2.e4m3x2 %0, low;\n\t"
-            "cvt.rn.f16x2.e4m3x2 %1, high;}"
-            : "=r"(*k0), "=r"(*k1) : "r"(gpu_word(raw, step)));
+        e4m3_pairs(gpu_word(raw, step), k0, k1);
     }
 };
 
@@ -60,3 +56,13 @@ struct format_f32 {              /* three BF16 terms of 8 bits each hold all 24 
         *k1 = bf16_term(__uint_as_float(raw.z), __uint_as_float(raw.w), term);
     }
 };
+
+/* body(format) with the format of a type: `body` exists once for each. */
+template <class BODY> __device__ __forceinline__ void gpu_with_format(dtype type, const BODY &body) {
+    switch (type) {
+        case DTYPE_FP8: body(format_fp8()); break;
+        case DTYPE_BF16: body(format_bf16()); break;
+        case DTYPE_F16: body(format_f16()); break;
+        default: body(format_f32());
+    }
+}

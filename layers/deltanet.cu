@@ -449,7 +449,7 @@ __device__ __forceinline__ void gpu_delta_log(const gpu_delta *p, int block, int
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
    projection.cu for what a prologue is. */
 struct gpu_gated_rows {
-    enum { normed = 0, router = 0, blocks = 1 };
+    enum { normed = 0, blocks = 1 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of gpu_delta */
     int cols, heads, room;
@@ -470,7 +470,7 @@ struct gpu_gated_rows {
         }
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,
-                                                              bool quick) const {
+                                                              bool whole) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -478,7 +478,7 @@ struct gpu_gated_rows {
                 const float *s = of->sums[t][i];
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
-                for (int part = 4; !quick && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
+                for (int part = 4; !whole && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
                 float factor = rsqrtf(fmaf(sum, scale, eps));
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;

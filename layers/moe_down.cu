@@ -85,6 +85,16 @@ template <int ROWS> struct gpu_down_items {
     }
 };
 
+/* Stores eight columns of h, times the gate, as item `part` of activation fragments of one row, if it is `there`. */
+template <class F>
+__device__ __forceinline__ void gpu_stage_h(const activation_fragments &to, int part, float *v, float gate, bool there) {
+    const int lanes = F::per_load / 2;                      /* items of a k block */
+#pragma unroll
+    for (int c = 0; c < 8; c++) v[c] *= gate;
+    float act_scale = activation_scale<F>(v);
+    if (there) gpu_put_columns<F, 1>(to, part / lanes, part % lanes, 0, v, act_scale);
+}
+
 /* Stages the activation fragments of `count` items from `base` on: a lane loads eight columns of h at a time, AT_ONCE times
    before it uses the first. No barrier beyond the warp: each warp stages what it multiplies itself. */
 template <class F, int ROWS>
@@ -108,11 +118,7 @@ __device__ __forceinline__ void gpu_stage_down(const gpu_moe &p, const gpu_down_
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int part = begin + n * 32 + lane;
-            float factor = use[n] < GPU_ROWS ? items.assignments->gate[use[n]] : 1;
-#pragma unroll
-            for (int c = 0; c < 8; c++) v[n][c] *= factor;
-            float act_scale = activation_scale<F>(v[n]);
-            if (part < parts) gpu_put_columns<F, 1>(to, part / LANES, part % LANES, 0, v[n], act_scale);
+            gpu_stage_h<F>(to, part, v[n], use[n] < GPU_ROWS ? items.assignments->gate[use[n]] : 1, part < parts);
         }
     }
     __syncwarp();
@@ -204,12 +210,9 @@ __device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignm
 #pragma unroll 1
     for (int low = 0, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
-        switch (low ? p.down.type : p.shared_down.type) {
-            case DTYPE_FP8: gpu_down_active<format_fp8, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case DTYPE_BF16: gpu_down_active<format_bf16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case DTYPE_F16: gpu_down_active<format_f16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            default: gpu_down_active<format_f32, ROWS>(p, assignments, tile, low, high, memory, sum);
-        }
+        gpu_with_format(low ? p.down.type : p.shared_down.type, [&](auto format) {
+            gpu_down_active<decltype(format), ROWS>(p, assignments, tile, low, high, memory, sum);
+        });
     }
 }
 

@@ -23,7 +23,7 @@ static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
     const moe_shape *s = &p->shape;
     int side = TILE_ROWS / PANEL_ROWS, most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
     size_t up_bytes, down_bytes;
-    void (*up)(gpu_moe) = gpu_quick_up(p, &up_bytes), (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
+    gpu_moe_kernel up = gpu_fixed_up(p, &up_bytes), down = gpu_fixed_down(p, &down_bytes);
     if (!up) {
         up = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
         up_bytes = activation_fragments_size(p->gate.type, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
