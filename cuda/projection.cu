@@ -13,7 +13,7 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     int count, T, cols, add;     /* add: y += instead of y = */
-    int polled;                  /* norm_router: y is polled for, and stored before the wait */
+    int waits_last;              /* norm_router: polls for x and stores y before its pdl_wait */
     float eps;
     size_t h_row;                /* elements of a row of h */
     prefetch_span prefetch;

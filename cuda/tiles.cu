@@ -107,28 +107,35 @@ struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
 
 /* A warp's part of a tile of COLS columns, which are MINE whole k blocks for each of the eight warps: the same sums in the
-   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived.
+   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived: as
+   many as registers allow, more if the tile is the block's only ONE.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
    compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. */
-template <class F, int COLS, int ROWS> struct fixed_tile {
+template <class F, int COLS, int ROWS, bool ONE> struct fixed_tile {
     enum {
-        MINE = COLS / (4 * F::per_load) / GPU_WARPS, DEPTH = MINE <= 8 ? MINE : MINE % 8 ? 6 : 8,
+        MINE = COLS / (4 * F::per_load) / GPU_WARPS,
+        DEPTH = MINE <= (ONE ? 8 : 6) ? MINE : 4,
         PARTS = (MINE * F::per_load / 2 + 31) / 32,         /* items of eight columns of a lane */
-        EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1,  /* k blocks whose factors share a register; registers */
-        pairs = gpu_step_pairs<F>()
+        ROUNDS = MINE / DEPTH, EACH = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,      /* k blocks whose factors share a register */
+        FACTORS = (MINE - 1) / EACH + 1, pairs = gpu_step_pairs<F>()
     };
-    static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && MINE % DEPTH == 0, "whole k blocks, whole rounds");
+    static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == MINE, "whole k blocks, whole rounds");
+    static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
     gpu_place place;
-    uint4 raw[DEPTH][2];         /* k block j in raw[j % DEPTH] */
+    uint4 raw[DEPTH][2];
     float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
 
+    template <class IN> __host__ __device__ static constexpr int at_once() {
+        return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
+    }
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
     __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
+    /* Loads the warp's k block j of the round that place is at. */
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            raw[j % DEPTH][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
+            raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
 #pragma unroll
@@ -139,37 +146,47 @@ template <class F, int COLS, int ROWS> struct fixed_tile {
     __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
         return F::half && piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
     }
-    /* sum += the tile times the token rows. The registers of a k block that has been multiplied get a later one: of this
-       tile or, if there are `more`, of the next, to which next() moves place and scale. */
+    /* sum += the tile times the token rows, in rounds of DEPTH k blocks. The registers of a k block that has been multiplied
+       get that of the next round: of this tile or, if there are `more`, of the next, to which next() moves place and
+       scale. */
     template <class NEXT>
     __device__ __forceinline__ void multiply(const uint4 *fragments, const float *factor, float *sum, bool more,
                                              const NEXT &next) {
+        fragments += first() * pairs * 8 * ROWS;
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round++, fragments += DEPTH * pairs * 8 * ROWS) {
+            const bool last = round == ROUNDS - 1;
+            float of_round = factor[0];
 #pragma unroll
-        for (int j = 0; j < MINE; j++) {
-            uint4 x[pairs];
-            if (j == MINE - DEPTH && more) next();
+            for (int k = 1; ROUNDS > 1 && k < FACTORS; k++) of_round = round == k ? factor[k] : of_round;
+            if (!last) {
+                place.data[0] += DEPTH * PANEL_BYTES;
+                place.data[1] += DEPTH * PANEL_BYTES;
+            } else if (more) {
+                next();
+            }
 #pragma unroll
-            for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((first() + j) * pairs + pair) * 8 * ROWS];
-            gpu_multiply<F, ROWS>(sum, raw[j % DEPTH], x, factor[j / EACH], j % EACH * ROWS, 16, true);
-            if (j + DEPTH < MINE) load(j + DEPTH);
-            else if (more) load(j + DEPTH - MINE);
+            for (int j = 0; j < DEPTH; j++) {
+                uint4 x[pairs];
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
+                gpu_multiply<F, ROWS>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16, true);
+                if (!last || more) load(j);
+            }
         }
     }
 };
 
 /* The token rows of a fixed_tile: of its items, a lane has as many in registers as the prologue says. */
-template <class F, int COLS, int ROWS, class IN>
-struct fixed_columns
-    : row_columns<F, ROWS, (IN::template at_once<ROWS>() < fixed_tile<F, COLS, ROWS>::PARTS
-                                ? IN::template at_once<ROWS>() : fixed_tile<F, COLS, ROWS>::PARTS), IN> {
-    typedef fixed_tile<F, COLS, ROWS> weights;
-    enum { AT_ONCE = IN::template at_once<ROWS>() < weights::PARTS ? IN::template at_once<ROWS>() : weights::PARTS };
+template <class TILE, class F, int ROWS, class IN>
+struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
+    enum { AT_ONCE = TILE::template at_once<IN>() };
     __device__ __forceinline__ fixed_columns(const IN &in)
-        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, weights::first(), weights::MINE) {}
+        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::MINE) {}
     /* Stages all items, the first of which are loaded. The others are polled for: a caller that has waited has no tag. */
     __device__ __forceinline__ void stage_all(const activation_fragments &to, float *square, const gpu_tag &tag) {
 #pragma unroll
-        for (int begin = 0; begin < weights::PARTS * 32; begin += 32 * AT_ONCE) {
+        for (int begin = 0; begin < TILE::PARTS * 32; begin += 32 * AT_ONCE) {
             if constexpr (IN::normed) {
                 if (begin) this->poll(begin, tag);
             } else {
@@ -183,29 +200,27 @@ struct fixed_columns
 
 /* A block's only tile. EARLY of its k blocks are loaded before the wait: all of them would slow down the predecessor,
    which still loads what it needs. With one row the rest is loaded right behind x. With several rows (LATE) it is loaded
-   when x has left its registers. Of a tile that is not in registers at once an L2 prefetch is on its way.
+   when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
 
-   Rows that are normalised are x, which is tagged: the block polls for it instead of waiting (see gpu_tag). These blocks
-   start so early that their weights have arrived before x, so the polling loop, in front of which the compiler waits for
-   them, costs nothing.
-
-   norm_router, whose logits all blocks of experts_up poll for, stores them before its wait (p.polled). The wait comes
-   last, as the end of a kernel must imply the end of all before it. */
+   norm_router, whose logits all blocks of experts_up poll for, does not wait (p.waits_last): it polls for x, which is
+   tagged (see gpu_tag), and stores the logits as soon as it can. Its blocks start so early that their weights have arrived
+   before x, so the polling loop, in front of which the compiler waits for them, costs nothing. The wait comes last, as the
+   end of a kernel must imply the end of all before it. */
 template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
-    typedef fixed_tile<F, COLS, ROWS> sizes;
-    enum { LATE = ROWS > 1, OLD = !TILES::normed, DEPTH = sizes::DEPTH };       /* normed projections have no residual */
+    typedef fixed_tile<F, COLS, ROWS, true> sizes;
+    enum { LATE = ROWS > 1, OLD = !TILES::normed, DEPTH = sizes::DEPTH };       /* OLD: there may be a residual */
     enum { MOST = ROWS > 2 ? 4 : OLD || LATE ? 5 : 8, EARLY = MOST < DEPTH ? MOST : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const bool stores = t < ROWS;
     sizes weights;
-    fixed_columns<F, COLS, ROWS, IN> x(in);
+    fixed_columns<sizes, F, ROWS, IN> x(in);
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0, rms = 1;
     weights.place = tiles.place(tile);
-    if ((LATE || sizes::MINE > DEPTH) && threadIdx.x == 0) {
+    if ((LATE || sizes::ROUNDS > 1) && threadIdx.x == 0) {
         l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
         l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
     }
@@ -214,7 +229,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     weights.load_scale(w);
     if constexpr (TILES::normed) {
         pdl_launch_dependents();
-        if (!tiles.p.awaited.mask) pdl_wait();
+        if (!tiles.p.waits_last) pdl_wait();
         x.poll(0, tiles.p.awaited);
     } else {
         tiles.wait();
@@ -233,10 +248,9 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     store_warp_partial<ROWS>(partials->tile[0], sum);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     __syncthreads();
-    if (TILES::normed && !tiles.p.polled) pdl_wait();
     if (stores && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
     if (stores) tiles.store(tile, row, t, partials->tile[0], old, rms);
-    if (TILES::normed && tiles.p.polled) pdl_wait();
+    if (TILES::normed && tiles.p.waits_last) pdl_wait();
 }
 
 /* All tiles of a block, as in gpu_run_tiles, DEPTH k blocks of a tile in flight.
@@ -247,14 +261,14 @@ template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
-    typedef fixed_tile<F, COLS, ROWS> sizes;
+    typedef fixed_tile<F, COLS, ROWS, false> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const gpu_tag none = {0, 0};
     sizes weights;
-    fixed_columns<F, COLS, ROWS, IN> x(in);
+    fixed_columns<sizes, F, ROWS, IN> x(in);
     float square[ROWS] = {}, rms = 1, act_scale[sizes::FACTORS];
     weights.place = tiles.place(tile);
     if (SPECULATIVE) x.load(0);

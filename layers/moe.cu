@@ -52,7 +52,7 @@ static size_t gpu_h_size(const moe_shape *s) {
 static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
                             float *shared_gate, float *h) {
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection<gpu_norm_rows>(q, x, w->norm, s->hidden, T, s->eps);
-    p.polled = 1;
+    p.waits_last = p.awaited.mask != 0;
     gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
     p.segment[0].h = h;

@@ -177,7 +177,7 @@ template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ gpu_moe p) {
     enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
     static_assert(TOP_K == 8 && (int)TOP_K * ROWS <= 32, "a lane for each assignment");
-    typedef fixed_tile<F, SHAPE::HIDDEN, ROWS> sizes;
+    typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, false> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     __shared__ int experts[ROWS][TOP_K];
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const gpu_tag none = {0, 0};
     sizes weights;
-    fixed_columns<F, SHAPE::HIDDEN, ROWS, gpu_norm_rows> x(in);
+    fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
     float square[ROWS] = {}, act_scale[sizes::FACTORS], rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
