@@ -98,7 +98,7 @@ template <class IN> struct gpu_segment_tiles {
         gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, mine, act, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
-        return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
+        return !normed && p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
                                           float rms) const {
