@@ -45,26 +45,6 @@ __device__ __forceinline__ void l2_prefetch(const void *from, uint32_t bytes) {
 #endif
 }
 
-/* L2 prefetch: the first bytes that a later kernel reads. A kernel that leaves the memory bus idle issues it. */
-typedef struct prefetch_span {
-    const char *from;
-    uint32_t bytes;              /* a multiple of 16; 0: nothing */
-    uint32_t share;              /* bytes of a block */
-} prefetch_span;
-
-/* The first bytes of w, which `stage` reads first, as many as q allows; nothing if that stage does not run. */
-static prefetch_span prefetch_span_of(const gpu_queue *q, enum gpu_stage stage, const matrix *w) {
-    prefetch_span prefetch = {(const char *)w->plane[CODES], 0, 0};
-    int64_t bytes = (int64_t)gpu_packed_size(w->format, w->rows, w->cols);
-    if (q->stages >> (q->as != GPU_STAGES ? q->as : stage) & 1)
-        prefetch.bytes = bytes < q->prefetch ? (uint32_t)bytes : q->prefetch;
-    return prefetch;
-}
-
-static void prefetch_span_divide(prefetch_span *prefetch, int blocks) {
-    prefetch->share = (prefetch->bytes / (uint32_t)blocks / 128 + 1) * 128;
-}
-
 /* Prefetches the block's share. All blocks issue one instruction each. */
 __device__ __forceinline__ void l2_prefetch_share(const prefetch_span &prefetch) {
     uint32_t at = prefetch.share * blockIdx.x;
@@ -125,8 +105,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
             uint32_t a[4] = {}, b0 = s % 2 ? x[s / 2].z : x[s / 2].x, b1 = s % 2 ? x[s / 2].w : x[s / 2].y;
             F::fragment(raw[0], s, term, &a[0], &a[2]);
             if (PANELS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
-            if (F::half) mma_f16(part, a, b0, b1);
-            else mma_bf16(part, a, b0, b1);
+            mma_m16n8k16<F::half>(part, a, b0, b1);
         }
 #pragma unroll
     for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
@@ -142,16 +121,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
 template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, uint4 *low) {
     uint32_t h[4], l[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (F::half) {
-            h[i] = f16_pair(v[2 * i], v[2 * i + 1]);
-            float2 back = f16_floats(h[i]);
-            l[i] = f16_pair(v[2 * i] - back.x, v[2 * i + 1] - back.y);
-        } else {
-            h[i] = bf16_pair(v[2 * i], v[2 * i + 1]);
-            l[i] = bf16_pair(v[2 * i] - bf16_low(h[i]), v[2 * i + 1] - bf16_high(h[i]));
-        }
-    }
+    for (int i = 0; i < 4; i++) split_pair<F::half>(v[2 * i], v[2 * i + 1], &h[i], &l[i]);
     *low = make_uint4(l[0], l[1], l[2], l[3]);
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
@@ -214,43 +184,85 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
     }
 }
 
-/* A warp stages `count` k blocks of its activation fragments, from k block `first` on. A lane has AT_ONCE groups of
-   eight columns in flight: it loads them all before it uses the first.
+/* Token rows on their way into a warp's activation fragments: `count` k blocks from k block `first` on, which are items of
+   eight columns. A lane has the items lane, lane + 32, ..., AT_ONCE of them in registers: all are loaded before the first is
+   used. IN is a prologue (cuda/projection.cu):
      in.load(v, more, T, col)   loads eight columns of all token rows, zeros from in.cols on, and whatever else is needed
-     in.finish(v, more, square, quick)   makes of them what is multiplied, and, where there is a norm, adds their squares
-                                         to the lane's own sums in `square`; quick: without further loads
+     in.finish(v, more, square, whole)   makes of them what is multiplied, and, where there is a norm, adds their squares
+                                         to the lane's own sums in `square`; whole: without further loads
    The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4 (experts_down, which stages
    by itself, for ROWS = 2, too). Rows from T on are not staged; what shared memory holds there only reaches sums that
    nobody stores. */
+template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
+    enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k block */
+    const IN &in;
+    const int T, first, count;
+    float v[AT_ONCE][ROWS][8];
+    typename IN::template more<ROWS> more[AT_ONCE];
+
+    __device__ __forceinline__ row_columns(const IN &in, int T, int first, int count)
+        : in(in), T(ROWS == 1 ? 1 : T), first(first), count(count) {}
+    __device__ __forceinline__ int item(int begin, int n) const { return begin + n * 32 + (int)threadIdx.x % 32; }
+    __device__ __forceinline__ bool there(int begin, int n) const { return item(begin, n) < count * LANES; }
+    __device__ __forceinline__ int column(int begin, int n) const {
+        return there(begin, n) ? first * COLS + item(begin, n) * 8 : in.cols;
+    }
+    __device__ __forceinline__ void load(int begin) {
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], T, column(begin, n));
+    }
+    /* Stores what load(begin) has loaded. The warp may use it after a __syncwarp. */
+    __device__ __forceinline__ void stage(int begin, const activation_fragments &to, float *square, bool whole) {
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            in.template finish<ROWS>(v[n], &more[n], square, whole);
+#pragma unroll
+            for (int t = 0; t < ROWS; t++) {
+                if (t >= T) continue;
+                float act_scale = activation_scale<F>(v[n][t]);
+                if (!there(begin, n)) continue;
+                gpu_put_columns<F, ROWS>(to, first + item(begin, n) / LANES, item(begin, n) % LANES, t, v[n][t], act_scale);
+            }
+        }
+    }
+    /* Does a tag of the token rows not match, on any lane of the warp? */
+    __device__ __forceinline__ bool mismatch(int begin, const gpu_tag &tag) const {
+        uint32_t other = 0;
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+            for (int t = 0; t < ROWS; t++) other |= there(begin, n) ? tag_mismatch(v[n][t], 8, tag) : 0;
+        return __any_sync(~0u, other);
+    }
+    /* load(begin), and polls until all tags match. */
+    __device__ __forceinline__ void poll(int begin, const gpu_tag &tag) {
+        load(begin);
+#pragma unroll 1
+        while (mismatch(begin, tag)) {
+            spin_until_tagged(in.x + first * COLS + begin * 8, tag);
+            load(begin);
+        }
+    }
+    /* Loads again what has no matching tag; everything if there is no tag. Predicated, not a branch. */
+    __device__ __forceinline__ void reload_mismatched(int begin, const gpu_tag &tag) {
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+            for (int t = 0; t < ROWS; t++)
+                if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.load_row(v[n][t], T, t, column(begin, n));
+    }
+};
+
+/* A warp stages `count` k blocks of its activation fragments, from k block `first` on. */
 template <class F, int ROWS, int AT_ONCE, class IN>
 __device__ __forceinline__ void gpu_stage_activations(const IN &in, int T, int first, int count,
                                                       const activation_fragments &to, float *square) {
-    enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k_block */
-    const int lane = threadIdx.x % 32, items = count * LANES;
+    typedef row_columns<F, ROWS, AT_ONCE, IN> columns;
+    columns x(in, T, first, count);
 #pragma unroll 1
-    for (int begin = 0; begin < items; begin += 32 * AT_ONCE) {
-        float v[AT_ONCE][ROWS][8], act_scale[AT_ONCE][ROWS];
-        typename IN::template more<ROWS> more[AT_ONCE];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            int item = begin + n * 32 + lane;
-            in.template load<ROWS>(v[n], &more[n], T, item < items ? first * COLS + item * 8 : in.cols);
-        }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            in.template finish<ROWS>(v[n], &more[n], square, false);
-#pragma unroll
-            for (int t = 0; t < ROWS; t++)
-                if (ROWS == 1 || t < T) act_scale[n][t] = activation_scale<F>(v[n][t]);
-        }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            int item = begin + n * 32 + lane, k_block = first + item / LANES, part = item % LANES;
-#pragma unroll
-            for (int t = 0; t < ROWS; t++)
-                if ((ROWS == 1 || t < T) && item < items)
-                    gpu_put_columns<F, ROWS>(to, k_block, part, t, v[n][t], act_scale[n][t]);
-        }
+    for (int begin = 0; begin < count * columns::LANES; begin += 32 * AT_ONCE) {
+        x.load(begin);
+        x.stage(begin, to, square, false);
     }
     __syncwarp();
 }

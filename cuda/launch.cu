@@ -44,7 +44,7 @@ typedef struct gpu_launch_record {
     const char *format;          /* of the weights; "" without */
     dim3 grid;
     size_t shared;
-    alignas(16) char parameters[1024];                      /* by value; they begin with the node's handoff */
+    alignas(16) char parameters[1280];                      /* by value; they begin with the node's handoff */
 } gpu_launch_record;
 
 /* Where kernels are recorded, and from where they are launched. The first failure is kept; after it nothing is done. */
@@ -88,6 +88,11 @@ static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, co
     if (shared <= GPU_SHARED_FREE || !gpu_check(q, cudaFuncGetAttributes(&own, kernel), what)) return;
     gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       GPU_SHARED - (int)own.sharedSizeBytes), what);
+}
+
+/* ceil(2^32 / n): i / n = __umulhi(i, that) for i up to some millions. n = 1 needs a case of its own. */
+static uint32_t gpu_reciprocal(int n) {
+    return (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n);
 }
 
 /* Room for one more record. */

@@ -1,9 +1,19 @@
-/* cuda/numbers.cu: warp sums, packed pairs of BF16 and F16, and mma.m16n8k16. Knows registers alone, no memory and no
-   matrices. */
+/* cuda/numbers.cu: sums over a warp, packed pairs of BF16, F16 and E4M3, and mma.m16n8k16. Knows registers alone, no memory
+   and no matrices. */
 
 /* Sum over a warp (butterfly): the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+
+/* Inclusive prefix sum over a warp: of v on the lanes up to this one. */
+__device__ __forceinline__ int warp_prefix_sum(int v) {
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        int before = __shfl_up_sync(~0u, v, i);
+        v += (int)threadIdx.x % 32 >= i ? before : 0;
+    }
     return v;
 }
 
@@ -26,25 +36,6 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-/* mma.m16n8k16 of a warp: c[16][8] += a[16][16] b[16][8], BF16 times BF16, summed in float. With g = lane / 4 and
-   i = lane % 4, a lane holds
-     a   rows g, g + 8, g, g + 8 at k = 2i, 2i, 2i + 8, 2i + 8: a register has two neighbouring k each
-     b   column g at k = 2i (b0) and 2i + 8 (b1), again two k each
-     c   row g columns 2i, 2i + 1, then row g + 8 columns 2i, 2i + 1
-   Which weight is which k does not matter as long as a and b agree. */
-__device__ __forceinline__ void mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* The same with F16. */
-__device__ __forceinline__ void mma_f16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ uint32_t f16_pair(float low, float high) {
     __half2 pair = __floats2half2_rn(low, high);
     return *(uint32_t *)&pair;
@@ -52,4 +43,42 @@ __device__ __forceinline__ uint32_t f16_pair(float low, float high) {
 
 __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
     return __half22float2(*(__half2 *)&pair);
+}
+
+/* Four E4M3 codes, the lowest byte first, as two pairs of F16: exact. */
+__device__ __forceinline__ void e4m3_pairs(uint32_t codes, uint32_t *low, uint32_t *high) {
+    asm("{.reg .b16 first, second;\n\t"
+        "mov.b32 {first, second}, %2;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %0, first;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %1, second;}"
+        : "=r"(*low), "=r"(*high) : "r"(codes));
+}
+
+/* The two-term split of x and y: *high = the pair rounded to F16 (HALF) or BF16, *low = the rest, rounded likewise. */
+template <bool HALF> __device__ __forceinline__ void split_pair(float x, float y, uint32_t *high, uint32_t *low) {
+    if (HALF) {
+        *high = f16_pair(x, y);
+        float2 back = f16_floats(*high);
+        *low = f16_pair(x - back.x, y - back.y);
+    } else {
+        *high = bf16_pair(x, y);
+        *low = bf16_pair(x - bf16_low(*high), y - bf16_high(*high));
+    }
+}
+
+/* mma.m16n8k16 of a warp: c[16][8] += a[16][16] b[16][8], F16 times F16 (HALF) or BF16 times BF16, summed in float. With
+   g = lane / 4 and i = lane % 4, a lane holds
+     a   rows g, g + 8, g, g + 8 at k = 2i, 2i, 2i + 8, 2i + 8: a register has two neighbouring k each
+     b   column g at k = 2i (b0) and 2i + 8 (b1), again two k each
+     c   row g columns 2i, 2i + 1, then row g + 8 columns 2i, 2i + 1
+   Which weight is which k does not matter as long as a and b agree. */
+template <bool HALF> __device__ __forceinline__ void mma_m16n8k16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    if (HALF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -29,9 +29,6 @@ static size_t format_row_bytes(enum format f, int cols) {
     return plane_bytes(&formats[f]->planes[CODES], cols);
 }
 
-static size_t gpu_packed_size(enum format f, int rows, int cols) {
-    return plane_room(&formats[f]->planes[CODES], rows, cols);
-}
 
 /* A packing: from: [rows][row_bytes] as in the file; to: packed; total: bytes of `to`. */
 typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;

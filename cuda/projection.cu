@@ -12,25 +12,26 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 } gpu_segment;
 
 template <class IN> struct gpu_projection {
+    handoff link;
     int count, T, cols, add;     /* add: y += instead of y = */
+    int waits_last;              /* norm_router: if it polls for x, it stores y before its pdl_wait */
+    int blocks, extra;           /* blocks with tiles; those behind them, which run IN::extra_block */
     float eps;
     size_t h_row;                /* elements of a row of h */
-    prefetch_span prefetch;
-    gpu_tag tag, awaited;        /* of y, to store; of the token rows, to poll for */
     gpu_segment segment[PROJECTIONS];
     IN in;
 };
 
 /* A prologue IN has
      normed     the rows are normalised; the division by the root mean square is left to the end
-     router     it is that of norm_router
-     at_once    groups of eight columns that a lane has in flight
+     at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
      blocks     that fit an SM with several rows
-     is_short   load loads all that finish needs, which finish(.., quick = true) relies on */
+     is_short   load loads all that finish needs, which finish(.., whole = true) relies on
+     extra      blocks more, which run extra_block(block) behind their pdl_wait: other work that is due then */
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, router = 0, blocks = 2 };
+    enum { normed = 0, blocks = 2, extra = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
@@ -41,14 +42,14 @@ struct gpu_plain_rows {
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }           /* row t alone, with T = 1 */
+    void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
 };
 
 /* Prologue: rms(x)(1 + norm). The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
-    enum { normed = 1, router = 0, blocks = 2 };
-    template <int ROWS> __host__ __device__ static constexpr int at_once() { return 1; }
+    enum { normed = 1, blocks = 2, extra = 0 };
+    template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
     template <int ROWS> struct more { float w[8]; };
@@ -74,14 +75,9 @@ struct gpu_norm_rows {
     void select(int t) { x += (size_t)t * cols; }
 };
 
-/* Prologue of norm_router: the same, but gpu_run_one_tile stores before its wait. */
-struct gpu_router_rows : gpu_norm_rows {
-    enum { router = 1 };
-};
-
 /* TILES of tiles.cu: the tiles of one segment that this block has. */
 template <class IN> struct gpu_segment_tiles {
-    enum { normed = IN::normed, router = IN::router };
+    enum { normed = IN::normed };
     const gpu_projection<IN> &p;
     const gpu_segment &s;
     const bool pairs;            /* a tile is a panel of w and the same of up, not two of w */
@@ -93,6 +89,7 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ gpu_place place(int tile) const {
         return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
+    __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
         pdl_launch_dependents();
         pdl_wait();
@@ -100,17 +97,17 @@ template <class IN> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square) const {
         wait();
-        gpu_stage_activations<F, ROWS, ROWS == 1 ? IN::template at_once<1>() : 1>(p.in, p.T, first, mine, act, square);
+        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, mine, act, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
-        return p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
+        return !normed && p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
             row += tile * TILE_ROWS;
-            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.tag);
+            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.link.publish);
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
@@ -126,24 +123,33 @@ template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_o
     return {p, p.segment[i], p.segment[i].up.data != NULL};
 }
 
+/* Runs this block's extra work, if it is one of the extra blocks. */
+template <class IN> __device__ __forceinline__ bool gpu_is_extra(const gpu_projection<IN> &p) {
+    if constexpr (IN::extra > 0) {
+        if ((int)blockIdx.x < p.blocks) return false;
+        pdl_launch_dependents();
+        pdl_wait();
+        p.in.extra_block((int)blockIdx.x - p.blocks);
+        return true;
+    }
+    return false;
+}
+
 template <class IN, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, ROWS == 1 ? 2 : IN::blocks)
 gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
-    l2_prefetch_share(p.prefetch);
+    if (gpu_is_extra(p)) return;
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
     gpu_ahead<ROWS> ahead;
     ahead.nothing(w);
     ahead.begin(tiles, tile, w);
-    switch (w.format) {
-        case FORMAT_FP8_BLOCK: gpu_run_tiles<format_fp8_block, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
-        case FORMAT_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
-        case FORMAT_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead);
-    }
+    gpu_with_format(w.format, [&](auto format) {
+        gpu_run_tiles<decltype(format), ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead);
+    });
 }
 
 /* Registers of a normed projection of one row on compute capability 9.0, where ptxas fits it into 96: occupancy then
@@ -154,20 +160,20 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* gpu_project where all segments have the sizes that gpu_is_quick checks. */
-template <class IN, int ROWS>
-__global__ void __maxnreg__(IN::normed && !IN::router && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
-gpu_project_quick(const __grid_constant__ gpu_projection<IN> p) {
-    enum { EARLY = ROWS > 2 ? 4 : 5, ALL = IN::normed && ROWS == 1 ? 8 : EARLY };
+/* gpu_project for one of the shapes of tiles.cu, where gpu_fixed_projection allows it. */
+template <class IN, class SHAPE, int ROWS>
+__global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
+gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
+    enum { COLS = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
-    l2_prefetch_share(p.prefetch);
+    if (gpu_is_extra(p)) return;
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.format == FORMAT_BF16) gpu_run_one_tile<format_bf16, 8, ALL, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8_block, 4, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else gpu_run_one_tile<format_fp8_block, 8, EARLY, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    if (w.format == FORMAT_BF16) gpu_run_one_tile<format_bf16, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else if (IN::normed) gpu_run_short_tiles<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    else gpu_run_one_tile<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
 }
 
 /* Tiles of a segment. */
@@ -176,43 +182,26 @@ static int gpu_tiles(const gpu_segment *s) {
 }
 
 /* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
-   how many there are. A segment too small for a whole block gets one or two. */
+   how many there are. A segment of up to four tiles has a block for each. */
 template <class IN>
 static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
-    int64_t all = 0, large = 0;
-    for (int i = 0; i < p->count; i++) all += gpu_tiles(&p->segment[i]);
-    int most = gpu_blocks(q, kernel, shared, all), left = most, used = 0;
+    enum { FEW = 4 };
+    int64_t all = 0, many = 0;
     for (int i = 0; i < p->count; i++) {
         int tiles = gpu_tiles(&p->segment[i]);
-        bool small = (int64_t)tiles * most < all;
-        p->segment[i].blocks = small ? (tiles < 2 ? tiles : 2) : 0;
-        left -= p->segment[i].blocks;
-        large += small ? 0 : tiles;
+        all += tiles;
+        many += tiles > FEW ? tiles : 0;
     }
+    int64_t left = gpu_blocks(q, kernel, shared, all) - (all - many);
+    int used = 0;
     for (int i = 0; i < p->count; i++) {
         gpu_segment *s = &p->segment[i];
-        if (!s->blocks) s->blocks = (int)((int64_t)gpu_tiles(s) * left / large);
+        s->blocks = gpu_tiles(s) > FEW ? (int)(gpu_tiles(s) * left / many) : gpu_tiles(s);
         if (s->blocks < 1) s->blocks = 1;
         s->first_block = used;
         used += s->blocks;
     }
     return used;
-}
-
-/* Does gpu_project_quick support it? Each segment has whole k blocks, and either four a warp (FP8 behind a norm), or
-   eight a warp (BF16; FP8 without a norm) and no block more than one tile. */
-template <class IN> static bool gpu_is_quick(const gpu_projection<IN> *p) {
-    bool quick = p->in.is_short();
-    for (int i = 0; i < p->count; i++) {
-        const gpu_segment *s = &p->segment[i];
-        bool whole = format_row_bytes(s->w.format, s->w.cols) == (size_t)s->w.k_blocks * K_BLOCK_BYTES;
-        bool only = s->blocks >= gpu_tiles(s);
-        bool four = IN::normed && s->w.format == FORMAT_FP8_BLOCK && s->w.k_blocks == 4 * GPU_WARPS;
-        bool eight = (s->w.format == FORMAT_BF16 || (!IN::normed && s->w.format == FORMAT_FP8_BLOCK)) &&
-                     s->w.k_blocks == 8 * GPU_WARPS;
-        quick = quick && whole && (four || (eight && only));
-    }
-    return quick;
 }
 
 /* Bytes of the activation fragments of the segment that needs most. */
@@ -225,32 +214,95 @@ template <class IN> static size_t activation_fragments_room(const gpu_projection
     return most;
 }
 
-/* Deals the blocks to the segments and launches; row by row where four rows do not fit shared memory. */
-template <class IN> static void gpu_launch_projection(gpu_queue *q, enum gpu_stage stage, gpu_projection<IN> *p) {
-    size_t bytes = activation_fragments_room(p, p->T == 1 ? 1 : GPU_ROWS);
-    if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
-        for (int t = 0; t < p->T; t++) {                    /* too many columns for four rows at once */
-            gpu_projection<IN> one = *p;
-            one.T = 1;
-            one.in.select(t);
-            for (int i = 0; i < p->count; i++) {
-                if (one.segment[i].y) one.segment[i].y += (size_t)t * one.segment[i].w.rows;
-                if (one.segment[i].h) one.segment[i].h += (size_t)t * p->h_row;
-            }
-            gpu_launch_projection(q, stage, &one);
+template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
+
+/* The kernel for SHAPE and T rows; NULL if so many do not fit shared memory. */
+template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
+    constexpr int room = (GPU_SHARED - sizeof(warp_partials) - 16) /
+                         ((IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) / 32 * (128 + sizeof(float)));      /* BF16 needs most */
+    constexpr int most = room < GPU_ROWS ? room : GPU_ROWS;
+    static const gpu_project_kernel<IN> kernels[GPU_ROWS] = {
+        gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
+        gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
+    return T <= most ? kernels[T - 1] : NULL;
+}
+
+/* The kernel for these columns, if each segment is FP8 or BF16; NULL: there is none. */
+template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
+    for (int i = 0; i < p->count; i++) {
+        enum format format = p->segment[i].w.format;
+        if (p->segment[i].w.cols != p->cols || (format != FORMAT_FP8_BLOCK && format != FORMAT_BF16)) return NULL;
+    }
+    if (!p->in.is_short()) return NULL;
+    if (p->cols == (IN::normed ? shape_35b_a3b::HIDDEN : shape_35b_a3b::OUT)) return gpu_fixed_of_rows<IN, shape_35b_a3b>(p->T);
+    if (p->cols == (IN::normed ? shape_122b_a10b::HIDDEN : shape_122b_a10b::OUT))
+        return gpu_fixed_of_rows<IN, shape_122b_a10b>(p->T);
+    return NULL;
+}
+
+/* Whether no block has more than one tile, except of FP8 behind a norm: what gpu_project_fixed relies on. */
+template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
+    bool one = true;
+    for (int i = 0; i < p->count; i++) {
+        const gpu_segment *s = &p->segment[i];
+        one = one && ((IN::normed && s->w.format == FORMAT_FP8_BLOCK) || s->blocks >= gpu_tiles(s));
+    }
+    return one;
+}
+
+template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p);
+
+/* Records the token rows in two parts, which are pieces of one kernel to the schedule. */
+template <class IN> static void gpu_record_parts(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
+    const int from = q->count;
+    for (int t = 0, rows = p->T / 2; t < p->T; t += rows, rows = p->T - t) {
+        gpu_projection<IN> part = *p;
+        part.T = rows;
+        part.extra = t ? 0 : p->extra;
+        part.in.select(t);
+        for (int i = 0; i < p->count; i++) {
+            if (part.segment[i].y) part.segment[i].y += (size_t)t * part.segment[i].w.rows;
+            if (part.segment[i].h) part.segment[i].h += (size_t)t * p->h_row;
         }
-        return;
+        gpu_record_projection(q, kind, &part);
     }
-    void (*kernel)(gpu_projection<IN>) = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-    int used = gpu_deal_blocks(q, p, kernel, bytes);
-    if (gpu_is_quick(p)) {
-        kernel = p->T == 1 ? gpu_project_quick<IN, 1> : p->T == 2 ? gpu_project_quick<IN, 2>
-               : p->T == 3 ? gpu_project_quick<IN, 3> : gpu_project_quick<IN, GPU_ROWS>;
-        bytes = activation_fragments_room(p, p->T);
-        used = gpu_deal_blocks(q, p, kernel, bytes);
+    for (int i = from; i < q->count; i++) {
+        q->nodes[i].piece = i - from;
+        q->nodes[i].pieces = q->count - from;
     }
-    prefetch_span_divide(&p->prefetch, used);
-    gpu_launch(q, stage, formats[p->segment[0].w.format]->name, kernel, used, 1, bytes, p);
+}
+
+/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. */
+template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
+    gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
+    size_t bytes = activation_fragments_room(p, p->T);
+    p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
+    const int fixed = kernel && gpu_one_tile_each(p);
+    if (!fixed) {
+        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
+        bytes = activation_fragments_room(p, p->T == 1 ? 1 : GPU_ROWS);
+        if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
+            gpu_record_parts(q, kind, p);
+            return;
+        }
+        p->blocks = gpu_deal_blocks(q, p, kernel, bytes);
+    }
+    const gpu_matrix *w = &p->segment[0].w;
+    node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
+    n->can_poll = fixed;
+    if (kind != KERNEL_IN_PROJ && kind != KERNEL_QKV && kind != KERNEL_HEAD) return;
+    n->first_weights.from = w->data;
+    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * PANEL_BYTES, (int64_t)1 << 30);
+}
+
+/* A projection without segments yet. */
+template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols) {
+    gpu_projection<IN> p;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.cols = p.in.cols = cols;
+    p.extra = IN::extra;
+    return p;
 }
 
 template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const matrix *w, float *y) {
@@ -259,29 +311,28 @@ template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const mat
 }
 
 /* A projection of rms(x)(1 + norm), without segments yet. */
-template <class IN>
-static gpu_projection<IN> gpu_norm_projection(const gpu_queue *q, const float *x, const float *norm, int cols, int T,
-                                              float eps) {
-    gpu_projection<IN> p;
-    memset(&p, 0, sizeof p);
-    p.T = T;
-    p.cols = p.in.cols = cols;
+static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
+    gpu_projection<gpu_norm_rows> p = gpu_projection_of<gpu_norm_rows>(T, cols);
     p.eps = eps;
-    p.awaited = gpu_last_tag(q, GPU_TAGGED_X);
     p.in.x = x;
     p.in.norm = norm;
     return p;
 }
 
-/* y = W x or, with `add`, y += W x, where y is the residual x of the model, which is tagged. */
-static void gpu_linear(gpu_queue *q, enum gpu_stage stage, const matrix *w, const float *x, float *y, int T, int add) {
-    gpu_projection<gpu_plain_rows> p;
-    memset(&p, 0, sizeof p);
-    p.T = T;
-    p.cols = p.in.cols = w->cols;
+/* y = W x; with `add` y += W x. */
+static void gpu_plain_projection(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T,
+                                 int add) {
+    gpu_projection<gpu_plain_rows> p = gpu_projection_of<gpu_plain_rows>(T, w->cols);
     p.add = add;
     p.in.x = x;
-    if (add) p.tag = gpu_next_tag(q, stage, GPU_TAGGED_X);
     gpu_add_segment(&p, w, y);
-    gpu_launch_projection(q, stage, &p);
+    gpu_record_projection(q, kind, &p);
+}
+
+static void gpu_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
+    gpu_plain_projection(q, kind, w, x, y, T, 0);
+}
+
+static void gpu_add_linear(gpu_queue *q, enum kernel_kind kind, const matrix *w, const float *x, float *y, int T) {
+    gpu_plain_projection(q, kind, w, x, y, T, 1);
 }

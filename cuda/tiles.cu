@@ -1,5 +1,5 @@
 /* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile and
-   gpu_run_short_tiles for whole k blocks in fixed numbers. Knows fragments and the hand-off between kernels; must not
+   gpu_run_short_tiles for the columns of two models. Knows fragments and the hand-off between kernels; must not
    know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
 
    A tile is 16 rows of W, two panels. The eight warps of a block split its columns (split-K): each has a range of k
@@ -101,20 +101,37 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     }
 }
 
-/* A warp's part of a tile, for rows of whole k blocks, MINE to each of the eight warps: the same sums in the same order
-   as gpu_run_tiles, sooner. ROWS is T exactly.
+/* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, and experts of
+   a row. All other shapes run through the kernels for any shape. */
+struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8 }; };
+struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
+
+/* A warp's part of a tile of COLS columns, which are MINE whole k blocks for each of the eight warps: the same sums in the
+   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived: as
+   many as registers allow, more if the tile is the block's only ONE.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
    compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. */
-template <class F, int MINE, int ROWS> struct gpu_short {
-    enum { COLS = 4 * F::per_load, LANES = COLS / 8, PARTS = MINE * LANES / 32, pairs = gpu_step_pairs<F>() };
-    enum { EACH = 16 / ROWS, FACTORS = (MINE - 1) / EACH + 1 };     /* k blocks whose factors share a register; registers */
+template <class F, int COLS, int ROWS, bool ONE> struct fixed_tile {
+    enum {
+        MINE = COLS / (4 * F::per_load) / GPU_WARPS,
+        DEPTH = MINE <= (ONE ? 8 : 6) ? MINE : 4,
+        PARTS = (MINE * F::per_load / 2 + 31) / 32,         /* items of eight columns of a lane */
+        ROUNDS = MINE / DEPTH, EACH = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,      /* k blocks whose factors share a register */
+        FACTORS = (MINE - 1) / EACH + 1, pairs = gpu_step_pairs<F>()
+    };
+    static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == MINE, "whole k blocks, whole rounds");
+    static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
     gpu_place place;
-    uint4 raw[MINE][2];
+    uint4 raw[DEPTH][2];
     float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
 
+    template <class IN> __host__ __device__ static constexpr int at_once() {
+        return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
+    }
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
     __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
+    /* Loads the warp's k block j of the round that place is at. */
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -125,99 +142,85 @@ template <class F, int MINE, int ROWS> struct gpu_short {
         for (int k = 0; k < FACTORS; k++)
             scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
     }
-    /* This lane's columns of the token rows: PARTS groups of eight, AT_ONCE of them in registers at a time. */
-    template <class IN> struct columns {
-        enum { MOST = IN::template at_once<ROWS>(), AT_ONCE = MOST < PARTS ? MOST : PARTS };
-        float v[AT_ONCE][ROWS][8];
-        typename IN::template more<ROWS> more[AT_ONCE];
-        __device__ __forceinline__ static int column(int part) {
-            return first() * COLS + (part * 32 + (int)threadIdx.x % 32) * 8;
-        }
-        __device__ __forceinline__ void load(const IN &in, int from) {
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; n++) in.template load<ROWS>(v[n], &more[n], ROWS, column(from + n));
-        }
-        /* Loads again the groups whose tags do not match; all if there is no tag. Predicated, not a branch. */
-        __device__ __forceinline__ void reload_mismatched(const IN &in, const gpu_tag &tag) {
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; n++)
-#pragma unroll
-                for (int t = 0; t < ROWS; t++)
-                    if (!tag.mask || tag_mismatch(v[n][t], 8, tag)) in.load_row(v[n][t], ROWS, t, column(n));
-        }
-        /* Does a tag not match, on any lane of the warp? */
-        __device__ __forceinline__ bool mismatch(const gpu_tag &tag) const {
-            uint32_t other = 0;
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; n++)
-#pragma unroll
-                for (int t = 0; t < ROWS; t++) other |= tag_mismatch(v[n][t], 8, tag);
-            return __any_sync(~0u, other);
-        }
-        /* Polls until all tags match. Without a tag it only loads. */
-        __device__ __forceinline__ void spin(const IN &in, const gpu_tag &tag) {
-            load(in, 0);
-#pragma unroll 1
-            while (mismatch(tag)) {
-                spin_until_tagged(in.x + first() * COLS, tag);
-                load(in, 0);
-            }
-        }
-        __device__ __forceinline__ void stage_rows(const IN &in, const activation_fragments &to, float *square) {
-#pragma unroll
-            for (int from = 0; from < PARTS; from += AT_ONCE) {
-                if (from) load(in, from);
-#pragma unroll
-                for (int n = 0; n < AT_ONCE; n++) {
-                    int part = (from + n) * 32 + threadIdx.x % 32;
-                    in.template finish<ROWS>(v[n], &more[n], square, true);
-#pragma unroll
-                    for (int t = 0; t < ROWS; t++) {
-                        float act_scale = activation_scale<F>(v[n][t]);
-                        gpu_put_columns<F, ROWS>(to, first() + part / LANES, part % LANES, t, v[n][t], act_scale);
-                    }
-                }
-            }
-            __syncwarp();
-        }
-    };
     /* The activation scale of k block piece(k) of token row lane % 16 % ROWS. */
     __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
         return F::half && piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
     }
-    /* sum += k block j of the tile times the token rows. */
-    __device__ __forceinline__ void multiply(int j, const uint4 *fragments, const float *factor, float *sum) const {
-        uint4 x[pairs];
+    /* sum += the tile times the token rows, in rounds of DEPTH k blocks. The registers of a k block that has been multiplied
+       get that of the next round: of this tile or, if there are `more`, of the next, to which next() moves place and
+       scale. */
+    template <class NEXT>
+    __device__ __forceinline__ void multiply(const uint4 *fragments, const float *factor, float *sum, bool more,
+                                             const NEXT &next) {
+        fragments += first() * pairs * 8 * ROWS;
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round++, fragments += DEPTH * pairs * 8 * ROWS) {
+            const bool last = round == ROUNDS - 1;
+            float of_round = factor[0];
 #pragma unroll
-        for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[((first() + j) * pairs + pair) * 8 * ROWS];
-        gpu_multiply<F, ROWS>(sum, raw[j], x, factor[j / EACH], j % EACH * ROWS, 16, true);
+            for (int k = 1; ROUNDS > 1 && k < FACTORS; k++) of_round = round == k ? factor[k] : of_round;
+            if (!last) {
+                place.data[0] += DEPTH * PANEL_BYTES;
+                place.data[1] += DEPTH * PANEL_BYTES;
+            } else if (more) {
+                next();
+            }
+#pragma unroll
+            for (int j = 0; j < DEPTH; j++) {
+                uint4 x[pairs];
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
+                gpu_multiply<F, ROWS>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16, true);
+                if (!last || more) load(j);
+            }
+        }
+    }
+};
+
+/* The token rows of a fixed_tile: of its items, a lane has as many in registers as the prologue says. */
+template <class TILE, class F, int ROWS, class IN>
+struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
+    enum { AT_ONCE = TILE::template at_once<IN>() };
+    __device__ __forceinline__ fixed_columns(const IN &in)
+        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::MINE) {}
+    /* Stages all items, the first of which are loaded. The others are polled for: a caller that has waited has no tag. */
+    __device__ __forceinline__ void stage_all(const activation_fragments &to, float *square, const gpu_tag &tag) {
+#pragma unroll
+        for (int begin = 0; begin < TILE::PARTS * 32; begin += 32 * AT_ONCE) {
+            if constexpr (IN::normed) {
+                if (begin) this->poll(begin, tag);
+            } else {
+                if (begin) this->load(begin);
+            }
+            this->stage(begin, to, square, true);
+        }
+        __syncwarp();
     }
 };
 
 /* A block's only tile. EARLY of its k blocks are loaded before the wait: all of them would slow down the predecessor,
    which still loads what it needs. With one row the rest is loaded right behind x. With several rows (LATE) it is loaded
-   when x has left its registers; until then an L2 prefetch of the tile is on its way.
+   when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
 
-   Rows that are normalised are x, which is tagged: the block polls for it instead of waiting (see gpu_tag). These blocks
-   start so early that their weights have arrived before x, so the polling loop, in front of which the compiler waits for
-   them, costs nothing.
-
-   norm_router, whose logits all blocks of experts_up poll for, stores them before its wait. The wait comes last, as the
+   norm_router, whose logits all blocks of experts_up poll for, does not wait (p.waits_last): it polls for x, which is
+   tagged (see gpu_tag), and stores the logits as soon as it can. Its blocks start so early that their weights have arrived
+   before x, so the polling loop, in front of which the compiler waits for them, costs nothing. The wait comes last, as the
    end of a kernel must imply the end of all before it. */
-template <class F, int MINE, int EARLY, int ROWS, class IN, class TILES>
+template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
-    typedef gpu_short<F, MINE, ROWS> sizes;
-    enum { LATE = ROWS > 1, OLD = !TILES::normed };         /* normed projections have no residual */
+    typedef fixed_tile<F, COLS, ROWS, true> sizes;
+    enum { LATE = ROWS > 1, OLD = !TILES::normed, DEPTH = sizes::DEPTH };       /* OLD: there may be a residual */
+    enum { MOST = ROWS > 2 ? 4 : OLD || LATE ? 5 : 8, EARLY = MOST < DEPTH ? MOST : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const bool stores = t < ROWS;
     sizes weights;
-    typename sizes::template columns<IN> x;
+    fixed_columns<sizes, F, ROWS, IN> x(in);
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0, rms = 1;
     weights.place = tiles.place(tile);
-    if (LATE && threadIdx.x == 0) {
+    if ((LATE || sizes::ROUNDS > 1) && threadIdx.x == 0) {
         l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
         l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
     }
@@ -226,57 +229,56 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     weights.load_scale(w);
     if constexpr (TILES::normed) {
         pdl_launch_dependents();
-        if (!tiles.p.awaited.mask) pdl_wait();
-        x.spin(in, tiles.p.awaited);
+        if (!tiles.waits_last()) pdl_wait();
+        x.poll(0, tiles.p.link.await);
     } else {
         tiles.wait();
-        x.load(in, 0);
+        x.load(0);
     }
 #pragma unroll
-    for (int j = LATE ? MINE : EARLY; j < MINE; j++) weights.load(j);
+    for (int j = LATE ? DEPTH : EARLY; j < DEPTH; j++) weights.load(j);
     if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
-    x.stage_rows(in, act, square);
+    x.stage_all(act, square, tiles.p.link.await);
 #pragma unroll
-    for (int j = LATE ? EARLY : MINE; j < MINE; j++) weights.load(j);
+    for (int j = LATE ? EARLY : DEPTH; j < DEPTH; j++) weights.load(j);
     if (OLD && LATE && stores) old = tiles.old(tile, row, t);
 #pragma unroll
     for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.act_scale(act, k);
-#pragma unroll
-    for (int j = 0; j < MINE; j++) weights.multiply(j, fragments, factor, sum);
+    weights.multiply(fragments, factor, sum, false, [] {});
     store_warp_partial<ROWS>(partials->tile[0], sum);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     __syncthreads();
-    if (TILES::normed && !TILES::router) pdl_wait();
     if (stores && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
     if (stores) tiles.store(tile, row, t, partials->tile[0], old, rms);
-    if (TILES::router) pdl_wait();
+    if (TILES::normed && tiles.waits_last()) pdl_wait();
 }
 
-/* All tiles of a block, as in gpu_run_tiles, all of a tile's k blocks in flight.
+/* All tiles of a block, as in gpu_run_tiles, DEPTH k blocks of a tile in flight.
 
    Speculative load: half of the blocks start when the predecessor is nearly done. With one row they load x before their
    weights, without waiting, and reload after the wait only what did not have its tag yet. */
-template <class F, int MINE, int ROWS, class IN, class TILES>
+template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
-    typedef gpu_short<F, MINE, ROWS> sizes;
+    typedef fixed_tile<F, COLS, ROWS, false> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
+    const gpu_tag none = {0, 0};
     sizes weights;
-    typename sizes::template columns<IN> x;
+    fixed_columns<sizes, F, ROWS, IN> x(in);
     float square[ROWS] = {}, rms = 1, act_scale[sizes::FACTORS];
     weights.place = tiles.place(tile);
-    if (SPECULATIVE) x.load(in, 0);
+    if (SPECULATIVE) x.load(0);
 #pragma unroll
-    for (int j = 0; j < MINE; j++) weights.load(j);
+    for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);
     tiles.wait();
-    if constexpr (SPECULATIVE) x.reload_mismatched(in, tiles.p.awaited);
-    else x.load(in, 0);
-    x.stage_rows(in, act, square);
+    if constexpr (SPECULATIVE) x.reload_mismatched(0, tiles.p.link.await);
+    else x.load(0);
+    x.stage_all(act, square, none);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
 #pragma unroll
     for (int k = 0; k < sizes::FACTORS; k++) act_scale[k] = weights.act_scale(act, k);
@@ -288,15 +290,10 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
 #pragma unroll
         for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
-        if (more) {
+        weights.multiply(fragments, factor, sum, more, [&] {
             weights.place = tiles.place(next);
             weights.load_scale(w);
-        }
-#pragma unroll
-        for (int j = 0; j < MINE; j++) {
-            weights.multiply(j, fragments, factor, sum);
-            if (more) weights.load(j);
-        }
+        });
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         __syncthreads();
         if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());

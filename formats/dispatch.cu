@@ -1,4 +1,4 @@
-/* formats/dispatch.cu: the switches over formats that the table generates for GPUs. Kernels that multiply have their own. */
+/* formats/dispatch.cu: the switches over formats that the table generates for GPUs. */
 
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
@@ -23,4 +23,14 @@ __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int co
     FORMATS(FORMAT_IS)
 #undef FORMAT_IS
     return 0;
+}
+
+/* body(format) with the format of weights in a kernel: `body` exists once for each. */
+template <class BODY> __device__ __forceinline__ void gpu_with_format(enum format format, const BODY &body) {
+    switch (format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: body(format_##name()); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
 }

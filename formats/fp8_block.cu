@@ -10,11 +10,7 @@ static int log2_of(int n) {
 struct format_fp8_block {
     enum { per_load = 16, terms = 1, half = 1, scaled = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
-        asm("{.reg .b16 low, high;\n\t"
-            "mov.b32 {low, high}, %2;\n\t"
-            "cvt.rn.f16x2.e4m3x2 %0, low;\n\t"
-            "cvt.rn.f16x2.e4m3x2 %1, high;}"
-            : "=r"(*k0), "=r"(*k1) : "r"(gpu_word(raw, step)));
+        e4m3_pairs(gpu_word(raw, step), k0, k1);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_BYTES >> w->k_block_shift;

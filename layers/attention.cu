@@ -104,20 +104,9 @@ template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cach
     else ((uint32_t *)cache)[pair] = bf16_pair(x.x, x.y);
 }
 
-/* Two FP8 codes, the low byte first, as a pair of F16: exact. */
-__device__ __forceinline__ uint32_t attend_f16_pair(uint32_t codes) {
-    uint32_t pair;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)codes));
-    return pair;
-}
-
-__device__ __forceinline__ float attend_f16_low(uint32_t pair) {
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)pair));
-    return f;
-}
-
 template <bool FP8> __device__ __forceinline__ float attend_load(const void *cache, size_t at) {
-    return FP8 ? attend_f16_low(attend_f16_pair(((const uint8_t *)cache)[at]))
-               : bf16_low(((const uint16_t *)cache)[at]);
+    if (!FP8) return bf16_low(((const uint16_t *)cache)[at]);
+    uint32_t low, high;
+    e4m3_pairs(((const uint8_t *)cache)[at], &low, &high);
+    return f16_floats(low).x;
 }

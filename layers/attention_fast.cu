@@ -34,34 +34,15 @@
    Deadlock. No block spins. A cluster barrier waits for blocks of its own cluster only, which are resident together, and
    these return early all or none. A ticket is drawn, never waited for. */
 
-/* Splits x and y into two terms of half precision each: *high = the pair rounded, *low = the rest, rounded. */
-template <bool FP8> __device__ __forceinline__ void attend_terms(float x, float y, uint32_t *high, uint32_t *low) {
-    if (FP8) {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*high) : "f"(y), "f"(x));
-        float dx = x - attend_f16_low(*high), dy = y - attend_f16_low(*high >> 16);
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*low) : "f"(dy), "f"(dx));
-    } else {
-        *high = bf16_pair(x, y);
-        *low = bf16_pair(x - bf16_low(*high), y - bf16_high(*high));
-    }
-}
-
 /* A lane's part of an A fragment: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
 template <int HALVES> struct __align__(8 * HALVES) attend_a {
     uint32_t r[2 * HALVES];
 };
 
 template <bool FP8, int HALVES>
-__device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &a, uint32_t b0, uint32_t b1) {
-    uint32_t a1 = HALVES > 1 ? a.r[1] : 0, a3 = HALVES > 1 ? a.r[2 * HALVES - 1] : 0;
-    if (FP8)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a.r[0]), "r"(a1), "r"(a.r[HALVES]), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &part, uint32_t b0, uint32_t b1) {
+    const uint32_t a[4] = {part.r[0], HALVES > 1 ? part.r[1] : 0, part.r[HALVES], HALVES > 1 ? part.r[2 * HALVES - 1] : 0};
+    mma_m16n8k16<FP8>(c, a, b0, b1);
 }
 
 /* TILES: of 16 query rows. HALVES: of a tile that exist, see above. ROOM: query rows whose maximum a warp keeps, one or two
@@ -213,7 +194,7 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
         int e = 2 * lane + 64 * j, step = e / (4 * VECTOR_ELEMENTS) * (VECTOR_ELEMENTS / 4) + e % VECTOR_ELEMENTS / 4,
             i = e / VECTOR_ELEMENTS % 4;
         int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
-        attend_terms<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
+        split_pair<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
                           &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
     }
 }
@@ -276,8 +257,8 @@ __device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh
         for (int step = 0; step < ATTEND_DIM / 16; step++) {
             const uint4 &four = r->k[FP8 ? step / 4 : step / 2 % (FP8 ? 4 : 8)];
             uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
-            uint32_t b0 = FP8 ? attend_f16_pair(codes) : step % 2 ? four.z : four.x;
-            uint32_t b1 = FP8 ? attend_f16_pair(codes >> 16) : step % 2 ? four.w : four.y;
+            uint32_t b0 = step % 2 ? four.z : four.x, b1 = step % 2 ? four.w : four.y;
+            if (FP8) e4m3_pairs(codes, &b0, &b1);
             attend_mma<FP8>(c[tile], sh->q[tile][0][step][lane], b0, b1);
             attend_mma<FP8>(c[tile], sh->q[tile][1][step][lane], b0, b1);
         }
@@ -298,10 +279,8 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh
             const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
             if (FP8) {
                 uint32_t low = __byte_perm(one[0], two[0], 0x5140), high = __byte_perm(one[0], two[0], 0x7362);
-                b[0][half] = attend_f16_pair(low);
-                b[1][half] = attend_f16_pair(low >> 16);
-                b[2][half] = attend_f16_pair(high);
-                b[3][half] = attend_f16_pair(high >> 16);
+                e4m3_pairs(low, &b[0][half], &b[1][half]);
+                e4m3_pairs(high, &b[2][half], &b[3][half]);
             } else {
                 b[0][half] = __byte_perm(one[0], two[0], 0x5410);
                 b[1][half] = __byte_perm(one[0], two[0], 0x7632);
@@ -373,7 +352,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
             float x = attend_exp2(c[tile][2 * half] - base) * unit, y = attend_exp2(c[tile][2 * half + 1] - base) * unit;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
-            attend_terms<FP8>(x, y, &high[half], &low[half]);
+            split_pair<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 state->o[tile][n][2 * half] *= fade;

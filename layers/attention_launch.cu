@@ -82,7 +82,7 @@ template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const attention
 /* norm_qkv on the GPU; for KV rows alone k and v. */
 static void gpu_norm_qkv(gpu_queue *q, const attention_weights *w, const attention_gpu *to, const float *x) {
     gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection<gpu_norm_rows>(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
     if (!to->kv_only) gpu_add_segment(&p, &w->q_proj, to->qg);
     gpu_add_segment(&p, &w->k_proj, to->k_new);
     gpu_add_segment(&p, &w->v_proj, to->v_new);

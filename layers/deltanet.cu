@@ -1,7 +1,7 @@
 /* layers/deltanet.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
 
    Reads the layer's weights and the rows of this step, updates the layer's deltanet_state. Uses cuda/ for launches,
-   projections and hand-off. Knows no session and no other kind of layer, except that experts_down calls gpu_delta_log. The
+   projections and hand-off. Knows no session and no other kind of layer. The
    definition is layers/deltanet.c; "token block" is the block of token rows there, "block" a thread block. */
 
 /* conv_delta: convolutions, gates, delta rule and output gate. For a value head, its key head and one token row:
@@ -402,7 +402,7 @@ template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gp
                gpu_delta_parts(&p->shape), 0, p);
 }
 
-/* Fills o, squares, k, decay and log_u. The caller has experts_down of the same layer call gpu_delta_log. */
+/* Fills o, squares, k, decay and log_u. */
 static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
     int n = p->shape.key_dim;
     if (n <= 32) gpu_conv_delta_wide<1>(q, p);
@@ -451,9 +451,10 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
    projection.cu for what a prologue is. */
 struct gpu_gated_rows {
-    enum { normed = 0, router = 0, blocks = 1 };
+    enum { normed = 0, blocks = 1, extra = 32 };            /* extra: blocks that bring window and log up to date */
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
-    const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of gpu_delta */
+    deltanet_gpu log;
+    const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of deltanet_gpu */
     int cols, heads, room;
     uint32_t per_head;           /* ceil(2^32 / columns of a head): column col is of head col * per_head >> 32 */
     float scale, eps;            /* 1 / columns of a head */
@@ -472,7 +473,7 @@ struct gpu_gated_rows {
         }
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,
-                                                              bool quick) const {
+                                                              bool whole) const {
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
 #pragma unroll
@@ -480,12 +481,13 @@ struct gpu_gated_rows {
                 const float *s = of->sums[t][i];
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
-                for (int part = 4; !quick && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
+                for (int part = 4; !whole && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
                 float factor = rsqrtf(fmaf(sum, scale, eps));
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }
     }
+    __device__ __forceinline__ void extra_block(int block) const { gpu_delta_log(&log, block, extra); }
     bool is_short() const { return room == 4; }
     void select(int t) {
         o += (size_t)t * cols;
@@ -498,19 +500,15 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const delt
     const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
     float *y[4] = {to->raw, to->z, to->b, to->a};
     gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection<gpu_norm_rows>(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
     gpu_record_projection(q, KERNEL_IN_PROJ, &p);
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue; LOG_BLOCKS blocks more bring window and
-   log up to date. */
+/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. */
 static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
     const deltanet_shape *s = &block->shape;
-    gpu_projection<gpu_gated_rows> p;
-    memset(&p, 0, sizeof p);
-    p.T = block->T;
-    p.cols = p.in.cols = s->value_heads * s->value_dim;
+    gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
     p.add = 1;
     p.in.o = block->o;
     p.in.squares = block->squares;

@@ -1,8 +1,8 @@
 /* layers/moe.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
    Three kernels: norm_router (here), experts_up (moe_routing.cu, moe_up.cu) and experts_down (moe_down.cu for any shape,
-   moe_down_fixed.cu for the usual one); moe_launch.cu launches the last two. They know no session and no other kind of
-   layer, except that experts_down runs gpu_delta_log. The definition is layers/moe.c.
+   moe_down_fixed.cu for the usual ones); moe_launch.cu records them. They know no session and no other kind of layer. The
+   definition is layers/moe.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
@@ -16,7 +16,8 @@ typedef struct gpu_routing {
     int32_t count, expert[GPU_CHOSEN], rows[GPU_CHOSEN];
 } gpu_routing;
 
-typedef struct gpu_moe {
+typedef struct moe_gpu {
+    handoff link;
     moe_shape shape;
     int T;
     gpu_matrix gate, up, down;   /* of routed expert 0 */
@@ -24,19 +25,15 @@ typedef struct gpu_moe {
     uint32_t per_tile;           /* ceil(2^32 / gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;
-    const float *router;         /* [T][experts] logits */
-    const float *shared_gate;    /* [T] logits */
+    float *router;               /* [T][experts] logits */
+    float *shared_gate;          /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
     int32_t *chosen;             /* count of this layer's distinct routed experts, for byte counts in measurements */
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
-    prefetch_span prefetch;      /* weights of the kernel after experts_down; experts_up prefetches them into L2 */
-    gpu_tag logits, after;       /* experts_up polls the logits for the first; experts_down tags x with the second */
     uint32_t overlap;            /* simulation: share of experts, of 2^32, whose logits all rows take from row 0; 0: none */
     float *x;                    /* [T][hidden] residual */
-    gpu_delta log;               /* log_blocks > 0 extra blocks of experts_down run gpu_delta_log on this */
-    int log_blocks;
-} gpu_moe;
+} moe_gpu;
 
 /* Elements of a row of h: whole k blocks in any format. Those past the expert's size stay zero. */
 static size_t gpu_h_row(const moe_shape *s) {
@@ -48,16 +45,16 @@ static size_t gpu_h_size(const moe_shape *s) {
 }
 
 /* norm_router: RMSNorm; logits of router and shared_expert_gate; h of the shared expert, which does not depend on the
-   routing. One launch, three segments. Tags the logits, so that experts_up can poll them. */
-static void gpu_norm_router(gpu_queue *q, const moe_shape *s, const moe_weights *w, const float *x, int T, float *router,
-                            float *shared_gate, float *h) {
-    gpu_projection<gpu_router_rows> p = gpu_norm_projection<gpu_router_rows>(q, x, w->norm, s->hidden, T, s->eps);
+   routing. One kernel, three segments. */
+static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *to) {
+    const moe_shape *s = &to->shape;
+    gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, w->norm, s->hidden, to->T, s->eps);
+    p.waits_last = 1;
     gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
     p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
-    p.segment[0].h = h;
-    p.h_row = gpu_h_row(s);
-    p.tag = gpu_next_tag(q, GPU_ROUTER, GPU_TAGGED_ROUTER);
-    gpu_add_segment(&p, &w->router, router);
-    gpu_add_segment(&p, &w->shared_expert_gate, shared_gate);
-    gpu_launch_projection(q, GPU_ROUTER, &p);
+    p.segment[0].h = to->h;
+    p.h_row = (size_t)to->h_row;
+    gpu_add_segment(&p, &w->router, to->router);
+    gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
+    gpu_record_projection(q, KERNEL_ROUTER, &p);
 }

@@ -85,10 +85,20 @@ template <int ROWS> struct gpu_down_items {
     }
 };
 
+/* Stores eight columns of h, times the gate, as item `part` of activation fragments of one row, if it is `there`. */
+template <class F>
+__device__ __forceinline__ void gpu_stage_h(const activation_fragments &to, int part, float *v, float gate, bool there) {
+    const int lanes = F::per_load / 2;                      /* items of a k block */
+#pragma unroll
+    for (int c = 0; c < 8; c++) v[c] *= gate;
+    float act_scale = activation_scale<F>(v);
+    if (there) gpu_put_columns<F, 1>(to, part / lanes, part % lanes, 0, v, act_scale);
+}
+
 /* Stages the activation fragments of `count` items from `base` on: a lane loads eight columns of h at a time, AT_ONCE times
    before it uses the first. No barrier beyond the warp: each warp stages what it multiplies itself. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_stage_down(const gpu_moe &p, const gpu_down_items<ROWS> &items, int base, int count,
+__device__ __forceinline__ void gpu_stage_down(const moe_gpu &p, const gpu_down_items<ROWS> &items, int base, int count,
                                                const activation_fragments &to) {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8, AT_ONCE = 3 };
     const int lane = threadIdx.x % 32, before = items.uses_before(base);
@@ -108,11 +118,7 @@ __device__ __forceinline__ void gpu_stage_down(const gpu_moe &p, const gpu_down_
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int part = begin + n * 32 + lane;
-            float factor = use[n] < GPU_ROWS ? items.assignments->gate[use[n]] : 1;
-#pragma unroll
-            for (int c = 0; c < 8; c++) v[n][c] *= factor;
-            float act_scale = activation_scale<F>(v[n]);
-            if (part < parts) gpu_put_columns<F, 1>(to, part / LANES, part % LANES, 0, v[n], act_scale);
+            gpu_stage_h<F>(to, part, v[n], use[n] < GPU_ROWS ? items.assignments->gate[use[n]] : 1, part < parts);
         }
     }
     __syncwarp();
@@ -130,7 +136,7 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
 
    Before the wait: the weights and scales of the first DEEP items, which depend on the routing but not on h. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assignments *assignments, int tile, int low,
+__device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
     enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP, PANELS = gpu_down_sizes<ROWS>::PANELS };
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -198,44 +204,35 @@ __device__ __forceinline__ void gpu_down_active(const gpu_moe &p, const gpu_assi
 
 /* All active experts. The shared one runs by itself if its format or size is not that of the routed ones. */
 template <int ROWS>
-__device__ __forceinline__ void gpu_down_all(const gpu_moe &p, const gpu_assignments *assignments, int tile, void *memory,
+__device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignments *assignments, int tile, void *memory,
                                              float *sum) {
     const bool alike = p.down.format == p.shared_down.format && p.down.k_blocks == p.shared_down.k_blocks;
 #pragma unroll 1
     for (int low = 0, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
-        switch (low ? p.down.format : p.shared_down.format) {
-            case FORMAT_FP8_BLOCK: gpu_down_active<format_fp8_block, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case FORMAT_BF16: gpu_down_active<format_bf16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            case FORMAT_F16: gpu_down_active<format_f16, ROWS>(p, assignments, tile, low, high, memory, sum); break;
-            default: gpu_down_active<format_f32, ROWS>(p, assignments, tile, low, high, memory, sum);
-        }
+        gpu_with_format(low ? p.down.format : p.shared_down.format, [&](auto format) {
+            gpu_down_active<decltype(format), ROWS>(p, assignments, tile, low, high, memory, sum);
+        });
     }
 }
 
 /* experts_down for any shape and format; ROWS = 1, 2, or 4 for T = 3 and 4. Grid: one block per PANELS row panels of the
-   output, then log_blocks blocks that run gpu_delta_log. One thread per output element adds the warps' partials in their
+   output. One thread per output element adds the warps' partials in their
    order: no atomics.
 
    What it reads before its wait, namely the routing, the residual x and the shared expert's gate, was complete before any
    block of experts_up triggered, and experts_up triggers only then (gpu_publish). It reads h and stores x after the
    wait. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials parts;
     __shared__ gpu_assignments assignments;
     enum { PANELS = gpu_down_sizes<ROWS>::PANELS, TILE_OUT = PANELS * PANEL_ROWS };
     const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_OUT + out % TILE_OUT, t = out / TILE_OUT;
-    const int log_block = tile - ((int)gridDim.x - p.log_blocks);
     float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
     float sum[4] = {0, 0, 0, 0}, old = 0;
     pdl_launch_dependents();
-    if (log_block >= 0) {
-        pdl_wait();
-        gpu_delta_log(&p.log, log_block, p.log_blocks);
-        return;
-    }
     if (out < GPU_CHOSEN) {
         assignments.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
         assignments.rows[1 + out] = __ldcg(&p.routing->rows[out]);
@@ -256,5 +253,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum);
     store_warp_partial<ROWS>(parts.tile[0], sum);
     __syncthreads();
-    if (x) store_tagged(x, old + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.after);
+    if (x) store_tagged(x, old + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
 }

@@ -1,43 +1,68 @@
-/* layers/moe_launch.cu: launches experts_up and experts_down: picks the kernels for the shape, sizes their grids, links
-   their tags and prefetch. Host code; norm_router must have been launched before, as its tag is the one that experts_up
-   polls. */
+/* layers/moe_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
+   them. Host code. */
 
-/* Parameters of a layer's kernels. The caller fills in routing, chosen, router, shared_gate, h and x. */
-static gpu_moe gpu_moe_of(const moe_shape *s, const moe_weights *w, int T) {
-    gpu_moe p;
-    memset(&p, 0, sizeof p);
-    p.shape = *s;
+/* The arguments for a layer's weights and T token rows. */
+static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
+    moe_gpu p = *scratch;
     p.T = T;
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
-    p.per_tile = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)p.gate.panels - 1) / (uint64_t)p.gate.panels);
-    p.stride = s->experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
-    p.shared_down = gpu_matrix_of(&w->down_proj[s->experts]);
+    p.per_tile = gpu_reciprocal(p.gate.panels);
+    p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
+    p.shared_down = gpu_matrix_of(&w->down_proj[p.shape.experts]);
     p.norm = w->norm;
-    p.h_row = (int)gpu_h_row(s);
     return p;
 }
 
-static void gpu_run_experts(gpu_queue *q, gpu_moe *p) {
-    const moe_shape *s = &p->shape;
-    int side = TILE_ROWS / PANEL_ROWS, most = p->T * s->top_k < s->experts ? p->T * s->top_k : s->experts;
-    size_t up_bytes, down_bytes;
-    void (*up)(gpu_moe) = gpu_quick_up(p, &up_bytes), (*down)(gpu_moe) = gpu_quick_down(p, &down_bytes);
-    if (!up) {
-        up = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-        up_bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
+static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
+    const int distinct = p->T * p->shape.top_k < p->shape.experts ? p->T * p->shape.top_k : p->shape.experts;
+    size_t bytes;
+    gpu_moe_kernel fixed = gpu_fixed_up(p, &bytes), kernel = fixed;
+    if (!fixed) {
+        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
+        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
     }
-    if (!down) {
+    int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
+}
+
+static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
+    int side = TILE_ROWS / PANEL_ROWS;
+    size_t bytes;
+    gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
+    if (!kernel) {
         side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
-        down = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
-        down_bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
+        kernel = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
+        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
-    int blocks = gpu_blocks(q, up, up_bytes, (int64_t)most * p->gate.panels);
-    p->logits = gpu_last_tag(q, GPU_TAGGED_ROUTER);
-    p->after = gpu_next_tag(q, GPU_DOWN, GPU_TAGGED_X);
-    prefetch_span_divide(&p->prefetch, blocks);
-    gpu_launch(q, GPU_UP, formats[p->gate.format]->name, up, blocks, 1, up_bytes, p);
-    gpu_launch(q, GPU_DOWN, formats[p->down.format]->name, down, (gpu_row_panels(s->hidden) - 1) / side + 1 + p->log_blocks, 1,
-               down_bytes, p);
+    int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
+}
+
+static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
+    gpu_record_up(q, p);
+    gpu_record_down(q, p);
+}
+
+/* What layers/kinds.c asks of a kind on a GPU. `chosen` is for all layers: the caller of this fills it in. */
+
+static void moe_lay_gpu(layout *l, const moe_shape *s, const capacity *r, const gpu_queue *q, moe_gpu *to) {
+    (void)r;
+    (void)q;
+    memset(to, 0, sizeof *to);
+    to->shape = *s;
+    to->h_row = (int)gpu_h_row(s);
+    to->router = layout_alloc(l, GPU_ROWS * (size_t)s->experts);
+    to->shared_gate = layout_alloc(l, GPU_ROWS);
+    to->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));
+    to->h = layout_alloc(l, gpu_h_size(s));
+}
+
+static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {
+    moe_gpu p = moe_gpu_of(scratch, w, rows->T);
+    p.x = rows->x;
+    p.chosen = scratch->chosen + rows->q->layer;
+    gpu_norm_router(rows->q, w, &p);
+    gpu_record_experts(rows->q, &p);
 }

@@ -19,7 +19,7 @@ __device__ __forceinline__ void gpu_sort8(uint32_t *key) {
 
 /* Address of row t's logit of an expert. Simulated overlap: for a share p.overlap of the experts, picked by a hash of their
    number, all rows read row 0's. */
-template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_moe &p, int t, int expert) {
+template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const moe_gpu &p, int t, int expert) {
     const int row = ROWS > 1 && p.overlap && (uint32_t)(expert + 1) * 0x9e3779b1u < p.overlap ? 0 : t;
     return p.router + (size_t)row * p.shape.experts + expert;
 }
@@ -34,7 +34,7 @@ template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const gpu_
    Deadlock: only experts_up polls, and only its direct predecessor norm_router, all of whose blocks are resident by then.
    With an empty tag (mask 0) it never spins. */
 template <int LISTS, int ROWS>
-__device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_tag &tag, uint32_t (*key)[8]) {
+__device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_tag &tag, uint32_t (*key)[8]) {
     const int one = ROWS == 1 ? 0 : min((int)blockIdx.x % 8 * 32, p.shape.experts - 1);
     uint32_t other = 0;
 #pragma unroll 1
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_logits(const gpu_moe &p, int t, const gpu_t
    the number of the expert within the lane, so that no two keys of a lane are equal. Logits that differ by less than 2^-18
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
    result is below shape.experts whatever key holds. */
-template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const gpu_moe &p, uint32_t (*key)[8]) {
+template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const moe_gpu &p, uint32_t (*key)[8]) {
     enum { MINE = 8 * LISTS };
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
@@ -91,28 +91,32 @@ template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(cons
     return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
 }
 
-/* Softmax over a row's top_k logits: lane r holds the r-th best and returns its weight. */
-__device__ __forceinline__ float gpu_weigh(float logit, int top_k) {
-    float best = __shfl_sync(~0u, logit, 0), share = (int)threadIdx.x % 32 < top_k ? __expf(logit - best) : 0;
-    return share / warp_sum(share);
+/* Softmax over the top_k logits of a row, on each LANES neighbouring lanes: number r holds the r-th best and returns its
+   weight. */
+template <int LANES> __device__ __forceinline__ float gpu_softmax(float logit, int top_k) {
+    const int lane = threadIdx.x % 32, r = lane % LANES;
+    float best = __shfl_sync(~0u, logit, lane - r), share = r < top_k ? __expf(logit - best) : 0, sum = share;
+#pragma unroll
+    for (int i = LANES / 2; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+    return share / sum;
 }
 
-/* The routing as a block of experts_up holds it in shared memory. */
-struct gpu_choice {
+/* The routing as a block of gpu_experts_up holds it in shared memory. */
+struct gpu_block_routing {
     gpu_routing list;
     float weight[GPU_CHOSEN][GPU_ROWS];                     /* of an assignment, by place in the list and token row */
     uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the distinct experts */
 };
 
 /* Clears what gpu_route sets bits in. Ends with a barrier. */
-__device__ __forceinline__ void gpu_route_nothing(gpu_choice *to) {
+__device__ __forceinline__ void gpu_route_nothing(gpu_block_routing *to) {
     if (threadIdx.x < GPU_EXPERTS / 32) to->mask[threadIdx.x] = 0;
     if (threadIdx.x < GPU_CHOSEN) to->list.rows[threadIdx.x] = 0;
     __syncthreads();
 }
 
 /* Top-k of row t where norm_router is already complete. */
-template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const gpu_moe &p, int t) {
+template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(const moe_gpu &p, int t) {
     const gpu_tag none = {0, 0};
     uint32_t key[LISTS][8];
     load_logits<LISTS, ROWS>(p, t, none, key);
@@ -124,7 +128,8 @@ template <int LISTS, int ROWS> __device__ __forceinline__ int gpu_choose_of(cons
 
    Place in the list = number of distinct experts with a lower index: a prefix sum of population counts over the bit set.
    The integer atomics on shared memory set bits; their order does not matter. */
-template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, gpu_choice *to, int *chosen, int *place) {
+template <int ROWS>
+__device__ __forceinline__ void gpu_route(const moe_gpu &p, gpu_block_routing *to, int *chosen, int *place) {
     int t = threadIdx.x / 32, lane = threadIdx.x % 32, words = (p.shape.experts + 31) / 32, expert = 0;
     if (t < p.T) {
         expert = p.shape.experts <= 256 ? gpu_choose_of<1, ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, ROWS>(p, t);
@@ -133,13 +138,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
     __syncthreads();
     if (t < p.T) {                                          /* place in the list: distinct experts before this one */
         uint32_t word = lane < words ? to->mask[lane] : 0;
-        int all = __popc(word);
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            int up = __shfl_up_sync(~0u, all, i);
-            all += lane >= i ? up : 0;
-        }
-        int before = __shfl_sync(~0u, all - __popc(word), expert / 32);
+        int all = warp_prefix_sum(__popc(word)), before = __shfl_sync(~0u, all - __popc(word), expert / 32);
         before += __popc(__shfl_sync(~0u, word, expert / 32) & ((1u << expert % 32) - 1));
         if (lane < p.shape.top_k) {
             to->list.expert[before] = expert;
@@ -152,19 +151,17 @@ template <int ROWS> __device__ __forceinline__ void gpu_route(const gpu_moe &p, 
     __syncthreads();
 }
 
-/* Publishes the routing for experts_down, then lets it launch. Called by one warp of every block, after its pdl_wait.
+/* Publishes the routing for experts_down, then lets it launch. Called by one warp of every block, after its pdl_wait;
+   write() stores the distinct experts and their rows.
 
    The last block writes the routing, as it has the fewest tiles. Memory order: it writes, __threadfence, then triggers;
    experts_down can start only when every block has triggered, and reads the routing from L2. Since each block triggers
    behind its pdl_wait, experts_down may also read, before its own wait, all that norm_router and the kernels before it
    wrote. */
-__device__ __forceinline__ void gpu_publish(const gpu_moe &p, const gpu_choice &choice) {
+template <class WRITE> __device__ __forceinline__ void gpu_publish(const moe_gpu &p, int count, const WRITE &write) {
     if (blockIdx.x == gridDim.x - 1) {
-        for (int i = threadIdx.x % 32; i < choice.list.count; i += 32) {
-            p.routing->expert[i] = choice.list.expert[i];
-            p.routing->rows[i] = choice.list.rows[i];
-        }
-        if (threadIdx.x % 32 == 0) p.routing->count = *p.chosen = choice.list.count;
+        write();
+        if (threadIdx.x % 32 == 0) p.routing->count = *p.chosen = count;
         __threadfence();
         __syncwarp();
     }

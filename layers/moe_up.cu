@@ -1,8 +1,8 @@
 /* layers/moe_up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
    routed expert.
 
-   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_quick for the usual one. Both read x and the logits,
-   and write h, gpu_routing and the count of experts. They know nothing of down projections; the shared expert's h is
+   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu, FP8 and BF16.
+   Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the shared expert's h is
    norm_router's.
 
    A tile is eight rows (one row panel) of an expert's gate_proj and the same eight of its up_proj, so that the block that
@@ -19,8 +19,8 @@ __device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
 template <int ROWS> struct gpu_up_tiles {
     enum { normed = 1 };
-    const gpu_moe &p;
-    gpu_choice *choice;
+    const moe_gpu &p;
+    gpu_block_routing *choice;
     float square[ROWS];          /* this lane's part of sum x^2 of each row */
     int chosen, listed;          /* from gpu_route: the expert this lane has chosen, and its place in the list */
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.shape.hidden; }
@@ -45,7 +45,7 @@ template <int ROWS> struct gpu_up_tiles {
         for (int t = 0; t < ROWS; t++) to[t] = square[t];
         const int t = threadIdx.x / 32;                     /* routing weights: first needed by store */
         if (t >= p.T) return;
-        float weight = gpu_weigh(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
+        float weight = gpu_softmax<32>(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float old(int, int, int) const { return 0; }
@@ -60,7 +60,7 @@ template <int ROWS> struct gpu_up_tiles {
 /* Stages x (1 + norm), not yet divided by the RMS, as activation fragments in shared memory: each warp the k blocks that it
    will multiply itself. */
 template <class F, int ROWS>
-__device__ __forceinline__ void gpu_stage_up(const gpu_moe &p, void *memory, float *square) {
+__device__ __forceinline__ void gpu_stage_up(const moe_gpu &p, void *memory, float *square) {
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     int count, first = gpu_share(p.gate.k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
     gpu_stage_activations<F, ROWS, 1>(in, p.T, first, count, activation_fragments_at<F, ROWS>(memory, p.gate.k_blocks),
@@ -70,38 +70,37 @@ __device__ __forceinline__ void gpu_stage_up(const gpu_moe &p, void *memory, flo
 /* experts_up for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4. It waits for norm_router as a whole, so it needs
    no tags. It loads weights only when the routing is known. */
 template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ gpu_moe p) {
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
-    __shared__ gpu_choice choice;
+    __shared__ gpu_block_routing choice;
     const int tile = (int)blockIdx.x;
     gpu_ahead<ROWS> ahead;
     gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
-    l2_prefetch_share(p.prefetch);
+    l2_prefetch_share(p.link.prefetch);
     gpu_route_nothing(&choice);
     pdl_wait();
-    switch (p.gate.format) {
-        case FORMAT_FP8_BLOCK: gpu_stage_up<format_fp8_block, ROWS>(p, dynamic, tiles.square); break;
-        case FORMAT_BF16: gpu_stage_up<format_bf16, ROWS>(p, dynamic, tiles.square); break;
-        case FORMAT_F16: gpu_stage_up<format_f16, ROWS>(p, dynamic, tiles.square); break;
-        default: gpu_stage_up<format_f32, ROWS>(p, dynamic, tiles.square);
-    }
+    gpu_with_format(p.gate.format, [&](auto format) { gpu_stage_up<decltype(format), ROWS>(p, dynamic, tiles.square); });
     gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
-    if (threadIdx.x < 32) gpu_publish(p, choice);
+    if (threadIdx.x < 32)
+        gpu_publish(p, choice.list.count, [&] {
+            for (int i = threadIdx.x; i < choice.list.count; i += 32) {
+                p.routing->expert[i] = choice.list.expert[i];
+                p.routing->rows[i] = choice.list.rows[i];
+            }
+        });
     ahead.nothing(p.gate);
     ahead.begin(tiles, tile, p.gate);
-    switch (p.gate.format) {
-        case FORMAT_FP8_BLOCK: gpu_run_tiles<format_fp8_block, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
-        case FORMAT_BF16: gpu_run_tiles<format_bf16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
-        case FORMAT_F16: gpu_run_tiles<format_f16, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead); break;
-        default: gpu_run_tiles<format_f32, ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead);
-    }
+    gpu_with_format(p.gate.format, [&](auto format) {
+        gpu_run_tiles<decltype(format), ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead);
+    });
 }
 
-/* experts_up for a fixed shape: FP8, 2,048 columns, eight experts per row out of at most 256, exactly ROWS token rows.
+/* experts_up for a fixed shape: FP8 or BF16, HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
+   rows.
 
-   Layout: a warp has four k blocks (256 columns) of every tile. Every warp holds the whole routing in registers: lane
-   8 t + r has the r-th best expert of row t (gpu_picked).
+   Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
+   TOP_K t + r has the r-th best expert of row t (gpu_lane_routing).
 
    Order: warp t < ROWS polls row t's logits. Then all warps load x, and warp t chooses while x is on its way. When the
    routing is known each warp loads its part of the first tile and stages x; warp 0 publishes the routing; the loop over the
@@ -123,31 +122,31 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    instead of waiting for all of norm_router, and straight-line code replaces the loops of gpu_run_tiles. Before a loop the
    compiler waits for all loads in flight; the poll loop runs before any weight is loaded. If all warps of all blocks
    polled, the few cache lines of logits would become hot and slow norm_router down. */
-enum { GPU_EIGHT = 8, GPU_UP_K_BLOCKS = 4 };                  /* experts per row; k blocks per warp */
 
-/* The routing as a lane of any warp holds it; r = lane % 8, t = lane / 8. */
-struct gpu_picked {
-    int is, expert, listed;      /* is there a row t; its r-th best expert; place of that in the list */
+/* The routing as a lane of any warp holds it: one assignment, of row t = lane / TOP_K to its r-th best expert,
+   r = lane % TOP_K. */
+struct gpu_lane_routing {
+    int is, expert, listed;      /* is there a row t; the expert; its place in the list of distinct experts */
     int count;                   /* distinct experts */
     float weight;                /* of this assignment */
 };
 
 /* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: room for the experts of all
    rows. */
-template <int ROWS>
-__device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_t (*key)[8], int (*shared)[GPU_EIGHT]) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / GPU_EIGHT;
-    gpu_picked is = {t < ROWS, 0, 0, 0, 0};
+template <int ROWS, int TOP_K>
+__device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], int (*shared)[TOP_K]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane / TOP_K;
+    gpu_lane_routing is = {t < ROWS, 0, 0, 0, 0};
     if (warp < ROWS) {
-        int expert = gpu_choose<1, GPU_EIGHT>(p, key);
-        if (lane < GPU_EIGHT) shared[warp][lane] = expert;
+        int expert = gpu_choose<1, TOP_K>(p, key);
+        if (lane < TOP_K) shared[warp][lane] = expert;
     }
     __syncthreads();
-    is.expert = is.is ? shared[t][lane % GPU_EIGHT] : 0;
+    is.expert = is.is ? shared[t][lane % TOP_K] : 0;
     if constexpr (ROWS == 1) {                              /* all are distinct: count those with a lower index */
-        is.count = GPU_EIGHT;
+        is.count = TOP_K;
 #pragma unroll
-        for (int i = 0; i < GPU_EIGHT; i++) is.listed += shared[0][i] < is.expert;
+        for (int i = 0; i < TOP_K; i++) is.listed += shared[0][i] < is.expert;
     } else {
 #pragma unroll
         for (int w = 0; w < 256 / 32; w++) {                /* bit set of experts 32 w .. 32 w + 31 */
@@ -160,67 +159,50 @@ __device__ __forceinline__ gpu_picked gpu_pick_experts(const gpu_moe &p, uint32_
 }
 
 /* Bit set of the lanes whose expert has place i in the list. */
-__device__ __forceinline__ uint32_t gpu_who_picked(const gpu_picked &picked, int i) {
-    return __ballot_sync(~0u, picked.is && picked.listed == i);
+__device__ __forceinline__ uint32_t gpu_lanes_of(const gpu_lane_routing &routing, int i) {
+    return __ballot_sync(~0u, routing.is && routing.listed == i);
 }
 
-/* Softmax over the eight logits of each row, its best one first. */
-__device__ __forceinline__ float gpu_weigh_eight(float logit) {
-    float share = __expf(logit - __shfl_sync(~0u, logit, threadIdx.x % 32 / GPU_EIGHT * GPU_EIGHT)), sum = share;
-#pragma unroll
-    for (int i = GPU_EIGHT / 2; i; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-    return share / sum;
+/* Stores the distinct experts and their rows: the first lane that has an expert does. */
+template <int TOP_K> __device__ __forceinline__ void gpu_write_routing(const moe_gpu &p, const gpu_lane_routing &routing) {
+    uint32_t lanes = __match_any_sync(~0u, routing.is ? routing.listed : -1);
+    int rows = 0;
+    for (int t = 0; t < GPU_ROWS; t++) rows |= (lanes >> t * TOP_K & ((1u << TOP_K) - 1)) ? 1 << t : 0;
+    if (!routing.is || __ffs((int)lanes) - 1 != (int)threadIdx.x % 32) return;
+    p.routing->expert[routing.listed] = routing.expert;
+    p.routing->rows[routing.listed] = rows;
 }
 
-/* gpu_publish for a routing in registers: the first lane that has an expert writes it. Called by warp 0; contains its
-   pdl_wait. */
-__device__ __forceinline__ void gpu_publish_picked(const gpu_moe &p, const gpu_picked &picked) {
-    const int lane = threadIdx.x % 32;
-    pdl_wait();
-    if (blockIdx.x == gridDim.x - 1) {
-        uint32_t who = __match_any_sync(~0u, picked.is ? picked.listed : -1);
-        int rows = 0;
-        for (int t = 0; t < GPU_ROWS; t++) rows |= (who >> t * GPU_EIGHT & 0xff) ? 1 << t : 0;
-        if (picked.is && __ffs((int)who) - 1 == lane) {
-            p.routing->expert[picked.listed] = picked.expert;
-            p.routing->rows[picked.listed] = rows;
-        }
-        if (lane == 0) p.routing->count = *p.chosen = picked.count;
-        __threadfence();
-        __syncwarp();
-    }
-    if (lane == 0) pdl_launch_dependents();
-}
-
-template <int ROWS>
-__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __grid_constant__ gpu_moe p) {
-    enum { MINE = GPU_UP_K_BLOCKS, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
-    typedef format_fp8_block F;
-    typedef gpu_short<F, MINE, ROWS> sizes;
+template <class F, class SHAPE, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
+    enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
+    static_assert(TOP_K == 8 && (int)TOP_K * ROWS <= 32, "a lane for each assignment");
+    typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, false> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
-    __shared__ int experts[ROWS][GPU_EIGHT];
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
+    __shared__ int experts[ROWS][TOP_K];
+    const int lane = threadIdx.x % 32, row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     const activation_fragments act = activation_fragments_at<F, ROWS>(dynamic, p.gate.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
+    const gpu_tag none = {0, 0};
     sizes weights;
-    typename sizes::template columns<gpu_norm_rows> x;
-    float square[ROWS] = {}, rms = 1;
+    fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
+    float square[ROWS] = {}, act_scale[sizes::FACTORS], rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
-    l2_prefetch_share(p.prefetch);
-    if (!p.logits.mask) pdl_wait();
-    if (threadIdx.x < 32 * ROWS) load_logits<1, ROWS>(p, threadIdx.x / 32, p.logits, key);
+    l2_prefetch_share(p.link.prefetch);
+    if (!p.link.await.mask) pdl_wait();
+    if (threadIdx.x < 32 * ROWS) load_logits<1, ROWS>(p, threadIdx.x / 32, p.link.await, key);
     __syncthreads();
-    x.load(in, 0);
-    gpu_picked picked = gpu_pick_experts<ROWS>(p, key, experts);
-    const int tiles = picked.count * p.gate.panels;
+    x.load(0);
+    gpu_lane_routing routing = gpu_route_lanes<ROWS, TOP_K>(p, key, experts);
+    const int tiles = routing.count * p.gate.panels;
     auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
     auto begin = [&](int tile) {
         int i = entry(tile), panel = tile - i * p.gate.panels;
-        int64_t shift = __shfl_sync(~0u, picked.expert, __ffs((int)gpu_who_picked(picked, i)) - 1) * p.stride;
+        int64_t shift = __shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1) * p.stride;
         weights.place = gpu_place_of(p.gate, panel, p.up, panel);
         weights.place.data[0] += shift;
         weights.place.data[1] += shift;
@@ -229,25 +211,23 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
     };
     begin(min(tile, tiles - 1));
 #pragma unroll
-    for (int j = 0; j < MINE; j++) weights.load(j);
-    x.stage_rows(in, act, square);
+    for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
+    x.stage_all(act, square, none);
     store_warp_squares<ROWS>(&partials, square);
-    if (threadIdx.x < 32) gpu_publish_picked(p, picked);
-    picked.weight =
-        gpu_weigh_eight(__ldcg(gpu_logit<ROWS>(p, picked.is ? threadIdx.x % 32 / GPU_EIGHT : 0, picked.expert)));
-    const float act_scale = weights.act_scale(act, 0);
+    if (threadIdx.x < 32) {
+        pdl_wait();
+        gpu_publish(p, routing.count, [&] { gpu_write_routing<TOP_K>(p, routing); });
+    }
+    routing.weight = gpu_softmax<TOP_K>(__ldcg(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert)), TOP_K);
+#pragma unroll
+    for (int k = 0; k < sizes::FACTORS; k++) act_scale[k] = weights.act_scale(act, k);
 #pragma unroll 1
     for (int n = 0; tile < tiles; n++) {
         const int next = tile + (int)gridDim.x, i = entry(tile);
-        const bool more = next < tiles;
-        const float factor = weights.scale[0] * act_scale;
-        float sum[4] = {0, 0, 0, 0};
-        if (more) begin(next);
+        float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
 #pragma unroll
-        for (int j = 0; j < MINE; j++) {
-            weights.multiply(j, fragments, &factor, sum);
-            if (more) weights.load(j);
-        }
+        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
+        weights.multiply(fragments, factor, sum, next < tiles, [&] { begin(next); });
         store_warp_partial<ROWS>(partials.tile[n % 2], sum);
         __syncthreads();
         if (n == 0) {
@@ -255,23 +235,34 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_quick(const __g
             rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
         }
         if (n % TURNS == turn) {
-            const uint32_t who = gpu_who_picked(picked, i) >> t * GPU_EIGHT & 0xff;
-            const float weight = __shfl_sync(~0u, picked.weight, t * GPU_EIGHT + __ffs((int)who) - 1);
+            const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
+            const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
             const int at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
-            if (who && row < PANEL_ROWS && at < p.gate.rows)
+            if (lanes && row < PANEL_ROWS && at < p.gate.rows)
                 p.h[((i + 1) * GPU_ROWS + t) * p.h_row + at] = gpu_up_times(partials.tile[n % 2], row, t, rms) * weight;
         }
         tile = next;
     }
 }
 
+typedef void (*gpu_moe_kernel)(moe_gpu);
+
+template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
+    static const gpu_moe_kernel kernels[GPU_ROWS] = {gpu_experts_up_fixed<F, SHAPE, 1>, gpu_experts_up_fixed<F, SHAPE, 2>,
+                                                     gpu_experts_up_fixed<F, SHAPE, 3>, gpu_experts_up_fixed<F, SHAPE, 4>};
+    return kernels[T - 1];
+}
+
+template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
+    if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN) return NULL;
+    if (p->gate.format == FORMAT_FP8_BLOCK) return gpu_up_of_rows<format_fp8_block, SHAPE>(p->T);
+    return p->gate.format == FORMAT_BF16 ? gpu_up_of_rows<format_bf16, SHAPE>(p->T) : NULL;
+}
+
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
-static void (*gpu_quick_up(const gpu_moe *p, size_t *shared))(gpu_moe) {
-    const gpu_matrix *w = &p->gate;
-    const bool alike = p->up.format == w->format && p->up.cols == w->cols && w->format == FORMAT_FP8_BLOCK;
-    *shared = activation_fragments_size(w->format, p->T, w->k_blocks);
-    if (!alike || p->shape.top_k != GPU_EIGHT || p->shape.experts > 256 || w->k_blocks != GPU_UP_K_BLOCKS * GPU_WARPS ||
-        w->cols != w->k_blocks * K_BLOCK_BYTES) return NULL;
-    return p->T == 1 ? gpu_experts_up_quick<1> : p->T == 2 ? gpu_experts_up_quick<2>
-         : p->T == 3 ? gpu_experts_up_quick<3> : gpu_experts_up_quick<GPU_ROWS>;
+static gpu_moe_kernel gpu_fixed_up(const moe_gpu *p, size_t *shared) {
+    *shared = activation_fragments_size(p->gate.format, p->T, p->gate.k_blocks);
+    if (p->up.format != p->gate.format || p->up.cols != p->gate.cols || p->shape.experts > 256) return NULL;
+    gpu_moe_kernel kernel = gpu_fixed_up_of<shape_35b_a3b>(p);
+    return kernel ? kernel : gpu_fixed_up_of<shape_122b_a10b>(p);
 }
