@@ -128,9 +128,9 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Binds all tensors of the model that m->c describes: to files, or, with `made`, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *made, binder *b, const mote_callbacks *callbacks,
-                         mote_error *err) {
+/* Binds all tensors of the model that m->c describes: to files, or, with a format `made`, to none. */
+static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *made, binder *b,
+                         const mote_callbacks *callbacks, mote_error *err) {
     b->files = files;
     b->m = m;
     b->made = made;

@@ -78,12 +78,12 @@ static const char *shape_text(char *out, size_t size, const uint64_t *shape, int
     return out;
 }
 
-/* "F32, F16 or BF16" of n names and " or ". */
-static const char *names_text(char *out, size_t size, const char *const *names, int n, const char *last) {
+/* "F32, F16 or BF16" of n names, ", " and " or ". */
+static const char *names_text(char *out, size_t size, const char *const *names, int n, const char *comma, const char *last) {
     size_t at = 0;
     *out = 0;
     for (int i = 0; i < n && at < size; i++)
-        at += (size_t)snprintf(out + at, size - at, "%s%s", i == 0 ? "" : i == n - 1 ? last : ", ", names[i]);
+        at += (size_t)snprintf(out + at, size - at, "%s%s", i == 0 ? "" : i == n - 1 ? last : comma, names[i]);
     return out;
 }
 
@@ -99,10 +99,10 @@ static const struct { const char *missed, *there; int known; const char *what; }
 
 /* A tensor that is not there; if the checkpoint holds it in a form of another quantisation, that is said instead. */
 static int bind_missing(binder *b, const uint64_t *shape, int dims) {
-    char text[96], other[320], known[128];
+    char text[96], other[320], known[256];
     const char *end = strrchr(b->name, '.'), *names[FORMAT_COUNT];
     for (int f = 0; f < FORMAT_COUNT; f++) names[f] = formats[f]->known;
-    names_text(known, sizeof known, names, FORMAT_COUNT, " and ");
+    names_text(known, sizeof known, names, FORMAT_COUNT, ", ", " and ");
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign && end; i++) {
         if (strcmp(end, foreign[i].missed)) continue;
         snprintf(other, sizeof other, "%.*s%s", (int)(end - b->name), b->name, foreign[i].there);
@@ -169,7 +169,7 @@ static const char *stored_text(char *out, size_t size, const plane *p) {
             fits |= !strcmp(formats[f]->planes[CODES].tensor, p->tensor) && stored_type(&formats[f]->planes[CODES]) == type;
         if (fits) names[n++] = container_types[type].name;
     }
-    return names_text(out, size, names, n, " or ");
+    return names_text(out, size, names, n, ", ", " or ");
 }
 
 static int same_shape(const tensor *t, const uint64_t *shape, int dims) {
@@ -290,6 +290,7 @@ static enum format bind_format(binder *b, size_t module, const matrix *w) {
 /* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. */
 static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
     size_t module = strlen(b->name) - strlen(".weight");
+    if (b->code) return;
     w->rows = rows;
     w->cols = cols;
     w->block_rows = b->m->c.fp8_rows;
@@ -309,9 +310,9 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
 /* A vector, as floats. */
 static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
     const tensor *t = bind_find(b, shape, dims, &vector_plane);
-    uint64_t n = 1;
-    for (int i = 0; i < dims; i++) n *= shape[i];
-    if (t) bind_load(b, t, 0, FORMAT_F32, VECTOR, 1, (int)n, (const void **)v);
+    int cols = 1;
+    for (int i = 1; i < dims; i++) cols *= (int)shape[i];
+    if (t) bind_load(b, t, 0, FORMAT_F32, VECTOR, (int)shape[0], cols, (const void **)v);
 }
 
 /* Sets the name of the next tensor: the prefix of the layer and what is in it. */
@@ -415,7 +416,8 @@ static int check_gpu(const binder *b) {
     const deltanet_shape *d = &c->shapes.deltanet;
     const attention_shape *a = &c->shapes.attention;
     const moe_shape *e = &c->shapes.moe;
-    const unsigned *in = b->formats, computed = in[IN_DELTANET] | in[IN_ATTENTION] | in[IN_EXPERTS] | in[IN_SHARED] | in[IN_MTP];
+    const unsigned *in = b->formats;
+    unsigned multiplied = in[IN_DELTANET] | in[IN_ATTENTION] | in[IN_EXPERTS] | in[IN_SHARED] | in[IN_MTP];
     const char *wrong = NULL;
     if (b->m->gpu < 0) return MOTE_OK;
     if (c->hidden % 4 || e->expert_size % 4 || e->shared_size % 4 || a->heads * a->head_dim % 4 || d->key_dim % 4 ||
@@ -423,7 +425,7 @@ static int check_gpu(const binder *b) {
         wrong = "hidden, expert and head sizes that are no multiples of 4";
     if (e->experts > 1024 || e->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
     for (int f = 0; f < FORMAT_COUNT; f++)
-        if (computed >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
+        if (multiplied >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
             wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
     return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
                  : MOTE_OK;

@@ -373,7 +373,8 @@ static void try_plane(selftest *t, const matrix *here, const matrix *there, int 
     int rows = plane_rows(p, here), cols = plane_cols(p, here);
     gpu_packing packing = {raw, (char *)there->plane[i], rows, (int64_t)plane_bytes(p, cols), 0};
     try_random(t);
-    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0, (uint32_t)plane_words(p, rows, cols), 1);
+    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0,
+                  (uint32_t)plane_words(p, rows, cols), 1);
     try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i], (size_t)rows * plane_bytes(p, cols));
     if (p->packed && !t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");

@@ -128,11 +128,13 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
+enum { MADE_DEFAULT = FORMAT_FP8_BLOCK };                      /* as most checkpoints are */
+
 /* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made the format of its large matrices. 0: not known. */
 static int preset_find(const char *name, preset *found, enum format *made) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *made = FORMAT_FP8_BLOCK;
+    *made = (enum format)MADE_DEFAULT;
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
@@ -158,9 +160,9 @@ static int preset_unknown(const char *name, mote_error *err) {
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
     for (int f = 0; f < FORMAT_COUNT; f++) endings[f] = formats[f]->made;
     return fail(err, MOTE_EINVAL,
-                "no synthetic model \"%.60s\": there are %s, each with a colon and %s (the default), and :N for its first N layers",
-                name, names_text(known, sizeof known, names, PRESETS, ", "),
-                names_text(made, sizeof made, endings, FORMAT_COUNT, " or "));
+                "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
+                names_text(known, sizeof known, names, PRESETS, ", ", ", "),
+                names_text(made, sizeof made, endings, FORMAT_COUNT, ", :", " or :"), formats[MADE_DEFAULT]->made);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
