@@ -1,13 +1,27 @@
 /* cpu/layout.c: one block of memory, dealt out piece by piece. Laying out without a base only counts, which is how memory is
    planned before it is taken. */
 
-typedef struct layout { float *base; size_t used; } layout;            /* floats */
+typedef struct layout {
+    float *base;
+    size_t used, unit;           /* floats: dealt out; a multiple of which everything is given */
+} layout;
 
-/* Room for so many floats, at a 64-byte boundary; NULL while counting. */
+static layout layout_from(float *base) {
+    layout l = {base, 0, 16};    /* 64 bytes */
+    return l;
+}
+
+/* Room for so many floats; NULL while counting. */
 static float *layout_alloc(layout *l, size_t floats) {
     float *at = l->base ? l->base + l->used : NULL;
-    l->used += (floats + 15) / 16 * 16;
+    l->used += (floats + l->unit - 1) / l->unit * l->unit;
     return at;
+}
+
+/* From here on everything begins at a multiple of so many floats from the base. */
+static void layout_align(layout *l, size_t unit) {
+    l->unit = unit;
+    l->used = (l->used + unit - 1) / unit * unit;
 }
 
 static size_t larger(size_t a, size_t b) {

@@ -190,9 +190,8 @@ __device__ __forceinline__ void gpu_put_columns(const activation_fragments &to, 
      in.load(v, more, T, col)   loads eight columns of all token rows, zeros from in.cols on, and whatever else is needed
      in.finish(v, more, square, whole)   makes of them what is multiplied, and, where there is a norm, adds their squares
                                          to the lane's own sums in `square`; whole: without further loads
-   The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4 (experts_down, which stages
-   by itself, for ROWS = 2, too). Rows from T on are not staged; what shared memory holds there only reaches sums that
-   nobody stores. */
+   The kernels for any shape exist for ROWS = 1 and for ROWS = 4, which serves T = 2, 3 and 4. Rows from T on are not staged;
+   what shared memory holds there only reaches sums that nobody stores. */
 template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
     enum { COLS = 4 * F::per_load, LANES = COLS / 8 };      /* of a k block */
     const IN &in;

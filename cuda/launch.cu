@@ -90,11 +90,6 @@ static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, co
                                       GPU_SHARED - (int)own.sharedSizeBytes), what);
 }
 
-/* ceil(2^32 / n): i / n = __umulhi(i, that) for i up to some millions. n = 1 needs a case of its own. */
-static uint32_t gpu_reciprocal(int n) {
-    return (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n);
-}
-
 /* Room for one more record. */
 static int gpu_grow(gpu_queue *q) {
     if (q->count < q->capacity) return 1;

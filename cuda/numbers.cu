@@ -1,6 +1,11 @@
 /* cuda/numbers.cu: sums over a warp, packed pairs of BF16, F16 and E4M3, and mma.m16n8k16. Knows registers alone, no memory
    and no matrices. */
 
+/* ceil(2^32 / n), for n > 1: x / n is x * it >> 32 for x < 2^32 / n. */
+static __host__ __device__ __forceinline__ uint32_t reciprocal_of(int n) {
+    return 0xffffffffu / (uint32_t)n + 1;
+}
+
 /* Sum over a warp (butterfly): the same bits on all lanes. */
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i; i /= 2) v += __shfl_xor_sync(~0u, v, i);

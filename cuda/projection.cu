@@ -13,10 +13,11 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     handoff link;
-    int count, T, cols, add;     /* add: y += instead of y = */
+    int count, T, cols;          /* cols, eps: used behind the wait, so in the first line of the constant cache */
+    float eps;
+    int add;                     /* y += instead of y = */
     int waits_last;              /* norm_router: if it polls for x, it stores y before its pdl_wait */
     int blocks, extra;           /* blocks with tiles; those behind them, which run IN::extra_block */
-    float eps;
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
     IN in;
@@ -100,7 +101,8 @@ template <class IN> struct gpu_segment_tiles {
         gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, mine, act, square);
     }
     __device__ __forceinline__ float old(int tile, int row, int t) const {
-        return !normed && p.add && tile * TILE_ROWS + row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + tile * TILE_ROWS + row]) : 0;
+        row += tile * TILE_ROWS;                            /* behind a norm there is no residual */
+        return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
     }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
                                           float rms) const {
@@ -160,7 +162,8 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* gpu_project for one of the shapes of tiles.cu, where gpu_fixed_projection allows it. */
+/* gpu_project for one of the shapes of tiles.cu: segments of FP8 or BF16, one tile a block except for FP8 behind a norm.
+   Same bits as gpu_project. */
 template <class IN, class SHAPE, int ROWS>
 __global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
@@ -182,10 +185,10 @@ static int gpu_tiles(const gpu_segment *s) {
 }
 
 /* Deals the blocks of a kernel, as many as are resident at once, to the segments, in proportion to their tiles; returns
-   how many there are. A segment of up to four tiles has a block for each. */
+   how many there are. A segment of few tiles has a block for each: gpu_project_fixed wants that of BF16 ones. */
 template <class IN>
 static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(gpu_projection<IN>), size_t shared) {
-    enum { FEW = 4 };
+    enum { FEW = 16 };                                      /* a router of 256 experts */
     int64_t all = 0, many = 0;
     for (int i = 0; i < p->count; i++) {
         int tiles = gpu_tiles(&p->segment[i]);
@@ -229,15 +232,15 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
 
 /* The kernel for these columns, if each segment is FP8 or BF16; NULL: there is none. */
 template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
+    const int of_35b = IN::normed ? shape_35b_a3b::HIDDEN : shape_35b_a3b::OUT;
+    const int of_122b = IN::normed ? shape_122b_a10b::HIDDEN : shape_122b_a10b::OUT;
     for (int i = 0; i < p->count; i++) {
         enum format format = p->segment[i].w.format;
         if (p->segment[i].w.cols != p->cols || (format != FORMAT_FP8_BLOCK && format != FORMAT_BF16)) return NULL;
     }
     if (!p->in.is_short()) return NULL;
-    if (p->cols == (IN::normed ? shape_35b_a3b::HIDDEN : shape_35b_a3b::OUT)) return gpu_fixed_of_rows<IN, shape_35b_a3b>(p->T);
-    if (p->cols == (IN::normed ? shape_122b_a10b::HIDDEN : shape_122b_a10b::OUT))
-        return gpu_fixed_of_rows<IN, shape_122b_a10b>(p->T);
-    return NULL;
+    if (p->cols == of_35b) return gpu_fixed_of_rows<IN, shape_35b_a3b>(p->T);
+    return p->cols == of_122b ? gpu_fixed_of_rows<IN, shape_122b_a10b>(p->T) : NULL;
 }
 
 /* Whether no block has more than one tile, except of FP8 behind a norm: what gpu_project_fixed relies on. */

@@ -22,6 +22,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     gpu_queue q;
     memset(&q, 0, sizeof q);
     q.sms = o->sms ? o->sms : m->gpu_sms;
+    layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     g->step = (step_parameters *)(void *)layout_alloc(l, sizeof(step_parameters) / sizeof(float));
     g->parameters = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));
     g->greedy = (sampling_parameters *)(void *)layout_alloc(l, sizeof(sampling_parameters) / sizeof(float));

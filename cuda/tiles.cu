@@ -107,15 +107,15 @@ struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
 
 /* A warp's part of a tile of COLS columns, which are MINE whole k blocks for each of the eight warps: the same sums in the
-   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived: as
-   many as registers allow, more if the tile is the block's only ONE.
+   same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived:
+   all if they are no more than MOST, which depends on what else a kernel has in registers.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
    compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. */
-template <class F, int COLS, int ROWS, bool ONE> struct fixed_tile {
+template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     enum {
         MINE = COLS / (4 * F::per_load) / GPU_WARPS,
-        DEPTH = MINE <= (ONE ? 8 : 6) ? MINE : 4,
+        DEPTH = MINE <= MOST ? MINE : MINE % 4 ? 3 : 4,
         PARTS = (MINE * F::per_load / 2 + 31) / 32,         /* items of eight columns of a lane */
         ROUNDS = MINE / DEPTH, EACH = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,      /* k blocks whose factors share a register */
         FACTORS = (MINE - 1) / EACH + 1, pairs = gpu_step_pairs<F>()
@@ -209,7 +209,7 @@ struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
 template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
-    typedef fixed_tile<F, COLS, ROWS, true> sizes;
+    typedef fixed_tile<F, COLS, ROWS, 8> sizes;
     enum { LATE = ROWS > 1, OLD = !TILES::normed, DEPTH = sizes::DEPTH };       /* OLD: there may be a residual */
     enum { MOST = ROWS > 2 ? 4 : OLD || LATE ? 5 : 8, EARLY = MOST < DEPTH ? MOST : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
@@ -261,7 +261,7 @@ template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
-    typedef fixed_tile<F, COLS, ROWS, false> sizes;
+    typedef fixed_tile<F, COLS, ROWS, 6> sizes;
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);

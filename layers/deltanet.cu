@@ -39,7 +39,7 @@ typedef struct deltanet_gpu {
     const step_parameters *step;
     int T;                       /* token rows, 1..GPU_ROWS */
     int ratio;                   /* value heads per key head */
-    uint32_t per_key;            /* ceil(2^32 / ratio): value head h has key head h * per_key >> 32 */
+    uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
     float *raw;                  /* [T][channels] output of in_proj_qkv */
     float *b, *a;                /* [T][value_heads] */
     float *k;                    /* [T][key_heads][key_dim] normalised; gpu_delta_log copies it to the log */
@@ -456,7 +456,7 @@ struct gpu_gated_rows {
     deltanet_gpu log;
     const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of deltanet_gpu */
     int cols, heads, room;
-    uint32_t per_head;           /* ceil(2^32 / columns of a head): column col is of head col * per_head >> 32 */
+    uint32_t per_head;           /* reciprocal_of(columns of a head): column col is of head col * per_head >> 32 */
     float scale, eps;            /* 1 / columns of a head */
     /* A lane's eight columns are two fours, possibly of two heads. Of each: the address of its head's sums of squares, and
        the first four of them. */
@@ -512,7 +512,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.add = 1;
     p.in.o = block->o;
     p.in.squares = block->squares;
-    p.in.per_head = gpu_reciprocal(s->value_dim);
+    p.in.per_head = reciprocal_of(s->value_dim);
     p.in.scale = 1.0f / (float)s->value_dim;
     p.in.heads = s->value_heads;
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
@@ -531,7 +531,7 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->ratio = s->value_heads / s->key_heads;
-    to->per_key = gpu_reciprocal(to->ratio);
+    to->per_key = reciprocal_of(to->ratio);
     to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
     to->z = layout_alloc(l, values);
     to->o = layout_alloc(l, values);

@@ -1,7 +1,7 @@
 /* layers/moe.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
    Three kernels: norm_router (here), experts_up (moe_routing.cu, moe_up.cu) and experts_down (moe_down.cu for any shape,
-   moe_down_fixed.cu for the usual ones); moe_launch.cu records them. They know no session and no other kind of layer. The
+   moe_down_fixed.cu for two models); moe_launch.cu records them. They know no session and no other kind of layer. The
    definition is layers/moe.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
@@ -22,7 +22,7 @@ typedef struct moe_gpu {
     int T;
     gpu_matrix gate, up, down;   /* of routed expert 0 */
     int64_t stride;              /* bytes from one routed expert's matrices to the next one's */
-    uint32_t per_tile;           /* ceil(2^32 / gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
+    uint32_t per_tile;           /* reciprocal_of(gate.panels): tile * per_tile >> 32 is the tile's place in the routing */
     gpu_matrix shared_down;
     const float *norm;
     float *router;               /* [T][experts] logits */

@@ -13,7 +13,7 @@
    batch is as many items as there are slots for. */
 template <int ROWS> struct gpu_down_sizes {
     enum {
-        DEEP = ROWS == 4 ? 8 : ROWS == 2 ? 9 : 6, SLOTS = ROWS == 1 ? 12 : 36,
+        DEEP = ROWS == 1 ? 6 : 8, SLOTS = ROWS == 1 ? 12 : 36,
         PANELS = ROWS == 1 ? 2 : 1                          /* row panels per block; two leave norm_in_proj room */
     };
     static_assert((int)DEEP * ROWS <= (int)SLOTS, "a batch has at least one round of DEEP items, so that the loop advances");
@@ -149,7 +149,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {assignments};
     items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.mine);
-    items.per_mine = items.mine ? 0xffffffffu / (uint32_t)items.mine + 1 : 0;
+    items.per_mine = items.mine ? reciprocal_of(items.mine) : 0;
     const int end = high * items.mine;
     uint4 raw[DEEP][PANELS] = {};
     float scale = 1;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignm
     }
 }
 
-/* experts_down for any shape and format; ROWS = 1, 2, or 4 for T = 3 and 4. Grid: one block per PANELS row panels of the
+/* experts_down for any shape and format; ROWS = 1, or 4 for T = 2, 3 and 4. Grid: one block per PANELS row panels of the
    output. One thread per output element adds the warps' partials in their
    order: no atomics.
 

@@ -262,7 +262,8 @@ template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of(int T, size_t 
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p, size_t *shared) {
     if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return NULL;
     if (p->down.format == FORMAT_BF16) return gpu_down_of<format_bf16, SHAPE>(p->T, shared);
-    return p->down.format == FORMAT_FP8_BLOCK && 1 << p->down.row_shift >= TILE_ROWS ? gpu_down_of<format_fp8_block, SHAPE>(p->T, shared) : NULL;
+    if (p->down.format != FORMAT_FP8_BLOCK || 1 << p->down.row_shift < TILE_ROWS) return NULL;       /* one scale for both panels */
+    return gpu_down_of<format_fp8_block, SHAPE>(p->T, shared);
 }
 
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */

@@ -8,7 +8,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
-    p.per_tile = gpu_reciprocal(p.gate.panels);
+    p.per_tile = reciprocal_of(p.gate.panels);
     p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
     p.shared_down = gpu_matrix_of(&w->down_proj[p.shape.experts]);
     p.norm = w->norm;
@@ -33,7 +33,7 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
     if (!kernel) {
         side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
-        kernel = p->T == 1 ? gpu_experts_down<1> : p->T == 2 ? gpu_experts_down<2> : gpu_experts_down<GPU_ROWS>;
+        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>;
         bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
     int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;

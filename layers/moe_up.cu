@@ -2,8 +2,8 @@
    routed expert.
 
    Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu, FP8 and BF16.
-   Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the shared expert's h is
-   norm_router's.
+   Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the
+   shared expert's h is norm_router's.
 
    A tile is eight rows (one row panel) of an expert's gate_proj and the same eight of its up_proj, so that the block that
    has both products forms h. Grid: as many blocks as the SMs hold at once, at most one per tile; block b has the tiles
@@ -177,7 +177,7 @@ template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
     enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * GPU_ROWS) };
     static_assert(TOP_K == 8 && (int)TOP_K * ROWS <= 32, "a lane for each assignment");
-    typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, false> sizes;
+    typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, ROWS == 1 ? 5 : 6> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     __shared__ int experts[ROWS][TOP_K];

@@ -140,10 +140,8 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
                                    mote_session *s) {
     const config *c = &m->c;
     capacity r = capacity_of(o, kv_type_of(o->kv));
-    layout l;
+    layout l = layout_from(base);
     memory_parts parts;
-    l.base = base;
-    l.used = 0;
     s->has_mtp = session_has_mtp(m, o);
     layout_states(&l, m, &r, ROLLBACK_TRUNCATE, s);
     parts.kv = l.used;
@@ -157,9 +155,7 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
     }
 #ifdef __CUDACC__
     if (m->gpu >= 0) {
-        layout on_host;
-        on_host.base = host;
-        on_host.used = 0;
+        layout on_host = layout_from(host);
         layout_gpu(&l, m, o, &r, s->gpu);
         layout_host(&on_host, c, o, s);
         s->host_floats = on_host.used;
