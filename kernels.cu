@@ -54,6 +54,7 @@
 #include "cuda/launch.cu"
 static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a step of kernels");
 #include "cuda/handoff.cu"
+#include "cuda/simulation.cu"
 #include "cuda/numbers.cu"
 #include "cuda/panels.cu"
 #include "formats/fragments.cu"

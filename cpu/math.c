@@ -1,4 +1,4 @@
-/* cpu/math.c: norms, activations and rotary angles, of plain arrays.
+/* cpu/math.c: norms, activations and rotary angles, of plain arrays; random numbers.
 
    Qwen3.5 keeps the weights of most RMSNorms around zero, so that the factor is 1 + w; the gated norm inside a DeltaNet
    layer multiplies by w itself. */
@@ -52,4 +52,15 @@ static void rotate(float *x, const float *angles, int dim) {
         x[i] = a * c - b * s;
         x[half + i] = b * c + a * s;
     }
+}
+
+/* A uniform number in [0, 1) that depends on seed and position only (splitmix64). */
+BOTH double uniform(uint64_t seed, uint64_t position) {
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
+    for (int i = 0; i < 2; i++) {
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+    }
+    return (double)(z >> 11) * 0x1p-53;
 }

@@ -28,8 +28,7 @@ typedef struct sampling_parameters {
     int32_t k;                   /* candidates: 1..GPU_TOP_K; greedy: 1 */
     float top_p, min_p;          /* as in mote_sampling */
     uint64_t seed;
-    int32_t simulate;            /* 1 (for measuring): tokens are random, drafts are accepted at the rates `accept` */
-    float accept[GPU_ROWS - 1];
+    simulation simulated;        /* for measurements */
 } sampling_parameters;
 
 /* The mailbox, in pinned host memory: the GPU writes it (mailbox_post), the host polls it (mailbox_wait). `posted`, written
@@ -58,17 +57,6 @@ typedef struct gpu_put_sampling { sampling_parameters *to, value; } gpu_put_samp
 static int gpu_can_sample(int n, float temperature, int top_k) {
     return n >= 1 && n <= GPU_PICKS * GPU_THREADS * GPU_PICK_KEYS &&
            (!(temperature > 0) || (top_k >= 1 && top_k <= GPU_TOP_K && top_k < n));
-}
-
-/* The same bits as uniform() in session/sampling.c. */
-__host__ __device__ static inline double gpu_uniform(uint64_t seed, uint64_t position) {
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
-    for (int i = 0; i < 2; i++) {
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-    }
-    return (double)(z >> 11) * 0x1p-53;
 }
 
 __device__ __forceinline__ uint64_t gpu_key(float logit, int id) {
@@ -170,7 +158,7 @@ __device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *param
         limit = parameters->top_p * total;
     }
     while (taken < most && sum < limit && !(taken && weight[taken] < parameters->min_p)) sum += weight[taken++];
-    double draw = gpu_uniform(parameters->seed, position) * sum;
+    double draw = uniform(parameters->seed, position) * sum;
     for (int i = 0; i < taken; i++) {
         mass += weight[i];
         if (draw < mass) return (int32_t)~(uint32_t)top[i];
@@ -204,11 +192,6 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
-/* A random token, for `simulate`; place: its index in the step. */
-__device__ __forceinline__ int32_t gpu_random_token(const gpu_sampling &p, int place) {
-    return (int32_t)(gpu_uniform(p.step->sequence, (uint64_t)(GPU_ROWS + place)) * p.n);
-}
-
 /* Posts `count` ids to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
    that reads this sequence number and then issues an acquire fence reads these ids. */
 __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_t *ids, int count) {
@@ -226,7 +209,7 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ 
     pdl_wait();
     int32_t id = gpu_token(p, 0, (uint64_t)p.position);
     if (threadIdx.x) return;
-    if (p.parameters->simulate) id = gpu_random_token(p, p.draft);
+    if (p.parameters->simulated.on) id = simulated_token(p.step, p.draft, p.n);
     p.step->ids[p.draft] = id < 0 ? 0 : id;
     if (!p.mailbox) return;
     p.step->position = p.position;
@@ -246,9 +229,9 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
         int32_t id = gpu_token(p, t, (uint64_t)(position + t + 1));
         if (threadIdx.x == 0) {
             go_on = t + 1 < p.T && id == p.step->ids[t + 1];
-            if (p.parameters->simulate) {
-                go_on = t + 1 < p.T && gpu_uniform(p.step->sequence, (uint64_t)t) < p.parameters->accept[t];
-                id = go_on ? p.step->ids[t + 1] : gpu_random_token(p, 0);
+            if (p.parameters->simulated.on) {
+                go_on = t + 1 < p.T && simulated_accept(&p.parameters->simulated, p.step, t);
+                id = go_on ? p.step->ids[t + 1] : simulated_token(p.step, 0, p.n);
             }
             ids[t] = id;
             kept = t + 1;

@@ -139,8 +139,8 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
     greedy.k = 1;
     parameters = greedy;
     if (m) {
-        parameters.simulate = 1;
-        for (int i = 0; i < BLOCK - 1; i++) parameters.accept[i] = (float)m->accept[i];
+        parameters.simulated.on = 1;
+        for (int i = 0; i < BLOCK - 1; i++) parameters.simulated.accept[i] = (float)m->accept[i];
     }
     s->gpu->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
     gpu_set_sampling(s, &parameters);

@@ -31,7 +31,7 @@ typedef struct moe_gpu {
     int32_t *chosen;             /* count of this layer's distinct routed experts, for byte counts in measurements */
     float *h;                    /* [1 + GPU_CHOSEN][GPU_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
-    uint32_t overlap;            /* simulation: share of experts, of 2^32, whose logits all rows take from row 0; 0: none */
+    uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     float *x;                    /* [T][hidden] residual */
 } moe_gpu;
 

@@ -17,11 +17,9 @@ __device__ __forceinline__ void gpu_sort8(uint32_t *key) {
     }
 }
 
-/* Address of row t's logit of an expert. Simulated overlap: for a share p.overlap of the experts, picked by a hash of their
-   number, all rows read row 0's. */
+/* Address of row t's logit of an expert. */
 template <int ROWS> __device__ __forceinline__ const float *gpu_logit(const moe_gpu &p, int t, int expert) {
-    const int row = ROWS > 1 && p.overlap && (uint32_t)(expert + 1) * 0x9e3779b1u < p.overlap ? 0 : t;
-    return p.router + (size_t)row * p.shape.experts + expert;
+    return p.router + (size_t)(ROWS > 1 ? simulated_row(p.overlap, t, expert) : t) * p.shape.experts + expert;
 }
 
 /* Loads row t's router logits into key: lane l holds experts l, l + 32, ...; slots past the last expert get the smallest

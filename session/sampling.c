@@ -3,17 +3,6 @@
    The candidates lie in a heap, most probable on top; taking them off one by one stops as soon as top-k, top-p or min-p
    say so, which is after a few of a vocabulary of 248,320. */
 
-/* A uniform number in [0, 1) that depends on seed and position only (splitmix64). */
-static double uniform(uint64_t seed, uint64_t position) {
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + (position + 1) * 0xd1342543de82ef95u;
-    for (int i = 0; i < 2; i++) {
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-    }
-    return (double)(z >> 11) * 0x1p-53;
-}
-
 /* w->sorted = logits after penalties. */
 static void penalise(const mote_session *s, const mote_sampling *p) {
     const scratch *w = &s->s;
