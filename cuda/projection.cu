@@ -28,7 +28,8 @@ template <class IN> struct gpu_projection {
      at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
-     extra      blocks more, which run extra_block(block) behind their pdl_wait: other work that is due then */
+     extra      there may be p.extra blocks more, which run extra_block(block, of) behind their pdl_wait: other work that is
+                due then */
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
@@ -127,11 +128,11 @@ template <class IN> __device__ __forceinline__ gpu_segment_tiles<IN> gpu_tiles_o
 
 /* Runs this block's extra work, if it is one of the extra blocks. */
 template <class IN> __device__ __forceinline__ bool gpu_is_extra(const gpu_projection<IN> &p) {
-    if constexpr (IN::extra > 0) {
+    if constexpr (IN::extra) {
         if ((int)blockIdx.x < p.blocks) return false;
         pdl_launch_dependents();
         pdl_wait();
-        p.in.extra_block((int)blockIdx.x - p.blocks);
+        p.in.extra_block((int)blockIdx.x - p.blocks, p.extra);
         return true;
     }
     return false;
@@ -304,7 +305,6 @@ template <class IN> static gpu_projection<IN> gpu_projection_of(int T, int cols)
     memset(&p, 0, sizeof p);
     p.T = T;
     p.cols = p.in.cols = cols;
-    p.extra = IN::extra;
     return p;
 }
 

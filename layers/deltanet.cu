@@ -431,6 +431,11 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
         if (t < p->T) p->state.log_raw[(size_t)t * channels + channel] = x[t];
 }
 
+/* Numbers that gpu_delta_log has to bring up to date: a thread's work each. */
+static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int T) {
+    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim + T * (s->key_heads * s->key_dim + s->value_heads);
+}
+
 /* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
 
    It must run behind the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
@@ -438,9 +443,8 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
-    const int k_count = p->T * s->key_heads * s->key_dim, decay_count = p->T * s->value_heads;
-    for (int item = block * GPU_THREADS + threadIdx.x; item < channels + k_count + decay_count;
-         item += blocks * GPU_THREADS) {
+    const int k_count = p->T * s->key_heads * s->key_dim, all = gpu_delta_log_items(s, p->T);
+    for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);
         else if (i < k_count) p->state.log_k[i] = p->k[i];
@@ -451,7 +455,7 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
    projection.cu for what a prologue is. */
 struct gpu_gated_rows {
-    enum { normed = 0, blocks = 1, extra = 32 };            /* extra: blocks that bring window and log up to date */
+    enum { normed = 0, blocks = 1, extra = 1 };             /* extra: blocks that bring window and log up to date */
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     deltanet_gpu log;
     const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of deltanet_gpu */
@@ -487,7 +491,7 @@ struct gpu_gated_rows {
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }
     }
-    __device__ __forceinline__ void extra_block(int block) const { gpu_delta_log(&log, block, extra); }
+    __device__ __forceinline__ void extra_block(int block, int of) const { gpu_delta_log(&log, block, of); }
     bool is_short() const { return room == 4; }
     void select(int t) {
         o += (size_t)t * cols;
@@ -518,6 +522,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
     p.in.log = *block;
+    p.extra = (gpu_delta_log_items(s, block->T) - 1) / GPU_THREADS + 1;    /* fewer, with several items a thread, end last */
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
 }
