@@ -79,10 +79,19 @@ test: $(MOTE) $(SUITE) $(DATA)
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
-# A test includes the parts of the library it looks into. Those that compute little are built for a short build.
-$(patsubst %,$(BUILD)/test_%,chat checkpoint misuse open): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(BUILD)/test_%: tests/test_%.c tests/test.h tests/api.h $(LIBRARY) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
+# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; what computes little
+# is built for a short build.
+HEADERS = $(wildcard tests/*.h)
+INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
+$(BUILD)/test_%: tests/test_%.c $(HEADERS) $(BUILD)/engine.o
+	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+$(patsubst %,$(BUILD)/test_%,chat checkpoint session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
+
+# For tests/no_memory.h
+$(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+comma := ,
 
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build
@@ -154,9 +163,7 @@ gpu-stamp-fresh:
 	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
-$(BUILD)/test_speculation $(BUILD)/gpu_speculation: tests/speculation.h
-
-$(BUILD)/gpu_%: tests/gpu_%.c tests/test.h tests/api.h engine.h $(BUILD)/engine.o
+$(BUILD)/gpu_%: tests/gpu_%.c $(HEADERS) engine.h $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
 clean:                        # make clean: remove all that make made

@@ -1,7 +1,7 @@
 // Tests of the program as a user types it: through a shell, looking at exit codes, standard output and standard error.
 // Run from the top of the repository. MOTE_PROGRAM (from the Makefile) is how to start the program there.
 
-#include "../engine.h"
+#include "engine.h"
 #include "test.h"
 
 #include <math.h>
