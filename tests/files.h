@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <dirent.h>
+#include <ftw.h>
 #include <unistd.h>
 
 // A whole file; free() it. NULL when it cannot be read. A zero follows the bytes.
@@ -57,11 +58,14 @@ static inline int temp_entries(void) {
     return n - 2;                            // "." and ".."
 }
 
+static inline int remove_inner(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info, (void)kind;
+    if (at->level) remove(path);
+    return 0;
+}
+
 static inline void temp_empty(void) {
-    DIR *d = opendir(temp_dir);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) remove(temp_path(e->d_name));
-    if (d) closedir(d);
+    nftw(temp_dir, remove_inner, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static inline void temp_close(void) {
