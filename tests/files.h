@@ -131,13 +131,13 @@ static inline int next_tensor(const char *file, const char **at, tensor_place *t
     return *at != NULL;
 }
 
-// The first tensor of a type (NULL: any) whose name holds `part`.
-static inline tensor_place tensor_of(const char *file, const char *dtype, const char *part) {
+// Where the data of the first tensor of a type begins whose name holds `part`.
+static inline size_t tensor_of(const char *file, const char *dtype, const char *part) {
     tensor_place t;
     const char *at = NULL;
     while (next_tensor(file, &at, &t))
-        if ((!dtype || !strcmp(t.dtype, dtype)) && strstr(t.name, part)) return t;
-    CHECK(0, "no %s tensor of %s", part, dtype ? dtype : "any type");
+        if (!strcmp(t.dtype, dtype) && strstr(t.name, part)) return t.begin;
+    CHECK(0, "no %s tensor of %s", part, dtype);
     exit(test_main_end() ? 1 : 2);
 }
 
