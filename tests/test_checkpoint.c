@@ -518,7 +518,8 @@ static void apply_edit(const wrong_folder *w) {
     }
     if (w->edit == REMOVE) CHECK(!unlink(temp_path(w->file)), "%s: unlink", w->title);
     if (w->edit == CUT)
-        CHECK(!stat(temp_path(w->file), &info) && !truncate(temp_path(w->file), info.st_size - atoi(w->a)), "%s: cut", w->title);
+        CHECK(!stat(temp_path(w->file), &info) && !truncate(temp_path(w->file), info.st_size - atoi(w->a)), "%s: cut",
+              w->title);
 }
 
 #define OK MOTE_OK

@@ -5,7 +5,7 @@
 #include "api.h"
 #include "files.h"
 
-enum { MOST_TEXT = 8192, MOST_TOKENS = 150 };
+enum { MOST_TEXT = 8192 };
 
 /* One alternative of a keyword, in lower case, is somewhere in the answer. */
 static int holds_one(const char *answer, const char *alternatives, size_t n) {
@@ -68,7 +68,7 @@ static void count_drafts(const mote_model *m, const mote_session *s, size_t prom
 static int ask(const mote_model *m, const char *question, const char *keywords, int *drafts, int *hits) {
     answer *a = (answer *)room(sizeof *a);
     mote_sampling greedy = {0};
-    mote_generation g = {.sampling = &greedy, .think = MOTE_THINK_OFF, .max_tokens = MOST_TOKENS, .on_text = collect, .user = a};
+    mote_generation g = {.sampling = &greedy, .think = MOTE_THINK_OFF, .max_tokens = 150, .on_text = collect, .user = a};
     mote_session *s = session_of(m, 0);
     mote_result r = {0};
     EXPECT(MOTE_OK, mote_ask(s, question, &g, &r, &failure));

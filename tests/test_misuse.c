@@ -1,5 +1,6 @@
 // Tests of what may go wrong around a session: memory that runs out at any point, callbacks that call back, arguments that
 // are not there, files in the way of a saved session, other checkpoints, signals and forks.
+// Usage: test_misuse [--device NAME] [--brief]. On a GPU: arguments that are not there, and callbacks.
 //
 // Contents   1. Helpers         2. Failing allocations     3. Callbacks that call back     4. NULL
 //            5. Saved files     6. Another checkpoint      7. Signals and forks
@@ -20,8 +21,8 @@
 
 static const char DEMO[] = "models/demo", FIXTURE[] = "tests/fixtures/fp8-f32-scales";
 
-static mote_session *session_on(const mote_model *m, int context, int kv, const mote_callbacks *callbacks) {
-    mote_session_options o = {.context = context, .chunk = 8, .threads = 2, .kv = kv, .mtp = 2};
+static mote_session *session_on(const mote_model *m, int context, const mote_callbacks *callbacks) {
+    mote_session_options o = {.context = context, .chunk = 8, .threads = 2, .mtp = 2};
     if (callbacks) o.callbacks = *callbacks;
     return session_with(m, &o);
 }
@@ -124,7 +125,7 @@ static int run_open(trial *t, mote_error *err) {
 
 // An answer of a model until its end of text, as sampled by default; without text, some tokens.
 static void answer_of(const mote_model *m, heard *h) {
-    mote_session *s = session_on(m, 200, MOTE_KV_F32, NULL);
+    mote_session *s = session_on(m, 200, NULL);
     mote_sampling p;
     mote_generation g = generation_to(h, mote_model_info(m)->chat_template ? 0 : 20);
     const int32_t ids[] = {1, 2, 3};
@@ -270,10 +271,10 @@ static void test_memory(const mote_model *demo) {
         {"load a file", NULL, run_load_file, whole_load, 0},
     };
     mote_model *fixture = model_of(FIXTURE, MOTE_EVERYTHING);
-    mote_session *s = session_on(demo, 160, MOTE_KV_F32, &callbacks), *other = session_on(demo, 160, MOTE_KV_BF16, NULL);
-    mote_session *back = session_on(demo, 160, MOTE_KV_BF16, NULL);
+    mote_session *s = session_on(demo, 160, &callbacks), *others[2];
+    for (int i = 0; i < 2; i++) others[i] = session_of(demo, .context = 160, .threads = 2, .kv = MOTE_KV_BF16, .mtp = 2);
     feed_some(s, 0, 19);
-    feed_some(other, 7, 30);
+    feed_some(others[0], 7, 30);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         trial *t = (trial *)room(sizeof *t);
         temp_empty();
@@ -285,11 +286,11 @@ static void test_memory(const mote_model *demo) {
         t->m = t->dir == FIXTURE ? fixture : demo;
         if (!t->dir) {
             t->s = s;
-            t->other = other;
-            t->back = back;
+            t->other = others[0];
+            t->back = others[1];
             t->before = session_bytes(s, &t->before_size);
-            t->saved = session_bytes(other, &t->saved_size);
-            EXPECT(MOTE_OK, mote_save_file(other, temp_path(t->run == run_save ? "saved" : "other"), &failure));
+            t->saved = session_bytes(others[0], &t->saved_size);
+            EXPECT(MOTE_OK, mote_save_file(others[0], temp_path(t->run == run_save ? "saved" : "other"), &failure));
         }
         if (t->whole == whole_answer) {
             EXPECT(MOTE_OK, t->run(t, &failure));
@@ -302,8 +303,8 @@ static void test_memory(const mote_model *demo) {
         free(t);
     }
     mote_session_close(s);
-    mote_session_close(other);
-    mote_session_close(back);
+    mote_session_close(others[0]);
+    mote_session_close(others[1]);
     mote_close(fixture);
 }
 
@@ -395,7 +396,7 @@ static void test_callbacks(const mote_model *demo) {
         g.on_token = intruder_token;
         g.user = &who[i];
         who[i].attack = i;
-        who[i].s = session_on(demo, 128, MOTE_KV_F32, &callbacks);
+        who[i].s = session_on(demo, 128, &callbacks);
         feed_some(who[i].s, 0, 20);
         EXPECT(MOTE_OK, mote_generate(who[i].s, &g, NULL, &failure));
         EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
@@ -424,7 +425,7 @@ static void test_cancelled_turn(const mote_model *demo) {
     mote_generation g = {0};
     g.max_tokens = 5;
     g.system = "Be brief, and use only words that everybody knows.";
-    mote_session *s = session_on(demo, 256, MOTE_KV_F32, &callbacks);
+    mote_session *s = session_on(demo, 256, &callbacks);
     for (int turn = 0; turn < 3; turn++) {
         size_t size;
         char *before = session_bytes(s, &size);
@@ -494,7 +495,7 @@ static void test_null_models(const mote_model *demo) {
 }
 
 static void test_null_sessions(const mote_model *demo) {
-    mote_session *s = session_on(demo, 64, MOTE_KV_F32, NULL), *clone = NULL;
+    mote_session *s = session_on(demo, 64, NULL), *clone = NULL;
     mote_checkpoint *checkpoint = NULL;
     mote_measurement measurement = {0};
     mote_speculation speculation;
@@ -568,7 +569,7 @@ static mode_t mode_of(const char *path) {
 }
 
 static void test_save_in_the_way(const mote_model *m) {
-    mote_session *s = session_on(m, 32, MOTE_KV_F32, NULL), *t = session_on(m, 32, MOTE_KV_F32, NULL);
+    mote_session *s = session_on(m, 32, NULL), *t = session_on(m, 32, NULL);
     const char *path = temp_path("session"), *link = temp_path("link"), *fifo = temp_path("fifo");
     feed_some(s, 0, 9);
     temp_empty();
@@ -608,7 +609,7 @@ static void test_save_in_the_way(const mote_model *m) {
 
 // The names that an earlier version wrote to, and that anybody may have put there.
 static void test_save_beside(const mote_model *m) {
-    mote_session *s = session_on(m, 32, MOTE_KV_F32, NULL);
+    mote_session *s = session_on(m, 32, NULL);
     const char *path = temp_path("session"), *part = temp_path("session.part"), *victim = temp_path("victim");
     feed_some(s, 0, 9);
     temp_empty();
@@ -635,8 +636,8 @@ static void *save_again(void *argument) {
 
 // Two sessions save to one path while a third one loads from it: every load sees a whole file of one of them.
 static void test_concurrent_saves(const mote_model *m) {
-    mote_session *a = session_on(m, 64, MOTE_KV_F32, NULL), *b = session_on(m, 64, MOTE_KV_F32, NULL);
-    mote_session *t = session_on(m, 64, MOTE_KV_F32, NULL);
+    mote_session *a = session_on(m, 64, NULL), *b = session_on(m, 64, NULL);
+    mote_session *t = session_on(m, 64, NULL);
     int stop = 0, loads = 0, damaged = 0;
     temp_empty();
     const char *path = temp_path("session");
@@ -675,7 +676,7 @@ static void edit_number(const char *name, char **bytes, size_t *size, const void
 // Opens the changed copy, and loads what was saved with the fixture itself.
 static void load_changed(const char *bytes, size_t size, int want, const char *what) {
     mote_model *m = model_of(temp_dir, MOTE_WEIGHTS_ONLY);
-    mote_session *s = session_on(m, 32, MOTE_KV_F32, NULL);
+    mote_session *s = session_on(m, 32, NULL);
     int code = mote_load(s, bytes, size, &failure);
     CHECK(code == want && (!code || strstr(failure.message, "another checkpoint")), "%s changed: %d", what, code);
     mote_session_close(s);
@@ -687,7 +688,7 @@ static void test_other_checkpoints(void) {
     static const number numbers[] = {{"rope_theta", "12345.0"}, {"rms_norm_eps", "3e-6"},
                                      {"max_position_embeddings", "777"}, {"num_experts_per_tok", "1"}};
     mote_model *m = model_of(FIXTURE, MOTE_WEIGHTS_ONLY);
-    mote_session *s = session_on(m, 32, MOTE_KV_F32, NULL);
+    mote_session *s = session_on(m, 32, NULL);
     size_t size, file_size;
     tensor_place t;
     const char *next = NULL;
@@ -798,16 +799,19 @@ int main(int argc, char **argv) {
     test_main_begin("test_misuse", argc, argv);
     if (!temp_open()) return test_main_end();
     mote_model *demo = model_of(DEMO, MOTE_EVERYTHING);
-    test_processes();
-    test_null_models(demo);
+    int is_cpu = !strcmp(test_device, "cpu");
+    if (is_cpu) test_processes();
+    if (is_cpu) test_null_models(demo);
     test_null_sessions(demo);
     test_callbacks(demo);
     test_cancelled_turn(demo);
-    test_save_in_the_way(demo);
-    test_save_beside(demo);
-    test_concurrent_saves(demo);
-    test_other_checkpoints();
-    test_memory(demo);
+    if (is_cpu) {
+        test_save_in_the_way(demo);
+        test_save_beside(demo);
+        test_concurrent_saves(demo);
+        test_other_checkpoints();
+        test_memory(demo);
+    }
     mote_close(demo);
     temp_close();
     return test_main_end();

@@ -185,7 +185,8 @@ static void test_made_shapes(void) {
     for (int i = 0; i < 3; i++) {                             // the first layers of the real shapes
         mote_model *m = open_made(short_ones[i], MOTE_DESCRIPTION);
         const mote_info *x = mote_model_info(m);
-        if (x) CHECK(x->layers == 4 && x->attention_layers == 1 && x->mtp_layers == 1, "%s: %d layers", short_ones[i], x->layers);
+        if (x) CHECK(x->layers == 4 && x->attention_layers == 1 && x->mtp_layers == 1, "%s: %d layers", short_ones[i],
+                     x->layers);
         mote_close(m);
     }
 }

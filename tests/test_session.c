@@ -483,7 +483,8 @@ static void refuse_bytes(mote_session *s, const char *bytes, size_t size, int wa
 
 static void test_damaged_saves(const fixture *f, const fixture *other) {
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1), *t = session_of(f->m, .context = f->T, .threads = 1);
-    mote_session *foreign = session_of(other->m, .context = f->T, .threads = 1), *small = session_of(f->m, .context = 9, .threads = 1);
+    mote_session *foreign = session_of(other->m, .context = f->T, .threads = 1);
+    mote_session *small = session_of(f->m, .context = 9, .threads = 1);
     size_t size;
     feed_to(s, f, 10, "damage");
     feed_to(t, f, 7, "damage");
@@ -538,7 +539,8 @@ static void test_kv_damage(const fixture *f, int kv) {
         memcpy(bytes, &changed, sizeof h);
         changed.checksum = saved_checksum(bytes, size);
         memcpy(bytes, &changed, sizeof h);
-        if (other != kv && f->m->info.attention_layers + f->mtp > 0) refuse_bytes(t, bytes, size, MOTE_EFORMAT, "another KV type");
+        if (other != kv && f->m->info.attention_layers + f->mtp > 0)
+            refuse_bytes(t, bytes, size, MOTE_EFORMAT, "another KV type");
         changed.kv = kv;
         changed.mtp = other;
         memcpy(bytes, &changed, sizeof h);
