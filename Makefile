@@ -93,6 +93,7 @@ $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
 $(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 comma := ,
 
+data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build
 	tar -C build -xJf $<
@@ -168,5 +169,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

@@ -123,11 +123,11 @@ static int run_open(trial *t, mote_error *err) {
     return mote_open(t->dir, &o, &t->new_model, err);
 }
 
-// An answer of a model until its end of text, as sampled by default; without text, some tokens.
+// An answer of a model until its end of text, as sampled by default; without text, or in brief, some tokens.
 static void answer_of(const mote_model *m, heard *h) {
     mote_session *s = session_on(m, 200, NULL);
     mote_sampling p;
-    mote_generation g = generation_to(h, mote_model_info(m)->chat_template ? 0 : 20);
+    mote_generation g = generation_to(h, mote_model_info(m)->chat_template && !test_brief ? 0 : 8);
     const int32_t ids[] = {1, 2, 3};
     mote_sampling_defaults(m, &p);
     p.seed = 5;
