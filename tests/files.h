@@ -62,8 +62,7 @@ static inline void remove_inside(const char *folder) {
     char path[1024];
     for (struct dirent *e; d && (e = readdir(d));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (!unlink(path)) continue;
+        if (snprintf(path, sizeof path, "%s/%s", folder, e->d_name) >= (int)sizeof path || !unlink(path)) continue;
         remove_inside(path);
         rmdir(path);
     }
