@@ -79,11 +79,21 @@ test: $(MOTE) $(SUITE) $(DATA)
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
-# A test includes the parts of the library it looks into. Those that compute little are built for a short build.
-$(patsubst %,$(BUILD)/test_%,chat checkpoint misuse open): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(BUILD)/test_%: tests/test_%.c tests/test.h tests/api.h $(LIBRARY) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< -o $@ $(LIBS)
+# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; what computes little
+# is built for a short build.
+HEADERS = $(wildcard tests/*.h)
+INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
+$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/engine.o
+	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+$(patsubst %,$(BUILD)/test_%,chat checkpoint session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
+# For tests/no_memory.h
+$(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+comma := ,
+
+data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build
 	tar -C build -xJf $<
@@ -104,14 +114,14 @@ threads:
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= LIBEDIT= CC=clang \
 	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter %/test_engine %/test_kernels %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files, text and arithmetic again under valgrind, which sees uninitialised memory and leaks in
 # any code, without the large data; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -119,7 +129,7 @@ valgrind:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -144,8 +154,7 @@ check-kernels: $(BUILD)/engine.o
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-GPU_TESTS = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/gpu_*.c)))
-test-gpu: $(MOTE) $(GPU_TESTS)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_engine test_misuse test_speculation gpu_production)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
@@ -154,16 +163,11 @@ gpu-stamp-fresh:
 	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
-$(BUILD)/test_speculation $(BUILD)/gpu_speculation: tests/speculation.h
-
-$(BUILD)/gpu_%: tests/gpu_%.c tests/test.h tests/api.h engine.h $(BUILD)/engine.o
-	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
-
 clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

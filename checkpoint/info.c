@@ -18,6 +18,7 @@ static void model_module_dtypes(mote_model *m, const unsigned *seen) {
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
     mote_info *o = &m->info;
+    named_size size[LAYER_SIZES];
     o->kinds = m->kinds;
     o->stages = m->stages;
     o->kind_count = o->stage_count = 0;
@@ -29,7 +30,8 @@ static void model_kinds(mote_model *m) {
         if (!of->count) continue;
         of->name = layer_kind_names[k];
         of->sizes = m->sizes[k];
-        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->c.shapes, m->sizes[k]) - m->sizes[k]);
+        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->c.shapes, size) - size);
+        for (int i = 0; i < of->size_count; i++) m->sizes[k][i].name = size[i].name, m->sizes[k][i].value = size[i].value;
         o->kind_count++;
     }
     for (int i = 0; i < STAGE_COUNT; i++) {

@@ -100,7 +100,7 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     deltanet_shape *d = &c->shapes.deltanet;
     attention_shape *a = &c->shapes.attention;
     moe_shape *e = &c->shapes.moe;
-    c->family = &families[0];
+    c->family = &model_families[0];
     c->layers = p->layers;
     c->hidden = p->hidden;
     c->vocab = p->vocab;

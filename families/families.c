@@ -14,20 +14,20 @@ typedef struct model_family {
     void (*bind)(binder *b);
 } model_family;
 
-static const model_family families[] = {
+static const model_family model_families[] = {
 #define X(name) {#name, name##_types, name##_read, name##_bind},
     FAMILIES(X)
 #undef X
 };
 
-enum { FAMILY_COUNT = sizeof families / sizeof *families };
+enum { FAMILY_COUNT = sizeof model_families / sizeof *model_families };
 
 static const model_family *family_find(const json *j, uint32_t type, const char *dir, mote_error *err) {
     char known[256] = "";
     size_t n = 0;
     for (int i = 0; i < FAMILY_COUNT; i++)
-        for (const char *const *name = families[i].types; *name; name++) {
-            if (json_equals(j, type, *name)) return &families[i];
+        for (const char *const *name = model_families[i].types; *name; name++) {
+            if (json_equals(j, type, *name)) return &model_families[i];
             int last = i + 1 == FAMILY_COUNT && !name[1];
             n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", !n ? "" : last ? " and " : ", ", *name);
         }

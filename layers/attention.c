@@ -256,7 +256,7 @@ static uint64_t attention_bytes(const attention_shape *s, const attention_weight
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
 
-static mote_size *attention_sizes(const attention_shape *s, mote_size *to) {
+static named_size *attention_sizes(const attention_shape *s, named_size *to) {
     to = size_is(to, "heads", s->heads);
     to = size_is(to, "kv_heads", s->kv_heads);
     to = size_is(to, "head_dim", s->head_dim);

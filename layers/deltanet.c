@@ -284,7 +284,7 @@ static uint64_t deltanet_bytes(const deltanet_shape *s, const deltanet_weights *
     return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
 }
 
-static mote_size *deltanet_sizes(const deltanet_shape *s, mote_size *to) {
+static named_size *deltanet_sizes(const deltanet_shape *s, named_size *to) {
     to = size_is(to, "key_heads", s->key_heads);
     to = size_is(to, "key_head_dim", s->key_dim);
     to = size_is(to, "value_heads", s->value_heads);

@@ -125,7 +125,7 @@ static inline uint64_t sublayer_bytes(const sublayer *l, const layer_shapes *s, 
 }
 
 /* Writes the sizes of a kind's shape, at most LAYER_SIZES; returns the end. */
-static mote_size *layer_sizes(enum layer_kind kind, const layer_shapes *s, mote_size *to) {
+static named_size *layer_sizes(enum layer_kind kind, const layer_shapes *s, named_size *to) {
     switch (kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_sizes(&s->name, to);
         LAYER_KINDS(X)

@@ -43,8 +43,11 @@ static state_piece state_piece_of(const char *name, void *at, size_t size, int r
     return p;
 }
 
-/* Names a number of a shape, for mote_info; returns the place for the next one. */
-static mote_size *size_is(mote_size *to, const char *name, int value) {
+/* A number of a shape. */
+typedef struct named_size { const char *name; int value; } named_size;
+
+/* Names a number of a shape; returns the place for the next one. */
+static named_size *size_is(named_size *to, const char *name, int value) {
     to->name = name;
     to->value = value;
     return to + 1;

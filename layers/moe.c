@@ -203,7 +203,7 @@ static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage s
     return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + matrix_bytes(&down[shared]) : 0;
 }
 
-static mote_size *moe_sizes(const moe_shape *s, mote_size *to) {
+static named_size *moe_sizes(const moe_shape *s, named_size *to) {
     to = size_is(to, "experts", s->experts);
     to = size_is(to, "experts_per_token", s->top_k);
     to = size_is(to, "expert_size", s->expert_size);

@@ -1,4 +1,5 @@
-// api.h: what tests of the library's API share. Behind engine.h or engine.cu.
+// api.h: what tests of the library's API share: codes and messages, opening models and sessions, sessions as bytes.
+// Behind engine.h or engine.cu.
 
 #ifndef MOTE_TEST_API_H
 #define MOTE_TEST_API_H
@@ -6,12 +7,14 @@
 #include "engine.h"
 #include "test.h"
 
-#include <string.h>
+#include <math.h>
+
+// ---- Codes ----------------------------------------------------------------------------------------------------------
 
 static mote_error failure;       // of the last call given to EXPECT
 
 // The call returns `want` (or `other`), and fills the error then and only then, with one line.
-static void expect(int want, int other, int code, const char *file, int line, const char *call) {
+static inline void expect(int want, int other, int code, const char *file, int line, const char *call) {
     size_t n = strnlen(failure.message, sizeof failure.message);
     const char *said = code ? failure.message : "";
     test_check(code == want || code == other, file, line, "%s is %d, expected %d: %s", call, code, want, said);
@@ -22,6 +25,44 @@ static void expect(int want, int other, int code, const char *file, int line, co
 
 #define EXPECT_EITHER(a, b, call) (memset(&failure, 0, sizeof failure), expect(a, b, call, __FILE__, __LINE__, #call))
 #define EXPECT(want, call) EXPECT_EITHER(want, want, call)
+
+// ---- Models and sessions: what cannot be opened ends the program ------------------------------------------------------
+
+static inline mote_model *model_on(const char *device, const char *dir, int parts) {
+    mote_options o = {.parts = parts, .device = device};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
+    if (!m) exit(test_main_end() ? 1 : 2);
+    return m;
+}
+
+static inline mote_model *model_of(const char *dir, int parts) {
+    return model_on(test_device, dir, parts);
+}
+
+static inline mote_session *session_with(const mote_model *m, const mote_session_options *o) {
+    mote_session *s = NULL;
+    EXPECT(MOTE_OK, mote_session_open(m, o, &s, &failure));
+    if (!s) exit(test_main_end() ? 1 : 2);
+    return s;
+}
+
+// session_of(m, .context = 64, .chunk = 3): the options as in mote_session_options
+#define session_of(m, ...) session_with(m, &(mote_session_options){__VA_ARGS__})
+
+static inline mote_checkpoint *checkpoint_of(const mote_session *s) {
+    mote_checkpoint *c = NULL;
+    EXPECT(MOTE_OK, mote_checkpoint_take(s, &c, &failure));
+    return c;
+}
+
+// ---- What a session holds -------------------------------------------------------------------------------------------
+
+static inline int count_of(const mote_session *s) {
+    size_t n = 0;
+    mote_tokens(s, &n);
+    return (int)n;
+}
 
 // A whole session as bytes; free() them.
 static inline char *session_bytes(const mote_session *s, size_t *size) {
@@ -39,6 +80,18 @@ static inline int session_is(const mote_session *s, const char *bytes, size_t si
     int same = n == size && !memcmp(now, bytes, n);
     free(now);
     return same;
+}
+
+static inline int same_logits(const mote_session *s, const float *want, int vocab) {
+    const float *got = mote_logits(s);
+    return got && want && !memcmp(got, want, (size_t)vocab * sizeof *want);
+}
+
+static inline int best_of(const float *logits, int n) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
 }
 
 #endif

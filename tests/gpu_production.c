@@ -3,15 +3,7 @@
 //
 // Usage: gpu_production MODEL...     names of mote_open_synthetic, as small:fp8
 
-#include "engine.h"
 #include "api.h"
-
-static mote_session *session_with(const mote_model *m, int mtp) {
-    mote_session_options o = {.context = 6000, .mtp = mtp};
-    mote_session *s = NULL;
-    EXPECT(MOTE_OK, mote_session_open(m, &o, &s, &failure));
-    return s;
-}
 
 // Blocks of one to four rows, and plain steps.
 static void run_rows(mote_session *s) {
@@ -42,7 +34,7 @@ static void run_model(const char *name) {
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
     for (int drafts = 1; m && drafts <= 3; drafts++) {
-        mote_session *s = session_with(m, drafts);
+        mote_session *s = session_of(m, .context = 6000, .mtp = drafts);
         if (drafts == 1) run_rows(s);
         else run_cycles(s);
         if (drafts == 1) mote_reset(s, NULL), run_cycles(s);

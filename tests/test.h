@@ -7,22 +7,30 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static const char *test_name = "test", *test_data;
+static const char *test_name = "test", *test_data, *test_device = "cpu";
 static int test_passed, test_failed, test_skipped;
 
-// Under tools that take ten to a hundred times as long (-DBRIEF, from the Makefile) a test that repeats itself, over
-// checkpoints or random numbers, does no more than it takes to run all of the code.
+// Under tools that take ten to a hundred times as long (-DBRIEF, from the Makefile, or --brief) a test that repeats itself,
+// over checkpoints or random numbers, does no more than it takes to run all of the code.
 #ifdef BRIEF
-enum { test_brief = 1 };
+static int test_brief = 1;
 #else
-enum { test_brief = 0 };
+static int test_brief;
 #endif
 
-// Call first: NAME is for the summary; argv[1], when given, is the unpacked data folder.
-static void test_main_begin(const char *name, int argc, char **argv) {
+// Call first: NAME is for the summary. Arguments: [--device NAME] [--brief] [DATA [MORE...]]. DATA is the unpacked data
+// folder, "" for none. Returns the index of the first of MORE.
+static int test_main_begin(const char *name, int argc, char **argv) {
+    int i = 1;
     test_name = name;
-    test_data = argc > 1 && argv[1][0] ? argv[1] : NULL;
+    for (; i < argc && !strncmp(argv[i], "--", 2); i++) {
+        if (!strcmp(argv[i], "--brief")) test_brief = 1;
+        else if (!strcmp(argv[i], "--device") && i + 1 < argc) test_device = argv[++i];
+    }
+    test_data = i < argc && argv[i][0] ? argv[i] : NULL;
+    return i + 1;
 }
 
 // The unpacked data folder; NULL without one: skip what needs it with test_skip.

@@ -3,39 +3,10 @@
 // Usage: test_chat [DATA], from the top of the repository: the folder that holds tokenizers, chat_templates and
 // chat_goldens; without it those tests are skipped.
 
-#include <stdlib.h>
-
-// The library's allocations, counted. Of those since memory_short(n, rest) the n-th fails, and with rest all behind it.
-static unsigned long allocations, first_failing;
-static int rest_fails;
-
-static int refused(void) {
-    allocations++;
-    return first_failing && (allocations == first_failing || (rest_fails && allocations > first_failing));
-}
-
-static void *counted_malloc(size_t n) {
-    return refused() ? NULL : malloc(n);
-}
-
-static void *counted_calloc(size_t n, size_t size) {
-    return refused() ? NULL : calloc(n, size);
-}
-
-static void *counted_realloc(void *p, size_t n) {
-    return refused() ? NULL : realloc(p, n);
-}
-
-#define malloc(n) counted_malloc(n)
-#define calloc(n, size) counted_calloc(n, size)
-#define realloc(p, n) counted_realloc(p, n)
 #include "../engine.cu"
-#undef malloc
-#undef calloc
-#undef realloc
 #include "api.h"
-
-#include <dirent.h>
+#include "files.h"
+#include "no_memory.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -708,8 +679,6 @@ static int call_config(const mote_model *m, buf *result, mote_error *err) {
     return r.code;
 }
 
-static char temp_dir[] = "/tmp/test_chat.XXXXXX";
-
 static int call_generation(const mote_model *m, buf *result, mote_error *err) {
     mote_model made = text_model(m->text, m->family);
     mote_callbacks silent = {0};
@@ -783,46 +752,42 @@ static void check_memory(const memory_case *c, const mote_model *m, int rest) {
     memset(&want, 0, sizeof want);
     memset(&got, 0, sizeof got);
     CHECK(!c->call(m, &want, &err) && want.size, "%s: with enough memory", c->name);
-    unsigned long failed = 0;
+    long failed = 0;
     buf_add(&got, NULL, 1 << 20); // so that what a case itself adds fits
-    for (unsigned long n = 1;; n++) {
+    for (long n = 0;; n++) {
         got.size = 0;
         memset(&err, 0, sizeof err);
         allocations = 0;
-        first_failing = n;
-        rest_fails = rest;
+        refuse_at = n;
+        refuse_rest = rest;
         int code = c->call(m, &got, &err);
-        int reached = allocations >= n;
-        first_failing = 0;
+        int reached = allocations > n;
+        refuse_at = -1;
         if (!reached) break;
         failed++;
         CHECK(code == MOTE_ENOMEM && err.code == code && strstr(err.message, "out of memory"),
-              "%s: allocation %lu: code %d, <%s>", c->name, n, code, err.message);
+              "%s: allocation %ld: code %d, <%s>", c->name, n, code, err.message);
     }
-    CHECK(failed && same_ids(&got, &want), "%s: %lu failed, then %zu bytes, not %zu", c->name, failed, got.size,
+    CHECK(failed && same_ids(&got, &want), "%s: %ld failed, then %zu bytes, not %zu", c->name, failed, got.size,
           want.size);
     buf_free(&want);
     buf_free(&got);
 }
 
 static void write_tokenizer(void) {
-    buf text;
-    char path[64];
-    memset(&text, 0, sizeof text);
+    buf text = {0};
+    char member[32];
     buf_text(&text, "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":true,"
                     "\"add_prefix_space\":false},\"added_tokens\":[{\"id\":300,\"content\":\"<a>\"},{\"id\":301,"
                     "\"content\":\"e\\u0301<b>\",\"normalized\":true}],\"model\":{\"type\":\"BPE\",\"dropout\":0.0,"
                     "\"merges\":[\"a b\",[\"ab\",\"c\"]],\"vocab\":{\"ab\":256,\"abc\":257");
     for (unsigned byte = 0, moved = 256; byte < 256; byte++) {
         int plain = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-        snprintf(path, sizeof path, ",\"\\u%04x\":%u", plain ? byte : moved++, byte);
-        buf_text(&text, path);
+        snprintf(member, sizeof member, ",\"\\u%04x\":%u", plain ? byte : moved++, byte);
+        buf_text(&text, member);
     }
     buf_text(&text, "}}}");
-    join_path(path, sizeof path, temp_dir, "tokenizer.json");
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fwrite(text.data, 1, text.size, f) == text.size, "cannot write %s", path);
-    if (f) fclose(f);
+    temp_write("tokenizer.json", text.data, text.size);
     buf_free(&text);
 }
 
@@ -838,7 +803,6 @@ static void test_memory(tokenizer *t) {
         {"chat_turn", call_turn},
         {"mote_detokenize", call_detokenize},
     };
-    if (!CHECK(mkdtemp(temp_dir) != NULL, "no temporary folder")) return;
     write_tokenizer();
     for (size_t i = 0; i < COUNT(cases); i++) {
         for (int k = 0; k < (test_brief ? 2 : 4); k++) {
@@ -846,10 +810,7 @@ static void test_memory(tokenizer *t) {
             check_memory(cases + i, &m, k / 2);
         }
     }
-    char path[64];
-    join_path(path, sizeof path, temp_dir, "tokenizer.json");
-    unlink(path);
-    rmdir(temp_dir);
+    temp_empty();
 }
 
 // ---- Published templates and goldens --------------------------------------------------------------------------------
@@ -944,16 +905,14 @@ static void test_published(const char *data, const tokenizer *qwen3, const token
 
 // DATA/tokenizers/name/file, which need not be called tokenizer.json. NULL when it cannot be opened.
 static tokenizer *open_tokenizer(const char *data, const char *name, const char *file) {
-    char dir[] = "/tmp/test_chat.XXXXXX", path[4096], link[64];
+    char path[4096];
     tokenizer *t = NULL;
     mote_error err = {0, "no such file"};
     snprintf(path, sizeof path, "%s/tokenizers/%s/%s", data, name, file);
     char *full = realpath(path, NULL);
-    if (!CHECK(mkdtemp(dir) != NULL, "no temporary folder")) return NULL;
-    join_path(link, sizeof link, dir, "tokenizer.json");
-    CHECK(full && !symlink(full, link) && !tokenizer_open(&t, dir, &err), "%s: %s", path, err.message);
-    unlink(link);
-    rmdir(dir);
+    CHECK(full && !symlink(full, temp_path("tokenizer.json")) && !tokenizer_open(&t, temp_dir, &err), "%s: %s", path,
+          err.message);
+    temp_empty();
     free(full);
     return t;
 }
@@ -993,6 +952,7 @@ static void test_demo(void) {
 
 int main(int argc, char **argv) {
     test_main_begin("test_chat", argc, argv);
+    if (!temp_open()) return test_main_end();
     test_render();
     test_malformed();
     test_turn();
@@ -1000,5 +960,6 @@ int main(int argc, char **argv) {
     test_demo();
     if (test_data_dir()) test_with_data(test_data_dir());
     else test_skip("no data folder: published chat templates, goldens and tokenizers");
+    temp_close();
     return test_main_end();
 }

@@ -1,41 +1,21 @@
-// Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones, real configs.
+// Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones, real configs; and
+// of what opening does inside: how much context fits, made-up weights, experts at equal distances.
 // Usage: test_checkpoint [DATA], from the top of the repository; DATA is the unpacked data folder.
 //
 //   1. Files and folders for the tests    2. The container: 134 safetensors files
 //   3. Checkpoint folders made wrong      4. Tokenizer, template and generation_config.json made wrong
 //   5. Large checkpoints                  6. Configurations of published models
+//   7. Inside: plans and made-up weights
 
 #include "../engine.cu"
-#include "test.h"
-
-#include <dirent.h>
+#include "api.h"
+#include "files.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 // ---- 1. Files and folders for the tests -----------------------------------------------------------------------------
-// One temporary folder, emptied before each use. A checkpoint in it is changed by reading a shard's tensors with the
-// engine's own reader, changing the list, and writing it again.
-
-static char temp_dir[256], temp_name[512];
-
-static const char *in_temp(const char *name) {
-    snprintf(temp_name, sizeof temp_name, "%s/%s", temp_dir, name);
-    return temp_name;
-}
-
-static void temp_empty(void) {
-    DIR *d = opendir(temp_dir);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlink(in_temp(e->d_name))) rmdir(in_temp(e->d_name));
-    if (d) closedir(d);
-}
-
-static int temp_write(const char *name, const void *bytes, size_t size) {
-    FILE *f = fopen(in_temp(name), "wb");
-    int ok = f && fwrite(bytes, 1, size, f) == size;
-    if (f && fclose(f)) ok = 0;
-    return CHECK(ok, "%s cannot be written", temp_name);
-}
+// In the temporary folder. A checkpoint in it is changed by reading a shard's tensors with the engine's own reader, changing
+// the list, and writing it again.
 
 static int temp_text(const char *name, const char *text) {
     return temp_write(name, text, strlen(text));
@@ -102,7 +82,7 @@ static parts *parts_read(const char *file) {
     tensor_table table = {0};
     struct stat info;
     mote_error err = {0};
-    int fd = open(in_temp(file), O_RDONLY);
+    int fd = open(temp_path(file), O_RDONLY);
     int code = fd < 0 || fstat(fd, &info) || safetensors_read(&table, fd, (uint64_t)info.st_size, 0, file, &err);
     CHECK(!code && table_count(&table) < COUNT(p->list), "%s: %s", file, err.message);
     for (size_t i = 0; !code && i < table_count(&table) && i + 1 < COUNT(p->list); i++) {
@@ -399,11 +379,11 @@ static void test_container_generator(void) {
         char *tab = strchr(line, '\t');
         if (!tab) continue;
         *tab = 0;
-        int tensors = REJECT, fd = open(in_temp(line), O_RDONLY);
+        int tensors = REJECT, fd = open(temp_path(line), O_RDONLY);
         if (sscanf(tab + 1, "OK n=%d", &tensors) != 1) tensors = REJECT;
         for (size_t i = 0; i < COUNT(stricter); i++)
             if (has_prefix(line, stricter[i])) tensors = REJECT;
-        if (CHECK(fd >= 0, "%s is not there", temp_name)) {
+        if (CHECK(fd >= 0, "%s is not there", line)) {
             check_container(line, fd, tensors);
             close(fd);
             files++;
@@ -533,12 +513,13 @@ static void apply_edit(const wrong_folder *w) {
         CHECK(temp_replace(w->file, quoted(w->a, a), quoted(w->b, b)), "%s: no %s in %s", w->title, a, w->file);
     if (w->edit == TEXT) temp_text(w->file, quoted(w->a, a));
     if (w->edit == LINK) {
-        unlink(in_temp(w->file));
-        CHECK(!symlink("nothing", in_temp(w->file)), "%s: symlink", w->title);
+        unlink(temp_path(w->file));
+        CHECK(!symlink("nothing", temp_path(w->file)), "%s: symlink", w->title);
     }
-    if (w->edit == REMOVE) CHECK(!unlink(in_temp(w->file)), "%s: unlink", w->title);
+    if (w->edit == REMOVE) CHECK(!unlink(temp_path(w->file)), "%s: unlink", w->title);
     if (w->edit == CUT)
-        CHECK(!stat(in_temp(w->file), &info) && !truncate(temp_name, info.st_size - atoi(w->a)), "%s: cut", w->title);
+        CHECK(!stat(temp_path(w->file), &info) && !truncate(temp_path(w->file), info.st_size - atoi(w->a)), "%s: cut",
+              w->title);
 }
 
 #define OK MOTE_OK
@@ -678,8 +659,8 @@ static void test_shards(void) {
     temp_empty();
     check_open("an empty folder", MOTE_WEIGHTS_ONLY, MOTE_EIO, none);
     temp_fixture(TIED);
-    unlink(in_temp(F));
-    mkdir(in_temp(F), 0700);
+    unlink(temp_path(F));
+    mkdir(temp_path(F), 0700);
     check_open("a folder for a shard", MOTE_WEIGHTS_ONLY, MOTE_EIO, none);
 }
 
@@ -1118,16 +1099,18 @@ static void test_published_configs(void) {
         config c;
         mote_error err = {0};
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
-        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && c.heads == known[i].heads &&
-              c.kv_heads == 2 &&
-              c.value_heads == known[i].value_heads && c.key_heads == 16 && c.key_dim == 128 && c.value_dim == 128 &&
-              c.experts == known[i].experts && c.top_k == known[i].top_k && c.expert_size == known[i].expert_size &&
-              c.shared_size == known[i].expert_size && c.vocab == 248320 && c.head_dim == 256 && c.rotary_dim == 64 &&
-              c.mtp_layers == 1 && c.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+        const deltanet_shape *d = &c.shapes.deltanet;
+        const attention_shape *a = &c.shapes.attention;
+        const moe_shape *e = &c.shapes.moe;
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads && a->kv_heads == 2 &&
+              d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
+              e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
+              e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
+              c.mtp_layers == 1 && a->theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
               c.eos == 248044 && !c.tied,
               "%s: sizes", known[i].name);
-        for (int l = 0; l < c.layers; l++) CHECK(c.is_attention[l] == (l % 4 == 3), "%s: layer %d", known[i].name, l);
-        free(c.is_attention);
+        for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
+        free(c.mixers);
     }
     DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));) {
@@ -1146,12 +1129,75 @@ static void test_published_configs(void) {
     CHECK(refused > 30, "%d other configurations", refused);
 }
 
+// ---- 7. Inside: plans and made-up weights ---------------------------------------------------------------------------
+
+// The most context that fits into the memory of a context's plan is that one or, where it costs no more, a longer one.
+static void test_fits(void) {
+    static const char fixture[] = "tests/fixtures/bf16-as-3.5";
+    mote_model *m = model_of(fixture, MOTE_EVERYTHING);
+    mote_options o = {.device = "cpu"};
+    mote_session_options so = {.threads = 2}, planned = so;
+    mote_session *s = session_shell(m);
+    if (!CHECK(s != NULL, "a session")) return;
+    EXPECT(MOTE_OK, session_options(m, &so, &so, &failure));
+    so.threads = 2;
+    for (int context = 1, most = m->info.context_max; context <= most; context += 1 + context / 3) {
+        mote_memory p;
+        planned.context = context;
+        EXPECT(MOTE_OK, mote_plan(fixture, &o, &planned, &p, &failure));
+        uint64_t session = p.total - p.weights;
+        int fits = context_that_fits(m, &so, session, s), one_less = context_that_fits(m, &so, session - 1, s);
+        CHECK(fits >= context && one_less < context, "context %d: %d fit, with a byte less %d", context, fits, one_less);
+    }
+    CHECK(context_that_fits(m, &so, 0, s) == 0, "something fits into nothing");
+    mote_session_close(s);
+    mote_close(m);
+}
+
+// The spread of what is made up, and codes that are no NaN.
+static void test_made_values(void) {
+    double bf16 = 0, fp8 = 0;
+    int wrong = 0, n = 1 << 16;
+    for (uint32_t i = 0; i < (uint32_t)n; i++) {
+        float w = float_of_bf16(made_bf16(7, i)), s = made_scale(9, i);
+        uint8_t code = made_fp8(8, i);
+        float v = fp8_bits(code) * FP8_UNIT;
+        int bell = made_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
+        wrong += (code & 0x7f) == 0x7f || !(fabsf(v - (float)clipped) <= fabsf((float)clipped) / 16);
+        wrong += !(s > 0 && s < 128);
+        bf16 += (double)w * w;
+        fp8 += (double)(v * s) * (v * s);
+    }
+    CHECK(!wrong, "%d wrong FP8 codes or scales", wrong);
+    CHECK(fabs(sqrt(bf16 / n) - 0.02) < 0.002 && fabs(sqrt(fp8 / n) - 0.02) < 0.006, "spread %g in BF16, %g in FP8",
+          sqrt(bf16 / n), sqrt(fp8 / n));
+}
+
+// The same name makes the same bytes, and the experts of a matrix lie at equal distances, as GPUs read them.
+static void test_made(const char *name) {
+    mote_options o = {.device = "cpu"};
+    mote_model *m = NULL, *again = NULL;
+    size_t stride = 0;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &again, &failure));
+    if (m && again) {
+        moe_weights *w = &m->layers[1].ffn.w.moe;
+        int E = m->c.shapes.moe.experts;
+        CHECK(m->arena_size == again->arena_size && !memcmp(m->arena, again->arena, m->arena_size), "%s: differs", name);
+        CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", name);
+        CHECK((const char *)w->down_proj[E - 1].plane[CODES] == (const char *)w->down_proj[0].plane[CODES] + (size_t)(E - 1) * stride,
+              "%s: the last expert is elsewhere", name);
+        w->up_proj[E - 2].format = FORMAT_F16;
+        CHECK(!experts_stride(w, E, &stride), "%s: two types have a stride", name);
+    }
+    mote_close(m);
+    mote_close(again);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    const char *tmp = getenv("TMPDIR");
     test_main_begin("test_checkpoint", argc, argv);
-    snprintf(temp_dir, sizeof temp_dir, "%s/mote-test-XXXXXX", tmp ? tmp : "/tmp");
-    if (!CHECK(mkdtemp(temp_dir), "%s: %s", temp_dir, strerror(errno))) return test_main_end();
+    if (!temp_open()) return test_main_end();
     test_container();
     test_container_generator();
     test_tensors();
@@ -1163,7 +1209,10 @@ int main(int argc, char **argv) {
     test_large_index();
     test_large_tokenizer();
     test_published_configs();
-    temp_empty();
-    rmdir(temp_dir);
+    test_fits();
+    test_made_values();
+    test_made("tiny:fp8");
+    test_made("tiny:bf16");
+    temp_close();
     return test_main_end();
 }

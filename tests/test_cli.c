@@ -1,19 +1,15 @@
 // Tests of the program as a user types it: through a shell, looking at exit codes, standard output and standard error.
 // Run from the top of the repository. MOTE_PROGRAM (from the Makefile) is how to start the program there.
 
-#include "../engine.h"
-#include "test.h"
+#include "engine.h"
+#include "files.h"
 
 #include <math.h>
 #include <poll.h>
 #include <pty.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
-#include <unistd.h>
 
 #ifndef MOTE_PROGRAM
 #define MOTE_PROGRAM "./mote"
@@ -21,8 +17,6 @@
 #define FIXTURE "tests/fixtures/bf16-as-3.6"
 
 // ---- Running a command ------------------------------------------------------------------------------------------
-
-static char folder[] = "/tmp/mote-cli-XXXXXX";
 
 typedef struct text { char data[1 << 20]; size_t size; } text;
 
@@ -38,23 +32,11 @@ static size_t read_named(const char *path, void *data, size_t capacity) {
 }
 
 static size_t read_temp(const char *name, void *data, size_t capacity) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return read_named(path, data, capacity);
-}
-
-static void write_temp(const char *name, const void *data, size_t size) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    if (file) fwrite(data, 1, size, file);
-    if (file) fclose(file);
+    return read_named(temp_path(name), data, capacity);
 }
 
 static int temp_exists(const char *name) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
+    return access(temp_path(name), F_OK) == 0;
 }
 
 // Runs a shell command with `input` on standard input. In the command, @ stands for the temporary folder and a leading
@@ -62,15 +44,15 @@ static int temp_exists(const char *name) {
 static void shell_with(const char *input, size_t input_size, const char *command) {
     char line[4096];
     size_t n = 0;
-    write_temp("in", input, input_size);
+    temp_write("in", input, input_size);
     if (strncmp(command, "mote ", 5) == 0) {
         n = (size_t)snprintf(line, sizeof line, "%s", MOTE_PROGRAM);
         command += 4;
     }
     for (; *command && n + 70 < sizeof line; command++)
-        if (*command == '@') n += (size_t)snprintf(line + n, sizeof line - n, "%s", folder);
+        if (*command == '@') n += (size_t)snprintf(line + n, sizeof line - n, "%s", temp_dir);
         else line[n++] = *command;
-    snprintf(line + n, sizeof line - n, " <%s/in >%s/out 2>%s/err", folder, folder, folder);
+    snprintf(line + n, sizeof line - n, " <%s/in >%s/out 2>%s/err", temp_dir, temp_dir, temp_dir);
     int status = system(line);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     out.size = read_temp("out", out.data, sizeof out.data - 1);
@@ -197,9 +179,9 @@ static void test_failures(void) {
     check_refused("mote run -m @/nosuch -p x", 1, "nosuch");
     check_refused("mote run -m @", 1, "the prompt is empty");
     check_refused("mote run -m " FIXTURE " --tokens @/nosuch.i32", 1, "nosuch.i32");
-    write_temp("odd.i32", "12345", 5);
-    write_temp("none.i32", "", 0);
-    write_temp("big.i32", "\1\0\0\0\0\0\0\x7f", 8);
+    temp_write("odd.i32", "12345", 5);
+    temp_write("none.i32", "", 0);
+    temp_write("big.i32", "\1\0\0\0\0\0\0\x7f", 8);
     check_refused("mote run -m " FIXTURE " --tokens @/odd.i32", 1, "multiple of 4");
     check_refused("mote logits -m " FIXTURE " --tokens @/none.i32 -o @/l", 1, "no tokens");
     check_refused("mote logits -m " FIXTURE " --tokens @/big.i32 -o @/l", 1, "token 1 is 2130706432");
@@ -216,12 +198,10 @@ static void test_failures(void) {
 #define LOGITS_ARGUMENTS "logits --device cpu -m " FIXTURE " --tokens " FIXTURE "/tokens.i32"
 #define LOGITS "mote " LOGITS_ARGUMENTS
 
-// The kind of a file in the temporary folder, as in S_IFREG; 0: there is none. Links are not followed.
+// The kind of a file in the temporary temp_dir, as in S_IFREG; 0: there is none. Links are not followed.
 static unsigned temp_kind(const char *name) {
-    char path[128];
     struct stat status;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return lstat(path, &status) ? 0 : status.st_mode & S_IFMT;
+    return lstat(temp_path(name), &status) ? 0 : status.st_mode & S_IFMT;
 }
 
 static int temp_holds(const char *name, const char *expected) {
@@ -232,7 +212,7 @@ static int temp_holds(const char *name, const char *expected) {
 
 static void test_outputs(void) {
     size_t whole;
-    write_temp("old", "kept", 4);
+    temp_write("old", "kept", 4);
     check_refused(LOGITS " -o @/old --mtp @/no/m", 1, "no/m");
     check_refused("mote logits -m @/nosuch --tokens " FIXTURE "/tokens.i32 -o @/old", 1, "nosuch");
     check_refused(LOGITS "x -o @/old", 1, "tokens.i32x");
@@ -249,7 +229,7 @@ static void test_outputs(void) {
     check_refused(LOGITS " -o @/soft --mtp /dev/full", 1, "/dev/full");
     CHECK(temp_kind("soft") == S_IFLNK && temp_kind("old") == S_IFREG && temp_holds("old", ""),
           "a failed write through a symbolic link");
-    write_temp("old", "kept", 4);
+    temp_write("old", "kept", 4);
     check_refused(LOGITS " -o /dev/full --mtp @/old", 1, "/dev/full");
     CHECK(temp_holds("old", ""), "the second file of a failed write: not empty, or removed");
     check_refused(LOGITS " -o @/dangling --mtp /dev/full", 1, "/dev/full");
@@ -264,7 +244,7 @@ static void test_outputs(void) {
     shell(LOGITS " -o @/soft");
     CHECK(code == 0 && temp_kind("soft") == S_IFLNK && whole && read_temp("old", got, sizeof got) == whole,
           "logits through a symbolic link: %d %s", code, err.data);
-    write_temp("old", got, sizeof got);
+    temp_write("old", got, sizeof got);
     shell(LOGITS " -o @/old");
     CHECK(code == 0 && read_temp("old", got, sizeof got) == whole, "logits over a longer file: %d %s", code, err.data);
     shell("cat @/fifo >@/copy & " MOTE_PROGRAM " " LOGITS_ARGUMENTS " -o @/fifo && wait");
@@ -292,9 +272,9 @@ static void test_endless(void) {
     check_bounded("logits --device cpu -m " FIXTURE " --tokens /dev/zero -o @/endless",
                   "/dev/zero: more than 4096 tokens");
     CHECK(!temp_exists("endless"), "tokens without an end left a file behind");
-    write_temp("long.i32", ids, sizeof ids);
+    temp_write("long.i32", ids, sizeof ids);
     check_refused("mote logits -m " FIXTURE " --tokens @/long.i32 -o @/l", 1, "long.i32: more than 4096 tokens");
-    write_temp("long.i32", ids, 40);
+    temp_write("long.i32", ids, 40);
     shell("mote logits -m " FIXTURE " --tokens @/long.i32 -o @/l");
     CHECK(code == 0, "ten tokens: %d %s", code, err.data);
     check_refused("mote run -m " FIXTURE " --tokens @/long.i32 --context 9", 1, "long.i32: more than 9 tokens");
@@ -534,8 +514,8 @@ static void test_chat(void) {
     shell_text("What is mote?\n/save @/none/x\n", "mote chat --greedy --think off -n 5");
     CHECK(code == 1 && strstr(err.data, "mote: "), "/save into nowhere: %d %s", code, err.data);
     char input[256];
-    snprintf(input, sizeof input, "What is mote?\n/save %s/s\n/reset\n/load %s/s\n/hlep\n/quit\nnever read\n", folder,
-             folder);
+    snprintf(input, sizeof input, "What is mote?\n/save %s/s\n/reset\n/load %s/s\n/hlep\n/quit\nnever read\n", temp_dir,
+             temp_dir);
     shell_text(input, "mote chat --greedy --think off -n 5");
     CHECK(code == 0 && strstr(err.data, "loaded ") && strstr(err.data, "did you mean /help?"), "/load: %d %s", code,
           err.data);
@@ -575,7 +555,7 @@ static void test_speculation(void) {
 static void test_bench_ask(void) {
     static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
     static char data[1 << 16];
-    write_temp("questions", questions, sizeof questions - 1);
+    temp_write("questions", questions, sizeof questions - 1);
     shell("mote bench --ask @/questions --tokens 6 --repeat 2 --mtp 2 --json @/j");
     size_t size = read_temp("j", data, sizeof data - 1);
     data[size] = 0;
@@ -590,12 +570,12 @@ static void test_bench_ask(void) {
     shell("mote bench --synthetic tiny --ask @/questions --tokens 4 --repeat 1 --mtp 3");
     CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, synthetic: %d '%s' %s", code, out.data, err.data);
     check_refused("mote bench --ask @/nosuch", 1, "nosuch");
-    check_refused("mote bench --ask @", 1, "mote: /tmp/mote-cli-");
-    write_temp("questions", "\n \r\n", 4);
+    check_refused("mote bench --ask @", 1, "mote: /tmp/mote-test-");
+    temp_write("questions", "\n \r\n", 4);
     check_refused("mote bench --ask @/questions", 1, "holds no questions");
-    write_temp("questions", "a\0b", 3);
+    temp_write("questions", "a\0b", 3);
     check_refused("mote bench --ask @/questions", 1, "holds a zero byte");
-    write_temp("questions", "\nWhat is a router, and what is mote?\n", 37);
+    temp_write("questions", "\nWhat is a router, and what is mote?\n", 37);
     shell("mote bench --ask @/questions --context 16");
     CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, "/questions: line 2: "),
           "a question too long: %d %s", code, err.data);
@@ -715,13 +695,13 @@ static void test_visible(void) {
     const text *screen;
     char line[512], request[256];
     shell_with(raw, sizeof raw - 1, "mote tokenize");
-    write_temp("ids", out.data, out.size);
+    temp_write("ids", out.data, out.size);
     static text ids;
     ids = out;
     shell_with(ids.data, ids.size, "mote detokenize");
     CHECK(code == 0 && out.size == sizeof raw && memcmp(out.data, raw, sizeof raw) == 0, "detokenize to a file: '%s'",
           out.data);
-    snprintf(line, sizeof line, MOTE_PROGRAM " detokenize <%s/ids", folder);
+    snprintf(line, sizeof line, MOTE_PROGRAM " detokenize <%s/ids", temp_dir);
     if (!(screen = on_terminal(line))) {
         test_skip("no pseudo-terminal here: control characters");
         return;
@@ -729,8 +709,8 @@ static void test_visible(void) {
     snprintf(request, sizeof request, "%s^@", shown);
     CHECK(strcmp(screen->data, request) == 0, "detokenize on a terminal: '%s'", screen->data);
     snprintf(request, sizeof request, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", "a\\u001bb\\u009bc");
-    write_temp("request", request, strlen(request));
-    snprintf(line, sizeof line, MOTE_PROGRAM " render <%s/request", folder);
+    temp_write("request", request, strlen(request));
+    snprintf(line, sizeof line, MOTE_PROGRAM " render <%s/request", temp_dir);
     screen = on_terminal(line);
     CHECK(screen && strstr(screen->data, "\na^[b<U+009B>c<|im_end|>"), "render on a terminal: '%s'", screen->data);
     screen = on_terminal(MOTE_PROGRAM " info -m \"$(printf '/nosuch\\033\\177\\302\\233\\233\\351')\"");
@@ -794,9 +774,8 @@ static void test_amalgamation(void) {
 }
 
 int main(int argc, char **argv) {
-    char line[128];
-    test_main_begin("cli", argc, argv);
-    if (!CHECK(mkdtemp(folder), "no temporary folder")) return test_main_end();
+    test_main_begin("test_cli", argc, argv);
+    if (!temp_open()) return test_main_end();
     test_help();
     test_mistakes();
     test_failures();
@@ -824,7 +803,6 @@ int main(int argc, char **argv) {
         test_skip("no models/demo: text, run, chat, info, bench, terminal");
     }
     test_amalgamation();
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    CHECK(system(line) == 0, "%s", line);
+    temp_close();
     return test_main_end();
 }

@@ -4,7 +4,7 @@
 // Contents   1. Helpers    2. Numbers    3. Threads    4. Matrices    5. Norms and angles    6. DeltaNet
 //            7. Attention  8. Mixture of experts
 
-#include "../engine.cu"
+#include "../kernels.cu"
 #include "test.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
@@ -728,7 +728,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
 }
 
 static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, pool **pools) {
-    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f};
+    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f};
     attention_case c;
     size_t length = 40, wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
@@ -765,7 +765,7 @@ static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
     float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
     float cache_k[4], cache_v[4] = {5, 6}, scores[2], o[2], angles[1] = {0};
-    attention_shape s = {0, 1, 1, 2, 0, 1e-6f};
+    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f};
     attention_weights w;
     attention_job job;
     memset(&w, 0, sizeof w);

@@ -73,10 +73,20 @@ made() {
 
 check "mote selftest" "$mote" selftest
 grep -E 'off the|^full after' "$logs/mote-selftest.log"
+
+# The tests of the API, on the GPU. What they say of how far results are off is shown.
+engine() {
+    local name=$1
+    shift
+    check "$name" "$build/test_engine" --device cuda "$@"
+    grep -E ' off | differ |^full after' "$logs/${name// /-}.log"
+}
+
+engine "test_engine"
 more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
-check "gpu_engine" "$build/gpu_engine" tests/fixtures/*/ $more
-grep -E ' off | differ |^full after' "$logs/gpu_engine.log"
-check "gpu_speculation" "$build/gpu_speculation"
+[ -z "$more" ] || engine "test_engine more checkpoints" "" $more
+check "test_speculation" "$build/test_speculation" --device cuda
+check "test_misuse" "$build/test_misuse" --device cuda
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
 production() {
@@ -97,7 +107,7 @@ else
     for tool in memcheck racecheck initcheck; do
         check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
         check "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
-        check "$tool gpu_engine" sanitize $tool "$build/gpu_engine" --brief tests/fixtures/fp8-ragged
+        check "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
 fi
 
@@ -106,8 +116,7 @@ if [ -n "$without_real" ]; then
 else
     check "making real layer sizes" made
     grep '^{' "$logs/making-real-layer-sizes.log"
-    check "gpu_engine real layer sizes" "$build/gpu_engine" $(ls -d "$build"/real/*/)
-    grep -E ' off | differ |^full after' "$logs/gpu_engine-real-layer-sizes.log"
+    engine "test_engine real layer sizes" "" "$build"/real/*/
 fi
 
 echo "$passed passed, $failed failed, $skipped skipped"
@@ -115,7 +124,7 @@ echo "$passed passed, $failed failed, $skipped skipped"
 {
     echo "sha256 $(tools/source_hash.sh)"
     echo "targets $GPU_TARGETS"
-    echo "device $(sed -n 's/^gpu_engine: device //p' "$logs/gpu_engine.log")"
+    echo "device $(sed -n 's/^test_engine: device //p' "$logs/test_engine.log")"
     echo "date $(date -u +%Y-%m-%d)"
     echo "$passed passed, $failed failed, $skipped skipped"
     printf %s "$results"
