@@ -18,12 +18,6 @@ static float *layout_alloc(layout *l, size_t floats) {
     return at;
 }
 
-/* From here on everything begins at a multiple of so many floats from the base. */
-static void layout_align(layout *l, size_t unit) {
-    l->unit = unit;
-    l->used = (l->used + unit - 1) / unit * unit;
-}
-
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }

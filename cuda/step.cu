@@ -14,6 +14,12 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
+/* From here on everything begins at a multiple of so many floats from the base. */
+static void layout_align(layout *l, size_t unit) {
+    l->unit = unit;
+    l->used = (l->used + unit - 1) / unit * unit;
+}
+
 /* Scratch of a session in GPU memory, behind the states of its layers. */
 static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, const capacity *r,
                        struct gpu_session *g) {
