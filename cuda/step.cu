@@ -337,6 +337,17 @@ static int gpu_make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, 
     return gpu_finish(s, err);
 }
 
+/* Captures all cycles that an answer may need, so that none is captured in its middle: for a small model that takes as long as
+   tens of tokens. */
+static int gpu_capture_cycles(mote_session *s, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    int code = gpu_enter(s, err);
+    for (int T = 0; T <= GPU_ROWS && !code; T++)
+        for (int drafts = !T; drafts < GPU_ROWS && g->q.status == cudaSuccess; drafts++)
+            if (!g->cycle[T][drafts]) g->cycle[T][drafts] = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    return code ? code : gpu_session_failed(s, err);
+}
+
 /* time_pass on a GPU: times cycles as they follow each other in an answer or, with k = 0, plain steps. */
 static int gpu_time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
     enum { TIMES = 4 };

@@ -129,6 +129,9 @@ static int measure_passes(mote_session *s, mote_error *err) {
     mote_speculation *seen = &s->spec.seen;
     double start = seconds(), pass = 0, draft = 0;
     int code = session_logits(s, err);
+#ifdef __CUDACC__
+    if (s->gpu && !code) code = gpu_capture_cycles(s, err);
+#endif
     memset(seen->cost, 0, sizeof seen->cost);
     for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
         for (int k = 0; k < BLOCK && !code; k++) {
