@@ -571,7 +571,8 @@ static void test_kv_type(const fixture *f, int kv, double allowed) {
     for (int i = 0; i < 4; i++) free(memory[i]);
 }
 
-// Without the MTP layer: the same logits, none of its own, less memory; its rows are dropped when loaded, not made up.
+// Without the MTP layer: the same logits, none of its own, less memory; its rows are dropped when loaded, not made up. (On a GPU
+// the final row, which only that layer reads, is not computed without it: a loaded one is kept, so the bytes are others.)
 static void test_no_mtp(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = 3, .threads = 1, .mtp = MOTE_MTP_OFF), *clone = NULL;
     mote_session *with = session_of(f->m, .context = f->T, .chunk = 3, .threads = 1);
@@ -595,7 +596,8 @@ static void test_no_mtp(const fixture *f) {
     EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
     mote_reset(s, NULL);
     EXPECT(MOTE_OK, mote_load(s, more, other, &failure));
-    CHECK(session_is(s, bytes, size) && clone && session_is(clone, bytes, size), "%s: rows not wanted", f->dir);
+    CHECK(same_logits(s, mote_logits(with), f->vocab) && (is_gpu || session_is(s, bytes, size)) && clone &&
+          session_is(clone, bytes, size), "%s: rows not wanted", f->dir);
     feed_to(s, f, f->T, "without the MTP layer");
     feed_to(clone, f, f->T, "a clone without the MTP layer");
     close_all((mote_session *[]){s, with, clone}, 3);
