@@ -32,17 +32,12 @@ MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c)))
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
-# History and arrow keys in the chat come from libedit, if a small program with it links. `make LIBEDIT=` leaves it out.
-PROBE   = \#include <stdio.h>\n\#include <editline/readline.h>\nint main(void) { return !readline(""); }\n
-LIBEDIT = $(shell printf '$(PROBE)' | $(CC) -x c - -o $(BUILD)/probe -ledit 2>/dev/null && \
-            echo -DMOTE_LIBEDIT -ledit)
-
 # The test data archive is not part of the repository: tests that need it are skipped, and counted, without it.
 ARCHIVE = $(wildcard ../shared/data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mote
-	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(LIBEDIT)
+	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
@@ -101,18 +96,18 @@ build/data/.unpacked: $(ARCHIVE)
 
 # make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught
 sanitize:
-	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= LIBEDIT= \
+	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
 
 # make threads: sessions on several threads again, with every data race caught. TSan dislikes the address space of newer kernels
 threads:
-	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= LIBEDIT= RUN='setarch -R' \
+	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
 	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_engine,$$(TESTS))'
 
 # make memory: what computes, again with every use of uninitialised memory caught (needs clang)
 memory:
-	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= LIBEDIT= CC=clang \
+	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
@@ -120,16 +115,16 @@ memory:
 # any code, without the large data; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
-	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= LIBEDIT= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
+	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
 # the program one conversation
 aarch64:
-	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= LIBEDIT= ARCHIVE= \
+	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)

@@ -11,6 +11,7 @@
      text.c          tokenize, detokenize, render
      screen.c        where run and chat show an answer
      run.c           run
+     line_editor.c   a message typed on a terminal: editing, history, completion
      conversation.c  what chat talks in: turns, undo, the commands that begin with /
      chat_input.c    lines and messages from a terminal or a pipe
      chat.c          chat: the loop
@@ -28,9 +29,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <locale.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -38,14 +39,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef MOTE_LIBEDIT
-#include <editline/readline.h>
-#include <wchar.h>
-#endif
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
@@ -58,6 +57,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/text.c"
 #include "cli/screen.c"
 #include "cli/run.c"
+#include "cli/line_editor.c"
 #include "cli/conversation.c"
 #include "cli/chat_input.c"
 #include "cli/chat.c"
@@ -143,7 +143,6 @@ int main(int argc, char **argv) {
     const command *c = &command_table[0];
     int first = 1;
     options o = defaults();
-    if (!setlocale(LC_CTYPE, "")) setlocale(LC_CTYPE, "C.UTF-8");
     if (argc > 1) {
         const char *word = argv[1];
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) word = "help";

@@ -39,9 +39,6 @@ static int chat_with(const mote_model *model, chat *c) {
     if (code) return code;
     c->context = mote_context(c->session);
     c->speculates = info->mtp_layers && c->o->mtp != MOTE_MTP_OFF;
-#ifdef MOTE_LIBEDIT
-    rl_getc_function = read_key;
-#endif
     if (c->typed && c->styled) chat_banner(c, info);
     chat_loop(c);
     if (c->typed) return 0;
@@ -56,10 +53,14 @@ static int command_chat(options *o) {
     c.typed = isatty(STDIN_FILENO);
     c.styled = isatty(STDOUT_FILENO);
     if (o->greedy && o->temperature > 0) return complain(EXIT_USAGE, "chat: --greedy and --temp exclude each other");
+    c.edits = c.typed && (c.styled || isatty(STDERR_FILENO));
+    if (c.edits) editor_open(&c.edit, c.styled ? stdout : stderr, !o->no_history);
+    c.edit.complete = complete_message;
     catch_interrupt(0);
     int code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code) code = chat_with(model, &c);
     forget_undo(&c);
+    if (c.edits) editor_close(&c.edit);
     free(c.message.data);
     free(c.line.data);
     free(c.system.data);

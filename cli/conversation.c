@@ -16,6 +16,8 @@ typedef struct chat {
     int context, speculates, show_stats, leave, failed;
     int holds_zero;                        // a line of the message does
     int typed, styled;                     // standard input, standard output is a terminal
+    int edits;                             // lines are typed on a terminal, and edited with
+    editor edit;
 } chat;
 
 typedef struct chat_command {
@@ -202,7 +204,7 @@ static void chat_help(chat *c, const char *argument) {
     for (int i = 0; i < CHAT_COMMAND_COUNT; i++)
         say(c, "  %-8s%-8s%s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
     say(c, "  A line that ends with \\ goes on in the next one; lines between \"\"\" and \"\"\" are one message.\n"
-           "  Ctrl-C stops an answer.\n");
+           "  Ctrl-C stops an answer. When typing: Alt-Enter begins a line, Ctrl-R searches what was typed, Tab completes.\n");
 }
 
 static void chat_execute(chat *c, char *line) {

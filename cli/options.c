@@ -19,7 +19,7 @@ typedef struct options {                   // zero or NULL: not given, except wh
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
-    int kv, sms, stages, verbose, mtp, draft_rows, verify;
+    int kv, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     double temperature, top_p, min_p, overlap;
 } options;
 
@@ -62,6 +62,7 @@ static const option option_table[] = {
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
     {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
+    {"--no-history", NULL, FLAG, AT(no_history), 0, 0, CHAT, "do not remember what is typed between runs"},
     {"--temp", "T", REAL, AT(temperature), 0, 100, CHAT | RUN, "temperature; 0 is greedy (default: the model's own)"},
     {"--top-k", "K", WHOLE, AT(top_k), 0, INT_MAX, CHAT | RUN, "only the K most probable tokens; 0: all"},
     {"--top-p", "P", REAL, AT(top_p), 0, 1, CHAT | RUN, "only the most probable tokens that sum up to P"},

@@ -622,7 +622,7 @@ static void test_terminal(void) {
         return;
     }
     if (child == 0) {
-        execl("/bin/sh", "sh", "-c", "TERM=dumb exec " MOTE_PROGRAM " --greedy --think off --temp 0", (char *)NULL);
+        execl("/bin/sh", "sh", "-c", "TERM=dumb exec " MOTE_PROGRAM " --no-history --greedy --think off --temp 0", (char *)NULL);
         _exit(127);
     }
     CHECK(wait_for(terminal, &screen, "> "), "no prompt: %s", screen.data);

@@ -1,0 +1,189 @@
+// Tests of typing: the program's chat on a pseudo-terminal, driven key by key. What was typed is seen in what the program makes
+// of it: `/seed` and `/system` answer without the model.
+//
+// Contents   1. A terminal   2. Keys   3. Long and pasted text   4. Interrupts   5. History   6. Main
+
+#include "files.h"
+#include "test.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// ---- 1. A terminal --------------------------------------------------------------------------------------------------
+
+enum { SCREEN = 1 << 20 };
+
+static int terminal;
+static pid_t child;
+static char screen[SCREEN];
+
+// Starts `mote chat` with these options; 0: there are no terminals here.
+static int begin(const char *term, const char *options, int columns) {
+    struct winsize size = {24, (unsigned short)columns, 0, 0};
+    char command[1024];
+    snprintf(command, sizeof command, "HOME=%s TERM=%s exec " MOTE_PROGRAM " chat --greedy --think off %s", temp_dir, term, options);
+    child = forkpty(&terminal, NULL, NULL, &size);
+    if (child < 0) return 0;
+    if (child == 0) {
+        unsetenv("XDG_STATE_HOME");
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    return 1;
+}
+
+// Reads until `wanted` appears, and behind it `then`; 0 after twenty silent seconds or at the end.
+static int wait_for(const char *wanted, const char *then) {
+    struct pollfd p = {terminal, POLLIN, 0};
+    size_t n = 0;
+    screen[0] = 0;
+    while (n + 1 < SCREEN && poll(&p, 1, 20000) > 0) {
+        ssize_t got = read(terminal, screen + n, SCREEN - 1 - n);
+        if (got <= 0) return 0;
+        n += (size_t)got;
+        screen[n] = 0;
+        const char *found = strstr(screen, wanted);
+        if (found && strstr(found, then)) return 1;
+    }
+    return 0;
+}
+
+static void type(const char *keys) {
+    for (size_t n = strlen(keys); n > 0;) {
+        ssize_t done = write(terminal, keys, n > 512 ? 512 : n);
+        if (done <= 0) {
+            CHECK(0, "the terminal is gone");
+            return;
+        }
+        keys += done;
+        n -= (size_t)done;
+    }
+}
+
+// The prompt as it is drawn with nothing behind it.
+static const char *prompt = "\033[J> \r\033[2C";
+
+// Types keys; the program then says this, and waits for more.
+static void says(const char *keys, const char *wanted, const char *what) {
+    type(keys);
+    CHECK(wait_for(wanted, prompt), "%s: not '%s' in '%.300s'", what, wanted, screen);
+}
+
+// The program ends, all right, after these keys.
+static void end(const char *keys) {
+    int status = -1;
+    type(keys);
+    wait_for("\001never\001", "");
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "exit status %d", status);
+    close(terminal);
+}
+
+// ---- 2. Keys --------------------------------------------------------------------------------------------------------
+
+static void test_keys(void) {
+    says("", "", "a prompt");
+    says("/sed 12\033b\033[D\033[De\001\005\r", "seed 12\r\n", "arrows and word moves");     // the e goes where one is missing
+    says("/seed 345\177\1776\r", "seed 36\r\n", "backspace");
+    says("seed 7\001/\r", "seed 7\r\n", "Ctrl-A");
+    says("/seed 1 234\027\r", "seed 1\r\n", "Ctrl-W takes a word");
+    says("junk\025/seed 8\r", "seed 8\r\n", "Ctrl-U");
+    says("/seed 94\002\013\031\031\r", "seed 944\r\n", "Ctrl-K, and Ctrl-Y twice");
+    says("/seed 56\033[D\033[3~\r", "seed 5\r\n", "delete");
+    says("\033[Ax\177\177" "4\r", "seed 4\r\n", "up: the message before");
+    says("/seed 77\r", "seed 77\r\n", "another");
+    says("\033[A\033[A\033[B\r", "seed 77\r\n", "up, up, down");
+    says("\022 4\022\r", "seed 4\r\n", "Ctrl-R finds an older one");
+    says("\022 77\003/seed 3\r", "seed 3\r\n", "Ctrl-C leaves the search");
+    says("/se\t 21\r", "seed 21\r\n", "Tab completes a command");
+    says("/system \303\244\344\270\255\360\237\230\200x\177\177\177\r", "system message set", "wide characters");
+    says("\033OH\033OF\033[1~\033[4~\033[1;5C\033[99~\033xx\025/seed 6\r", "seed 6\r\n", "keys of all kinds");
+}
+
+// ---- 3. Long and pasted text ------------------------------------------------------------------------------------------
+
+static void test_long(void) {
+    static char line[8000];
+    strcpy(line, "/seed ");
+    memset(line + 6, 'x', 7000);
+    strcpy(line + 7006, "end\r");
+    says(line, "xxend'", "a line of 7,000 characters");
+    type("\033[200~/seed 5\r\nis\tno command\n\033[201~");
+    CHECK(wait_for("no command", ""), "a paste is drawn: '%.300s'", screen);
+    says("\177\025\177\025/seed 15\r", "seed 15\r\n", "and taken back");
+}
+
+// Pasted lines are one message: there is one answer.
+static void test_paste(void) {
+    type("\033[200~What is a router?\r\nAnd what\r\nis an expert?\r\nSay it shortly.\033[201~");
+    CHECK(wait_for("shortly.", ""), "the paste: '%.300s'", screen);
+    says("\r", "", "an answer");
+    says("/undo\r", "took the last turn back", "one turn of four lines");
+    says("/undo\r", "nothing to take back", "and no other");
+    says("What is\nFP8?\r", "", "Ctrl-J begins a line");
+    says("/undo\r", "took the last turn back", "and that");
+    says("/undo\r", "nothing to take back", "one turn, too");
+}
+
+// ---- 4. Interrupts --------------------------------------------------------------------------------------------------
+
+static void test_interrupts(void) {
+    says("half a line\003/seed 31\r", "seed 31\r\n", "Ctrl-C drops the line");
+    says("\"\"\"\rsome\rlines\r\003/seed 32\r", "seed 32\r\n", "Ctrl-C leaves the quoted mode");
+    says("goes on \\\r\003/seed 33\r", "seed 33\r\n", "and a line that goes on");
+    says("\003", "Ctrl-C again", "Ctrl-C on nothing");
+    says("/seed 34\r", "seed 34\r\n", "something in between");
+    says("\003", "Ctrl-C again", "Ctrl-C on nothing, once more");
+}
+
+// ---- 5. History -----------------------------------------------------------------------------------------------------
+
+static void test_history(void) {
+    char path[600];
+    struct stat about;
+    snprintf(path, sizeof path, "%s/.local/state/mote/history", temp_dir);
+    CHECK(stat(path, &about) == 0 && (about.st_mode & 0777) == 0600, "%s: mode %o", path, (unsigned)about.st_mode);
+    if (!begin("xterm", "", 60)) return;
+    says("", "", "a second run");
+    says("\033[A\r", "seed 34\r\n", "the last message of the run before");
+    says("\022FP8\005 And BF16?\r", "And BF16?", "a message of two lines, found again");
+    says("/undo\r", "took the last turn back", "one turn");
+    end("\004");
+    off_t size = stat(path, &about) == 0 ? about.st_size : 0;
+    if (!begin("xterm", "--no-history", 60)) return;
+    says("", "", "a third run");
+    says("\033[A/seed 61\r", "seed 61\r\n", "no history");
+    end("\004");
+    CHECK(stat(path, &about) == 0 && about.st_size == size, "--no-history wrote");
+}
+
+// ---- 6. Main --------------------------------------------------------------------------------------------------------
+
+int main(int argc, char **argv) {
+    test_main_begin("test_chat_input", argc, argv);
+    temp_open();
+    if (!begin("xterm", "", 40)) {
+        test_skip("no pseudo-terminal here: typing");
+        return test_main_end();
+    }
+    test_keys();
+    test_long();
+    test_paste();
+    test_interrupts();
+    end("\003");
+    test_history();
+    prompt = "> ";
+    if (begin("dumb", "", 40)) {
+        says("", "", "a terminal that only prints");
+        says("/seed 455\177\r", "seed 45\r\n", "backspace there");
+        says("junk\025/seed 46\r", "seed 46\r\n", "Ctrl-U there");
+        end("/quit\r");
+    }
+    temp_close();
+    return test_main_end();
+}
