@@ -23,6 +23,7 @@ typedef struct chat {
 typedef struct chat_command {
     const char *name, *argument, *help;
     void (*function)(chat *c, const char *argument);   // argument: "" when there is none
+    int erases;                                        // something of the conversation: never what a slip of the hand meant
 } chat_command;
 
 // Where remarks of the chat itself go: never into a pipe that wants answers.
@@ -185,19 +186,23 @@ static void chat_quit(chat *c, const char *argument) {
 static void chat_help(chat *c, const char *argument);
 
 static const chat_command chat_commands[] = {
-    {"/help", "", "this list", chat_help},
-    {"/reset", "", "start a new conversation", chat_reset},
-    {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system},
-    {"/think", "on|off", "think before answering", chat_think},
-    {"/temp", "T", "temperature; 0 is greedy", chat_temperature},
-    {"/seed", "N", "same seed, same text", chat_seed},
-    {"/save", "FILE", "save the conversation", chat_save},
-    {"/load", "FILE", "go on with a saved one", chat_load},
-    {"/undo", "", "take the last turn back", chat_undo},
-    {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats},
-    {"/quit", "", "leave (also Ctrl-D)", chat_quit},
+    {"/help", "", "this list", chat_help, 0},
+    {"/reset", "", "start a new conversation (also /new, /clear)", chat_reset, 1},
+    {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system, 0},
+    {"/think", "on|off", "think before answering", chat_think, 0},
+    {"/temp", "T", "temperature; 0 is greedy", chat_temperature, 0},
+    {"/seed", "N", "same seed, same text", chat_seed, 0},
+    {"/save", "FILE", "save the conversation", chat_save, 0},
+    {"/load", "FILE", "go on with a saved one", chat_load, 1},
+    {"/undo", "", "take the last turn back", chat_undo, 1},
+    {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats, 0},
+    {"/quit", "", "leave (also /exit, /bye, Ctrl-D)", chat_quit, 0},
 };
 enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
+
+// Other names that people type for some of them.
+static const struct { const char *name, *command; } chat_aliases[] = {
+    {"/exit", "/quit"}, {"/bye", "/quit"}, {"/clear", "/reset"}, {"/new", "/reset"}};
 
 static void chat_help(chat *c, const char *argument) {
     (void)argument;
@@ -213,12 +218,15 @@ static void chat_execute(chat *c, char *line) {
     char *argument = line + length + strspn(line + length, " \t"), *end = line + strlen(line);
     while (end > argument && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
     line[length] = 0;
+    const char *name = line;
+    for (size_t i = 0; i < sizeof chat_aliases / sizeof chat_aliases[0]; i++)
+        if (strcmp(line, chat_aliases[i].name) == 0) name = chat_aliases[i].command;
     for (int i = 0; i < CHAT_COMMAND_COUNT; i++) {
-        if (strcmp(line, chat_commands[i].name) == 0) {
+        if (strcmp(name, chat_commands[i].name) == 0) {
             chat_commands[i].function(c, argument);
             return;
         }
-        consider(line, chat_commands[i].name, &near);
+        if (!chat_commands[i].erases) consider(line, chat_commands[i].name, &near);
     }
     if (near) say(c, "unknown command %s; did you mean %s?\n", line, near);
     else say(c, "unknown command %s; /help lists them\n", line);

@@ -1,7 +1,7 @@
 // Tests of typing: the program's chat on a pseudo-terminal, driven key by key. What was typed is seen in what the program makes
 // of it: `/seed` and `/system` answer without the model.
 //
-// Contents   1. A terminal   2. Keys   3. Long and pasted text   4. Interrupts   5. History   6. Main
+// Contents   1. A terminal   2. Keys   3. Long and pasted text, names   4. Interrupts   5. History   6. Main
 
 #include "files.h"
 #include "test.h"
@@ -105,7 +105,7 @@ static void test_keys(void) {
     says("\033OH\033OF\033[1~\033[4~\033[1;5C\033[99~\033xx\025/seed 6\r", "seed 6\r\n", "keys of all kinds");
 }
 
-// ---- 3. Long and pasted text ------------------------------------------------------------------------------------------
+// ---- 3. Long and pasted text, names ---------------------------------------------------------------------------------
 
 static void test_long(void) {
     static char line[8000];
@@ -116,6 +116,16 @@ static void test_long(void) {
     type("\033[200~/seed 5\r\nis\tno command\n\033[201~");
     CHECK(wait_for("no command", ""), "a paste is drawn: '%.300s'", screen);
     says("\177\025\177\025/seed 15\r", "seed 15\r\n", "and taken back");
+}
+
+// Names that people type, and slips of the hand, which never lead to a command that erases.
+static void test_names(void) {
+    says("/clear\r", "new conversation", "/clear");
+    says("/new\r", "new conversation", "/new");
+    says("/sede 1\r", "did you mean /seed?", "a slip");
+    says("/rest\r", "/help lists them", "one that is near /reset");
+    says("/laod x\r", "/help lists them", "one that is near /load");
+    says("/umdo\r", "/help lists them", "one that is near /undo");
 }
 
 // Pasted lines are one message: there is one answer.
@@ -173,6 +183,7 @@ int main(int argc, char **argv) {
     }
     test_keys();
     test_long();
+    test_names();
     test_paste();
     test_interrupts();
     end("\003");
@@ -182,7 +193,7 @@ int main(int argc, char **argv) {
         says("", "", "a terminal that only prints");
         says("/seed 455\177\r", "seed 45\r\n", "backspace there");
         says("junk\025/seed 46\r", "seed 46\r\n", "Ctrl-U there");
-        end("/quit\r");
+        end("/bye\r");
     }
     temp_close();
     return test_main_end();
