@@ -11,7 +11,8 @@
      text.c          tokenize, detokenize, render
      screen.c        where run and chat show an answer
      run.c           run
-     line_editor.c   a message typed on a terminal: editing, history, completion
+     history.c       what was typed in chats, between runs as well
+     line_editor.c   a message typed on a terminal: editing, completion, looking through history
      conversation.c  what chat talks in: turns, undo, the commands that begin with /
      chat_input.c    lines and messages from a terminal or a pipe
      chat.c          chat: the loop
@@ -57,6 +58,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/text.c"
 #include "cli/screen.c"
 #include "cli/run.c"
+#include "cli/history.c"
 #include "cli/line_editor.c"
 #include "cli/conversation.c"
 #include "cli/chat_input.c"

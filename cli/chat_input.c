@@ -128,7 +128,7 @@ static int read_message(chat *c, int *quoted) {
         if (end == LINE_NONE) return 0;
         if (end == LINE_CANCELLED) continue;
         if (memchr(c->message.data, '\n', c->message.size)) *quoted = 1;
-        if (c->edits && !c->holds_zero) history_add(&c->edit, c->message.data);
+        if (c->edits && !c->holds_zero) history_add(&c->edit.history, c->message.data);
         return 1;
     }
 }

@@ -1,12 +1,10 @@
-// cli/line_editor.c: a message typed on a terminal: editing, history, completion. It knows keys and screens, and nothing of
-// chats: what Tab completes is the caller's.
+// cli/line_editor.c: a message typed on a terminal: editing, completion, looking through the history. It knows keys and screens,
+// and nothing of chats: what Tab completes is the caller's.
 //
 // The terminal is in raw mode only while a line is read. The text may have several lines: Enter ends it, Alt-Enter and Ctrl-J
 // begin a new line, and what is pasted (bracketed paste) is inserted as it is. After each key all of it is drawn anew: text
 // that is longer than the screen scrolls with the cursor. On a terminal without cursor movement (TERM=dumb, or none) keys are
 // echoed, and only the end can be edited.
-
-enum { HISTORY_MOST = 1000, HISTORY_FILE_MOST = 1 << 20 };     // messages; bytes of the file that are read
 
 enum editor_end { EDITOR_LINE, EDITOR_CANCELLED, EDITOR_CLOSED };     // Enter; Ctrl-C; Ctrl-D on nothing, or no terminal
 
@@ -17,9 +15,8 @@ enum { KEY_LEFT = 256, KEY_RIGHT, KEY_UP, KEY_DOWN, KEY_HOME, KEY_END, KEY_DELET
 typedef struct editor {
     bytes text, killed, draft;             // draft: what was typed before history was looked at
     size_t at;                             // the cursor: a byte of text where a character begins
-    bytes history;                         // char *, the oldest first
+    history history;
     size_t shown;                          // the message of history that is edited; their number: a new one
-    char *path;                            // the history's file; NULL: none
     int input, dumb, row;                  // row: of the cursor, from the first row drawn
     int ahead;                             // bytes typed before the terminal was in raw mode: Enter is a line feed there
     FILE *out;
@@ -309,24 +306,16 @@ static void editor_type(editor *e, int first) {
     editor_insert(e, character, (size_t)n);
 }
 
-static char *history_at(const editor *e, size_t i) {
-    return ((char **)(void *)e->history.data)[i];
-}
-
-static size_t history_count(const editor *e) {
-    return e->history.size / sizeof(char *);
-}
-
 // Shows message i of the history, or again what was typed.
 static void editor_show(editor *e, size_t i) {
-    if (i > history_count(e)) return;
-    if (e->shown == history_count(e)) {
+    if (i > history_count(&e->history)) return;
+    if (e->shown == history_count(&e->history)) {
         e->draft.size = 0;
         append(&e->draft, e->text.data ? e->text.data : "", e->text.size);
     }
     e->shown = i;
-    if (i == history_count(e)) editor_set(e, e->draft.data, e->draft.size);
-    else editor_set(e, history_at(e, i), strlen(history_at(e, i)));
+    if (i == history_count(&e->history)) editor_set(e, e->draft.data, e->draft.size);
+    else editor_set(e, history_at(&e->history, i), strlen(history_at(&e->history, i)));
 }
 
 static size_t line_begin(const bytes *b, size_t at) {
@@ -355,20 +344,20 @@ static void editor_vertical(editor *e, int down) {
 // other key is returned, for what was found.
 static int editor_search(editor *e) {
     char wanted[64] = "", prompt[96];
-    size_t n = 0, found = history_count(e), from;
+    size_t n = 0, found = history_count(&e->history), from;
     for (;;) {
         snprintf(prompt, sizeof prompt, "(search %s) ", wanted);
         editor_draw(e, prompt);
         int key = editor_key(e);
         if (key == KEY_RESIZED) continue;
-        if (key == 3 || key == 'G' - '@') editor_show(e, history_count(e));
+        if (key == 3 || key == 'G' - '@') editor_show(e, history_count(&e->history));
         if (key == 3 || key == 'G' - '@') return KEY_NONE;
-        from = history_count(e);
+        from = history_count(&e->history);
         if (key == 'R' - '@') from = found;
         else if ((key == 127 || key == 8) && n > 0) wanted[--n] = 0;
         else if (key >= ' ' && key < 256 && key != 127 && n + 1 < sizeof wanted) wanted[n++] = (char)key, wanted[n] = 0;
         else return key;
-        while (from > 0 && !strstr(history_at(e, from - 1), wanted)) from--;
+        while (from > 0 && !strstr(history_at(&e->history, from - 1), wanted)) from--;
         if (from > 0) editor_show(e, found = from - 1);
     }
 }
@@ -454,7 +443,7 @@ static enum editor_end editor_read(editor *e, const char *prompt) {
     resize.sa_handler = on_resize;
     e->text.size = e->at = 0;
     e->row = 0;
-    e->shown = history_count(e);
+    e->shown = history_count(&e->history);
     if (grow(&e->text, 1) || editor_raw(e, 1)) return EDITOR_CLOSED;
     if (ioctl(e->input, FIONREAD, &e->ahead)) e->ahead = 0;
     sigaction(SIGWINCH, &resize, &before);
@@ -466,92 +455,18 @@ static enum editor_end editor_read(editor *e, const char *prompt) {
     return end;
 }
 
-// ---- History ----------------------------------------------------------------------------------------------------
-
-static void history_push(editor *e, const char *text) {
-    char *copy = strdup(text);
-    size_t n = history_count(e);
-    if (!copy || append(&e->history, (const char *)&copy, sizeof copy)) {
-        free(copy);
-        return;
-    }
-    if (n < HISTORY_MOST) return;
-    free(history_at(e, 0));
-    memmove(e->history.data, e->history.data + sizeof copy, n * sizeof copy);
-    e->history.size -= sizeof copy;
-}
-
-// Remembers a message, and adds it to the file: a line each, with \n and \\ for line feed and backslash.
-static void history_add(editor *e, const char *text) {
-    size_t n = history_count(e);
-    if (!text[strspn(text, " \t\n")] || (n && strcmp(history_at(e, n - 1), text) == 0)) return;
-    history_push(e, text);
-    int file = e->path ? open(e->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
-    FILE *out = file < 0 ? NULL : fdopen(file, "a");
-    if (!out) {
-        if (file >= 0) close(file);
-        return;
-    }
-    for (const char *c = text; *c; c++) {
-        if (*c == '\n' || *c == '\\') fputc('\\', out);
-        fputc(*c == '\n' ? 'n' : *c, out);
-    }
-    fputc('\n', out);
-    fclose(out);
-}
-
-// Reads the last part of the file.
-static void history_read(editor *e) {
-    FILE *in = e->path ? fopen(e->path, "re") : NULL;
-    char *line = NULL;
-    size_t capacity = 0;
-    if (!in) return;
-    if (!fseek(in, 0, SEEK_END) && ftell(in) > HISTORY_FILE_MOST && !fseek(in, -(long)HISTORY_FILE_MOST, SEEK_END)) {
-        if (getline(&line, &capacity, in) < 0) rewind(in);  // from the middle of a line to its end
-    } else {
-        rewind(in);
-    }
-    while (getline(&line, &capacity, in) >= 0) {
-        char *to = line;
-        for (const char *c = line; *c && *c != '\n'; c++) {
-            if (*c == '\\' && c[1]) *to++ = *++c == 'n' ? '\n' : *c;
-            else *to++ = *c;
-        }
-        *to = 0;
-        if (*line) history_push(e, line);
-    }
-    free(line);
-    fclose(in);
-}
-
-// $XDG_STATE_HOME/mote/history, or that in ~/.local/state; its folders are made. NULL: there is no home.
-static char *history_path(void) {
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    char *path = NULL;
-    int size = state && state[0] == '/' ? asprintf(&path, "%s/mote/history", state)
-             : home && home[0] == '/' ? asprintf(&path, "%s/.local/state/mote/history", home) : -1;
-    if (size < 0) return NULL;
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = 0;
-        mkdir(path, 0700);
-        *slash = '/';
-    }
-    return path;
-}
-
 static void editor_open(editor *e, FILE *out, int keeps_history) {
     const char *term = getenv("TERM");
     memset(e, 0, sizeof *e);
     e->input = STDIN_FILENO;
     e->out = out;
     e->dumb = !term || !*term || strcmp(term, "dumb") == 0;
-    e->path = keeps_history ? history_path() : NULL;
-    history_read(e);
+    history_open(&e->history, keeps_history);
 }
 
 static void editor_close(editor *e) {
-    for (size_t i = 0; i < history_count(e); i++) free(history_at(e, i));
-    bytes *all[] = {&e->text, &e->killed, &e->draft, &e->history};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->data);
-    free(e->path);
+    history_close(&e->history);
+    free(e->text.data);
+    free(e->killed.data);
+    free(e->draft.data);
 }
