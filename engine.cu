@@ -78,6 +78,7 @@ struct mote_model {
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
     uint32_t gpu_cache;                        /* bytes of its L2 */
+    float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
     int gpu_integrated;                        /* its memory is the system's */
     char device[320];                          /* info.device */
     tokenizer *text;
@@ -279,7 +280,7 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     s->o = o;
     s->kv_type = kv_type_of(o.kv);
     speculation_start(s);
-    s->parts = layout_session(model, &o, NULL, NULL, s);
+    s->parts = fit_chunk(model, options, &s->o, device_available(model), s);
 #ifdef __CUDACC__
     if (s->gpu) code = gpu_session_open(s, error);
 #endif
@@ -430,6 +431,10 @@ static void session_drop(mote_session *s) {
 
 #ifdef __CUDACC__
 #include "cuda/step.cu"
+static int session_fold(mote_session *s, mote_error *err);
+static int session_finish(mote_session *s, mote_error *err);
+static void report_prompt(const mote_session *s, double done, size_t count, double start);
+#include "cuda/prefill_step.cu"
 #endif
 
 /* ---- 5. The session on either device ------------------------------------------------------------------------------ */
@@ -570,11 +575,30 @@ static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_e
     return MOTE_OK;
 }
 
+/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
+static void report_prompt(const mote_session *s, double done, size_t count, double start) {
+    char what[96];
+    double passed = seconds() - start;
+    if (!s->o.callbacks.progress) return;
+    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", done, count,
+             passed > 0 ? done / passed : 0);
+    report(&s->o.callbacks, what, done / (double)count);
+}
+
+/* Rows that forward() computes at a time. */
+static int session_chunk(const mote_session *s) {
+    return s->gpu ? BLOCK : s->o.chunk;
+}
+
 /* mote_feed_logits behind the door. Only the callbacks and a GPU can make it fail once the ids are checked. */
 static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
-    size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)s->o.chunk;
+    size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)session_chunk(s);
+    double start = seconds();
     int code = check_ids(s, ids, count, err);
     if (code) return code;
+#ifdef __CUDACC__
+    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, err);
+#endif
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
@@ -585,7 +609,7 @@ static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits
         session_keep(s, T);
         done += (size_t)T;
         if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
-        if (count > chunk) report(&s->o.callbacks, "reading the prompt", (double)done / (double)count);
+        if (count > chunk) report_prompt(s, (double)done, count, start);
         s->generated_from = s->count;
     }
     return session_finish(s, err);

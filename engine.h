@@ -143,7 +143,8 @@ enum {                                     /* how keys and values of attention l
 
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt; default 32, on a GPU 4 */
+    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 32; on a
+                                              GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
     int kv;                                /* MOTE_KV_... */
@@ -157,6 +158,7 @@ typedef struct mote_memory {
     uint64_t total;                        /* one model with one session */
     uint64_t available;                    /* free on the device now; 0 = unknown */
     int context;                           /* tokens this plan is for */
+    int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
                                               maximum; 0: not even one token; -1: unknown */
 } mote_memory;

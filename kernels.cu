@@ -67,14 +67,20 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
 #include "cuda/projection.cu"
+#include "cuda/gemm.cu"
+#include "cuda/prefill.cu"
 
 /* ---- 4. The stages as CUDA kernels, for one to four token rows ------------------------------------------------------ */
 
 #include "layers/embed.cu"
 #include "layers/deltanet.cu"
+#include "layers/deltanet_prefill.cu"
+#include "layers/deltanet_prefill_launch.cu"
 #include "layers/attention.cu"
 #include "layers/attention_fast.cu"
 #include "layers/attention_any.cu"
+#include "layers/attention_prefill.cu"
+#include "layers/attention_prefill_launch.cu"
 #include "layers/attention_launch.cu"
 #include "layers/moe.cu"
 #include "layers/moe_routing.cu"
@@ -82,6 +88,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "layers/moe_down.cu"
 #include "layers/moe_down_fixed.cu"
 #include "layers/moe_launch.cu"
+#include "layers/moe_prefill.cu"
 #include "layers/kinds.cu"
 #include "layers/head.cu"
 #include "layers/mtp.cu"

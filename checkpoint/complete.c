@@ -75,6 +75,34 @@ static int make_draft_head(mote_model *m, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
 }
 
+static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsigned *largest) {
+    unsigned top = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        top = max(top, weights[i] & 0x7fffu);
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0 && top) atomicMax(largest, top);
+}
+
+/* bf16_factor: the largest of all BF16 weights times it is in [2^14, 2^15). Those 29 octaves below are still exact. */
+static int find_bf16_factor(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    unsigned *there = NULL, largest = 0;
+    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
+        if (items[i].format != FORMAT_BF16 || items[i].plane != CODES) continue;
+        const size_t row = plane_bytes(item_plane(&items[i]), items[i].cols);
+        const size_t words = (size_t)gpu_row_panels(items[i].rows) * (size_t)gpu_k_blocks(row) * PANEL_BYTES / 2;
+        gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
+                                                                       there);
+        status = cudaGetLastError();
+    }
+    if (status == cudaSuccess) status = cudaMemcpy(&largest, there, sizeof largest, cudaMemcpyDeviceToHost);
+    (void)cudaFree(there);
+    b->m->bf16_factor = ldexpf(1, largest ? 14 + 127 - (int)(largest >> 7) : 0);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
+}
+
 /* Packs every plane that lies packed in place, by way of a copy that is as large as the largest. */
 static int pack_weights(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
@@ -95,7 +123,9 @@ static int pack_weights(binder *b, mote_error *err) {
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);
-    return status == cudaSuccess ? make_draft_head(b->m, err) : gpu_fail(err, status, "packing the weights");
+    if (status != cudaSuccess) return gpu_fail(err, status, "packing the weights");
+    const int code = find_bf16_factor(b, err);
+    return code ? code : make_draft_head(b->m, err);
 }
 #endif
 

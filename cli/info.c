@@ -46,6 +46,7 @@ static void print_plan(const mote_info *info, const mote_memory *plan) {
     print_amount("KV cache", (double)plan->kv, "B");
     print_amount("recurrent state", (double)plan->state, "B");
     print_amount("scratch", (double)plan->scratch, "B");
+    printf("  %-22s%10d tokens\n", "prompt chunk", plan->chunk);
     print_amount("total", (double)plan->total, "B");
     if (!plan->available) return;
     print_amount(on_gpu(info) ? "free on the GPU" : "free on this machine", (double)plan->available, "B");

@@ -7,6 +7,7 @@
 
 static volatile sig_atomic_t interrupted;
 static int progress_shown = -1;            // per cent on the screen now, -1 = none
+static double progress_began;              // when it was first shown
 
 // The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
 // forms are read as what they stand for.
@@ -73,14 +74,21 @@ static void clear_progress(void) {
 
 static void on_progress(void *user, const char *what, double fraction) {
     int percent = (int)(fraction * 100);
+    struct timespec t;
     (void)user;
     if (fraction >= 1) {
         clear_progress();
-    } else if (percent != progress_shown) {
-        fputs("\r\033[K", stderr);
-        show_format(stderr, "%s %d %%", what, percent);
-        progress_shown = percent;
+        return;
     }
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (progress_shown < 0) progress_began = now;
+    if (percent == progress_shown) return;
+    fputs("\r\033[K", stderr);
+    show_format(stderr, "%s, %d %%", what, percent);
+    if (percent > 0 && now - progress_began > 0.5)
+        fprintf(stderr, ", %.0f s left", (now - progress_began) * (1 - fraction) / fraction);
+    progress_shown = percent;
 }
 
 static void on_log(void *user, const char *line) {

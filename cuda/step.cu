@@ -404,6 +404,8 @@ static void gpu_session_close(mote_session *s) {
         for (int T = 0; T <= GPU_ROWS; T++)
             for (int drafts = 0; drafts < GPU_ROWS; drafts++)
                 if (g->cycle[T][drafts]) (void)cudaGraphExecDestroy(g->cycle[T][drafts]);
+        for (int i = 0; i < 2; i++)
+            if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (s->memory) (void)cudaFree(s->memory);
         if (s->host) (void)cudaFreeHost(s->host);
@@ -451,6 +453,8 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     if (q->status == cudaSuccess)
         gpu_check(q, cudaHostAlloc((void **)&g->mailbox, sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
+    for (int i = 0; i < 2 && q->status == cudaSuccess; i++)
+        gpu_check(q, cudaEventCreateWithFlags(&g->layer_done[i], cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_session_failed(s, err);
     layout_session(s->m, &s->o, s->memory, s->host, s);
     memset(s->host, 0, host);

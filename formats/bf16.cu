@@ -6,6 +6,12 @@ struct format_bf16 {
         *k0 = gpu_word(raw, 2 * step);
         *k1 = gpu_word(raw, 2 * step + 1);
     }
+    enum { prefill_loads = 2 };
+    static __device__ __forceinline__ void prefill(const uint4 &raw, int step, float factor, uint32_t *k0, uint32_t *k1) {
+        const uint32_t first = gpu_word(raw, 2 * step), second = gpu_word(raw, 2 * step + 1);
+        *k0 = f16_pair(bf16_low(first) * factor, bf16_high(first) * factor);
+        *k1 = f16_pair(bf16_low(second) * factor, bf16_high(second) * factor);
+    }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         return __uint_as_float((uint32_t)*(const uint16_t *)gpu_element(w, row, col, 2) << 16);
     }

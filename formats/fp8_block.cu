@@ -12,6 +12,10 @@ struct format_fp8_block {
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         e4m3_pairs(gpu_word(raw, step), k0, k1);
     }
+    enum { prefill_loads = 1 };
+    static __device__ __forceinline__ void prefill(const uint4 &raw, int step, float, uint32_t *k0, uint32_t *k1) {
+        e4m3_pairs(gpu_word(raw, step), k0, k1);
+    }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_BYTES >> w->k_block_shift;
         return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *

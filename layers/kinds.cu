@@ -27,3 +27,46 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
         default: break;
     }
 }
+
+/* Prefill: token rows of a prompt. */
+
+/* Can the kernels of prefill run this layer, with keys and values of type kv? */
+static int layer_can_prefill(const layer *l, const layer_shapes *s, dtype kv) {
+    for (int i = 0; i < 2; i++) {
+        const sublayer *of = i ? &l->ffn : &l->mixer;
+        switch (of->kind) {
+#define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&s->name, &of->w.name, kv)) return 0; break;
+            LAYER_KINDS(X)
+#undef X
+            default: return 0;
+        }
+    }
+    return 1;
+}
+
+/* Scratch for T rows; only one layer runs at a time. */
+static size_t layer_prefill_room(const layer_shapes *s, int T, dtype kv) {
+    size_t most = 0;
+#define X(NAME, name) most = larger(most, name##_prefill_room(&s->name, T, kv));
+    LAYER_KINDS(X)
+#undef X
+    return most;
+}
+
+/* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
+static cudaError_t layer_run_prefill(const prefill_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state) {
+    cudaError_t status = cudaSuccess;
+    switch (l->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: status = name##_run_prefill(rows, &l->mixer.w.name, &g->name, &state->name); break;
+        MIXERS(X)
+#undef X
+        default: break;
+    }
+    if (rows->state_only || status != cudaSuccess) return status;
+    switch (l->ffn.kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_run_prefill(rows, &l->ffn.w.name, &g->name);
+        FFNS(X)
+#undef X
+        default: return status;
+    }
+}

@@ -227,7 +227,7 @@ static int ask_tokens(const mote_session *s, const char *message, const mote_gen
 static int ask_feed(mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
     mote_checkpoint *before = NULL;
     int code = check_ids(s, ids, n, err);
-    if (!code && s->o.callbacks.cancel && n > (size_t)s->o.chunk) code = checkpoint_take(s, &before, err);
+    if (!code && s->o.callbacks.cancel && n > (size_t)session_chunk(s)) code = checkpoint_take(s, &before, err);
     if (!code) code = feed(s, ids, n, NULL, NULL, err);
     if (code && before) (void)session_rewind(s, before, NULL);
     mote_checkpoint_free(before);

@@ -3,7 +3,7 @@
    A session owns one block of floats, laid out once: KV cache, DeltaNet state with its log, and scratch for one chunk of
    rows. Laying out with no memory yet just counts, which is how the memory plan is made. */
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 1024, MAX_THREADS = 256 };
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 8192, CHUNK_UNIT = 64, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
@@ -78,6 +78,8 @@ struct gpu_session {
     int head_done, logits_row, logits_on_host;              /* last row's logits: computed? which row? also on the host? */
     int all_logits;                                         /* logits of every row were computed */
     mote_launch *launches;                                  /* of mote_launches */
+    prefill_scratch prefill;
+    cudaEvent_t layer_done[2];                              /* of prefill: recorded behind every other layer */
 };
 #endif
 
@@ -118,6 +120,8 @@ static void layout_host(layout *l, const config *c, const mote_session_options *
 #ifdef __CUDACC__
 static void layout_gpu(layout *l, const mote_model *m, const mote_session_options *o, const capacity *r,
                        struct gpu_session *g);
+static void layout_prefill(layout *l, const mote_model *m, const mote_session_options *o, dtype kv, size_t state,
+                           prefill_scratch *p);
 #endif
 
 /* The type that MOTE_KV_... stands for. */
@@ -157,6 +161,7 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
     if (m->gpu >= 0) {
         layout on_host = layout_from(host);
         layout_gpu(&l, m, o, &r, s->gpu);
+        layout_prefill(&l, m, o, r.kv, parts.state, &s->gpu->prefill);
         layout_host(&on_host, c, o, s);
         s->host_floats = on_host.used;
     }
@@ -174,21 +179,27 @@ static int processors(void) {
     return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
 }
 
+/* On a GPU a chunk is whole units, and no longer than the context needs. */
+static int whole_chunk(int chunk, int context) {
+    int most = chunk < context ? chunk : context;
+    return (most + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT;
+}
+
 /* Fills in defaults and checks. */
 static int session_options(const mote_model *m, const mote_session_options *given, mote_session_options *o,
                            mote_error *err) {
     memset(o, 0, sizeof *o);
     if (given) *o = *given;
     if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
-    if (!o->chunk) o->chunk = DEFAULT_CHUNK;
-    if (m->gpu >= 0 && o->chunk > BLOCK) o->chunk = BLOCK;
     if (!o->threads) o->threads = processors();
     if (o->kv == MOTE_KV_DEFAULT) o->kv = m->gpu < 0 ? MOTE_KV_F32 : MOTE_KV_BF16;
     if (o->context < 1 || o->context > m->c.context_max)
         return fail(err, MOTE_EINVAL, "a context of %d tokens, expected 1 to the model's %d", o->context,
                     m->c.context_max);
+    if (!o->chunk) o->chunk = m->gpu < 0 ? DEFAULT_CHUNK : MAX_CHUNK;
     if (o->chunk < 1 || o->chunk > MAX_CHUNK)
         return fail(err, MOTE_EINVAL, "a chunk of %d rows, expected 1 to %d", o->chunk, MAX_CHUNK);
+    if (m->gpu >= 0) o->chunk = whole_chunk(o->chunk, o->context);
     if (o->threads < 1 || o->threads > MAX_THREADS)
         return fail(err, MOTE_EINVAL, "%d threads, expected 1 to %d", o->threads, MAX_THREADS);
     if (o->kv < MOTE_KV_F32 || o->kv > MOTE_KV_FP8)
@@ -224,12 +235,25 @@ static size_t parts_bytes(const memory_parts *p) {
     return (p->kv + p->state + p->scratch) * sizeof(float);
 }
 
+/* On a GPU, makes a chunk that nobody asked for smaller until the session fits into `left` bytes: half as long each time, down
+   to CHUNK_LEAST rows. Returns what the session then needs. */
+static memory_parts fit_chunk(const mote_model *m, const mote_session_options *given, mote_session_options *o, uint64_t left,
+                              mote_session *s) {
+    memory_parts parts = layout_session(m, o, NULL, NULL, s);
+    while (m->gpu >= 0 && !(given && given->chunk) && left && parts_bytes(&parts) > left && o->chunk > CHUNK_LEAST) {
+        o->chunk = whole_chunk(o->chunk / 2, o->context);
+        parts = layout_session(m, o, NULL, NULL, s);
+    }
+    return parts;
+}
+
 /* The longest context whose session fits into `left` bytes, at most the model's; 0: none. s only counts. */
 static int context_that_fits(const mote_model *m, const mote_session_options *options, uint64_t left, mote_session *s) {
     mote_session_options o = *options;
     int fits = 0, over = m->c.context_max + 1;
     while (over - fits > 1) {
         o.context = fits + (over - fits) / 2;
+        o.chunk = m->gpu >= 0 ? whole_chunk(options->chunk, o.context) : options->chunk;
         memory_parts parts = layout_session(m, &o, NULL, NULL, s);
         if (parts_bytes(&parts) <= left) fits = o.context;
         else over = o.context;
@@ -255,8 +279,8 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
-        memory_parts parts = layout_session(m, &o, NULL, NULL, s);
         uint64_t available = device_available(m);
+        memory_parts parts = fit_chunk(m, options, &o, available > b.arena ? available - b.arena : 0, s);
         plan->weights = b.arena;
         plan->kv = parts.kv * sizeof(float);
         plan->state = parts.state * sizeof(float);
@@ -264,6 +288,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
         plan->total = b.arena + parts_bytes(&parts);
         plan->available = available;
         plan->context = o.context;
+        plan->chunk = o.chunk;
         plan->context_fits = -1;
         if (available) plan->context_fits = context_that_fits(m, &o, available > b.arena ? available - b.arena : 0, s);
     }

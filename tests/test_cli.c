@@ -170,7 +170,7 @@ static void test_mistakes(void) {
     check_refused("mote tokenize --device cpu", 2, "'--device'");
     check_refused("mote selftest -m x", 2, "'-m'");
     check_refused("mote run -p x --threads 257", 2, "--threads needs a whole number from 1 to 256, not '257'");
-    check_refused("mote logits --tokens x -o y --chunk 1025", 2, "--chunk needs a whole number from 1 to 1024");
+    check_refused("mote logits --tokens x -o y --chunk 8193", 2, "--chunk needs a whole number from 1 to 8192");
 }
 
 static void test_failures(void) {

@@ -1,0 +1,167 @@
+/* cuda/prefill.cu: what the prefill of all kinds of layers shares: token rows on their way through the layers, projections of
+   them, RMSNorm. Knows matrices and rows; must not know layers or sessions.
+
+   Prefill reads a prompt, up to thousands of token rows at a time, through tensor cores; decode reads one to four, through
+   the kernels of a step. Prefill is launched kernel by kernel on the session's stream: with so many rows a launch costs
+   nothing, and there is no schedule to link. */
+
+/* T token rows on their way through the layers: token_rows and gpu_rows there. */
+typedef struct prefill_rows {
+    cudaStream_t stream;
+    int sms;
+    int T, position;             /* rows; position of the first */
+    int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
+    float factor;                /* of BF16 weights: see gemm_factor */
+    float *x;                    /* [T][hidden] the residual */
+    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each */
+    float *u_unit;               /* [T] */
+    char *room;                  /* scratch of the kind of layer that runs: name_prefill_room bytes */
+} prefill_rows;
+
+/* What a session has for it, in GPU memory. */
+typedef struct prefill_scratch {
+    int rows;                    /* of a super-chunk; 0: its prompts are decoded */
+    float *x;                    /* [rows][hidden] */
+    uint16_t *u;                 /* F16 [rows][hidden] */
+    float *u_unit;               /* [rows] */
+    int32_t *ids;                /* [rows] */
+    char *room;
+    size_t room_bytes;
+    float *before;               /* the recurrent states before the super-chunk */
+} prefill_scratch;
+
+/* Takes `bytes` of a room whose pieces begin at multiples of 256 bytes; with room NULL it only counts. */
+static void *prefill_take(char *room, size_t *used, size_t bytes) {
+    void *at = room ? room + *used : NULL;
+    *used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* Can gemm_launch multiply with these matrices? */
+static int prefill_takes(const matrix *w) {
+    const int blocks = w->format == FORMAT_FP8_BLOCK;
+    return (w->format == FORMAT_BF16 || blocks) && w->cols % GEMM_COLS == 0 &&
+           (!blocks || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+}
+
+static gemm_rows prefill_normed(const prefill_rows *r) {
+    const gemm_rows rows = {r->u, r->u_unit, 1};
+    return rows;
+}
+
+static gpu_gemm prefill_gemm(const prefill_rows *r, const matrix *w, gemm_rows in, int T, enum gemm_out out) {
+    gpu_gemm p;
+    memset(&p, 0, sizeof p);
+    p.w = gpu_matrix_of(w);
+    p.in = in;
+    p.T = T;
+    p.out = out;
+    p.factor = w->format == FORMAT_BF16 ? r->factor : 1;
+    p.y_stride = w->rows;
+    return p;
+}
+
+/* Tokens of a tile for so many rows. */
+static int prefill_width(int rows) {
+    return rows > 64 ? 128 : rows > 32 ? 64 : 32;
+}
+
+static void prefill_launch(const prefill_rows *r, const gpu_gemm *p) {
+    const int width = prefill_width(p->T);
+    gemm_launch(p, width, (p->T + width - 1) / width, r->stream);
+}
+
+/* y = W in for T rows, [T][rows of W]. */
+static void prefill_linear(const prefill_rows *r, const matrix *w, gemm_rows in, int T, float *y) {
+    gpu_gemm p = prefill_gemm(r, w, in, T, GEMM_STORE);
+    p.y = y;
+    prefill_launch(r, &p);
+}
+
+/* y += weight * (W in); weight: of each row, or NULL. */
+static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight, float *y) {
+    gpu_gemm p = prefill_gemm(r, w, in, r->T, GEMM_ADD);
+    p.y = y;
+    p.weight = weight;
+    prefill_launch(r, &p);
+}
+
+/* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins and ends with a barrier. */
+__device__ __forceinline__ float prefill_block_max(float v, float *shared) {
+#pragma unroll
+    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < GPU_WARPS; w++) v = fmaxf(v, shared[w]);
+    return v;
+}
+
+__device__ __forceinline__ float prefill_block_sum(float v, float *shared) {
+    float all = 0;
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
+    return all;
+}
+
+/* A block stores its row, `n` floats in shared memory, n a multiple of 2, as F16 with one unit. top: its largest magnitude. */
+__device__ __forceinline__ void prefill_put_row(const float *row, int n, float top, uint16_t *to, float *unit) {
+    float factor;
+    const float mine = gemm_unit(top, &factor);
+    for (int i = 2 * threadIdx.x; i < n; i += 2 * GPU_THREADS)
+        *(uint32_t *)(to + i) = f16_pair(row[i] * factor, row[i + 1] * factor);
+    if (threadIdx.x == 0) *unit = mine;
+}
+
+typedef struct prefill_norm {
+    const float *x, *norm;       /* [T][cols], [cols] */
+    uint16_t *u;                 /* F16 [T][cols] */
+    float *unit;                 /* [T] */
+    int cols;
+    float eps;
+} prefill_norm;
+
+/* u = rms(x)(1 + norm) as F16; block t has row t. Shared memory: [cols] floats. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __grid_constant__ prefill_norm p) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared[GPU_WARPS];
+    const float *x = p.x + (size_t)blockIdx.x * p.cols;
+    float sum = 0, top = 0;
+    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS) {
+        const float4 v = *(const float4 *)(x + i);
+        *(float4 *)(row + i) = v;
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float factor = rsqrtf(prefill_block_sum(sum, shared) / (float)p.cols + p.eps);
+    for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            row[i + k] *= factor * (1.0f + __ldg(p.norm + i + k));
+            top = fmaxf(top, fabsf(row[i + k]));
+        }
+    top = prefill_block_max(top, shared);
+    prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.unit + blockIdx.x);
+}
+
+/* u = rms(x)(1 + norm) of T rows of `cols` columns. */
+static void prefill_rms_norm(const prefill_rows *r, const float *x, const float *norm, int T, int cols, float eps) {
+    prefill_norm p = {x, norm, r->u, r->u_unit, cols, eps};
+    prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
+}
+
+/* x[t] = row ids[t] of the embedding table. Grid: (ceil(cols / 256), T). */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_embed_rows(const __grid_constant__ gpu_matrix table,
+                                                                         const int32_t *ids, float *x) {
+    const int col = blockIdx.x * GPU_THREADS + threadIdx.x;
+    if (col < table.cols) x[(size_t)blockIdx.y * table.cols + col] = gpu_weight(&table, ids[blockIdx.y], col);
+}
+
+static void prefill_embed(const prefill_rows *r, const matrix *table, const int32_t *ids) {
+    const dim3 grid((unsigned)((table->cols + GPU_THREADS - 1) / GPU_THREADS), (unsigned)r->T);
+    prefill_embed_rows<<<grid, GPU_THREADS, 0, r->stream>>>(gpu_matrix_of(table), ids, r->x);
+}

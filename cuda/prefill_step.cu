@@ -1,0 +1,222 @@
+/* cuda/prefill_step.cu: the forward pass over the many token rows of a prompt, on a GPU. It sees the session and the model; the
+   kernels belong to the rooms it calls (layers/, cuda/). Decode's forward pass is cuda/step.cu's.
+
+   A prompt is read in super-chunks of up to s->o.chunk rows: so many that a weight, once read, serves enough rows for the
+   tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_UNIT, as
+   the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the super-chunk.
+
+   What a super-chunk leaves behind is what decode leaves behind: KV rows, S and window with nothing pending, last_hidden,
+   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
+   back to what they were: the timeline ends before it. */
+
+enum {
+    PREFILL_UNIT = CHUNK_UNIT,   /* token rows */
+    PREFILL_FROM = 16            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance.md */
+};
+
+/* Can prefill run this model? Otherwise its prompts are decoded. */
+static int prefill_runs(const mote_model *m, dtype kv) {
+    const layer_shapes *s = &m->c.shapes;
+    for (int i = 0; i < m->c.layers; i++)
+        if (!layer_can_prefill(&m->layers[i], s, kv)) return 0;
+    if (m->has_mtp && (!layer_can_prefill(&m->mtp, s, kv) || !prefill_takes(&m->mtp_fc))) return 0;
+    return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
+}
+
+/* Lays out what prefill needs in a session: behind the states of the layers, whose copy `before` is as large as `state`. */
+static void layout_prefill(layout *l, const mote_model *m, const mote_session_options *o, dtype kv, size_t state,
+                           prefill_scratch *p) {
+    const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
+    memset(p, 0, sizeof *p);
+    if (!prefill_runs(m, kv)) return;
+    p->rows = o->chunk;
+    p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));
+    layout_align(l, 64);
+    p->x = layout_alloc(l, rows * hidden);
+    p->u = (uint16_t *)(void *)layout_alloc(l, rows * hidden / 2);
+    p->u_unit = layout_alloc(l, rows);
+    p->ids = (int32_t *)(void *)layout_alloc(l, rows);
+    p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
+    p->before = layout_alloc(l, state);
+}
+
+static prefill_rows prefill_rows_of(const mote_session *s, int T) {
+    const struct gpu_session *g = s->gpu;
+    prefill_rows r;
+    memset(&r, 0, sizeof r);
+    r.stream = g->stream;
+    r.sms = g->q.sms;
+    r.T = T;
+    r.position = s->count;
+    r.factor = s->m->bf16_factor;
+    r.x = g->prefill.x;
+    r.u = g->prefill.u;
+    r.u_unit = g->prefill.u_unit;
+    r.room = g->prefill.room;
+    return r;
+}
+
+/* The last row of a super-chunk, for what follows it: x as it is, and normed. One block. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const float *x, const float *norm, int cols, float eps,
+                                                                       float *to_x, float *to_hidden) {
+    __shared__ float shared[GPU_WARPS];
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to_x[i] = x[i];
+    gpu_norm_row(to_hidden, x, norm, cols, eps, shared);
+}
+
+/* The MTP layer's input of the super-chunk's rows from `skip` on, as F16 with a unit a row; see layers/mtp.cu. */
+typedef struct prefill_mtp_input {
+    gpu_matrix embed_tokens;
+    const int32_t *ids;
+    const float *x, *norm;       /* [T][cols] behind the last layer; final norm */
+    const float *last_hidden;    /* [cols] final row before the super-chunk */
+    const float *norm_embedding, *norm_hidden;
+    uint16_t *in;                /* F16 [T - skip][2 cols] */
+    float *unit;
+    float eps;
+    int skip;
+} prefill_mtp_input;
+
+/* Block t has row t + skip. Shared memory: [3][cols] floats. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __grid_constant__ prefill_mtp_input p) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared[GPU_WARPS];
+    const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
+    float *spare = row + 2 * cols, top = 0;
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = gpu_weight(&p.embed_tokens, p.ids[t], i);
+    __syncthreads();
+    gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
+    if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
+    for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
+    top = prefill_block_max(top, shared);
+    prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
+}
+
+/* Logits of T rows of x to the host, in pieces that fit the room. */
+static void prefill_logits(const mote_session *s, const prefill_rows *r, const float *norm, int T, float *logits) {
+    const mote_model *m = s->m;
+    const size_t vocab = (size_t)m->c.vocab, hidden = (size_t)m->c.hidden;
+    const int piece = (int)(s->gpu->prefill.room_bytes / (vocab * sizeof(float)));
+    for (int t = 0; t < T; t += piece) {
+        const int n = T - t < piece ? T - t : piece;
+        prefill_rms_norm(r, r->x + (size_t)t * hidden, norm, n, m->c.hidden, m->c.eps);
+        prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
+        gpu_check(&s->gpu->q, cudaMemcpyAsync(logits + (size_t)t * vocab, r->room, (size_t)n * vocab * sizeof(float),
+                                              cudaMemcpyDeviceToHost, r->stream), "reading the logits");
+    }
+}
+
+/* The MTP layer over the super-chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
+static void prefill_mtp(mote_session *s, const prefill_rows *main_rows, float *mtp_logits) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    prefill_rows r = *main_rows;
+    prefill_mtp_input p;
+    memset(&p, 0, sizeof p);
+    p.skip = r.position == 0;
+    r.T -= p.skip;
+    r.position += p.skip - 1;
+    r.state_only = mtp_logits == NULL;
+    if (!r.T) return;
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.ids = g->prefill.ids;
+    p.x = r.x;
+    p.norm = m->norm;
+    p.last_hidden = s->last_hidden;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.in = (uint16_t *)(void *)r.room;
+    p.unit = r.u_unit;
+    p.eps = m->c.eps;
+    const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
+    gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
+    prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
+    const gemm_rows in = {p.in, p.unit, 1};
+    prefill_linear(&r, &m->mtp_fc, in, r.T, r.x);
+    gpu_check(&g->q, layer_run_prefill(&r, &m->mtp, &g->layers, &s->state[m->c.layers]), "the MTP layer");
+    if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
+}
+
+/* Where in a prompt a super-chunk is. */
+typedef struct prompt_part {
+    size_t done, count;          /* tokens read before it; of the prompt */
+    double start;                /* when reading began */
+} prompt_part;
+
+/* The layers, one launched while the one before it runs, so that a cancel is heard between two of them. */
+static int prefill_layers(mote_session *s, const prefill_rows *r, const prompt_part *part, mote_error *err) {
+    struct gpu_session *g = s->gpu;
+    for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
+        if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
+        report_prompt(s, (double)part->done + (double)r->T * i / s->m->c.layers, part->count, part->start);
+        if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled");
+        gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+        gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
+    }
+    return gpu_session_failed(s, err);
+}
+
+/* Computes T rows behind the timeline, which are in s->tokens already; they are not part of it until session_prefilled. */
+static int prefill_run(mote_session *s, int T, const prompt_part *part, float *logits, float *mtp_logits, mote_error *err) {
+    const mote_model *m = s->m;
+    struct gpu_session *g = s->gpu;
+    const size_t state = s->parts.state * sizeof(float);
+    prefill_rows r = prefill_rows_of(s, T);
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    s->valid = s->count;                                    /* KV rows behind the end are overwritten */
+    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.before, s->recurrent, state, cudaMemcpyDeviceToDevice, g->stream), "a copy");
+    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.ids, s->tokens + s->count, (size_t)T * sizeof(int32_t), cudaMemcpyHostToDevice,
+                                     g->stream), "copying tokens");
+    prefill_embed(&r, &m->embed_tokens, g->prefill.ids);
+    code = prefill_layers(s, &r, part, err);
+    if (code) {
+        if (g->q.status == cudaSuccess)
+            gpu_check(&g->q, cudaMemcpyAsync(s->recurrent, g->prefill.before, state, cudaMemcpyDeviceToDevice, g->stream), "a copy");
+        return code;
+    }
+    if (logits) prefill_logits(s, &r, m->norm, T, logits);
+    const float *last = r.x + (size_t)(T - 1) * (size_t)m->c.hidden;
+    float *hidden = g->hidden;                              /* last_hidden is still wanted as it was */
+    prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, hidden);
+    if (s->has_mtp) prefill_mtp(s, &r, mtp_logits);
+    gpu_check(&g->q, cudaMemcpyAsync(s->last_hidden, hidden, (size_t)m->c.hidden * sizeof(float), cudaMemcpyDeviceToDevice,
+                                     g->stream), "a copy");
+    gpu_check(&g->q, cudaGetLastError(), "prefill");
+    return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
+}
+
+/* The T rows just computed are part of the timeline. */
+static void session_prefilled(mote_session *s, int T) {
+    s->count += T;
+    s->valid = s->block_at = s->generated_from = s->count;
+    s->pending = s->accepted = 0;
+    s->logits_in_block = 0;
+    gpu_launched(s->gpu, 1, GPU_NO_LOGITS);
+}
+
+/* Are calls with so many rows read by prefill? */
+static int session_prefills(const mote_session *s, size_t count) {
+    return s->gpu && s->gpu->prefill.rows && count >= PREFILL_FROM;
+}
+
+/* feed() of a call that prefill reads. */
+static int feed_prefill(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
+    const size_t vocab = (size_t)s->m->c.vocab;
+    prompt_part part = {0, count, seconds()};
+    int code = s->accepted ? session_fold(s, err) : MOTE_OK;
+    for (size_t done = 0; done < count && !code; part.done = done) {
+        const int end = s->count / PREFILL_UNIT * PREFILL_UNIT + s->gpu->prefill.rows, skip = s->count == 0;
+        const int T = (size_t)(end - s->count) < count - done ? end - s->count : (int)(count - done);
+        memcpy(s->tokens + s->count, ids + done, (size_t)T * sizeof *ids);
+        code = prefill_run(s, T, &part, logits ? logits + done * vocab : NULL, mtp_logits, err);
+        if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", done, count);
+        if (code) return code;
+        session_prefilled(s, T);
+        done += (size_t)T;
+        if (mtp_logits) mtp_logits += (size_t)(T - skip) * vocab;
+        report_prompt(s, (double)done, count, part.start);
+    }
+    return code ? code : session_finish(s, err);
+}

@@ -1,0 +1,68 @@
+/* layers/attention_prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
+   itself (attention_prefill.cu). Knows no session and no other kind of layer. The definition is attention.c. */
+
+/* Scratch of a call of T rows. */
+typedef struct attention_prefill_job {
+    float *qg, *k, *v;           /* as attention_job's */
+    void *q, *out;               /* of attention_prefill */
+    float *unit;                 /* of out, for each 64 columns */
+} attention_prefill_job;
+
+static size_t attention_prefill_lay(const attention_shape *s, int T, char *room, attention_prefill_job *p) {
+    const size_t kv = (size_t)T * (size_t)(s->kv_heads * s->head_dim), all = (size_t)T * (size_t)(s->heads * s->head_dim);
+    size_t used = 0;
+    p->qg = (float *)prefill_take(room, &used, 2 * all * sizeof(float));
+    p->k = (float *)prefill_take(room, &used, kv * sizeof(float));
+    p->v = (float *)prefill_take(room, &used, kv * sizeof(float));
+    p->q = prefill_take(room, &used, attention_prefill_scratch(s, T));
+    p->out = prefill_take(room, &used, all * 2);
+    p->unit = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
+    return used;
+}
+
+/* What layers/kinds.cu asks of a kind for prefill. */
+
+static int attention_can_prefill(const attention_shape *s, const attention_weights *w, dtype kv) {
+    return attention_prefill_fits(s, kv) && s->hidden % GEMM_COLS == 0 && prefill_takes(&w->q_proj) && prefill_takes(&w->k_proj) &&
+           prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
+}
+
+static size_t attention_prefill_room(const attention_shape *s, int T, dtype kv) {
+    attention_prefill_job p;
+    (void)kv;
+    return attention_prefill_lay(s, T, NULL, &p);
+}
+
+static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
+                                         const attention_state *state) {
+    const attention_shape *s = &scratch->shape;
+    attention_prefill_job job;
+    attention_prefill p;
+    attention_prefill_lay(s, r->T, r->room, &job);
+    memset(&p, 0, sizeof p);
+    p.shape = *s;
+    p.T = r->T;
+    p.position = r->position;
+    p.qg = job.qg;
+    p.k_new = job.k;
+    p.v_new = job.v;
+    p.q_norm = w->q_norm;
+    p.k_norm = w->k_norm;
+    p.frequencies = scratch->frequencies;
+    p.kv = scratch->kv;
+    p.k = state->k;
+    p.v = state->v;
+    p.q = job.q;
+    p.out = job.out;
+    p.out_unit = job.unit;
+    p.kv_only = r->state_only;
+    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+    if (!r->state_only) prefill_linear(r, &w->q_proj, prefill_normed(r), r->T, job.qg);
+    prefill_linear(r, &w->k_proj, prefill_normed(r), r->T, job.k);
+    prefill_linear(r, &w->v_proj, prefill_normed(r), r->T, job.v);
+    cudaError_t status = attention_prefill_run(&p, r->stream, r->sms);
+    if (r->state_only) return status;
+    const gemm_rows out = {job.out, job.unit, s->heads * s->head_dim / GEMM_COLS};
+    prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
+    return status;
+}

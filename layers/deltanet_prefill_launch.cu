@@ -1,0 +1,111 @@
+/* layers/deltanet_prefill_launch.cu: a Gated DeltaNet layer for the many token rows of a prompt: projections, the delta rule in
+   chunks (deltanet_prefill.cu), the gated norm. Knows no session and no other kind of layer. The definition is deltanet.c. */
+
+typedef struct delta_gate {
+    const float *o, *z, *norm;   /* [T][heads][dim], the same, [dim] */
+    uint16_t *to;                /* F16 [T][heads dim] */
+    float *unit;                 /* [T] */
+    int heads, dim;
+    float eps;
+} delta_gate;
+
+/* rms(o) * norm * SiLU(z) of each head, as F16 with a unit a row. Block t has row t, a warp a head at a time. Shared memory:
+   [heads * dim] floats. */
+static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __grid_constant__ delta_gate p) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared[GPU_WARPS];
+    const int lane = threadIdx.x % 32, n = p.heads * p.dim;
+    const float *o = p.o + (size_t)blockIdx.x * n, *z = p.z + (size_t)blockIdx.x * n;
+    float top = 0;
+    for (int h = threadIdx.x / 32; h < p.heads; h += GPU_WARPS) {
+        float sum = 0;
+        for (int i = lane; i < p.dim; i += 32) {
+            const float v = o[h * p.dim + i];
+            row[h * p.dim + i] = v;
+            sum = fmaf(v, v, sum);
+        }
+        const float factor = rsqrtf(warp_sum(sum) / (float)p.dim + p.eps);
+        for (int i = lane; i < p.dim; i += 32) {
+            const float gated = row[h * p.dim + i] * factor * __ldg(p.norm + i) * gpu_silu(z[h * p.dim + i]);
+            row[h * p.dim + i] = gated;
+            top = fmaxf(top, fabsf(gated));
+        }
+    }
+    top = prefill_block_max(top, shared);
+    prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.unit + blockIdx.x);
+}
+
+/* Scratch of a call of T rows. */
+typedef struct deltanet_prefill_job {
+    float *raw, *z, *a, *b, *o;  /* as deltanet_job's */
+    float *unit;                 /* [T] of the gated rows, which take raw's place */
+    void *scratch;               /* of delta_prefill */
+} deltanet_prefill_job;
+
+static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, deltanet_prefill_job *p) {
+    const size_t heads = (size_t)T * (size_t)s->value_heads * sizeof(float), values = heads * (size_t)s->value_dim;
+    size_t used = 0;
+    p->raw = (float *)prefill_take(room, &used, (size_t)T * (size_t)deltanet_channels(s) * sizeof(float));
+    p->z = (float *)prefill_take(room, &used, values);
+    p->o = (float *)prefill_take(room, &used, values);
+    p->a = (float *)prefill_take(room, &used, heads);
+    p->b = (float *)prefill_take(room, &used, heads);
+    p->unit = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
+    p->scratch = prefill_take(room, &used, delta_prefill_scratch(s, T));
+    return used;
+}
+
+/* What layers/kinds.cu asks of a kind for prefill. */
+
+static int deltanet_can_prefill(const deltanet_shape *s, const deltanet_weights *w, dtype kv) {
+    (void)kv;
+    return delta_prefill_fits(s) && s->hidden % GEMM_COLS == 0 &&
+           (size_t)(s->value_heads * s->value_dim) * sizeof(float) <= GPU_SHARED_FREE && prefill_takes(&w->in_proj_qkv) &&
+           prefill_takes(&w->in_proj_z) && prefill_takes(&w->in_proj_a) && prefill_takes(&w->in_proj_b) &&
+           prefill_takes(&w->out_proj);
+}
+
+static size_t deltanet_prefill_room(const deltanet_shape *s, int T, dtype kv) {
+    deltanet_prefill_job p;
+    (void)kv;
+    return deltanet_prefill_lay(s, T, NULL, &p);
+}
+
+static cudaError_t deltanet_prefill_delta(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
+                                          const deltanet_state *state, const deltanet_prefill_job *job) {
+    delta_prefill p;
+    memset(&p, 0, sizeof p);
+    p.shape = *s;
+    p.T = r->T;
+    p.position = r->position;
+    p.raw = job->raw;
+    p.a = job->a;
+    p.b = job->b;
+    p.conv1d = w->conv1d;
+    p.A_log = w->A_log;
+    p.dt_bias = w->dt_bias;
+    p.S = state->S;
+    p.window = state->window;
+    p.o = job->o;
+    delta_prefill_place(&p, job->scratch);
+    return delta_prefill_run(&p, r->stream);
+}
+
+static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,
+                                        const deltanet_state *state) {
+    const deltanet_shape *s = &scratch->shape;
+    const int values = s->value_heads * s->value_dim;
+    deltanet_prefill_job job;
+    deltanet_prefill_lay(s, r->T, r->room, &job);
+    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+    prefill_linear(r, &w->in_proj_qkv, prefill_normed(r), r->T, job.raw);
+    prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job.z);
+    prefill_linear(r, &w->in_proj_a, prefill_normed(r), r->T, job.a);
+    prefill_linear(r, &w->in_proj_b, prefill_normed(r), r->T, job.b);
+    cudaError_t status = deltanet_prefill_delta(r, s, w, state, &job);
+    const delta_gate gate = {job.o, job.z, w->norm, (uint16_t *)job.raw, job.unit, s->value_heads, s->value_dim, s->eps};
+    delta_gate_rows<<<r->T, GPU_THREADS, (size_t)values * sizeof(float), r->stream>>>(gate);
+    const gemm_rows gated = {job.raw, job.unit, 1};
+    prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
+    return status;
+}

@@ -1,0 +1,249 @@
+/* layers/moe_prefill.cu: a mixture of experts for the many token rows of a prompt. Knows no session and no other kind of layer.
+   The definition is layers/moe.c.
+
+   The assignments of rows to experts are sorted by expert on the device ("slots": a stable counting sort without atomics),
+   and a list of tiles says which slots want which expert (cuda/gemm.cu, grouped):
+
+     route      top-k of each row, its weights; the shared expert's weight
+     count      how many rows of each 64 chose each expert
+     offsets    where the slots of each 64 rows and each expert begin; the list of tiles
+     place      the slots
+     up         h = SiLU(gate u) * (up u), F16, by slot; and of the shared expert, by row
+     down       part = weight * (down h), BF16, by slot; of the shared expert straight into x
+     combine    x += the row's parts, by ascending expert */
+
+enum { MOE_ROWS = 64 };          /* token rows that a block counts and places */
+
+typedef struct moe_prefill_job {
+    moe_gpu moe;                 /* router logits and shape, as the routing of decode takes them */
+    int T, width;                /* rows; slots of a tile */
+    const uint16_t *u;           /* F16 [T][hidden] */
+    const float *u_unit;         /* [T] */
+    gpu_matrix shared_gate;
+    int16_t *choice;             /* [T][top_k] experts of a row, ascending */
+    float *choice_weight;        /* the same shape */
+    float *shared_weight;        /* [T] */
+    int32_t *offset;             /* [ceil(T / MOE_ROWS)][experts] counts, then first slots */
+    int32_t *tile_count;
+    gemm_tile *tiles;
+    int32_t *slot_row;           /* [T top_k] */
+    float *slot_weight;          /* the same shape */
+    int32_t *slot_of;            /* [T][top_k] slots of a row, by ascending expert */
+    uint16_t *h, *shared_h;      /* F16 [T top_k][expert_size], [T][shared_size] */
+    float *h_unit, *shared_h_unit;
+    uint16_t *part;              /* BF16 [T top_k][hidden] */
+    float *x;
+} moe_prefill_job;
+
+/* A warp's dot product of a row of u and the shared expert's gate. */
+__device__ __forceinline__ float moe_shared_gate(const moe_prefill_job &p, int t) {
+    const int hidden = p.moe.shape.hidden;
+    const __half2 *u = (const __half2 *)(p.u + (size_t)t * hidden);
+    float sum = 0;
+    for (int i = threadIdx.x % 32; i < hidden / 2; i += 32) {
+        const float2 v = __half22float2(u[i]);
+        sum = fmaf(v.x, gpu_weight(&p.shared_gate, 0, 2 * i), sum);
+        sum = fmaf(v.y, gpu_weight(&p.shared_gate, 0, 2 * i + 1), sum);
+    }
+    return warp_sum(sum) * p.u_unit[t];
+}
+
+/* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
+static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_route(const __grid_constant__ moe_prefill_job p) {
+    const int t = blockIdx.x * GPU_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, top_k = p.moe.shape.top_k;
+    if (t >= p.T) return;
+    const int expert = p.moe.shape.experts <= 256 ? gpu_choose_of<1, 1>(p.moe, t) : gpu_choose_of<GPU_EXPERTS / 256, 1>(p.moe, t);
+    const float weight = gpu_softmax<32>(p.moe.router[(size_t)t * p.moe.shape.experts + expert], top_k);
+    int place = 0;
+    for (int i = 0; i < top_k; i++) place += __shfl_sync(~0u, expert, i) < expert;
+    if (lane < top_k) {
+        p.choice[t * top_k + place] = (int16_t)expert;
+        p.choice_weight[t * top_k + place] = weight;
+    }
+    const float gate = moe_shared_gate(p, t);
+    if (lane == 0) p.shared_weight[t] = gpu_sigmoid(gate);
+}
+
+/* The choices of the block's MOE_ROWS rows, in shared memory; returns how many. Ends with a barrier. */
+__device__ __forceinline__ int moe_load_choices(const moe_prefill_job &p, int16_t *choice) {
+    const int top_k = p.moe.shape.top_k, first = blockIdx.x * MOE_ROWS, n = min(MOE_ROWS, p.T - first) * top_k;
+    for (int i = threadIdx.x; i < n; i += GPU_THREADS) choice[i] = p.choice[first * top_k + i];
+    __syncthreads();
+    return n;
+}
+
+/* offset[block][expert] = how many of the block's rows chose it. A thread has an expert, and looks through all choices. */
+static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_count(const __grid_constant__ moe_prefill_job p) {
+    __shared__ int16_t choice[MOE_ROWS * GPU_TOP];
+    const int n = moe_load_choices(p, choice);
+    for (int e = threadIdx.x; e < p.moe.shape.experts; e += GPU_THREADS) {
+        int count = 0;
+        for (int i = 0; i < n; i++) count += choice[i] == e;
+        p.offset[(size_t)blockIdx.x * p.moe.shape.experts + e] = count;
+    }
+}
+
+/* Exclusive prefix sum over GPU_EXPERTS threads; `shared`: one for each warp. */
+__device__ __forceinline__ int moe_prefix_sum(int v, int *shared) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = warp_prefix_sum(v);
+    __syncthreads();
+    if (lane == 31) shared[warp] = sum;
+    __syncthreads();
+    if (warp == 0) shared[lane] = warp_prefix_sum(shared[lane]) - shared[lane];
+    __syncthreads();
+    return sum - v + shared[warp];
+}
+
+/* counts -> first slots: experts in order, within an expert the rows in order. One block; a thread has an expert. */
+static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const __grid_constant__ moe_prefill_job p) {
+    __shared__ int shared[32];
+    const int e = threadIdx.x, experts = p.moe.shape.experts, blocks = (p.T + MOE_ROWS - 1) / MOE_ROWS;
+    int all = 0;
+    if (e < experts)
+        for (int b = 0; b < blocks; b++) all += p.offset[(size_t)b * experts + e];
+    const int first = moe_prefix_sum(all, shared), mine = (all + p.width - 1) / p.width, tile = moe_prefix_sum(mine, shared);
+    if (e < experts)
+        for (int b = 0, at = first; b < blocks; b++) {
+            const int count = p.offset[(size_t)b * experts + e];
+            p.offset[(size_t)b * experts + e] = at;
+            at += count;
+        }
+    for (int i = 0; i < mine; i++) {
+        const gemm_tile t = {e, first + i * p.width, min(p.width, all - i * p.width)};
+        p.tiles[tile + i] = t;
+    }
+    if (e == GPU_EXPERTS - 1) *p.tile_count = tile + mine;
+}
+
+/* Writes the slots of the block's rows. */
+static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_place(const __grid_constant__ moe_prefill_job p) {
+    __shared__ int16_t choice[MOE_ROWS * GPU_TOP];
+    const int n = moe_load_choices(p, choice), top_k = p.moe.shape.top_k, first = blockIdx.x * MOE_ROWS;
+    for (int e = threadIdx.x; e < p.moe.shape.experts; e += GPU_THREADS) {
+        int slot = p.offset[(size_t)blockIdx.x * p.moe.shape.experts + e];
+        for (int i = 0; i < n; i++) {
+            if (choice[i] != e) continue;
+            p.slot_row[slot] = first + i / top_k;
+            p.slot_weight[slot] = p.choice_weight[first * top_k + i];
+            p.slot_of[first * top_k + i] = slot++;
+        }
+    }
+}
+
+/* x += the row's parts, in float, by ascending expert. Block t has row t, a thread eight columns at a time. */
+static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const __grid_constant__ moe_prefill_job p) {
+    const int hidden = p.moe.shape.hidden, top_k = p.moe.shape.top_k;
+    const int32_t *slots = p.slot_of + (size_t)blockIdx.x * top_k;
+    for (int i = 8 * threadIdx.x; i < hidden; i += 8 * GPU_THREADS) {
+        float *x = p.x + (size_t)blockIdx.x * hidden + i, sum[8] = {};
+        for (int k = 0; k < top_k; k++) {
+            const uint4 v = __ldcg((const uint4 *)(p.part + (size_t)slots[k] * hidden + i));
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                sum[2 * n] += bf16_low(gpu_word(v, n));
+                sum[2 * n + 1] += bf16_high(gpu_word(v, n));
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++) x[n] += sum[n];
+    }
+}
+
+/* What layers/kinds.c asks of a kind for prefill. */
+
+static int moe_can_prefill(const moe_shape *s, const moe_weights *w, dtype kv) {
+    (void)kv;
+    int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router);
+    for (int e = 0; e <= s->experts; e += s->experts)       /* all routed ones are alike */
+        fits = fits && prefill_takes(&w->gate_proj[e]) && prefill_takes(&w->down_proj[e]) &&
+               w->gate_proj[e].rows % GEMM_COLS == 0 && w->up_proj[e].format == w->gate_proj[e].format;
+    return fits;
+}
+
+/* Lays the job's scratch for T rows out in a room; returns its bytes. */
+static size_t moe_prefill_lay(const moe_shape *s, int T, char *room, moe_prefill_job *p) {
+    const size_t slots = (size_t)T * (size_t)s->top_k, blocks = (size_t)(T + MOE_ROWS - 1) / MOE_ROWS;
+    size_t used = 0;
+    p->moe.router = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->experts * 4);
+    p->choice = (int16_t *)prefill_take(room, &used, slots * 2);
+    p->choice_weight = (float *)prefill_take(room, &used, slots * 4);
+    p->shared_weight = (float *)prefill_take(room, &used, (size_t)T * 4);
+    p->offset = (int32_t *)prefill_take(room, &used, blocks * (size_t)s->experts * 4);
+    p->tile_count = (int32_t *)prefill_take(room, &used, 4);
+    p->tiles = (gemm_tile *)prefill_take(room, &used, (slots / 32 + (size_t)s->experts) * sizeof(gemm_tile));
+    p->slot_row = (int32_t *)prefill_take(room, &used, slots * 4);
+    p->slot_weight = (float *)prefill_take(room, &used, slots * 4);
+    p->slot_of = (int32_t *)prefill_take(room, &used, slots * 4);
+    p->h = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->expert_size * 2);
+    p->h_unit = (float *)prefill_take(room, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
+    p->shared_h = (uint16_t *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size * 2);
+    p->shared_h_unit = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
+    p->part = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->hidden * 2);
+    return used;
+}
+
+static size_t moe_prefill_room(const moe_shape *s, int T, dtype kv) {
+    moe_prefill_job p;
+    (void)kv;
+    return moe_prefill_lay(s, T, NULL, &p);
+}
+
+static void moe_prefill_route_rows(const prefill_rows *r, const moe_weights *w, moe_prefill_job *p) {
+    const int blocks = (r->T + MOE_ROWS - 1) / MOE_ROWS;
+    prefill_linear(r, &w->router, prefill_normed(r), r->T, p->moe.router);
+    moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
+    moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
+    moe_prefill_offsets<<<1, GPU_EXPERTS, 0, r->stream>>>(*p);
+    moe_prefill_place<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
+}
+
+static void moe_prefill_shared(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+    const int e = p->moe.shape.experts;
+    const gemm_rows h = {p->shared_h, p->shared_h_unit, p->moe.shape.shared_size / GEMM_COLS};
+    gpu_gemm up = prefill_gemm(r, &w->gate_proj[e], prefill_normed(r), r->T, GEMM_SWIGLU);
+    up.up = gpu_matrix_of(&w->up_proj[e]);
+    up.to = p->shared_h;
+    up.to_unit = p->shared_h_unit;
+    prefill_launch(r, &up);
+    prefill_add_linear(r, &w->down_proj[e], h, p->shared_weight, r->x);
+}
+
+static void moe_prefill_experts(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+    const moe_shape *s = &p->moe.shape;
+    const int slots = r->T * s->top_k, most = slots / p->width + (slots < s->experts ? slots : s->experts);
+    const gemm_rows h = {p->h, p->h_unit, s->expert_size / GEMM_COLS};
+    gpu_gemm up = prefill_gemm(r, &w->gate_proj[0], prefill_normed(r), slots, GEMM_SWIGLU);
+    gpu_gemm down = prefill_gemm(r, &w->down_proj[0], h, slots, GEMM_PART);
+    up.up = gpu_matrix_of(&w->up_proj[0]);
+    up.row = p->slot_row;
+    up.to = p->h;
+    up.to_unit = p->h_unit;
+    down.to = p->part;
+    down.weight = p->slot_weight;
+    up.tiles = down.tiles = p->tiles;
+    up.tile_count = down.tile_count = p->tile_count;
+    up.stride = down.stride = s->experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - up.w.data : 0;
+    gemm_launch(&up, p->width, most, r->stream);
+    gemm_launch(&down, p->width, most, r->stream);
+    moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
+}
+
+/* x += the experts of rms(x)(1 + norm). */
+static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
+    const moe_shape *s = &scratch->shape;
+    moe_prefill_job p;
+    memset(&p, 0, sizeof p);
+    p.moe.shape = *s;
+    p.T = r->T;
+    p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
+    p.u = r->u;
+    p.u_unit = r->u_unit;
+    p.shared_gate = gpu_matrix_of(&w->shared_expert_gate);
+    p.x = r->x;
+    moe_prefill_lay(s, r->T, r->room, &p);
+    prefill_rms_norm(r, r->x, w->norm, r->T, s->hidden, s->eps);
+    moe_prefill_route_rows(r, w, &p);
+    moe_prefill_shared(r, w, &p);
+    moe_prefill_experts(r, w, &p);
+    return cudaGetLastError();
+}
