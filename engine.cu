@@ -660,7 +660,9 @@ const float *mote_logits(const mote_session *session) {
 
 #ifdef __CUDACC__
 #include "diagnose/measure.cu"
+#include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"
+#include "diagnose/selftest_prefill.cu"
 #endif
 
 #include "diagnose/diagnose.c"

@@ -122,6 +122,8 @@ typedef struct mote_info {
     uint64_t kv_bytes_per_token;           /* KV cache of the device's default type, for one token of context; read to decode
                                               one more */
     uint64_t state_bytes;                  /* recurrent state, read and written to decode one token */
+    int prefill_from;                      /* calls that feed so many tokens or more are read by prefill, on tensor cores, with
+                                              its own rounding; others as they are decoded. 0: all of them */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
 } mote_info;
@@ -368,7 +370,8 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error);
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
 
 typedef struct mote_measurement {
-    int rows;                              /* in: token rows of a step, 1..4 */
+    int rows;                              /* in: token rows of a step, 1..4; more: of a prompt, all layers of it, at most a
+                                              chunk, where the GPU has prefill for the model */
     int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
     int steps;                             /* in: steps to time, at most 1000 */
     const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
@@ -377,6 +380,7 @@ typedef struct mote_measurement {
     double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
     double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
+    double operations;                     /* out: of a prompt: floating-point operations of its products */
     int launches;                          /* out: kernels in a step */
     int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
     double accept[3];                      /* in: with drafts, the rates at which first, second, third ones are accepted:

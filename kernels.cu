@@ -67,6 +67,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
 #include "cuda/projection.cu"
+#include "cuda/shared_memory.cu"
 #include "cuda/gemm.cu"
 #include "cuda/prefill.cu"
 
@@ -75,6 +76,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "layers/embed.cu"
 #include "layers/deltanet.cu"
 #include "layers/deltanet_prefill.cu"
+#include "layers/deltanet_prefill_scan.cu"
 #include "layers/deltanet_prefill_launch.cu"
 #include "layers/attention.cu"
 #include "layers/attention_fast.cu"

@@ -15,6 +15,10 @@ static void model_module_dtypes(mote_model *m, const unsigned *seen) {
     }
 }
 
+#ifdef __CUDACC__
+static int prefill_from(const mote_model *m);
+#endif
+
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
     mote_info *o = &m->info;
@@ -40,6 +44,9 @@ static void model_kinds(mote_model *m) {
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->stages[o->stage_count++] = stage_names[i];
     }
+#ifdef __CUDACC__
+    o->prefill_from = prefill_from(m);
+#endif
 }
 
 /* Bytes that the layers remember: of each token, and in all. */

@@ -58,6 +58,8 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);
     if (!code && o->accept.count) code = bench_speculation(b);
     if (!code && o->stages && o->depths.count) code = bench_stages(b);
+    for (int i = 0; i < o->prompts.count && !code && o->stages && on_gpu(b->info); i++)
+        code = bench_prefill_stages(b, o->prompts.value[i]);
     if (b->json) fputs("\n]}\n", b->json);
     return code;
 }

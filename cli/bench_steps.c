@@ -58,13 +58,15 @@ static int time_decode(const bench *b, int depth, timing *result) {
 
 static int bench_prefill(bench *b) {
     timing t = {0, 0, 0};
+    char label[16];
     int code = 0;
     fprintf(b->table, "%-8s%8s%12s%12s%12s", "", "tokens", "tok/s", "lowest", "highest");
     fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s\n", "MB/token", "GB/s");
     for (int i = 0; i < b->o->prompts.count && !code; i++) {
         code = time_prefill(b, b->o->prompts.value[i], &t);
         if (code) break;
-        begin_row(b, "prefill", "prefill", 8);
+        snprintf(label, sizeof label, "pp%d", b->o->prompts.value[i]);
+        begin_row(b, "prefill", label, 8);
         put_timing(b, b->o->prompts.value[i], t);
         end_row(b);
     }
@@ -91,6 +93,8 @@ static int bench_decode_cpu(bench *b) {
 
 // Decoding on a GPU.
 
+enum { PROMPT_CHUNK = 8192, PROMPT_TIMES = 5 };            // rows of a prompt that are measured at once, and how often
+
 // stages: count of them, 0: all.
 static int measure(const bench *b, int depth, int rows, int drafts, const char *const *stages, int count,
                    mote_measurement *m) {
@@ -98,7 +102,7 @@ static int measure(const bench *b, int depth, int rows, int drafts, const char *
     memset(m, 0, sizeof *m);
     m->rows = rows;
     m->depth = depth;
-    m->steps = b->o->steps;
+    m->steps = rows > DRAFTS_MAX + 1 ? PROMPT_TIMES : b->o->steps;
     m->stages = stages;
     m->stage_count = count;
     m->drafts = drafts;
@@ -254,5 +258,34 @@ static int bench_stages(bench *b) {
         if (!code) print_stage(b, "moe", &m, all.median);
     }
     if (!code) print_stage(b, "all", &all, all.median);
+    return code;
+}
+
+static void print_prefill_stage(bench *b, const char *name, const mote_measurement *m, double all) {
+    begin_row(b, "prefill_stage", name, 16);
+    put(b, "rows", m->rows, 1, 9, 0);
+    put(b, "seconds", m->median, 1e3, 10, 3);
+    put(b, "fastest", m->fastest, 1e3, 10, 3);
+    put(b, "slowest", m->slowest, 1e3, 10, 3);
+    put(b, "of_all", m->median / all, 100, 9, 1);
+    put(b, "operations_per_second", m->operations / m->median, 1e-12, 10, 1);
+    put_bytes(b, (double)m->bytes, m->median, 10);
+    end_row(b);
+}
+
+// All layers over the rows of a prompt, cut down to one stage each, and whole. Of a longer prompt than a chunk, its last one.
+static int bench_prefill_stages(bench *b, int tokens) {
+    mote_measurement all, m;
+    int rows = tokens < PROMPT_CHUNK ? tokens : PROMPT_CHUNK, depth = tokens - rows, code;
+    const mote_info *info = b->info;
+    code = measure(b, depth, rows, 0, NULL, 0, &all);
+    if (code) return code;
+    fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%10s%9s%9s\n", "", "rows", "ms", "fastest", "slowest", "of all%",
+            "TFLOP/s", "MB", "GB/s", "ceiling%");
+    for (int i = 0; i < info->stage_count && !code; i++) {
+        code = measure(b, depth, rows, 0, info->stages + i, 1, &m);
+        if (!code && m.operations > 0) print_prefill_stage(b, info->stages[i], &m, all.median);
+    }
+    if (!code) print_prefill_stage(b, "all", &all, all.median);
     return code;
 }

@@ -11,7 +11,8 @@ typedef struct prefill_rows {
     int sms;
     int T, position;             /* rows; position of the first */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
-    float factor;                /* of BF16 weights: see gemm_factor */
+    unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
+    float factor;                /* of BF16 weights: see bf16_factor */
     float *x;                    /* [T][hidden] the residual */
     uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each */
     float *u_unit;               /* [T] */
@@ -40,7 +41,8 @@ static void *prefill_take(char *room, size_t *used, size_t bytes) {
 /* Can gemm_launch multiply with these matrices? */
 static int prefill_takes(const matrix *w) {
     const int blocks = w->format == FORMAT_FP8_BLOCK;
-    return (w->format == FORMAT_BF16 || blocks) && w->cols % GEMM_COLS == 0 &&
+    return (w->format == FORMAT_BF16 || blocks) && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_UNITS &&
+           (w->rows % 32 == 0 || w->rows <= PANEL_ROWS) &&
            (!blocks || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
 }
 
@@ -49,40 +51,45 @@ static gemm_rows prefill_normed(const prefill_rows *r) {
     return rows;
 }
 
-static gpu_gemm prefill_gemm(const prefill_rows *r, const matrix *w, gemm_rows in, int T, enum gemm_out out) {
+/* No product of T rows yet. */
+static gpu_gemm prefill_gemm(const prefill_rows *r, gemm_rows in, int T) {
     gpu_gemm p;
     memset(&p, 0, sizeof p);
-    p.w = gpu_matrix_of(w);
     p.in = in;
     p.T = T;
-    p.out = out;
-    p.factor = w->format == FORMAT_BF16 ? r->factor : 1;
-    p.y_stride = w->rows;
+    p.factor = r->factor;
     return p;
 }
 
-/* Tokens of a tile for so many rows. */
-static int prefill_width(int rows) {
-    return rows > 64 ? 128 : rows > 32 ? 64 : 32;
+/* Adds y = W in, [T][rows of W], or another `out`, whose places the caller fills in. */
+static gemm_product *prefill_product(gpu_gemm *p, const matrix *w, enum gemm_out out, float *y) {
+    gemm_product *o = &p->product[p->count++];
+    o->w = gpu_matrix_of(w);
+    o->out = out;
+    o->y = y;
+    o->stride = w->rows;
+    p->cols = w->cols;
+    return o;
 }
 
-static void prefill_launch(const prefill_rows *r, const gpu_gemm *p) {
-    const int width = prefill_width(p->T);
+/* Launches the products with tiles as wide as pays: narrow ones for few rows, and where wide ones would leave SMs idle. */
+static void prefill_launch(const prefill_rows *r, gpu_gemm *p) {
+    const int tokens = (p->T + 127) / 128;
+    const int width = p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < r->sms ? 32 : p->T <= 64 ? 64 : 128;
     gemm_launch(p, width, (p->T + width - 1) / width, r->stream);
 }
 
-/* y = W in for T rows, [T][rows of W]. */
+/* y = W in for T rows. */
 static void prefill_linear(const prefill_rows *r, const matrix *w, gemm_rows in, int T, float *y) {
-    gpu_gemm p = prefill_gemm(r, w, in, T, GEMM_STORE);
-    p.y = y;
+    gpu_gemm p = prefill_gemm(r, in, T);
+    prefill_product(&p, w, GEMM_STORE, y);
     prefill_launch(r, &p);
 }
 
 /* y += weight * (W in); weight: of each row, or NULL. */
 static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows in, const float *weight, float *y) {
-    gpu_gemm p = prefill_gemm(r, w, in, r->T, GEMM_ADD);
-    p.y = y;
-    p.weight = weight;
+    gpu_gemm p = prefill_gemm(r, in, r->T);
+    prefill_product(&p, w, GEMM_ADD, y)->weight = weight;
     prefill_launch(r, &p);
 }
 

@@ -11,7 +11,7 @@
 
 enum {
     PREFILL_UNIT = CHUNK_UNIT,   /* token rows */
-    PREFILL_FROM = 16            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance.md */
+    PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance.md */
 };
 
 /* Can prefill run this model? Otherwise its prompts are decoded. */
@@ -21,6 +21,11 @@ static int prefill_runs(const mote_model *m, dtype kv) {
         if (!layer_can_prefill(&m->layers[i], s, kv)) return 0;
     if (m->has_mtp && (!layer_can_prefill(&m->mtp, s, kv) || !prefill_takes(&m->mtp_fc))) return 0;
     return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
+}
+
+/* info.prefill_from. */
+static int prefill_from(const mote_model *m) {
+    return m->gpu >= 0 && prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
 /* Lays out what prefill needs in a session: behind the states of the layers, whose copy `before` is as large as `state`. */
@@ -48,6 +53,7 @@ static prefill_rows prefill_rows_of(const mote_session *s, int T) {
     r.sms = g->q.sms;
     r.T = T;
     r.position = s->count;
+    r.stages = g->q.stages;
     r.factor = s->m->bf16_factor;
     r.x = g->prefill.x;
     r.u = g->prefill.u;
@@ -173,7 +179,8 @@ static int prefill_run(mote_session *s, int T, const prompt_part *part, float *l
     code = prefill_layers(s, &r, part, err);
     if (code) {
         if (g->q.status == cudaSuccess)
-            gpu_check(&g->q, cudaMemcpyAsync(s->recurrent, g->prefill.before, state, cudaMemcpyDeviceToDevice, g->stream), "a copy");
+            gpu_check(&g->q, cudaMemcpyAsync(s->recurrent, g->prefill.before, state, cudaMemcpyDeviceToDevice, g->stream),
+                      "a copy");
         return code;
     }
     if (logits) prefill_logits(s, &r, m->norm, T, logits);

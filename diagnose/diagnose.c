@@ -17,11 +17,22 @@ static unsigned measured_stages(const mote_session *s, const mote_measurement *m
     return stages;
 }
 
+/* Rows of a prompt that can be measured; 0: none. */
+static int measured_rows(const mote_session *s) {
+#ifdef __CUDACC__
+    return s->gpu ? s->gpu->prefill.rows : 0;
+#endif
+    (void)s;
+    return 0;
+}
+
 /* What a measurement asks for makes sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
-    if (m->rows < 1 || m->rows > BLOCK || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
+    if (m->rows > BLOCK && m->rows > measured_rows(s))
+        return fail(err, MOTE_EINVAL, "mote_measure: %d rows, and there is room for a prompt of %d", m->rows, measured_rows(s));
+    if (m->rows < 1 || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
         m->depth > s->o.context - m->rows)
-        return fail(err, MOTE_EINVAL, "mote_measure: needs 1 to %d rows, 1 to 1000 steps, and a depth in the context", BLOCK);
+        return fail(err, MOTE_EINVAL, "mote_measure: needs rows, 1 to 1000 steps, and a depth in the context");
     if (m->stage_count < 0 || (m->stage_count && !m->stages))
         return fail(err, MOTE_EINVAL, "mote_measure: needs stage_count names of stages");
     if (!m->drafts) return MOTE_OK;
@@ -57,9 +68,10 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
     if (invalid) return invalid;
 #ifdef __CUDACC__
     if (session->gpu) {
-        int code = count_launches(session, m, stages, error);
+        int code = m->rows > BLOCK ? MOTE_OK : count_launches(session, m, stages, error);
         if (!code) code = session_reset(session, error);
-        if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, stages, error);
+        if (!code && m->rows > BLOCK) code = measure_prefill(session, m, stages, error);
+        else if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, stages, error);
         int cleared = session_reset(session, code ? NULL : error);
         return code ? code : cleared;
     }

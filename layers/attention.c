@@ -200,6 +200,8 @@ static void stage_out(pool *p, attention_job *job, float *x) {
 
 /* What layers/kinds.c asks of a kind. */
 
+enum { attention_rollback = ROLLBACK_TRUNCATE };
+
 /* Bytes of the keys, or the values, of one token. */
 static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
@@ -254,6 +256,15 @@ static uint64_t attention_bytes(const attention_shape *s, const attention_weight
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
+}
+
+/* As deltanet_operations. Of attention: q . k and the weighted sum of v. */
+static inline double attention_operations(const attention_shape *s, const attention_weights *w, enum stage stage, double rows,
+                                          double position) {
+    if (stage == STAGE_QKV)
+        return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
+    if (stage == STAGE_ATTEND) return 4.0 * s->heads * s->head_dim * rows * (position + (rows + 1) / 2);
+    return stage == STAGE_O_PROJ ? rows * matrix_operations(&w->o_proj) : 0;
 }
 
 static named_size *attention_sizes(const attention_shape *s, named_size *to) {

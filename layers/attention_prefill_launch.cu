@@ -23,14 +23,24 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
 /* What layers/kinds.cu asks of a kind for prefill. */
 
 static int attention_can_prefill(const attention_shape *s, const attention_weights *w, dtype kv) {
-    return attention_prefill_fits(s, kv) && s->hidden % GEMM_COLS == 0 && prefill_takes(&w->q_proj) && prefill_takes(&w->k_proj) &&
-           prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
+    return attention_prefill_fits(s, kv) && s->hidden % GEMM_COLS == 0 && prefill_takes(&w->q_proj) &&
+           prefill_takes(&w->k_proj) && prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
 }
 
 static size_t attention_prefill_room(const attention_shape *s, int T, dtype kv) {
     attention_prefill_job p;
     (void)kv;
     return attention_prefill_lay(s, T, NULL, &p);
+}
+
+static void attention_prefill_in(const prefill_rows *r, const attention_shape *s, const attention_weights *w,
+                                 const attention_prefill_job *job) {
+    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+    gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
+    if (!r->state_only) prefill_product(&p, &w->q_proj, GEMM_STORE, job->qg);
+    prefill_product(&p, &w->k_proj, GEMM_STORE, job->k);
+    prefill_product(&p, &w->v_proj, GEMM_STORE, job->v);
+    prefill_launch(r, &p);
 }
 
 static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
@@ -56,13 +66,10 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.out = job.out;
     p.out_unit = job.unit;
     p.kv_only = r->state_only;
-    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
-    if (!r->state_only) prefill_linear(r, &w->q_proj, prefill_normed(r), r->T, job.qg);
-    prefill_linear(r, &w->k_proj, prefill_normed(r), r->T, job.k);
-    prefill_linear(r, &w->v_proj, prefill_normed(r), r->T, job.v);
-    cudaError_t status = attention_prefill_run(&p, r->stream, r->sms);
-    if (r->state_only) return status;
+    if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, s, w, &job);
+    cudaError_t status = cudaSuccess;
+    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream, r->sms);
     const gemm_rows out = {job.out, job.unit, s->heads * s->head_dim / GEMM_COLS};
-    prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
+    if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
     return status;
 }

@@ -228,6 +228,8 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 /* What layers/kinds.c asks of a kind. */
 
+enum { deltanet_rollback = ROLLBACK_REPLAY };
+
 static void deltanet_lay_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
@@ -282,6 +284,17 @@ static uint64_t deltanet_bytes(const deltanet_shape *s, const deltanet_weights *
                matrix_bytes(&w->in_proj_a);
     if (stage == STAGE_DELTA) return 2 * (uint64_t)(s->value_heads * s->value_dim * s->key_dim) * sizeof(float);
     return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
+}
+
+/* Floating-point operations of a stage for `rows` rows behind `position` tokens. Of the delta rule: as it is defined. */
+static inline double deltanet_operations(const deltanet_shape *s, const deltanet_weights *w, enum stage stage, double rows,
+                                         double position) {
+    (void)position;
+    if (stage == STAGE_IN_PROJ)
+        return rows * (matrix_operations(&w->in_proj_qkv) + matrix_operations(&w->in_proj_z) +
+                       matrix_operations(&w->in_proj_b) + matrix_operations(&w->in_proj_a));
+    if (stage == STAGE_DELTA) return 6.0 * rows * s->value_heads * s->value_dim * s->key_dim;
+    return stage == STAGE_OUT_PROJ ? rows * matrix_operations(&w->out_proj) : 0;
 }
 
 static named_size *deltanet_sizes(const deltanet_shape *s, named_size *to) {

@@ -16,7 +16,7 @@
 
    Chunks lie on absolute multiples of 32 tokens; a call that begins within one runs a shorter first chunk. What is computed
    for a chunk depends on its rows and on S alone, and S is in memory what it was in registers. So the bits do not depend on
-   how many rows a call or a slice has, if it ends on a multiple of 32. Rows that a chunk lacks have q = k = v = b = g = 0:
+   how many rows a call or a launch has, if it ends on a multiple of 32. Rows that a chunk lacks have q = k = v = b = g = 0:
    they write nothing, and e^{G_32} is that of the last row there is.
 
    Numbers. In F32: gates, norms, T, S and all sums. In F16, as operands of mma.m16n8k16: q, k, v, T~, P, X, U, and S. The
@@ -32,14 +32,17 @@ enum {
     DELTA_GROUP = 8,             /* rows of a warp in prep */
     DELTA_GROUPS = DELTA_CHUNK / DELTA_GROUP,
     DELTA_PREP_THREADS = 128, DELTA_PREP_WARPS = DELTA_PREP_THREADS / 32,
-    DELTA_PREP_BLOCKS = 5,       /* on an SM, where shared memory allows it */
-    DELTA_SLICE = 2048,          /* rows of a launch, a multiple of 32: their scratch stays in the L2 between the kernels */
-    DELTA_VALUES = 64,           /* elements of v of a block of scan, 16 a warp */
-    DELTA_PARTS = DELTA_DIM / DELTA_VALUES,
-    DELTA_SCAN_THREADS = 2 * DELTA_VALUES,
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+    DELTA_PREP_BLOCKS = 5,       /* on an SM */
+#else
+    DELTA_PREP_BLOCKS = 3,       /* more do not fit in 100 KB of shared memory */
+#endif
+    DELTA_SLICE = 8192,          /* most rows of a launch, a multiple of 32 */
+    DELTA_SMALL_L2 = 32 << 20,   /* bytes: below them a launch has so few rows that the scratch stays in the L2 for scan */
+    DELTA_SHORT_SLICE = 1024,
+    DELTA_VALUES = 32,           /* elements of v that lie together: a block of scan has one such group or two */
     DELTA_PIECES = DELTA_DIM / 8,                           /* 16-byte pieces of a row of 128 F16 */
-    DELTA_VALUE_PIECES = DELTA_VALUES / 8,
-    DELTA_STAGES = 4,            /* chunks in shared memory, that of scan included, if a block has an SM to itself; else 2 */
+    DELTA_STAGES = 3,            /* chunks in shared memory, the present one included */
     DELTA_HEADROOM = 6           /* the largest F16 is 2^6 to 2^7: the sums of 32 or 128 of them stay below 2^16 */
 };
 
@@ -75,7 +78,6 @@ typedef struct delta_prefill {
 typedef struct delta_slice {
     delta_prefill p;
     int first, end;
-    int stages;                  /* of scan's shared memory */
     int last;                    /* of the call's slices: the window is due */
 } delta_slice;
 
@@ -103,7 +105,7 @@ __device__ __forceinline__ float gpu_delta_exp2(float x) {
     return y;
 }
 
-/* x / (1 + e^-x) in five instructions, without the care for denormal numbers of gpu_silu. */
+/* x / (1 + e^-x) in five instructions: gpu_silu without its care for denormal numbers. prep computes 8,192 of them a row. */
 __device__ __forceinline__ float gpu_delta_silu(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + gpu_delta_exp2(x * -1.44269504f)));
@@ -121,21 +123,6 @@ __device__ __forceinline__ float gpu_delta_reciprocal(float unit) {
     return __int_as_float((254 << 23) - __float_as_int(unit));
 }
 
-/* Four 8x8 matrices of F16 from shared memory: lanes 8m..8m+7 give the addresses of the rows of matrix m. Of each, lane
-   (g, i) gets elements 2i and 2i + 1 of row g; TRANSPOSED: of column g. */
-template <bool TRANSPOSED> __device__ __forceinline__ void gpu_delta_ldmatrix(uint32_t *to, uint32_t address) {
-    if (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
-}
-
-__device__ __forceinline__ uint32_t gpu_delta_shared(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* ---- prep: all that needs no S --------------------------------------------------------------------------------------
 
    Grid: (key heads, chunks) blocks of four warps, several on an SM: while one waits for memory another computes.
@@ -144,13 +131,15 @@ __device__ __forceinline__ uint32_t gpu_delta_shared(const void *p) {
       shared memory, v to p->o.
    2. q and k to the scratch; K K^T and Q K^T by mma, once for all value heads of the key head.
    3. A warp per value head and T~ or P, a lane per column j: forward substitution of T in registers, gates.
-   Limited by memory bandwidth: raw is read once, in F32. */
+   Limited by memory bandwidth: raw is read once, in F32, and v, q and k are written in F16. The code of step 3 is long and its
+   chain of 32 rows deep: small blocks, so that others load meanwhile. */
 
 struct gpu_delta_block {
     delta_keys keys;
     float kk[DELTA_CHUNK][40], qk[DELTA_CHUNK][40];         /* 40: four lanes' float2 of two rows in different banks */
     float unit[DELTA_RATIO][DELTA_GROUPS];
-    float4 gate[DELTA_RATIO][DELTA_CHUNK / 4], beta[DELTA_RATIO][DELTA_CHUNK / 4];     /* of the rows: log2 of decay */
+    float4 gate[DELTA_RATIO][DELTA_CHUNK / 4];              /* of the rows: log2 of decay */
+    float4 beta[DELTA_RATIO][DELTA_CHUNK / 4];
 };
 
 /* x[i] = SiLU(conv1d) of row + i for the lane's four channels from `channel` on; 0 from row n on, which may be none or
@@ -191,8 +180,8 @@ __device__ __forceinline__ void gpu_delta_put_keys(uint4 (*tile)[DELTA_PIECES], 
     }
 }
 
-/* Stores v of value head h, divided by its unit, where scan stores o of the same rows and elements: the F16 of the
-   DELTA_VALUES elements of a block of scan in the first half of their room. Returns the unit. */
+/* Stores v of value head h, divided by its unit, where scan will store o: the F16 of each DELTA_VALUES elements in the first
+   half of their room, so that no block of scan overwrites what another has still to read. Returns the unit. */
 __device__ __forceinline__ float gpu_delta_put_values(const delta_prefill *p, int row, int n, int h, float (*x)[4]) {
     const int element = threadIdx.x % 32 * 4;
     float most = 0;
@@ -241,10 +230,10 @@ __device__ __forceinline__ void gpu_delta_products(gpu_delta_block *block) {
     for (int step = 0; step < DELTA_DIM / 16; step++) {
         uint32_t a[4], b[4];
         int row = i0 + lane % 16, of = lane / 16 * 8 + lane % 8;
-        gpu_delta_ldmatrix<false>(a, gpu_delta_shared(&left[row][(2 * step + lane / 16) ^ row % 8]));
+        load_matrices<false>(a, shared_address(&left[row][(2 * step + lane / 16) ^ row % 8]));
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            gpu_delta_ldmatrix<false>(b, gpu_delta_shared(&block->keys.k[16 * half + of][(2 * step + lane / 8 % 2) ^ of % 8]));
+            load_matrices<false>(b, shared_address(&block->keys.k[16 * half + of][(2 * step + lane / 8 % 2) ^ of % 8]));
             mma_m16n8k16<true>(c[2 * half], a, b[0], b[1]);
             mma_m16n8k16<true>(c[2 * half + 1], a, b[2], b[3]);
         }
@@ -321,8 +310,8 @@ __device__ __forceinline__ void gpu_delta_put_scores(delta_head *to, const float
     to->rest[j] = gpu_delta_exp2(since);
 }
 
-/* The gates of a value head, for lane i of row i; 0 without a row. log2 of decay is -1e30 at least, which no sum of a chunk makes
-   infinite, also where exp(A_log) is infinite and the product not a number. */
+/* The gates of a value head, for lane i of row i; 0 without a row. log2 of decay is -1e30 at least, which no sum of a
+   chunk makes infinite, also where exp(A_log) is infinite and the product not a number. */
 __device__ __forceinline__ void gpu_delta_gates(const delta_prefill *p, delta_rows rows, int h, float *gate, float *beta) {
     const int lane = threadIdx.x % 32;
     const size_t at = (size_t)(rows.row + lane) * p->shape.value_heads + h;
@@ -358,335 +347,4 @@ __global__ void __launch_bounds__(DELTA_PREP_THREADS, DELTA_PREP_BLOCKS) gpu_del
             if (lane < DELTA_GROUPS) head->unit[lane] = block.unit[r][lane];
         }
     }
-}
-
-/* ---- scan: S from chunk to chunk ------------------------------------------------------------------------------------
-
-   Grid: value heads x DELTA_PARTS blocks of four warps. A warp holds 16 rows of S, all 128 columns, in registers as mma
-   accumulators: with g = lane / 4 and i = lane % 4, S[n] has columns 8n + 2i and 8n + 2i + 1 of row g, then of row g + 8.
-   All products are transposed, rows of S first: S K^T, X^T, U^T = X^T T~^T, O^T = S Q^T + U^T P^T and S + U^T K are 16 rows
-   of S x 32 tokens or 128 columns. So the accumulators of one product, rounded to F16, are operand a of the next without a
-   move between lanes, and warps share nothing but what they read: K, Q, v, T~ and P, in shared memory by cp.async.
-
-   Per chunk and warp 108 mma, 36 of them for what o alone needs; the others are a chain: S K^T (8 steps deep), T~ (2),
-   S + U^T K (2), between them the conversions. At 32 value heads there are 64 blocks, and the time is that chain's, chunk
-   after chunk. One barrier a chunk: all warps are past the stage that is loaded next.
-
-   Powers of two. unit[r] makes S's row small enough for F16: from the sum of its magnitudes, which bounds S k too. X, U and O
-   are in units of both[r], the larger of it and of v's. */
-
-typedef struct alignas(128) delta_stage {
-    delta_keys keys;
-    uint4 v[DELTA_CHUNK][DELTA_VALUE_PIECES];               /* swizzled like keys */
-    delta_head head;
-} delta_stage;
-
-static_assert(DELTA_STAGES * sizeof(delta_stage) <= GPU_SHARED && sizeof(delta_head) % 32 == 0, "stages fit");
-
-/* 16 bytes to shared memory, asynchronously; zeros if they are not there. */
-__device__ __forceinline__ void gpu_delta_copy(uint32_t to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-
-/* What a block of scan is for: part of value head h. */
-struct gpu_delta_part {
-    int h, key_head, element;    /* element: the first of v */
-    uint32_t ring;               /* shared memory */
-};
-
-/* Starts copying chunk c, if there is one, and closes the group in any case: one a chunk. */
-__device__ __forceinline__ void gpu_delta_fetch(const delta_slice *s, const gpu_delta_part *part, int c, int stage) {
-    const deltanet_shape *shape = &s->p.shape;
-    if (c < s->end) {
-        const delta_rows rows = gpu_delta_rows_of(&s->p, c);
-        const int thread = threadIdx.x, row = thread / DELTA_VALUE_PIECES, piece = thread % DELTA_VALUE_PIECES;
-        const uint4 *keys = (const uint4 *)(s->p.keys + (size_t)(c - s->first) * shape->key_heads + part->key_head) + thread;
-        const uint4 *head = (const uint4 *)(s->p.heads + (size_t)(c - s->first) * shape->value_heads + part->h) + thread;
-        const size_t at = (size_t)(rows.row + row) * shape->value_heads + part->h;
-        const float *v = s->p.o + at * DELTA_DIM + part->element + 4 * piece;
-        const uint32_t to = part->ring + stage * (uint32_t)sizeof(delta_stage) + 16 * thread;
-        const uint32_t to_v = to - 16 * thread + (uint32_t)offsetof(delta_stage, v) +
-                              16 * (row * DELTA_VALUE_PIECES + (piece ^ row % 8));
-        enum { KEYS = sizeof(delta_keys) / 16, HEAD = sizeof(delta_head) / 16, AT_ONCE = DELTA_SCAN_THREADS,
-               ROWS = AT_ONCE / DELTA_VALUE_PIECES };
-#pragma unroll
-        for (int i = 0; i < KEYS; i += AT_ONCE) gpu_delta_copy(to + 16 * i, keys + i, true);
-#pragma unroll
-        for (int i = 0; i < DELTA_CHUNK; i += ROWS) {
-            bool there = row + i < rows.n;
-            gpu_delta_copy(to_v + 16 * i * DELTA_VALUE_PIECES,
-                           there ? v + (size_t)i * shape->value_heads * DELTA_DIM : s->p.o, there);
-        }
-#pragma unroll
-        for (int i = 0; i < HEAD; i += AT_ONCE)
-            if (i + AT_ONCE <= HEAD || thread < HEAD % AT_ONCE)
-                gpu_delta_copy(to + (uint32_t)offsetof(delta_stage, head) + 16 * i, head + i, true);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Operand a of k = 16 n .. 16 n + 15 from accumulators 2n and 2n + 1. */
-__device__ __forceinline__ void gpu_delta_operand(uint32_t *a, const float *low, const float *high) {
-    a[0] = f16_pair(low[0], low[1]);
-    a[1] = f16_pair(low[2], low[3]);
-    a[2] = f16_pair(high[0], high[1]);
-    a[3] = f16_pair(high[2], high[3]);
-}
-
-/* to[16][32 tokens] = a[16][128] rows^T; rows: K or Q in shared memory. */
-__device__ __forceinline__ void gpu_delta_times_rows(float (*to)[4], const uint32_t (*a)[4],
-                                                     const uint4 (*rows)[DELTA_PIECES]) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t at = gpu_delta_shared(rows[lane / 16 * 8 + lane % 8]), piece = lane / 8 % 2 ^ lane % 8;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) to[n][c] = 0;
-#pragma unroll
-    for (int step = 0; step < DELTA_DIM / 16; step++)
-#pragma unroll
-        for (int pair = 0; pair < 2; pair++) {
-            uint32_t b[4];
-            gpu_delta_ldmatrix<false>(b, at + pair * 16 * 16 * DELTA_PIECES + 16 * (2 * step ^ piece));
-            mma_m16n8k16<true>(to[2 * pair], a[step], b[0], b[1]);
-            mma_m16n8k16<true>(to[2 * pair + 1], a[step], b[2], b[3]);
-        }
-}
-
-/* to[16][32 tokens] += a[16][32] (T~ or P)^T, which is 0 above the diagonal. */
-__device__ __forceinline__ void gpu_delta_times_lower(float (*to)[4], const uint32_t (*a)[4], const uint32_t (*b)[32][4]) {
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        uint4 of = *(const uint4 *)b[n][threadIdx.x % 32];
-        mma_m16n8k16<true>(to[n], a[0], of.x, of.y);
-        if (n >= 2) mma_m16n8k16<true>(to[n], a[1], of.z, of.w);
-    }
-}
-
-/* S[16][128] += a[16][32 tokens] K. */
-__device__ __forceinline__ void gpu_delta_write(float (*S)[4], const uint32_t (*a)[4], const uint4 (*k)[DELTA_PIECES]) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t at = gpu_delta_shared(k[lane % 16]), piece = lane / 16 ^ lane % 8;
-#pragma unroll
-    for (int step = 0; step < 2; step++)
-#pragma unroll
-        for (int pair = 0; pair < DELTA_DIM / 16; pair++) {
-            uint32_t b[4];
-            gpu_delta_ldmatrix<true>(b, at + step * 16 * 16 * DELTA_PIECES + 16 * (2 * pair ^ piece));
-            mma_m16n8k16<true>(S[2 * pair], a[step], b[0], b[1]);
-            mma_m16n8k16<true>(S[2 * pair + 1], a[step], b[2], b[3]);
-        }
-}
-
-/* unit[r] of the lane's two rows of S. */
-__device__ __forceinline__ void gpu_delta_units(const float (*S)[4], float *unit) {
-    float sum[2][2] = {};
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 8; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) sum[c / 2][n % 2] += fabsf(S[n][c]);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float all = sum[r][0] + sum[r][1];
-        all += __shfl_xor_sync(~0u, all, 1);
-        all += __shfl_xor_sync(~0u, all, 2);
-        unit[r] = gpu_delta_unit(all);
-    }
-}
-
-/* X = V - e^{G} S K, in place of S K, as operand a. factor[n][c]: what makes products with S / unit those of e^{G} S / both. */
-__device__ __forceinline__ void gpu_delta_correct(uint32_t (*a)[4], float (*x)[4], const float (*factor)[4], const float *both,
-                                                  const delta_stage *stage) {
-    const int lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, piece = threadIdx.x / 32 * 2 + lane / 8 % 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {                  /* rows 16 half .. 16 half + 15: two accumulators */
-        uint32_t v[4];
-        gpu_delta_ldmatrix<true>(v, gpu_delta_shared(&stage->v[16 * half + row][piece ^ row % 8]));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int n = 2 * half + i / 2, c = i % 2 * 2;
-            float2 of = f16_floats(v[i]);
-            float scale = stage->head.unit[8 * n / DELTA_GROUP] * gpu_delta_reciprocal(both[i % 2]);
-            x[n][c] = fmaf(-factor[n][c], x[n][c], of.x * scale);
-            x[n][c + 1] = fmaf(-factor[n][c + 1], x[n][c + 1], of.y * scale);
-        }
-        gpu_delta_operand(a[half], x[2 * half], x[2 * half + 1]);
-    }
-}
-
-/* Stores o: lanes of one i hold eight neighbours of a token's row, a sector. */
-__device__ __forceinline__ void gpu_delta_store(const delta_slice *s, const gpu_delta_part *part, int c, const float (*o)[4],
-                                                const float *both) {
-    const delta_rows rows = gpu_delta_rows_of(&s->p, c);
-    const int lane = threadIdx.x % 32, first = lane % 4 * 2, row = s->p.shape.value_heads * DELTA_DIM;
-    const int element = part->h * DELTA_DIM + part->element + threadIdx.x / 32 * 16 + lane / 4;
-    float *to = s->p.o + (size_t)(rows.row + first) * row + element;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float low = o[n][e] * both[0], high = o[n][e + 2] * both[1], *at = to + (size_t)((8 * n + e) * row);
-            if (first + 8 * n + e < rows.n) at[0] = low, at[8] = high;
-        }
-}
-
-/* S as operand a: divided by its unit. */
-__device__ __forceinline__ void gpu_delta_state_operand(uint32_t (*a)[4], const float (*S)[4], const float *unit) {
-    const float f[2] = {gpu_delta_reciprocal(unit[0]), gpu_delta_reciprocal(unit[1])};
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 16; n++) {
-        float low[4], high[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) low[e] = S[2 * n][e] * f[e / 2], high[e] = S[2 * n + 1][e] * f[e / 2];
-        gpu_delta_operand(a[n], low, high);
-    }
-}
-
-/* One chunk: S before it becomes S behind it; a and unit are S's, before and behind. The order is the chain's, and what waits
-   for nothing fills its gaps: decay of S behind T~, and S Q^T behind S, while S is made an operand for the next chunk. */
-__device__ __forceinline__ void gpu_delta_step(const delta_slice *s, const gpu_delta_part *part, int c,
-                                               const delta_stage *stage, float (*S)[4], uint32_t (*a)[4], float *unit) {
-    const int i = threadIdx.x % 4 * 2;
-    uint32_t x[2][4], w[2][4];
-    float both[2], ratio[2], factor[4][4], sk[4][4], u[4][4], o[4][4];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        both[r] = unit[r];
-#pragma unroll
-        for (int group = 0; group < DELTA_GROUPS; group++) both[r] = fmaxf(both[r], stage->head.unit[group]);
-        ratio[r] = unit[r] * gpu_delta_reciprocal(both[r]);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) factor[n][e] = stage->head.fade[8 * n + i + e % 2] * ratio[e / 2], u[n][e] = 0;
-    gpu_delta_times_rows(sk, a, stage->keys.k);
-    gpu_delta_correct(x, sk, factor, both, stage);
-    gpu_delta_times_lower(u, x, stage->head.inverse);
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) S[n][e] *= stage->head.fade[DELTA_CHUNK - 1] * gpu_delta_reciprocal(both[e / 2]);
-    gpu_delta_operand(x[0], u[0], u[1]);
-    gpu_delta_operand(x[1], u[2], u[3]);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) u[n][e] *= stage->head.rest[8 * n + i + e % 2];
-    gpu_delta_operand(w[0], u[0], u[1]);
-    gpu_delta_operand(w[1], u[2], u[3]);
-    gpu_delta_write(S, w, stage->keys.k);
-    gpu_delta_times_rows(o, a, stage->keys.q);
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) S[n][e] *= both[e / 2];
-    gpu_delta_units(S, unit);
-    gpu_delta_state_operand(a, S, unit);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) o[n][e] *= factor[n][e];
-    gpu_delta_times_lower(o, x, stage->head.scores);
-    gpu_delta_store(s, part, c, o, both);
-}
-
-/* window = the last three raw rows up to the call's last. prep, which reads the old ones, is complete. */
-__device__ __forceinline__ void gpu_delta_window(const delta_prefill *p) {
-    const int channels = gpu_channels(&p->shape), keep = DELTA_TAPS - 1;
-    for (int c = blockIdx.x * DELTA_SCAN_THREADS + threadIdx.x; c < channels; c += gridDim.x * DELTA_SCAN_THREADS) {
-        float x[keep];
-#pragma unroll
-        for (int i = 0; i < keep; i++) {
-            int row = p->T - keep + i;
-            x[i] = row < 0 ? p->window[(size_t)(row + keep) * channels + c] : p->raw[(size_t)row * channels + c];
-        }
-#pragma unroll
-        for (int i = 0; i < keep; i++) p->window[(size_t)i * channels + c] = x[i];
-    }
-}
-
-__global__ void __launch_bounds__(DELTA_SCAN_THREADS, 2) gpu_delta_scan(const __grid_constant__ delta_slice s) {
-    extern __shared__ delta_stage delta_ring[];
-    gpu_delta_part part;
-    part.h = blockIdx.x / DELTA_PARTS;
-    part.key_head = part.h / (s.p.shape.value_heads / s.p.shape.key_heads);
-    part.element = blockIdx.x % DELTA_PARTS * DELTA_VALUES;
-    part.ring = gpu_delta_shared(delta_ring);
-    for (int i = 0; i < s.stages - 1; i++) gpu_delta_fetch(&s, &part, s.first + i, i);
-    float S[DELTA_DIM / 8][4], unit[2];
-    uint32_t a[DELTA_DIM / 16][4];
-    const size_t row = (size_t)part.h * DELTA_DIM + part.element + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    float2 *at = (float2 *)(s.p.S + row * DELTA_DIM) + threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 8; n++)
-#pragma unroll
-        for (int low = 0; low < 2; low++) *(float2 *)&S[n][2 * low] = at[(8 * low * DELTA_DIM + 8 * n) / 2];
-    if (s.last) gpu_delta_window(&s.p);
-    gpu_delta_units(S, unit);
-    gpu_delta_state_operand(a, S, unit);
-    int now = 0, next = s.stages - 1;
-#pragma unroll 1
-    for (int c = s.first; c < s.end; c++) {
-        if (s.stages == 2) asm volatile("cp.async.wait_group 0;" ::: "memory");
-        else asm volatile("cp.async.wait_group %0;" ::"n"(DELTA_STAGES - 2) : "memory");
-        __syncthreads();
-        gpu_delta_fetch(&s, &part, c + s.stages - 1, next);
-        gpu_delta_step(&s, &part, c, &delta_ring[now], S, a, unit);
-        next = now;
-        now = now + 1 == s.stages ? 0 : now + 1;
-    }
-#pragma unroll
-    for (int n = 0; n < DELTA_DIM / 8; n++)
-#pragma unroll
-        for (int low = 0; low < 2; low++) at[(8 * low * DELTA_DIM + 8 * n) / 2] = *(float2 *)&S[n][2 * low];
-}
-
-/* ---- on the host ---------------------------------------------------------------------------------------------------- */
-
-/* Whether these kernels are for it. */
-static int delta_prefill_fits(const deltanet_shape *s) {
-    return s->key_dim == DELTA_DIM && s->value_dim == DELTA_DIM && s->taps == DELTA_TAPS && s->key_heads > 0 &&
-           s->value_heads > 0 && s->value_heads % s->key_heads == 0 && s->value_heads / s->key_heads <= DELTA_RATIO;
-}
-
-/* Most chunks of a slice of a call with T rows, wherever it begins. */
-static size_t delta_slice_chunks(int T) {
-    int chunks = delta_chunks(T, DELTA_CHUNK - 1);
-    return (size_t)(chunks < DELTA_SLICE / DELTA_CHUNK ? chunks : DELTA_SLICE / DELTA_CHUNK);
-}
-
-static size_t delta_keys_bytes(const deltanet_shape *s, int T) {
-    return (delta_slice_chunks(T) * (size_t)s->key_heads * sizeof(delta_keys) + 255) / 256 * 256;
-}
-
-/* Bytes of scratch for up to T rows. */
-static size_t delta_prefill_scratch(const deltanet_shape *s, int T) {
-    return delta_keys_bytes(s, T) + (delta_slice_chunks(T) * (size_t)s->value_heads * sizeof(delta_head) + 255) / 256 * 256;
-}
-
-/* Points p into the scratch, which begins on a 256-byte boundary and was asked for with p->T rows or more. */
-static void delta_prefill_place(delta_prefill *p, void *scratch) {
-    p->keys = (delta_keys *)scratch;
-    p->heads = (delta_head *)((char *)scratch + delta_keys_bytes(&p->shape, p->T));
-}
-
-/* Launches p on the stream: S, window and o, of p->T rows. */
-static cudaError_t delta_prefill_run(const delta_prefill *p, cudaStream_t stream) {
-    int chunks = delta_chunks(p->T, p->position), blocks = p->shape.value_heads * DELTA_PARTS, device = 0, sms = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (e == cudaSuccess) e = cudaFuncSetAttribute(gpu_delta_scan, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
-    delta_slice s;
-    s.p = *p;
-    s.stages = blocks <= sms ? DELTA_STAGES : 2;
-    for (s.first = 0; s.first < chunks && e == cudaSuccess; s.first = s.end) {
-        int most = s.first + DELTA_SLICE / DELTA_CHUNK;
-        s.end = chunks < most ? chunks : most;
-        s.last = s.end == chunks;
-        gpu_delta_prep<<<dim3((unsigned)p->shape.key_heads, (unsigned)(s.end - s.first)), DELTA_PREP_THREADS, 0, stream>>>(s);
-        gpu_delta_scan<<<(unsigned)blocks, DELTA_SCAN_THREADS, (size_t)s.stages * sizeof(delta_stage), stream>>>(s);
-        e = cudaGetLastError();
-    }
-    return e;
 }

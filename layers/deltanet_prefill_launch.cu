@@ -91,21 +91,34 @@ static cudaError_t deltanet_prefill_delta(const prefill_rows *r, const deltanet_
     return delta_prefill_run(&p, r->stream);
 }
 
+static void deltanet_prefill_in(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
+                                const deltanet_prefill_job *job) {
+    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
+    gpu_gemm p = prefill_gemm(r, prefill_normed(r), r->T);
+    prefill_product(&p, &w->in_proj_a, GEMM_STORE, job->a);
+    prefill_product(&p, &w->in_proj_b, GEMM_STORE, job->b);
+    prefill_product(&p, &w->in_proj_qkv, GEMM_STORE, job->raw);
+    prefill_product(&p, &w->in_proj_z, GEMM_STORE, job->z);
+    prefill_launch(r, &p);
+}
+
+static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
+                                 const deltanet_prefill_job *job) {
+    const size_t row = (size_t)(s->value_heads * s->value_dim) * sizeof(float);
+    const delta_gate gate = {job->o, job->z, w->norm, (uint16_t *)job->raw, job->unit, s->value_heads, s->value_dim, s->eps};
+    const gemm_rows gated = {job->raw, job->unit, 1};
+    delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);
+    prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
+}
+
 static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,
                                         const deltanet_state *state) {
     const deltanet_shape *s = &scratch->shape;
-    const int values = s->value_heads * s->value_dim;
     deltanet_prefill_job job;
+    cudaError_t status = cudaSuccess;
     deltanet_prefill_lay(s, r->T, r->room, &job);
-    prefill_rms_norm(r, r->x, w->input_norm, r->T, s->hidden, s->eps);
-    prefill_linear(r, &w->in_proj_qkv, prefill_normed(r), r->T, job.raw);
-    prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job.z);
-    prefill_linear(r, &w->in_proj_a, prefill_normed(r), r->T, job.a);
-    prefill_linear(r, &w->in_proj_b, prefill_normed(r), r->T, job.b);
-    cudaError_t status = deltanet_prefill_delta(r, s, w, state, &job);
-    const delta_gate gate = {job.o, job.z, w->norm, (uint16_t *)job.raw, job.unit, s->value_heads, s->value_dim, s->eps};
-    delta_gate_rows<<<r->T, GPU_THREADS, (size_t)values * sizeof(float), r->stream>>>(gate);
-    const gemm_rows gated = {job.raw, job.unit, 1};
-    prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
+    if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, s, w, &job);
+    if (stage_in(r->stages, STAGE_DELTA)) status = deltanet_prefill_delta(r, s, w, state, &job);
+    if (stage_in(r->stages, STAGE_OUT_PROJ)) deltanet_prefill_out(r, s, w, &job);
     return status;
 }

@@ -8,14 +8,19 @@
      name_lay_job               lays the scratch out
      name_forward               the definition: T token rows through one layer
      name_bytes                 what a stage reads in a decode step
+     name_operations            the floating-point operations of a stage
      name_sizes                 its shape as named numbers
    a mixer also
      name_state                 what it remembers of a session's tokens in one layer
      name_lay_state             lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
+     name_rollback              how rows that are not accepted leave it
    and on a GPU
      name_gpu, name_lay_gpu     the arguments of its kernels, with their scratch in GPU memory; lays that out
-     name_record                records the kernels of a step */
+     name_record                records the kernels of a step
+     name_can_prefill           whether the kernels of prefill take its shape and its matrices
+     name_prefill_room          bytes of scratch for the rows of a prompt
+     name_run_prefill           launches the kernels for the rows of a prompt */
 
 #define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
 #define FFNS(X) X(MOE, moe)
@@ -42,14 +47,13 @@ static const enum layer_kind stage_kinds[STAGE_COUNT] = {
 #undef X
 };
 
-/* How rows of a block that are not accepted leave a mixer's state. */
-enum rollback {
-    ROLLBACK_REPLAY,             /* a block is logged; the next one repeats its accepted rows */
-    ROLLBACK_TRUNCATE            /* rows behind the end are overwritten */
-};
-
 static enum rollback layer_rollback(enum layer_kind mixer) {
-    return mixer == LAYER_ATTENTION ? ROLLBACK_TRUNCATE : ROLLBACK_REPLAY;
+    static const enum rollback of[] = {
+#define X(NAME, name) (enum rollback)name##_rollback,
+        MIXERS(X)
+#undef X
+    };
+    return of[mixer];
 }
 
 #define X(NAME, name) name##_shape name;
@@ -118,6 +122,17 @@ static void layer_forward(const token_rows *rows, const layer *l, layer_jobs *jo
 static inline uint64_t sublayer_bytes(const sublayer *l, const layer_shapes *s, enum stage stage, const reading *of) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_bytes(&s->name, &l->w.name, stage, of);
+        LAYER_KINDS(X)
+#undef X
+        default: return 0;
+    }
+}
+
+/* Floating-point operations of a stage for `rows` token rows behind `position` others. */
+static inline double sublayer_operations(const sublayer *l, const layer_shapes *s, enum stage stage, double rows,
+                                         double position) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_operations(&s->name, &l->w.name, stage, rows, position);
         LAYER_KINDS(X)
 #undef X
         default: return 0;

@@ -17,6 +17,12 @@ typedef struct capacity {
     dtype kv;                    /* type of keys and values */
 } capacity;
 
+/* How rows of a block that are not accepted leave a mixer's state. */
+enum rollback {
+    ROLLBACK_REPLAY,             /* a block is logged; the next one repeats its accepted rows */
+    ROLLBACK_TRUNCATE            /* rows behind the end are overwritten */
+};
+
 /* A piece of a layer's state. */
 typedef struct state_piece {
     const char *name;            /* for messages: "keys" */

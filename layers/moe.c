@@ -203,6 +203,16 @@ static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage s
     return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + matrix_bytes(&down[shared]) : 0;
 }
 
+/* As deltanet_operations. */
+static inline double moe_operations(const moe_shape *s, const moe_weights *w, enum stage stage, double rows, double position) {
+    const matrix *gate = w->gate_proj, *down = w->down_proj;
+    const int shared = s->experts;
+    (void)position;
+    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + 2 * matrix_operations(&gate[shared]));
+    if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
+    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + matrix_operations(&down[shared])) : 0;
+}
+
 static named_size *moe_sizes(const moe_shape *s, named_size *to) {
     to = size_is(to, "experts", s->experts);
     to = size_is(to, "experts_per_token", s->top_k);

@@ -17,12 +17,9 @@ enum { MOE_ROWS = 64 };          /* token rows that a block counts and places */
 typedef struct moe_prefill_job {
     moe_gpu moe;                 /* router logits and shape, as the routing of decode takes them */
     int T, width;                /* rows; slots of a tile */
-    const uint16_t *u;           /* F16 [T][hidden] */
-    const float *u_unit;         /* [T] */
-    gpu_matrix shared_gate;
     int16_t *choice;             /* [T][top_k] experts of a row, ascending */
     float *choice_weight;        /* the same shape */
-    float *shared_weight;        /* [T] */
+    float *shared_weight;        /* [T] the shared expert's: logits, then weights */
     int32_t *offset;             /* [ceil(T / MOE_ROWS)][experts] counts, then first slots */
     int32_t *tile_count;
     gemm_tile *tiles;
@@ -35,24 +32,12 @@ typedef struct moe_prefill_job {
     float *x;
 } moe_prefill_job;
 
-/* A warp's dot product of a row of u and the shared expert's gate. */
-__device__ __forceinline__ float moe_shared_gate(const moe_prefill_job &p, int t) {
-    const int hidden = p.moe.shape.hidden;
-    const __half2 *u = (const __half2 *)(p.u + (size_t)t * hidden);
-    float sum = 0;
-    for (int i = threadIdx.x % 32; i < hidden / 2; i += 32) {
-        const float2 v = __half22float2(u[i]);
-        sum = fmaf(v.x, gpu_weight(&p.shared_gate, 0, 2 * i), sum);
-        sum = fmaf(v.y, gpu_weight(&p.shared_gate, 0, 2 * i + 1), sum);
-    }
-    return warp_sum(sum) * p.u_unit[t];
-}
-
 /* A warp has a row: lane r the r-th best expert, which goes to its place in ascending order. */
 static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_route(const __grid_constant__ moe_prefill_job p) {
     const int t = blockIdx.x * GPU_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, top_k = p.moe.shape.top_k;
     if (t >= p.T) return;
-    const int expert = p.moe.shape.experts <= 256 ? gpu_choose_of<1, 1>(p.moe, t) : gpu_choose_of<GPU_EXPERTS / 256, 1>(p.moe, t);
+    const int few = p.moe.shape.experts <= 256;
+    const int expert = few ? gpu_choose_of<1, 1>(p.moe, t) : gpu_choose_of<GPU_EXPERTS / 256, 1>(p.moe, t);
     const float weight = gpu_softmax<32>(p.moe.router[(size_t)t * p.moe.shape.experts + expert], top_k);
     int place = 0;
     for (int i = 0; i < top_k; i++) place += __shfl_sync(~0u, expert, i) < expert;
@@ -60,8 +45,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_route(const __
         p.choice[t * top_k + place] = (int16_t)expert;
         p.choice_weight[t * top_k + place] = weight;
     }
-    const float gate = moe_shared_gate(p, t);
-    if (lane == 0) p.shared_weight[t] = gpu_sigmoid(gate);
+    if (lane == 0) p.shared_weight[t] = gpu_sigmoid(p.shared_weight[t]);
 }
 
 /* The choices of the block's MOE_ROWS rows, in shared memory; returns how many. Ends with a barrier. */
@@ -99,15 +83,16 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
     __shared__ int shared[32];
     const int e = threadIdx.x, experts = p.moe.shape.experts, blocks = (p.T + MOE_ROWS - 1) / MOE_ROWS;
     int all = 0;
-    if (e < experts)
-        for (int b = 0; b < blocks; b++) all += p.offset[(size_t)b * experts + e];
+#pragma unroll 16
+    for (int b = 0; b < (e < experts ? blocks : 0); b++) all += p.offset[(size_t)b * experts + e];
     const int first = moe_prefix_sum(all, shared), mine = (all + p.width - 1) / p.width, tile = moe_prefix_sum(mine, shared);
-    if (e < experts)
-        for (int b = 0, at = first; b < blocks; b++) {
-            const int count = p.offset[(size_t)b * experts + e];
-            p.offset[(size_t)b * experts + e] = at;
-            at += count;
-        }
+    int at = first;
+#pragma unroll 16
+    for (int b = 0; b < (e < experts ? blocks : 0); b++) {
+        const int count = p.offset[(size_t)b * experts + e];
+        p.offset[(size_t)b * experts + e] = at;
+        at += count;
+    }
     for (int i = 0; i < mine; i++) {
         const gemm_tile t = {e, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
@@ -153,7 +138,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
 
 static int moe_can_prefill(const moe_shape *s, const moe_weights *w, dtype kv) {
     (void)kv;
-    int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router);
+    int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router) &&
+               prefill_takes(&w->shared_expert_gate);
     for (int e = 0; e <= s->experts; e += s->experts)       /* all routed ones are alike */
         fits = fits && prefill_takes(&w->gate_proj[e]) && prefill_takes(&w->down_proj[e]) &&
                w->gate_proj[e].rows % GEMM_COLS == 0 && w->up_proj[e].format == w->gate_proj[e].format;
@@ -188,43 +174,55 @@ static size_t moe_prefill_room(const moe_shape *s, int T, dtype kv) {
     return moe_prefill_lay(s, T, NULL, &p);
 }
 
-static void moe_prefill_route_rows(const prefill_rows *r, const moe_weights *w, moe_prefill_job *p) {
+/* norm_router: the routing, the slots, h of the shared expert. */
+static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
     const int blocks = (r->T + MOE_ROWS - 1) / MOE_ROWS;
-    prefill_linear(r, &w->router, prefill_normed(r), r->T, p->moe.router);
+    const int shared = p->moe.shape.experts;
+    gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T);
+    gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
+    up->up = gpu_matrix_of(&w->up_proj[shared]);
+    up->to = p->shared_h;
+    up->to_unit = p->shared_h_unit;
+    prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
+    prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
+    prefill_rms_norm(r, r->x, w->norm, r->T, p->moe.shape.hidden, p->moe.shape.eps);
+    prefill_launch(r, &of);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_count<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
     moe_prefill_offsets<<<1, GPU_EXPERTS, 0, r->stream>>>(*p);
     moe_prefill_place<<<blocks, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-static void moe_prefill_shared(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
-    const int e = p->moe.shape.experts;
-    const gemm_rows h = {p->shared_h, p->shared_h_unit, p->moe.shape.shared_size / GEMM_COLS};
-    gpu_gemm up = prefill_gemm(r, &w->gate_proj[e], prefill_normed(r), r->T, GEMM_SWIGLU);
-    up.up = gpu_matrix_of(&w->up_proj[e]);
-    up.to = p->shared_h;
-    up.to_unit = p->shared_h_unit;
-    prefill_launch(r, &up);
-    prefill_add_linear(r, &w->down_proj[e], h, p->shared_weight, r->x);
+/* A product of the slots; most: tiles. */
+static void moe_prefill_grouped(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p, gpu_gemm *of) {
+    const int experts = p->moe.shape.experts, slots = of->T;
+    const char *first = (const char *)w->gate_proj[0].plane[CODES];
+    of->tiles = p->tiles;
+    of->tile_count = p->tile_count;
+    of->expert_stride = experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - first : 0;
+    gemm_launch(of, p->width, slots / p->width + (slots < experts ? slots : experts), r->stream);
 }
 
-static void moe_prefill_experts(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
+    gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T * p->moe.shape.top_k);
+    gemm_product *up = prefill_product(&of, &w->gate_proj[0], GEMM_SWIGLU, NULL);
+    of.row = p->slot_row;
+    up->up = gpu_matrix_of(&w->up_proj[0]);
+    up->to = p->h;
+    up->to_unit = p->h_unit;
+    moe_prefill_grouped(r, w, p, &of);
+}
+
+static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
     const moe_shape *s = &p->moe.shape;
-    const int slots = r->T * s->top_k, most = slots / p->width + (slots < s->experts ? slots : s->experts);
     const gemm_rows h = {p->h, p->h_unit, s->expert_size / GEMM_COLS};
-    gpu_gemm up = prefill_gemm(r, &w->gate_proj[0], prefill_normed(r), slots, GEMM_SWIGLU);
-    gpu_gemm down = prefill_gemm(r, &w->down_proj[0], h, slots, GEMM_PART);
-    up.up = gpu_matrix_of(&w->up_proj[0]);
-    up.row = p->slot_row;
-    up.to = p->h;
-    up.to_unit = p->h_unit;
-    down.to = p->part;
-    down.weight = p->slot_weight;
-    up.tiles = down.tiles = p->tiles;
-    up.tile_count = down.tile_count = p->tile_count;
-    up.stride = down.stride = s->experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - up.w.data : 0;
-    gemm_launch(&up, p->width, most, r->stream);
-    gemm_launch(&down, p->width, most, r->stream);
+    const gemm_rows shared = {p->shared_h, p->shared_h_unit, s->shared_size / GEMM_COLS};
+    gpu_gemm of = prefill_gemm(r, h, r->T * s->top_k);
+    gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
+    down->to = p->part;
+    down->weight = p->slot_weight;
+    prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
+    moe_prefill_grouped(r, w, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
@@ -236,14 +234,10 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.moe.shape = *s;
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
-    p.u = r->u;
-    p.u_unit = r->u_unit;
-    p.shared_gate = gpu_matrix_of(&w->shared_expert_gate);
     p.x = r->x;
     moe_prefill_lay(s, r->T, r->room, &p);
-    prefill_rms_norm(r, r->x, w->norm, r->T, s->hidden, s->eps);
-    moe_prefill_route_rows(r, w, &p);
-    moe_prefill_shared(r, w, &p);
-    moe_prefill_experts(r, w, &p);
+    if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
+    if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);
+    if (stage_in(r->stages, STAGE_DOWN)) moe_prefill_down(r, w, &p);
     return cudaGetLastError();
 }

@@ -109,7 +109,7 @@ static void splits(void) {
 
 // ---- 4. What follows a prompt ---------------------------------------------------------------------------------------
 
-// Steps after a prompt, a saved, a cloned and a rewound one: the same tokens. Then a prompt after steps, near what decode makes.
+// Steps after a prompt, a saved, a cloned and a rewound one: the same tokens. A prompt after steps: near what decode makes.
 static void followed(void) {
     int32_t plain[24], other[24];
     size_t size, row = (size_t)vocab;

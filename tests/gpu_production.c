@@ -13,6 +13,20 @@ static void run_rows(mote_session *s) {
     for (int i = 0; i < 2; i++) EXPECT(MOTE_OK, mote_step(s, NULL, &id, &failure));
 }
 
+// A prompt, read by prefill: through narrow tiles and wide ones, with and without the logits of all rows.
+static void run_prompt(mote_session *s, int vocab) {
+    enum { LONGEST = 1700 };
+    int32_t ids[LONGEST];
+    float *logits = (float *)room(150 * (size_t)vocab * sizeof *logits);
+    float *mtp = (float *)room(150 * (size_t)vocab * sizeof *mtp);
+    for (int i = 0; i < LONGEST; i++) ids[i] = i * 977 % vocab;
+    EXPECT(MOTE_OK, mote_feed_logits(s, ids, 150, logits, mtp, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, ids, 40, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, ids, LONGEST, &failure));
+    free(logits);
+    free(mtp);
+}
+
 // A context that several clusters of blocks share, pretended.
 static void run_deep(mote_session *s, int rows) {
     mote_measurement m = {.rows = rows, .depth = 5000, .steps = 1};
@@ -35,6 +49,7 @@ static void run_model(const char *name) {
     EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
     for (int drafts = 1; m && drafts <= 3; drafts++) {
         mote_session *s = session_of(m, .context = 6000, .mtp = drafts);
+        if (drafts == 2) run_prompt(s, mote_model_info(m)->vocab_size), mote_reset(s, NULL);
         if (drafts == 1) run_rows(s);
         else run_cycles(s);
         if (drafts == 1) mote_reset(s, NULL), run_cycles(s);

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Prints what each kernel takes of a GPU, from a report of `nvcc -Xptxas -v`, and fails when one has a stack frame, spills
 # registers, or has more shared memory than any GPU grants: 101376 bytes a block is what SM12x has. Shared memory asked for at
-# launch is not known here. It also fails when that is not what tests/kernels.table says, so that a change shows; another
-# compiler's registers are not compared. UPDATE=1 writes the table anew.
+# launch is not known here. Two kernels of prefill, whose sums alone are half of the registers they may have or more, spill a
+# few: those may, as much as tests/kernels.table says. It also fails when anything is not what that says, so that a change
+# shows; another compiler's registers are not compared. UPDATE=1 writes the table anew.
 # Usage: tools/check_kernels.sh NVCC REPORT
 set -eu
 
@@ -27,7 +28,7 @@ table=$(awk '
     row(registers, shared)
 }
 function row(registers, shared,    bad) {
-    bad = stack > 0 || spilled > 0 || shared > 101376
+    bad = ((stack > 0 || spilled > 0) && name !~ /gemm_kernel|attend_prefillIL/) || shared > 101376
     printf "%-9s%10s%10d%8d%8d  %s%s\n", target, registers, shared, stack, spilled, name, bad ? "  <- too much" : ""
     stack = spilled = 0
 }' "$@")
@@ -42,7 +43,8 @@ trap 'rm -f "$now"' EXIT
 cat "$now"
 kernels=$(echo "$table" | grep -c '^sm_' || true)
 bad=$(echo "$table" | grep -c 'too much$' || true)
-echo "$kernels kernels and functions, $bad with a stack frame, spills or too much shared memory"
+spilling=$(echo "$table" | awk '$5 > 0' | wc -l)
+echo "$kernels kernels and functions, $bad with a stack frame, spills or too much shared memory; $spilling that may spill do"
 [ "$kernels" -gt 0 ] && [ "$bad" -eq 0 ]
 
 [ "${UPDATE:-0}" = 0 ] || cp "$now" "$committed"

@@ -1,0 +1,198 @@
+/* diagnose/selftest_prefill.cu: compares the stages of prefill on a GPU with their C twins, with the helpers of selftest.cu;
+   and, at the end, all that is tested of a synthetic model.
+
+   Rows enter products as one F16 term, 11 bits; the experts' parts of a row are BF16, as are the probabilities of attention. So
+   more is allowed than of decode, relative to the largest value of a result: 1e-3 where token rows meet weights, 5e-3 for the
+   delta rule, 2e-2 for attention with a BF16 cache and for the experts. The scratch holds NaN before every stage. */
+
+enum { TRY_PROMPT = 50 };        /* rows: two chunks of the delta rule or three, tiles that are not full */
+
+/* Random rows of the residual for both; a copy in s.hidden, for stages that add to s.x. */
+static void try_prefill_rows(selftest *t) {
+    scratch *w = &t->cpu->s;
+    size_t n = TRY_PROMPT * (size_t)t->cpu->m->c.hidden;
+    try_fill(t, w->x, n);
+    memcpy(w->hidden, w->x, n * sizeof(float));
+    try_put(t, t->g->prefill.x, w->x, n * sizeof(float));
+}
+
+static void try_poison(selftest *t) {
+    gpu_queue *q = &t->g->q;
+    if (t->code || (t->code = gpu_enter(t->gpu, t->err))) return;
+    gpu_check(q, cudaMemsetAsync(t->g->prefill.room, 0xff, t->g->prefill.room_bytes, q->stream), "poisoning");
+}
+
+/* Some stages of a layer over the rows in prefill's x. */
+static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
+    if (t->code) return;
+    t->gpu->count = position;
+    prefill_rows r = prefill_rows_of(t->gpu, TRY_PROMPT);
+    r.stages = stages;
+    gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->state[index]), "prefill");
+    t->gpu->count = 0;
+    t->code = gpu_finish(t->gpu, t->err);
+}
+
+/* x, to which both have added. */
+static void try_prefill_x(selftest *t) {
+    scratch *w = &t->cpu->s;
+    try_compare(t, t->g->prefill.x, w->x, w->hidden, TRY_PROMPT * (size_t)t->cpu->m->c.hidden);
+}
+
+static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
+    const mote_model *m = t->cpu->m;
+    const deltanet_shape *s = &m->c.shapes.deltanet;
+    deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    scratch *w = &t->cpu->s;
+    size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
+    stage_norm_in_proj(t->cpu->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
+                       job->b, job->a);
+    try_poison(t);
+    try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
+    try_compare(t, g->raw, job->raw, NULL, channels);
+    try_compare(t, g->z, job->z, NULL, heads * (size_t)s->value_dim);
+    try_compare(t, g->b, job->b, NULL, heads);
+    try_compare(t, g->a, job->a, NULL, heads);
+    try_row(t, 1e-3, "prefill norm_in_proj");
+}
+
+/* The delta rule from a random state, in chunks that begin at `position`, and the output product. */
+static void try_prefill_deltanet(selftest *t, int position) {
+    deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    const deltanet_shape *s = job->shape;
+    const deltanet_state *a = &t->cpu->state[TRY_DELTANET].deltanet, *b = &t->gpu->state[TRY_DELTANET].deltanet;
+    size_t values = (size_t)(s->value_heads * s->value_dim);
+    deltanet_prefill_job g;
+    deltanet_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    try_prefill_rows(t);
+    try_prefill_in_proj(t, &g);
+    job->w = &t->cpu->m->layers[TRY_DELTANET].mixer.w.deltanet;
+    job->state = *a;
+    job->T = TRY_PROMPT;
+    job->replay = 0;
+    try_fill(t, t->cpu->recurrent, t->cpu->parts.state);
+    try_put(t, t->gpu->recurrent, t->cpu->recurrent, t->cpu->parts.state * sizeof(float));
+    stage_conv_delta(t->cpu->threads, job);
+    try_prefill_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, position);
+    try_compare(t, g.o, job->o, NULL, TRY_PROMPT * values);
+    try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
+    try_row(t, 5e-3, "prefill conv_delta at position %d", position);
+    try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * (size_t)deltanet_channels(s));
+    try_row(t, 0, "prefill conv1d window at position %d", position);
+    stage_gated_norm_out(t->cpu->threads, job, t->cpu->s.x);
+    try_prefill_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, position);
+    try_prefill_x(t);
+    try_row(t, 1e-3, "prefill gated_norm_out");
+}
+
+/* Projections, then attention with the output product, behind `position` random keys and values. */
+static void try_prefill_attention(selftest *t, int position) {
+    mote_session *c = t->cpu;
+    attention_job *job = &c->s.jobs.attention;
+    const attention_shape *s = job->shape;
+    const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
+    size_t qg = TRY_PROMPT * 2 * (size_t)(s->heads * s->head_dim), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
+    attention_prefill_job g;
+    attention_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    try_prefill_rows(t);
+    stage_norm_qkv(c->threads, s, w, c->s.x, TRY_PROMPT, c->s.u, job->qg, job->k_new, job->v_new);
+    try_poison(t);
+    try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
+    try_compare(t, g.qg, job->qg, NULL, qg);
+    try_compare(t, g.k, job->k_new, NULL, kv);
+    try_compare(t, g.v, job->v_new, NULL, kv);
+    try_row(t, 1e-3, "prefill norm_qkv");
+    job->w = w;
+    job->T = TRY_PROMPT;
+    job->position = position;
+    job->kv_only = 0;
+    job->k = c->state[TRY_ATTENTION].attention.k;
+    job->v = c->state[TRY_ATTENTION].attention.v;
+    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, s->theta);
+    stage_rope_attend(c->threads, job);
+    stage_out(c->threads, job, c->s.x);
+    try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
+    try_prefill_x(t);
+    try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d", kv_names[job->kv], position);
+}
+
+/* Whether a row's choice of experts is clear: the best that is not chosen is well behind. */
+static int try_clear_choice(const float *logits, const moe_shape *s) {
+    int32_t choice[GPU_TOP + 1];
+    float weight[GPU_TOP + 1], least = INFINITY, next = -INFINITY;
+    moe_choose(logits, s->experts, s->top_k, choice, weight);
+    for (int e = 0; e < s->experts; e++) {
+        int chosen = 0;
+        for (int i = 0; i < s->top_k; i++) chosen |= choice[i] == e;
+        if (chosen) least = fminf(least, logits[e]);
+        else next = fmaxf(next, logits[e]);
+    }
+    return least - next > 1e-2f * fabsf(least);
+}
+
+/* The experts. Rows whose choice is not clear may differ, and are set aside. */
+static void try_prefill_moe(selftest *t) {
+    const moe_shape *s = &t->cpu->m->c.shapes.moe;
+    scratch *w = &t->cpu->s;
+    token_rows rows = {t->cpu->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
+    size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
+    float *got = (float *)malloc(bytes);
+    moe_prefill_job g;
+    moe_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    if (!t->code && !got) t->code = fail_memory(t->err);
+    try_prefill_rows(t);
+    moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
+    try_poison(t);
+    try_prefill_layer(t, 1u << STAGE_ROUTER | 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0);
+    if (!t->code) t->code = session_read(t->gpu, got, t->g->prefill.x, bytes, t->err);
+    for (size_t i = 0; i < TRY_PROMPT && !t->code; i++)
+        if (try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s))
+            try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));
+    try_row(t, 2e-2, "prefill experts");
+    try_compare(t, g.moe.router, w->jobs.moe.router, NULL, TRY_PROMPT * (size_t)s->experts);
+    try_row(t, 1e-3, "prefill norm_router");
+    free(got);
+}
+
+/* All stages of prefill, where it runs the model. Both sessions are open, with room for TRY_PROMPT rows. */
+static void try_prefill(selftest *t) {
+    if (t->code || !t->g->prefill.rows) return;
+    try_prefill_deltanet(t, 0);
+    try_prefill_deltanet(t, 37);
+    try_fill_kv(t);
+    try_prefill_attention(t, 0);
+    try_prefill_attention(t, 421);
+    try_prefill_moe(t);
+}
+
+/* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
+static void try_model(selftest *t, const char *name, uint64_t seed) {
+    static const int widths[] = {28, 40, 96, 136, 160, 2048};
+    int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */
+    mote_options o;
+    memset(&o, 0, sizeof o);
+    t->name = name;
+    for (int i = 0; i < 2 && !t->code; i++) {
+        o.device = i ? t->device : "cpu";
+        t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
+    }
+    try_open(t, MOTE_KV_BF16, GPU_ROWS);
+    if (real && !t->code) try_stages(t);
+    for (int f = 0; real && seed && f < FORMAT_COUNT; f++)
+        for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
+    if (seed && !t->code) try_whole(t, seed);
+    try_close(t);
+    if (real) try_open(t, MOTE_KV_FP8, GPU_ROWS);
+    if (real && !t->code) try_stages(t);
+    try_close(t);
+    for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {
+        try_open(t, kv, TRY_PROMPT);
+        try_prefill(t);
+        try_close(t);
+    }
+    if (!t->code) try_exact(t);
+    for (int i = 0; i < 2; i++) {
+        mote_close(t->models[i]);
+        t->models[i] = NULL;
+    }
+}
