@@ -37,7 +37,7 @@ enum {
 #else
     DELTA_PREP_BLOCKS = 3,       /* more do not fit in 100 KB of shared memory */
 #endif
-    DELTA_SLICE = 8192,          /* most rows of a launch, a multiple of 32 */
+    DELTA_SLICE = 2048,          /* most rows of a launch, a multiple of 32: their scratch is 26 MB for 35B-A3B */
     DELTA_SMALL_L2 = 32 << 20,   /* bytes: below them a launch has so few rows that the scratch stays in the L2 for scan */
     DELTA_SHORT_SLICE = 1024,
     DELTA_VALUES = 32,           /* elements of v that lie together: a block of scan has one such group or two */
