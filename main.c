@@ -5,6 +5,7 @@
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser
      files.c         buffers, reading texts and tokens, files that a command writes
+     paths.c         from what -m names to a checkpoint folder, or to why it is none
      model.c         opening models and sessions, sampling
      numbers.c       amounts, and what speculation did, for a person
 
@@ -13,7 +14,9 @@
      run.c           run
      history.c       what was typed in chats, between runs as well
      line_editor.c   a message typed on a terminal: editing, completion, looking through history
-     conversation.c  what chat talks in: turns, undo, the commands that begin with /
+     attach.c        text files that go with a message
+     conversation.c  what chat talks in: a session, turns, undo
+     chat_commands.c the commands that begin with /
      chat_input.c    lines and messages from a terminal or a pipe
      chat.c          chat: the loop
      logits.c        logits
@@ -28,6 +31,7 @@
    2 not asked for properly, 130 stopped with Ctrl-C. */
 #include "engine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -37,6 +41,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +57,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/terminal.c"
 #include "cli/options.c"
 #include "cli/files.c"
+#include "cli/paths.c"
 #include "cli/model.c"
 #include "cli/numbers.c"
 
@@ -60,7 +66,9 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/run.c"
 #include "cli/history.c"
 #include "cli/line_editor.c"
+#include "cli/attach.c"
 #include "cli/conversation.c"
+#include "cli/chat_commands.c"
 #include "cli/chat_input.c"
 #include "cli/chat.c"
 #include "cli/logits.c"
@@ -89,7 +97,7 @@ static int command_version(options *o) {
 
 static const command command_table[] = {
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat},
-    {"run", "print one answer", "-p TEXT [OPTIONS]", RUN, command_run},
+    {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run},
     {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info},
     {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize},
     {"detokenize", "lines of token ids from standard input to texts, each ended by a zero byte", "[-m DIR] < IDS",
@@ -122,7 +130,7 @@ static void print_usage(const command *c) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const option *d = &option_table[i];
         if (!(d->commands & c->bit)) continue;
-        printf("  %-14s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
+        printf("  %-22s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
     }
 }
 
@@ -153,6 +161,8 @@ int main(int argc, char **argv) {
             if (!(c = find_command(word))) return EXIT_USAGE;
             first = 2;
         }
+        for (int i = 1; first == 1 && i < argc; i++)
+            if (strcmp(argv[i], "-p") == 0) c = find_command("run");      // mote -p TEXT
     }
     int code = parse_options(c->name, c->bit, argc - first, argv + first, &o);
     if (!code && o.help) print_usage(c);

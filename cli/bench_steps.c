@@ -6,12 +6,6 @@
 // half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
 // chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // Reading prompts, and decoding on the CPU.
 
 static int time_prefill(const bench *b, int length, timing *result) {
@@ -19,9 +13,9 @@ static int time_prefill(const bench *b, int length, timing *result) {
     mote_error error = {0, ""};
     for (int r = 0; r < b->o->repeat; r++) {
         mote_reset(b->session, NULL);
-        double start = seconds();
+        double start = clock_seconds();
         if (mote_feed(b->session, b->ids, (size_t)length, &error)) return report(&error);
-        rates[r] = length / (seconds() - start);
+        rates[r] = length / (clock_seconds() - start);
     }
     *result = summarise(rates, b->o->repeat);
     return 0;
@@ -34,12 +28,12 @@ static int time_steps(const bench *b, const mote_checkpoint *from, timing *resul
     int32_t id;
     for (int r = 0; r < b->o->repeat; r++) {
         if (mote_rewind(b->session, from, &error)) return report(&error);
-        double start = seconds();
+        double start = clock_seconds();
         for (int i = 0; i < b->o->steps; i++) {
             if (interrupted) return EXIT_INTERRUPTED;
             if (mote_step(b->session, &sampling, &id, &error)) return report(&error);
         }
-        rates[r] = b->o->steps / (seconds() - start);
+        rates[r] = b->o->steps / (clock_seconds() - start);
     }
     *result = summarise(rates, b->o->repeat);
     return 0;

@@ -11,7 +11,7 @@ static void chat_loop(chat *c) {
     while (!c->leave && read_message(c, &quoted)) {
         if (c->holds_zero) chat_refuse_zero(c);
         else if (c->message.data[strspn(c->message.data, " \t\n")] == 0) continue;
-        else if (c->message.data[0] == '/' && !quoted) chat_execute(c, c->message.data);
+        else if (c->message.data[0] == '/' && !quoted) c->replaces = 0, chat_execute(c, c->message.data);
         else chat_turn(c);
         if (ferror(stdout) || (interrupted && !c->typed)) break;
     }
@@ -33,6 +33,7 @@ static int chat_with(const mote_model *model, chat *c) {
     if (!info->chat_template)
         return complain(EXIT_FAILURE, "%s: no chat template mote knows; mote run --raw -p TEXT continues plain text",
                         c->o->model);
+    c->model = model;
     c->sampling = sampling_for(model, c->o);
     if (c->o->system && append(&c->system, c->o->system, strlen(c->o->system))) return EXIT_FAILURE;
     int code = open_session(model, c->o, &c->session);
@@ -64,6 +65,9 @@ static int command_chat(options *o) {
     free(c.message.data);
     free(c.line.data);
     free(c.system.data);
+    free(c.attached.data);
+    free(c.typed_last.data);
+    free(c.asked.data);
     mote_session_close(c.session);
     mote_close(model);
     return code;

@@ -116,6 +116,7 @@ static int read_message(chat *c, int *quoted) {
         c->holds_zero = 0;
         enum line_end end = read_line(c, "> ");
         if (end == LINE_NONE) return 0;
+        if (end == LINE_CANCELLED) c->replaces = 0;
         if (end == LINE_CANCELLED && c->line.size == 0) {
             if (warned++) return 0;
             say(c, "Ctrl-C again, Ctrl-D or /quit leaves.\n");

@@ -14,6 +14,7 @@ enum { KEY_LEFT = 256, KEY_RIGHT, KEY_UP, KEY_DOWN, KEY_HOME, KEY_END, KEY_DELET
 
 typedef struct editor {
     bytes text, killed, draft;             // draft: what was typed before history was looked at
+    bytes start;                           // what the next message begins with
     size_t at;                             // the cursor: a byte of text where a character begins
     history history;
     size_t shown;                          // the message of history that is edited; their number: a new one
@@ -436,7 +437,7 @@ static enum editor_end editor_loop(editor *e, const char *prompt) {
     }
 }
 
-// Reads a message into e->text, zero-terminated; after EDITOR_CANCELLED it holds what had been typed.
+// Reads a message into e->text, zero-terminated, which begins with e->start; after EDITOR_CANCELLED it holds what had been typed.
 static enum editor_end editor_read(editor *e, const char *prompt) {
     struct sigaction resize, before;
     memset(&resize, 0, sizeof resize);
@@ -445,6 +446,8 @@ static enum editor_end editor_read(editor *e, const char *prompt) {
     e->row = 0;
     e->shown = history_count(&e->history);
     if (grow(&e->text, 1) || editor_raw(e, 1)) return EDITOR_CLOSED;
+    if (e->start.size) editor_insert(e, e->start.data, e->start.size);
+    e->start.size = 0;
     if (ioctl(e->input, FIONREAD, &e->ahead)) e->ahead = 0;
     sigaction(SIGWINCH, &resize, &before);
     enum editor_end end = editor_loop(e, prompt);
@@ -469,4 +472,5 @@ static void editor_close(editor *e) {
     free(e->text.data);
     free(e->killed.data);
     free(e->draft.data);
+    free(e->start.data);
 }

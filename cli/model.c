@@ -26,6 +26,7 @@ static int open_model(options *o, int parts, mote_model **model) {
         if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
         o->model = bundled;
     }
+    if (o->model && !o->synthetic && (code = resolve_model(&o->model, parts != MOTE_TEXT_ONLY))) return code;
     if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
     else code = mote_open(o->model, &how, model, &error);
     if (code) code = report(&error);
@@ -105,6 +106,9 @@ static mote_sampling sampling_for(const mote_model *model, const options *o) {
     if (o->top_k >= 0) s.top_k = o->top_k;
     if (o->top_p >= 0) s.top_p = (float)o->top_p;
     if (o->min_p >= 0) s.min_p = (float)o->min_p;
+    if (!isnan(o->repetition)) s.repetition_penalty = (float)o->repetition;
+    if (!isnan(o->presence)) s.presence_penalty = (float)o->presence;
+    if (!isnan(o->frequency)) s.frequency_penalty = (float)o->frequency;
     if (o->seed.given) s.seed = o->seed.value;
     return s;
 }

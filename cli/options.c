@@ -21,6 +21,7 @@ typedef struct options {                   // zero or NULL: not given, except wh
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
     int kv, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     double temperature, top_p, min_p, overlap;
+    double repetition, presence, frequency;                    // NAN: not given
 } options;
 
 static options defaults(void) {
@@ -28,6 +29,7 @@ static options defaults(void) {
     memset(&o, 0, sizeof o);
     o.top_k = -1;
     o.temperature = o.top_p = o.min_p = o.overlap = -1;
+    o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
 }
@@ -49,7 +51,7 @@ typedef struct option {
 
 static const option option_table[] = {
     {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
-    {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt (default: what is piped in)"},
+    {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt; -p may be left out (default: what is piped in)"},
     {"--system", "TEXT", TEXT, AT(system), 0, 0, CHAT | RUN, "system message"},
     {"--think", "on|off", SWITCH, AT(think), 0, 0, CHAT | RUN, "think first (default: as the template has it)"},
     {"--raw", NULL, FLAG, AT(raw), 0, 0, RUN, "feed the prompt as it is, print all that comes"},
@@ -67,6 +69,9 @@ static const option option_table[] = {
     {"--top-k", "K", WHOLE, AT(top_k), 0, INT_MAX, CHAT | RUN, "only the K most probable tokens; 0: all"},
     {"--top-p", "P", REAL, AT(top_p), 0, 1, CHAT | RUN, "only the most probable tokens that sum up to P"},
     {"--min-p", "P", REAL, AT(min_p), 0, 1, CHAT | RUN, "only tokens at least P times as probable as the best"},
+    {"--repetition-penalty", "P", REAL, AT(repetition), 0, 10, CHAT | RUN, "divides logits of tokens seen; 1: none"},
+    {"--presence-penalty", "P", REAL, AT(presence), -2, 2, CHAT | RUN, "taken once from logits of tokens generated"},
+    {"--frequency-penalty", "P", REAL, AT(frequency), -2, 2, CHAT | RUN, "the same for each time it was generated"},
     {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a fresh one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
@@ -109,29 +114,32 @@ static const option option_table[] = {
 };
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
-// Levenshtein distance, for "did you mean". Names here are short: what does not fit is simply far away.
+// Slips of the hand from a to b, for "did you mean": characters too many, missing, wrong, or two of them swapped. Names here
+// are short: what does not fit is simply far away.
 static int distance(const char *a, const char *b) {
-    int row[32], n = (int)strlen(b);
+    int row[32], above[32] = {0}, two_above[32] = {0}, n = (int)strlen(b);
     if (n >= 32) return INT_MAX;
     for (int j = 0; j <= n; j++) row[j] = j;
     for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
+        memcpy(two_above, above, sizeof above);
+        memcpy(above, row, sizeof row);
         row[0] = i;
         for (int j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best) best = above[j] + 1;
             if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && two_above[j - 2] + 1 < best)
+                best = two_above[j - 2] + 1;
             row[j] = best;
         }
     }
     return row[n];
 }
 
-// Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand.
+// Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand: two of them in a longer name.
 static void consider(const char *typed, const char *candidate, const char **best) {
     int d = distance(typed, candidate);
-    if (d <= 2 && d < (int)strlen(candidate) && (!*best || d < distance(typed, *best))) *best = candidate;
+    if (d <= (strlen(candidate) > 5 ? 2 : 1) && (!*best || d < distance(typed, *best))) *best = candidate;
 }
 
 static int parse_real(const char *text, double low, double high, double *out) {
@@ -249,9 +257,10 @@ static int parse_options(const char *name, int command, int count, char **argume
         const option *d = NULL;
         const char *near = NULL, *needs;
         if (typed[0] != '-' || !typed[1]) {
-            if (command != HELP || o->topic)
+            const char **one = command == HELP ? &o->topic : command == RUN ? &o->prompt : NULL;
+            if (!one || *one)
                 return complain(EXIT_USAGE, "%s: unexpected argument '%s'; see mote %s --help", name, typed, name);
-            o->topic = typed;
+            *one = typed;
             continue;
         }
         if (typed[1] == '-' && (value = strchr(typed, '='))) *value++ = 0;

@@ -44,11 +44,12 @@ static int answer(const mote_model *model, mote_session *session, const options 
 static int run_prompt(const mote_model *model, const options *o, const bytes *prompt) {
     mote_session *session = NULL;
     mote_sampling sampling = sampling_for(model, o);
-    screen s = {0, MOTE_ANSWER, 0, o->ids || o->tokens, 0};
+    const int ids = o->ids || o->tokens, styled = !ids && isatty(STDOUT_FILENO);
+    screen s = {.styled = styled, .ids = ids, .counts = !styled && !ids};
     mote_generation g = generation_for(o, &sampling, &s);
     mote_result result;
     memset(&result, 0, sizeof result);
-    if (sampling.temperature > 0 && !o->seed.given) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
+    if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
     if (!code) code = answer(model, session, o, prompt, &g, &result);
     if (!code) {

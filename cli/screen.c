@@ -10,6 +10,10 @@ typedef struct screen {
     char last;                             // what was printed last: a line feed or, as ' ', anything else; 0 = nothing
     int ids;                               // print token ids instead
     int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
+    double first;                          // when the first token came, by clock_seconds
+    int tokens;                            // so far
+    int thought;                           // of these, behind the last that was thinking
+    int counts;                            // thinking is counted on standard error, as it is not shown
 } screen;
 
 static void set_channel(screen *s, int channel) {
@@ -22,8 +26,19 @@ static void set_channel(screen *s, int channel) {
     s->last = 0;
 }
 
+// Says, once, for how long there has been thinking that is not shown.
+static void end_count(screen *s) {
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    if (s->thought) fprintf(stderr, "mote: thought for %d tokens\n", s->thought);
+    s->counts = s->thought = 0;
+}
+
 static int on_text(void *user, int channel, const char *text, size_t size) {
     screen *s = user;
+    if (s->counts && channel == MOTE_THINKING && isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[Kthinking: %d tokens", s->tokens);
+    else if (s->counts && s->tokens && channel == MOTE_ANSWER) end_count(s);
+    if (channel == MOTE_THINKING) s->thought = s->tokens;
     if (s->ids || size == 0 || (channel != MOTE_ANSWER && !s->styled)) return 0;
     clear_progress();
     set_channel(s, channel);
@@ -36,6 +51,7 @@ static int on_text(void *user, int channel, const char *text, size_t size) {
 
 static int on_token(void *user, int32_t id) {
     screen *s = user;
+    if (!s->tokens++) s->first = clock_seconds();
     if (!s->ids) return 0;
     printf("%s%" PRId32, s->last ? " " : "", id);
     fflush(stdout);
@@ -44,6 +60,7 @@ static int on_token(void *user, int32_t id) {
 }
 
 static void end_screen(screen *s) {
+    if (s->counts) end_count(s);
     clear_progress();
     if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
     if (s->last != '\n') putchar('\n');

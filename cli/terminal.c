@@ -67,6 +67,12 @@ static void show_format(FILE *out, const char *format, ...) {
     va_end(arguments);
 }
 
+static double clock_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void clear_progress(void) {
     if (progress_shown >= 0) fputs("\r\033[K", stderr);
     progress_shown = -1;
@@ -74,14 +80,12 @@ static void clear_progress(void) {
 
 static void on_progress(void *user, const char *what, double fraction) {
     int percent = (int)(fraction * 100);
-    struct timespec t;
     (void)user;
     if (fraction >= 1) {
         clear_progress();
         return;
     }
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    double now = clock_seconds();
     if (progress_shown < 0) progress_began = now;
     if (percent == progress_shown) return;
     fputs("\r\033[K", stderr);

@@ -100,9 +100,37 @@ static void test_keys(void) {
     says("\033[A\033[A\033[B\r", "seed 77\r\n", "up, up, down");
     says("\022 4\022\r", "seed 4\r\n", "Ctrl-R finds an older one");
     says("\022 77\003/seed 3\r", "seed 3\r\n", "Ctrl-C leaves the search");
-    says("/se\t 21\r", "seed 21\r\n", "Tab completes a command");
+    says("/see\t 21\r", "seed 21\r\n", "Tab completes a command");
     says("/system \303\244\344\270\255\360\237\230\200x\177\177\177\r", "system message set", "wide characters");
     says("\033OH\033OF\033[1~\033[4~\033[1;5C\033[99~\033xx\025/seed 6\r", "seed 6\r\n", "keys of all kinds");
+}
+
+// Commands that need the last question, and texts that go with a message.
+static void test_questions(void) {
+    char line[256];
+    says("/retry\r", "there is no last question", "/retry without one");
+    says("What is mote?\r", "tok/s, first after", "an answer, and its line");
+    says("/retry\r", "the temperature is 0", "/retry");
+    says("/set temperature 0.5\r", "temperature         0.5", "/set");
+    says("/regen\r", "first after", "/regen");
+    type("/edit\r");
+    CHECK(wait_for("What is mote?", ""), "/edit shows the last question: '%.300s'", screen);
+    says("\177 for?\r", "first after", "and asks it changed");
+    says("/undo\r", "took the last turn back", "the first turn was replaced");
+    says("/undo\r", "nothing to take back", "so there was one");
+    says("/tokens a\r", "1 token\r\n", "/tokens");
+    temp_write("note", "a short note\n", 13);
+    temp_write("binary", "a\0b", 3);
+    snprintf(line, sizeof line, "/read %s\r", temp_path("note"));
+    says(line, "13 B, ", "/read");
+    snprintf(line, sizeof line, "/read %s\r", temp_path("binary"));
+    says(line, "not a text: byte 1", "/read of no text");
+    snprintf(line, sizeof line, "What is in @%s?\r", temp_path("note"));
+    says(line, "first after", "a file that a message names");
+    snprintf(line, sizeof line, "What is in @%s?\r", temp_path("binary"));
+    says(line, "not a text: byte 1", "one that is no text");
+    says("/set temperature 0\r", "temperature         0", "/set");
+    says("/reset\r", "a new conversation", "/reset");
 }
 
 // ---- 3. Long and pasted text, names ---------------------------------------------------------------------------------
@@ -185,6 +213,7 @@ int main(int argc, char **argv) {
     test_long();
     test_names();
     test_paste();
+    test_questions();
     test_interrupts();
     end("\003");
     test_history();

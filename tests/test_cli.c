@@ -131,7 +131,8 @@ static void test_mistakes(void) {
     check_refused("mote run --tmep 1 -p x", 2, "did you mean --temp?");
     check_refused("mote run --frobnicate", 2, "'--frobnicate'");
     check_refused("mote info -p x", 2, "'-p'");
-    check_refused("mote run hello", 2, "unexpected argument 'hello'");
+    check_refused("mote run hello there", 2, "unexpected argument 'there'");
+    check_refused("mote info hello", 2, "unexpected argument 'hello'");
     check_refused("mote run -p", 2, "-p needs a value");
     check_refused("mote run -p x -n abc", 2, "not 'abc'");
     check_refused("mote run -p x -n 3x", 2, "from 1 to");
@@ -208,6 +209,32 @@ static int temp_holds(const char *name, const char *expected) {
     char data[64];
     size_t size = read_temp(name, data, sizeof data);
     return temp_exists(name) && size == strlen(expected) && memcmp(data, expected, size) == 0;
+}
+
+// What was typed behind -m, where it is no checkpoint folder: one line that names the cause. A hub cache is looked into.
+static void test_paths(void) {
+    check_refused("mote info -m Qwen/Qwen3.5-35B-A3B-FP8", 1,
+                  "looks like a Hugging Face id: hf download Qwen/Qwen3.5-35B-A3B-FP8 --local-dir D, then -m D");
+    check_refused("mote info -m nosuch", 1, "nosuch: no such folder");
+    check_refused("mote info -m '~/models'", 1, "does not replace a ~ inside quotes");
+    check_refused("mote info -m main.c", 1, "main.c: is a file");
+    shell("mkdir -p @/empty @/gguf @/lfs @/part @/hub/models--A--B/snapshots/1 @/hub/models--A--B/snapshots/2; touch @/gguf/m.gguf");
+    check_refused("mote info -m @/gguf/m.gguf", 1, "a GGUF file, which mote does not read");
+    check_refused("mote info -m @/empty", 1, "the folder is empty");
+    check_refused("mote info -m @/gguf", 1, "holds GGUF files only");
+    shell("(echo 'version https://git-lfs.github.com/spec/v1' > @/lfs/model.safetensors)");
+    check_refused("mote info -m @/lfs", 1, "a Git LFS pointer, not the file itself: run git lfs pull in");
+    shell("cp tests/fixtures/f32-tied/config.json @/part; touch @/part/b.safetensors;"
+          "(echo '{\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\",\"z\":\"a.safetensors\",\"w\":\"c.safetensors\"}}'"
+          " > @/part/model.safetensors.index.json)");
+    check_refused("mote info -m @/part", 1, "an incomplete download: 2 of the 3 files in model.safetensors.index.json are missing, "
+                  "the first is a.safetensors");
+    shell("cp tests/fixtures/f32-tied/* @/hub/models--A--B/snapshots/2");
+    shell("mote info -m @/hub/models--A--B");
+    CHECK(code == 0 && strstr(out.data, "snapshots/2"), "a folder of the hub's cache: %d %s", code, err.data);
+    shell("HF_HUB_CACHE=@/hub " MOTE_PROGRAM " info -m A/B");
+    CHECK(code == 0 && strstr(out.data, "snapshots/2"), "a Hugging Face id that is in the cache: %d %s", code, err.data);
+    shell("rm -r @/empty @/gguf @/lfs @/part @/hub");
 }
 
 static void test_outputs(void) {
@@ -490,7 +517,20 @@ static void test_run(void) {
     shell("mote run -p 'Tell me a story.' --think off --temp 1 --seed 7 -n 40");
     CHECK(code == 0 && strcmp(out.data, first.data) == 0, "same seed, other text: '%s', '%s'", out.data, first.data);
     shell("mote run -p 'Tell me a story.' --think off --temp 1 -n 4");
-    CHECK(code == 0 && strncmp(err.data, "mote: seed ", 11) == 0, "the seed is not told: %s", err.data);
+    CHECK(code == 0 && err.size == 0, "nobody asked for the seed: %s", err.data);
+    shell("mote run -p 'Tell me a story.' --think off --temp 1 -n 4 -v");
+    CHECK(code == 0 && strstr(err.data, "mote: seed "), "the seed is not told: %s", err.data);
+    shell("mote run 'What is mote?' --think off --greedy -n 9");
+    first = out;
+    shell("mote -p 'What is mote?' --think off --greedy -n 9");
+    CHECK(code == 0 && out.size > 9 && !strcmp(out.data, first.data), "mote -p: %d '%s', '%s'", code, out.data, first.data);
+    shell("mote run 'What is mote?' --greedy --think on -n 60");
+    CHECK(code == 0 && strstr(err.data, "mote: thought for ") && !strstr(out.data, "think>"), "not counted: %s", err.data);
+    shell("mote run 'Tell me a story.' --think off --greedy -n 60 --repetition-penalty 3 --presence-penalty 2"
+          " --frequency-penalty 2");
+    first = out;
+    shell("mote run 'Tell me a story.' --think off --greedy -n 60");
+    CHECK(code == 0 && strcmp(out.data, first.data) != 0, "penalties change nothing: '%s'", out.data);
     shell("mote run --raw -p 'Once upon a time' --greedy -n 10");
     CHECK(code == 0 && out.size > 1, "run --raw: %d '%s'", code, out.data);
     first = out;
@@ -779,6 +819,7 @@ int main(int argc, char **argv) {
     test_help();
     test_mistakes();
     test_failures();
+    test_paths();
     test_outputs();
     test_endless();
     test_logits();

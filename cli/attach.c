@@ -1,0 +1,50 @@
+// cli/attach.c: text files that go with a message: behind /read, or named in it by @FILE. It knows files and the tokenizer.
+
+// Where text stops being UTF-8, or holds a zero byte; `size` if it is text.
+static size_t first_binary(const char *text, size_t size) {
+    size_t length;
+    for (size_t at = 0; at < size; at += length)
+        if (!text[at] || first_character(text + at, size - at, &length) < 0) return at;
+    return size;
+}
+
+// Adds a file to a message, with its name, as documents are shown to models; says how long it is. Not 0: it has been said why
+// not.
+static int attach_file(const mote_model *model, const char *name, FILE *out, bytes *to) {
+    bytes text = {NULL, 0, 0}, ids = {NULL, 0, 0};
+    char size[32];
+    size_t count = 0;
+    FILE *in = fopen(name, "rb");
+    if (!in) return file_failure(name);
+    int code = read_text(in, name, &text);
+    fclose(in);
+    size_t wrong = code ? 0 : first_binary(text.data, text.size);
+    if (!code && wrong < text.size) code = complain(EXIT_FAILURE, "%s: not a text: byte %zu is no UTF-8", name, wrong);
+    if (!code) code = tokenize(model, text.data, text.size, &ids, &count);
+    size_t ended = !code && text.size && text.data[text.size - 1] == '\n';
+    if (!code) code = append(to, name, strlen(name)) || append(to, ":\n```\n", 6) || append(to, text.data, text.size) ||
+                      append(to, "\n```\n\n" + ended, 6 - ended);
+    human((double)text.size, "B", size);
+    if (!code) show_format(out, "[read %s: %s, %zu tokens]\n", name, size, count);
+    free(text.data);
+    free(ids.data);
+    return code;
+}
+
+// Adds the files that a message names: words that begin with @, if there is such a file; a comma or the like behind the name is
+// not part of it.
+static int attach_named(const mote_model *model, const char *message, FILE *out, bytes *to) {
+    char name[PATH_MAX];
+    for (const char *at = message; (at = strchr(at, '@')); at++) {
+        size_t n = strcspn(at + 1, " \t\n");
+        struct stat s;
+        if ((at > message && !strchr(" \t\n", at[-1])) || !n || n >= sizeof name) continue;
+        memcpy(name, at + 1, n);
+        name[n] = 0;
+        while (n && access(name, F_OK) && strchr(",.;:!?)\"'", name[n - 1])) name[--n] = 0;
+        if (!n || stat(name, &s) || !S_ISREG(s.st_mode)) continue;
+        int code = attach_file(model, name, out, to);
+        if (code) return code;
+    }
+    return 0;
+}

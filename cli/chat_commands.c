@@ -1,0 +1,221 @@
+// cli/chat_commands.c: the commands of the chat that begin with /. Each is a function and a line of the table; it is given the
+// conversation and its argument.
+
+typedef struct chat_command {
+    const char *name, *argument, *help;
+    void (*function)(chat *c, const char *argument);   // argument: "" when there is none
+    int erases;                                        // something of the conversation: never what a slip of the hand meant
+} chat_command;
+
+static void chat_reset(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    (void)argument;
+    if (mote_reset(c->session, &error)) {
+        chat_fail(c, &error);
+        return;
+    }
+    forget_undo(c);
+    c->asked.size = c->attached.size = 0;
+    say(c, "a new conversation\n");
+}
+
+static void chat_system(chat *c, const char *argument) {
+    size_t used;
+    c->system.size = 0;
+    if (append(&c->system, argument, strlen(argument))) return;
+    mote_tokens(c->session, &used);
+    say(c, "system message %s%s\n", *argument ? "set" : "removed", used ? "; it counts from the next /reset on" : "");
+}
+
+static void chat_think(chat *c, const char *argument) {
+    static const char *const names[] = {"as the model's template", "on", "off"};
+    if (*argument && !parse_switch(argument, &c->o->think)) say(c, "/think on or /think off, not '%s'\n", argument);
+    else say(c, "thinking: %s\n", names[c->o->think]);
+}
+
+static void chat_temperature(chat *c, const char *argument) {
+    double t = c->sampling.temperature;
+    if (*argument && !parse_real(argument, 0, 100, &t)) say(c, "/temp needs 0 to 100, not '%s'\n", argument);
+    else say(c, "temperature %g%s\n", t, t > 0 ? "" : " (greedy)");
+    c->sampling.temperature = (float)t;
+}
+
+static void chat_seed(chat *c, const char *argument) {
+    if (*argument && !parse_seed(argument, &c->sampling.seed)) say(c, "/seed needs a number, not '%s'\n", argument);
+    else say(c, "seed %" PRIu64 "\n", c->sampling.seed);
+}
+
+static void chat_save(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    if (!*argument) say(c, "/save needs a file name\n");
+    else if (mote_save_file(c->session, argument, &error)) chat_fail(c, &error);
+    else say(c, "saved to %s\n", argument);
+}
+
+static void chat_load(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    size_t used;
+    if (!*argument) {
+        say(c, "/load needs a file name\n");
+    } else if (mote_load_file(c->session, argument, &error)) {
+        chat_fail(c, &error);
+    } else {
+        forget_undo(c);
+        c->asked.size = 0;
+        mote_tokens(c->session, &used);
+        say(c, "loaded %s: %zu tokens\n", argument, used);
+    }
+}
+
+static void chat_undo(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    (void)argument;
+    if (!c->undo_count) say(c, "nothing to take back\n");
+    else if (rewind_undo(c, &error)) chat_fail(c, &error);
+    else say(c, "took the last turn back\n");
+    c->asked.size = 0;
+}
+
+// Is there a last question that can be asked again?
+static int chat_has_last(chat *c) {
+    if (c->asked.size && c->undo_count) return 1;
+    say(c, "there is no last question\n");
+    return 0;
+}
+
+static void chat_retry(chat *c, const char *argument) {
+    mote_error error = {0, ""};
+    (void)argument;
+    if (!chat_has_last(c)) return;
+    if (!(c->sampling.temperature > 0)) say(c, "the temperature is 0, so the answer is the same: /set temperature 0.7\n");
+    c->sampling.seed++;
+    if (rewind_undo(c, &error)) chat_fail(c, &error);
+    else chat_ask(c);
+}
+
+static void chat_edit(chat *c, const char *argument) {
+    (void)argument;
+    if (!c->edits) say(c, "/edit needs a terminal\n");
+    else if (chat_has_last(c)) c->replaces = !append(&c->edit.start, c->typed_last.data, c->typed_last.size);
+}
+
+static void chat_read(chat *c, const char *argument) {
+    if (!*argument) say(c, "/read needs a file name\n");
+    else if (!attach_file(c->model, argument, remarks(c), &c->attached)) say(c, "it goes with your next message\n");
+}
+
+static void chat_tokens(chat *c, const char *argument) {
+    bytes ids = {NULL, 0, 0}, text = {NULL, 0, 0};
+    size_t count = 0;
+    if (tokenize(c->model, argument, strlen(argument), &ids, &count)) c->failed = 1;
+    for (size_t i = 0; i < count; i++) {
+        int32_t id = ((int32_t *)(void *)ids.data)[i];
+        if (detokenize(c->model, &id, 1, &text)) break;
+        say(c, "%8" PRId32 "  '%.*s'\n", id, (int)text.size, text.data);
+    }
+    say(c, "%zu token%s\n", count, count == 1 ? "" : "s");
+    free(ids.data);
+    free(text.data);
+}
+
+// The sampling values that /set knows.
+static const struct { const char *name; size_t offset; int whole; double low, high; } sampling_values[] = {
+    {"temperature", offsetof(mote_sampling, temperature), 0, 0, 100},
+    {"top-k", offsetof(mote_sampling, top_k), 1, 0, INT_MAX},
+    {"top-p", offsetof(mote_sampling, top_p), 0, 0, 1},
+    {"min-p", offsetof(mote_sampling, min_p), 0, 0, 1},
+    {"repetition-penalty", offsetof(mote_sampling, repetition_penalty), 0, 0, 10},
+    {"presence-penalty", offsetof(mote_sampling, presence_penalty), 0, -2, 2},
+    {"frequency-penalty", offsetof(mote_sampling, frequency_penalty), 0, -2, 2}};
+
+enum { SAMPLING_VALUES = sizeof sampling_values / sizeof sampling_values[0] };
+
+static void chat_show_value(chat *c, int i) {
+    const char *at = (const char *)&c->sampling + sampling_values[i].offset;
+    say(c, "  %-20s%g\n", sampling_values[i].name, sampling_values[i].whole ? *(const int *)(const void *)at
+                                                                            : *(const float *)(const void *)at);
+}
+
+static void chat_set(chat *c, const char *argument) {
+    size_t length = strcspn(argument, " \t");
+    const char *value = argument + length + strspn(argument + length, " \t");
+    for (int i = 0; i < SAMPLING_VALUES; i++) {
+        char *at = (char *)&c->sampling + sampling_values[i].offset;
+        double low = sampling_values[i].low, high = sampling_values[i].high, real;
+        const char *name = sampling_values[i].name;
+        int ok = 1, whole = sampling_values[i].whole;
+        if (*argument && (strlen(name) != length || strncmp(argument, name, length))) continue;
+        if (*value && whole) ok = parse_whole(value, low, high, (int *)(void *)at);
+        if (*value && !whole && (ok = parse_real(value, low, high, &real))) *(float *)(void *)at = (float)real;
+        if (ok) chat_show_value(c, i);
+        else say(c, "/set %s needs %g to %g, not '%s'\n", name, low, high, value);
+        if (*argument) return;
+    }
+    if (!*argument) say(c, "  %-20s%" PRIu64 " (/seed)\n", "seed", c->sampling.seed);
+    else say(c, "/set knows no '%.*s'; /set alone lists all\n", (int)length, argument);
+}
+
+static void chat_toggle_stats(chat *c, const char *argument) {
+    (void)argument;
+    c->show_stats = !c->show_stats;
+    say(c, "statistics %s\n", c->show_stats ? "on" : "off");
+}
+
+static void chat_quit(chat *c, const char *argument) {
+    (void)argument;
+    c->leave = 1;
+}
+
+static void chat_help(chat *c, const char *argument);
+
+static const chat_command chat_commands[] = {
+    {"/help", "", "this list", chat_help, 0},
+    {"/reset", "", "start a new conversation (also /new, /clear)", chat_reset, 1},
+    {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system, 0},
+    {"/think", "on|off", "think before answering", chat_think, 0},
+    {"/set", "NAME VALUE", "temperature, top-p and the like; alone: all of them", chat_set, 0},
+    {"/temp", "T", "temperature; 0 is greedy", chat_temperature, 0},
+    {"/seed", "N", "same seed, same text", chat_seed, 0},
+    {"/retry", "", "another answer to the last question (also /regen)", chat_retry, 0},
+    {"/edit", "", "the last question again, to be changed", chat_edit, 0},
+    {"/read", "FILE", "a text for the next message; @FILE in it does the same", chat_read, 0},
+    {"/tokens", "TEXT", "what tokens a text consists of", chat_tokens, 0},
+    {"/save", "FILE", "save the conversation", chat_save, 0},
+    {"/load", "FILE", "go on with a saved one", chat_load, 1},
+    {"/undo", "", "take the last turn back", chat_undo, 1},
+    {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats, 0},
+    {"/quit", "", "leave (also /exit, /bye, Ctrl-D)", chat_quit, 0},
+};
+enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
+
+// Other names that people type for some of them.
+static const struct { const char *name, *command; } chat_aliases[] = {
+    {"/exit", "/quit"}, {"/bye", "/quit"}, {"/clear", "/reset"}, {"/new", "/reset"}, {"/regen", "/retry"}};
+
+static void chat_help(chat *c, const char *argument) {
+    (void)argument;
+    for (int i = 0; i < CHAT_COMMAND_COUNT; i++)
+        say(c, "  %-8s%-12s%s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
+    say(c, "  A line that ends with \\ goes on in the next one; lines between \"\"\" and \"\"\" are one message.\n"
+           "  Ctrl-C stops an answer. When typing: Alt-Enter begins a line, Ctrl-R searches what was typed, Tab completes.\n");
+}
+
+static void chat_execute(chat *c, char *line) {
+    const char *near = NULL;
+    size_t length = strcspn(line, " \t");
+    char *argument = line + length + strspn(line + length, " \t"), *end = line + strlen(line);
+    while (end > argument && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
+    line[length] = 0;
+    const char *name = line;
+    for (size_t i = 0; i < sizeof chat_aliases / sizeof chat_aliases[0]; i++)
+        if (strcmp(line, chat_aliases[i].name) == 0) name = chat_aliases[i].command;
+    for (int i = 0; i < CHAT_COMMAND_COUNT; i++) {
+        if (strcmp(name, chat_commands[i].name) == 0) {
+            chat_commands[i].function(c, argument);
+            return;
+        }
+        if (!chat_commands[i].erases) consider(line, chat_commands[i].name, &near);
+    }
+    if (near) say(c, "unknown command %s; did you mean %s?\n", line, near);
+    else say(c, "unknown command %s; /help lists them\n", line);
+}
