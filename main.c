@@ -10,6 +10,7 @@
      numbers.c       amounts, and what speculation did, for a person
 
      text.c          tokenize, detokenize, render
+     wrap.c          lines broken between words
      screen.c        where run and chat show an answer
      run.c           run
      history.c       what was typed in chats, between runs as well
@@ -62,6 +63,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/numbers.c"
 
 #include "cli/text.c"
+#include "cli/wrap.c"
 #include "cli/screen.c"
 #include "cli/run.c"
 #include "cli/history.c"

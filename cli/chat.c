@@ -19,13 +19,11 @@ static void chat_loop(chat *c) {
 }
 
 static void chat_banner(const chat *c, const mote_info *info) {
-    char parameters[32], active[32], size[32];
+    char parameters[32], size[32];
     human((double)info->parameters, "", parameters);
-    human((double)info->active_parameters, "", active);
     human((double)info->weight_bytes, "B", size);
-    say(c, "mote %s: %s, %s parameters (%s active), %s on %s, context %d, seed %" PRIu64
-           "\n/help lists the commands.\n",
-        mote_version(), c->o->model, parameters, active, size, info->device, c->context, c->sampling.seed);
+    say(c, "mote %s: %s, %s parameters, %s\non %s, context %d; /help lists the commands\n\n", mote_version(), c->o->model,
+        parameters, size, info->device, c->context);
 }
 
 static int chat_with(const mote_model *model, chat *c) {

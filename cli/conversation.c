@@ -19,6 +19,7 @@ typedef struct chat {
     double first;                          // seconds to its first token
     mote_checkpoint *undo[UNDO_MAX];
     int undo_count;
+    int told_context;
     int context, speculates, show_stats, leave, failed;
     int holds_zero;                        // a line of the message does
     int typed, styled;                     // standard input, standard output is a terminal
@@ -86,7 +87,17 @@ static void chat_line(const chat *c) {
     fputs("\033[2m", stdout);
     say(c, "%d token%s, %.0f tok/s, first after %.1f s", r->generated_tokens, r->generated_tokens == 1 ? "" : "s",
         r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, c->first);
-    fputs("\033[0m\n", stdout);
+    fputs("\033[0m\n\n", stdout);
+}
+
+// Says once that the context is nearly full, and what can be done.
+static void chat_tell_context(chat *c) {
+    size_t used;
+    mote_tokens(c->session, &used);
+    if (c->told_context || used < (size_t)c->context / 10 * 9) return;
+    c->told_context = 1;
+    say(c, "[%zu of %d tokens of context are used: /undo takes a turn back, /reset starts anew; --context N makes room]\n", used,
+        c->context);
 }
 
 // Asks c->asked.
@@ -115,6 +126,7 @@ static void chat_ask(chat *c) {
     c->first = s.first > 0 ? s.first - began : 0;
     if (interrupted) say(c, "[stopped]\n");
     if (result.stop == MOTE_STOP_CONTEXT) say(c, "[context of %d tokens full: /reset starts anew]\n", c->context);
+    chat_tell_context(c);
     if (c->show_stats) chat_stats(c, &result, &before);
     else chat_line(c);
 }

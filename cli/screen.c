@@ -12,16 +12,20 @@ typedef struct screen {
     int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
     double first;                          // when the first token came, by clock_seconds
     int tokens;                            // so far
+    wrapper wrap;
     int thought;                           // of these, behind the last that was thinking
     int counts;                            // thinking is counted on standard error, as it is not shown
 } screen;
 
 static void set_channel(screen *s, int channel) {
     if (s->channel == channel) return;
+    wrap_flush(&s->wrap, stdout);
     if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
     if (s->last && s->last != '\n') putchar('\n');
     if (s->last) putchar('\n');
     if (channel != MOTE_ANSWER) fputs("\033[2m", stdout);
+    memset(&s->wrap, 0, sizeof s->wrap);
+    if (channel == MOTE_THINKING) wrap_text(&s->wrap, stdout, "thinking: ", 10);
     s->channel = channel;
     s->last = 0;
 }
@@ -43,7 +47,8 @@ static int on_text(void *user, int channel, const char *text, size_t size) {
     clear_progress();
     set_channel(s, channel);
     if (channel == MOTE_ANSWER) s->answer_bytes = 1;
-    show(stdout, text, size);
+    if (s->styled) wrap_text(&s->wrap, stdout, text, size);
+    else show(stdout, text, size);
     fflush(stdout);
     s->last = text[size - 1] == '\n' ? '\n' : ' ';
     return ferror(stdout) != 0;
@@ -62,6 +67,7 @@ static int on_token(void *user, int32_t id) {
 static void end_screen(screen *s) {
     if (s->counts) end_count(s);
     clear_progress();
+    wrap_flush(&s->wrap, stdout);
     if (s->channel != MOTE_ANSWER) fputs("\033[0m", stdout);
     if (s->last != '\n') putchar('\n');
     fflush(stdout);

@@ -110,6 +110,12 @@ static void test_questions(void) {
     char line[256];
     says("/retry\r", "there is no last question", "/retry without one");
     says("What is mote?\r", "tok/s, first after", "an answer, and its line");
+    size_t longest = 0;
+    for (const char *at = strstr(screen, "\033[?2004l"); at && *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL)) {
+        size_t n = strcspn(at, "\r\n");
+        if (!memchr(at, '\033', n) && n > longest) longest = n;
+    }
+    CHECK(longest > 20 && longest <= 40, "lines of %zu columns on a terminal of 40: '%s'", longest, screen);
     says("/retry\r", "the temperature is 0", "/retry");
     says("/set temperature 0.5\r", "temperature         0.5", "/set");
     says("/regen\r", "first after", "/regen");
