@@ -563,6 +563,23 @@ static void test_chat(void) {
 }
 
 // The text is the same however many tokens are drafted, and from whichever part of the vocabulary.
+// The README's commands that need no GPU and no download.
+static void test_readme(void) {
+    char line[512], command[512];
+    FILE *in = fopen("README.md", "r");
+    int ran = 0;
+    while (in && fgets(line, sizeof line, in)) {
+        if (strncmp(line, "    ./mote", 10) || strstr(line, "-m ") || strstr(line, "selftest")) continue;
+        line[strcspn(line, "#\n")] = 0;
+        snprintf(command, sizeof command, "mote %s", line + 10);
+        shell(command);
+        CHECK(code == 0, "README: %s: %d %s", line, code, err.data);
+        ran++;
+    }
+    if (in) fclose(in);
+    CHECK(!in || ran > 3, "%d commands in the README", ran);
+}
+
 static void test_speculation(void) {
     static const char *const ways[] = {"3 --draft-rows 100", "2 --verify-spec"};
     static const char *const texts[] = {"--greedy", "--temp 1 --seed 7"};
@@ -834,6 +851,7 @@ int main(int argc, char **argv) {
         test_zero_bytes();
         test_run();
         test_chat();
+        test_readme();
         test_speculation();
         test_bench_ask();
         test_reports();
