@@ -41,12 +41,12 @@ $(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mot
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
-	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -x c -c engine.cu -o $@
+	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
-	    -ffp-contract=fast) -x cu -c engine.cu -o $@ >$(BUILD)/kernels.txt 2>&1; code=$$?; \
+	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@ >$(BUILD)/kernels.txt 2>&1; code=$$?; \
 	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels.txt >&2; exit $$code
 endif
 
@@ -158,11 +158,34 @@ gpu-stamp-fresh:
 	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
+# make install: program, bundled model, engine.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
+PREFIX  = /usr/local
+VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
+SHARE   = $(DESTDIR)$(PREFIX)/share
+$(BUILD)/libmote.so: $(BUILD)/engine.o
+	echo '{ global: mote_*; local: *; };' >$(BUILD)/mote.map
+	$(CC) -shared -Wl,-soname,libmote.so.0 -Wl,--version-script=$(BUILD)/mote.map $< -o $@ $(CUDA) $(LIBS)
+$(BUILD)/libmote.a: $(BUILD)/engine.o
+	rm -f $@ && ar rcs $@ $<
+install: $(MOTE) $(BUILD)/libmote.so $(BUILD)/libmote.a
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/mote $(DESTDIR)$(PREFIX)/lib/pkgconfig $(SHARE)/man/man1 \
+	    $(SHARE)/mote/models/demo
+	install $(MOTE) $(DESTDIR)$(PREFIX)/bin/mote
+	install -m 644 engine.h $(DESTDIR)$(PREFIX)/include/mote
+	install -m 644 $(BUILD)/libmote.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(BUILD)/libmote.so $(DESTDIR)$(PREFIX)/lib/libmote.so.0
+	ln -sf libmote.so.0 $(DESTDIR)$(PREFIX)/lib/libmote.so
+	install -m 644 docs/mote.1 $(SHARE)/man/man1
+	install -m 644 models/demo/* $(SHARE)/mote/models/demo
+	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mote' 'Description: inference of Mixture-of-Experts language models' \
+	    'Version: $(VERSION)' 'Cflags: -I$${prefix}/include/mote' 'Libs: -L$${prefix}/lib -lmote' \
+	    'Libs.private: $(subst ",,$(CUDA)) $(LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/mote.pc
+
 clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

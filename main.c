@@ -147,7 +147,8 @@ static int command_help(options *o) {
            "usage: mote [COMMAND] [OPTIONS]\n", mote_version());
     for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-11s%s\n", command_table[i].name, command_table[i].summary);
     printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n"
-           "A text from a file or a pipe may have up to %d MiB.\n", TEXT_MAX >> 20);
+           "A text from a file or a pipe may have up to %d MiB. Exit codes: 0 done, 1 failed, 2 not asked for properly,\n"
+           "130 stopped with Ctrl-C.\n", TEXT_MAX >> 20);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 // cli/model.c: from options to the library: the model they name, a session with their settings, the sampling they ask
 // for; with -v, the list of kernels that a step launches. It knows nothing of what a command does with them.
 
-// The bundled model: models/demo here, beside the program, or beside the program's folder.
+// The bundled model: models/demo here, beside the program, beside the program's folder, or where make install puts it.
 static int find_bundled(char *path, size_t capacity) {
     char program[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -10,6 +10,7 @@ static int find_bundled(char *path, size_t capacity) {
         while (length > 0 && program[length - 1] != '/') length--;
         if (length <= 0) break;
         snprintf(path, capacity, "%.*smodels/demo", (int)length, program);
+        if (up && access(path, F_OK)) snprintf(path, capacity, "%.*sshare/mote/models/demo", (int)length, program);
         length--;
     }
     if (access(path, F_OK) == 0) return 0;
