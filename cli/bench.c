@@ -52,7 +52,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
     if (!code && on_gpu(b->info) && mote_read_speed(model, &b->ceiling, &error)) code = report(&error);
     if (code) return code;
-    if (on_gpu(b->info) || o->synthetic) print_head(b, name);
+    print_head(b, name);
     json_head(b, name);
     code = bench_prefill(b);
     if (!code) code = on_gpu(b->info) ? bench_decode_gpu(b) : bench_decode_cpu(b);

@@ -50,25 +50,34 @@ static int time_decode(const bench *b, int depth, timing *result) {
     return code;
 }
 
+enum { LABEL = 18 };                       // columns: "tg200 @ d131072 x4"
+
 static int bench_prefill(bench *b) {
     timing t = {0, 0, 0};
-    char label[16];
+    char label[LABEL + 14];
     int code = 0;
-    fprintf(b->table, "%-8s%8s%12s%12s%12s", "", "tokens", "tok/s", "lowest", "highest");
+    fprintf(b->table, "%-*s%8s%12s%12s%12s", LABEL, "", "tokens", "tok/s", "lowest", "highest");
     fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s\n", "MB/token", "GB/s");
     for (int i = 0; i < b->o->prompts.count && !code; i++) {
         code = time_prefill(b, b->o->prompts.value[i], &t);
         if (code) break;
         snprintf(label, sizeof label, "pp%d", b->o->prompts.value[i]);
-        begin_row(b, "prefill", label, 8);
+        begin_row(b, "prefill", label, LABEL);
         put_timing(b, b->o->prompts.value[i], t);
         end_row(b);
     }
     return code;
 }
 
+// Steps at a depth, as llama-bench calls them; x4: of four rows.
+static void decode_label(const bench *b, int depth, int rows, char label[LABEL + 14]) {
+    int n = snprintf(label, LABEL + 14, depth ? "tg%d @ d%d" : "tg%d", b->o->steps, depth);
+    if (rows > 1) snprintf(label + n, (size_t)(LABEL + 14 - n), " x%d", rows);
+}
+
 static int bench_decode_cpu(bench *b) {
     static const double kv_size[] = {1, 1, 0.5, 0.25};         // by MOTE_KV_..., relative to the default
+    char label[LABEL + 14];
     timing t = {0, 0, 0};
     int code = 0;
     for (int i = 0; i < b->o->depths.count && !code; i++) {
@@ -77,7 +86,8 @@ static int bench_decode_cpu(bench *b) {
                       (double)b->info->kv_bytes_per_token * kv_size[b->o->kv] * depth;
         code = time_decode(b, b->o->depths.value[i], &t);
         if (code) break;
-        begin_row(b, "decode", "decode", 8);
+        decode_label(b, b->o->depths.value[i], 1, label);
+        begin_row(b, "decode", label, LABEL);
         put_timing(b, b->o->depths.value[i], t);
         put_bytes(b, read, 1 / t.median, 12);
         end_row(b);
@@ -130,16 +140,18 @@ static void sample_gpu(const bench *b, mote_measurement again, double *clock, do
 // one: seconds of a step of one row at this depth; NAN: not measured.
 static void print_step(bench *b, const mote_measurement *m, double one) {
     double clock, power;
+    char label[LABEL + 14];
     sample_gpu(b, *m, &clock, &power);
-    begin_row(b, "decode", "decode", 8);
-    put(b, "depth", m->depth, 1, 7, 0);
-    put(b, "rows", m->rows, 1, 5, 0);
+    decode_label(b, m->depth, m->rows, label);
+    begin_row(b, "decode", label, LABEL);
+    put(b, "depth", m->depth, 1, 0, 0);
+    put(b, "rows", m->rows, 1, 0, 0);
     put(b, "tokens_per_second", m->rows == 1 ? 1 / m->median : NAN, 1, 9, 1);
     put(b, "tokens_per_second_wall", m->rows == 1 ? 1 / m->wall : NAN, 1, 9, 1);
     put(b, "seconds_wall", m->wall, 1, 0, 0);
     put(b, "seconds", m->median, 1e3, 9, 3);
-    put(b, "fastest", m->fastest, 1e3, 9, 3);
-    put(b, "slowest", m->slowest, 1e3, 9, 3);
+    put(b, "fastest", m->fastest, 1, 0, 0);
+    put(b, "slowest", m->slowest, 1, 0, 0);
     put(b, "relative_to_one_row", m->median / one, 1, 7, 2);
     put_bytes(b, (double)m->bytes, m->median, 10);
     put(b, "idle", m->rows == 1 ? (m->wall - m->median) / m->wall : NAN, 100, 7, 1);
@@ -152,8 +164,8 @@ static void print_step(bench *b, const mote_measurement *m, double one) {
 static int bench_decode_gpu(bench *b) {
     const options *o = b->o;
     int code = 0;
-    fprintf(b->table, "\n%-8s%7s%5s%9s%9s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s\n", "", "depth", "rows", "tok/s", "by wall",
-            "ms/step", "fastest", "slowest", "x one", "MB/step", "GB/s", "ceiling%", "idle%", "MHz", "W");
+    fprintf(b->table, "\n%-*s%9s%9s%9s%7s%10s%9s%9s%7s%6s%6s\n", LABEL, "", "tok/s", "by wall", "ms/step", "x one", "MB/step",
+            "GB/s", "ceiling%", "idle%", "MHz", "W");
     for (int i = 0; i < o->depths.count && !code; i++) {
         double one = NAN;
         for (int k = 0; k < o->rows.count && !code; k++) {
@@ -174,21 +186,21 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
     put(b, "accept_1", m->accept[0], 1, 6, 2);
     put(b, "accept_2", m->drafts > 1 ? m->accept[1] : NAN, 1, 6, 2);
     put(b, "accept_3", m->drafts > 2 ? m->accept[2] : NAN, 1, 6, 2);
-    put(b, "overlap", m->overlap, 1, 8, 2);
+    put(b, "overlap", m->overlap, 1, 0, 2);
     put(b, "tokens_per_cycle", m->tokens, 1, 7, 2);
     put(b, "seconds", m->median, 1e3, 9, 3);
     put(b, "fastest", m->fastest, 1, 0, 0);
     put(b, "slowest", m->slowest, 1, 0, 0);
     put(b, "seconds_wall", m->wall, 1, 0, 0);
-    put(b, "relative_to_plain", m->median / plain, 1, 8, 2);
+    put(b, "relative_to_plain", m->median / plain, 1, 0, 2);
     put(b, "verify", m->verify, 1e3, 8, 3);
-    put(b, "choose", m->choose, 1e3, 8, 3);
+    put(b, "choose", m->choose, 1e3, 0, 3);
     put(b, "draft", m->draft, 1e3, 8, 3);
     put(b, "tokens_per_second", m->tokens / m->median, 1, 9, 1);
     put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 9, 1);
     put(b, "speedup", m->tokens / m->median * plain, 1, 9, 2);
-    put(b, "idle", (m->wall - m->median) / m->wall, 100, 7, 1);
-    put(b, "bytes", (double)m->bytes, 1e-6, 10, 1);
+    put(b, "idle", (m->wall - m->median) / m->wall, 100, 0, 1);
+    put(b, "bytes", (double)m->bytes, 1e-6, 9, 0);
     end_row(b);
 }
 
@@ -196,9 +208,8 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
 static int bench_speculation(bench *b) {
     const options *o = b->o;
     int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
-    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%8s%7s%9s%8s%8s%8s%8s%9s%9s%9s%7s%10s\n", "", "depth",
-            "drafts", "accepted", "overlap", "tokens", "ms/cycle", "x plain", "verify", "choose", "draft", "tok/s",
-            "by wall", "speed-up", "idle%", "MB/cycle");
+    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%7s%9s%8s%8s%9s%9s%9s%9s\n", "", "depth", "drafts", "accepted",
+            "tokens", "ms/cycle", "verify", "draft", "tok/s", "by wall", "speed-up", "MB/cycle");
     for (int i = 0; i < o->depths.count && !code; i++) {
         mote_measurement plain, m;
         code = measure(b, o->depths.value[i], 1, 0, NULL, 0, &plain);
@@ -259,8 +270,8 @@ static void print_prefill_stage(bench *b, const char *name, const mote_measureme
     begin_row(b, "prefill_stage", name, 16);
     put(b, "rows", m->rows, 1, 9, 0);
     put(b, "seconds", m->median, 1e3, 10, 3);
-    put(b, "fastest", m->fastest, 1e3, 10, 3);
-    put(b, "slowest", m->slowest, 1e3, 10, 3);
+    put(b, "fastest", m->fastest, 1, 0, 0);
+    put(b, "slowest", m->slowest, 1, 0, 0);
     put(b, "of_all", m->median / all, 100, 9, 1);
     put(b, "operations_per_second", m->operations / m->median, 1e-12, 10, 1);
     put_bytes(b, (double)m->bytes, m->median, 10);
@@ -274,8 +285,7 @@ static int bench_prefill_stages(bench *b, int tokens) {
     const mote_info *info = b->info;
     code = measure(b, depth, rows, 0, NULL, 0, &all);
     if (code) return code;
-    fprintf(b->table, "\n%-16s%9s%10s%10s%10s%9s%10s%10s%9s%9s\n", "", "rows", "ms", "fastest", "slowest", "of all%",
-            "TFLOP/s", "MB", "GB/s", "ceiling%");
+    fprintf(b->table, "\n%-16s%9s%10s%9s%10s%10s%9s%9s\n", "", "rows", "ms", "of all%", "TFLOP/s", "MB", "GB/s", "ceiling%");
     for (int i = 0; i < info->stage_count && !code; i++) {
         code = measure(b, depth, rows, 0, info->stages + i, 1, &m);
         if (!code && m.operations > 0) print_prefill_stage(b, info->stages[i], &m, all.median);

@@ -446,13 +446,13 @@ static void test_json(void) {
     shell("mote bench --device cpu -m " FIXTURE " --prompt 4,8 --depth 0,4 --tokens 2 --repeat 1 --json @/j");
     size_t size = read_temp("j", data, sizeof data - 1);
     data[size] = 0;
-    CHECK(code == 0 && line_count(&out) == 5 && is_json(data), "bench --json: %d %s %s", code, err.data, data);
+    CHECK(code == 0 && line_count(&out) == 9 && is_json(data), "bench --json: %d %s %s", code, err.data, data);
     CHECK(strstr(data, "\"synthetic\": false") && strstr(data, "\"device\": \"cpu\"") &&
               strstr(data, "\"read_ceiling\": null") && strstr(data, "\"tokens_per_second\": ") &&
               strstr(data, "{\"kind\": \"decode\""),
           "bench --json lacks something: %s", data);
     shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 0 --tokens 2 --repeat 1 --json -");
-    CHECK(code == 0 && is_json(out.data) && line_count(&err) == 3, "bench --json -: %d %s %s", code, out.data,
+    CHECK(code == 0 && is_json(out.data) && line_count(&err) == 7, "bench --json -: %d %s %s", code, out.data,
           err.data);
     check_refused("mote bench -m " FIXTURE " --json @/no/j", 1, "no/j");
     shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 9 --context 5 --json @/part");
@@ -467,7 +467,7 @@ static void test_synthetic(void) {
         return;
     }
     shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0,8 --tokens 2 --repeat 1");
-    CHECK(code == 0 && strstr(out.data, "tiny (synthetic: random weights)") && strstr(out.data, "\ndecode "),
+    CHECK(code == 0 && strstr(out.data, "tiny (synthetic: random weights)") && strstr(out.data, "\ntg2 @ d8 ") && strstr(out.data, "\npp8 "),
           "bench --synthetic: %d %s %s", code, out.data, err.data);
     shell("mote bench --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --repeat 1 --json -");
     CHECK(code == 0 && is_json(out.data) && strstr(out.data, "\"synthetic\": true"),
@@ -645,7 +645,7 @@ static void test_reports(void) {
     CHECK(code == 0 && strstr(out.data, "qwen3_5_moe") && strstr(out.data, "FP8 128x128"), "info: %d %s %s", code,
           out.data, err.data);
     shell("mote bench --device cpu --prompt 16 --depth 0,8 --tokens 2 --repeat 1");
-    CHECK(code == 0 && line_count(&out) == 4 && strstr(out.data, "GB/s"), "bench: %d %s %s", code, out.data, err.data);
+    CHECK(code == 0 && line_count(&out) == 8 && strstr(out.data, "GB/s"), "bench: %d %s %s", code, out.data, err.data);
     check_refused("mote bench --prompt 16000000", 1, "context");
 }
 
