@@ -197,7 +197,7 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
     put(b, "choose", m->choose, 1e3, 0, 3);
     put(b, "draft", m->draft, 1e3, 8, 3);
     put(b, "tokens_per_second", m->tokens / m->median, 1, 9, 1);
-    put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 9, 1);
+    put(b, "tokens_per_second_wall", m->tokens / m->wall, 1, 0, 1);
     put(b, "speedup", m->tokens / m->median * plain, 1, 9, 2);
     put(b, "idle", (m->wall - m->median) / m->wall, 100, 0, 1);
     put(b, "bytes", (double)m->bytes, 1e-6, 9, 0);
@@ -208,8 +208,8 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
 static int bench_speculation(bench *b) {
     const options *o = b->o;
     int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
-    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%7s%9s%8s%8s%9s%9s%9s%9s\n", "", "depth", "drafts", "accepted",
-            "tokens", "ms/cycle", "verify", "draft", "tok/s", "by wall", "speed-up", "MB/cycle");
+    fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%7s%9s%8s%8s%9s%9s%9s\n", "", "depth", "drafts", "accepted",
+            "tokens", "ms/cycle", "verify", "draft", "tok/s", "speed-up", "MB/cycle");
     for (int i = 0; i < o->depths.count && !code; i++) {
         mote_measurement plain, m;
         code = measure(b, o->depths.value[i], 1, 0, NULL, 0, &plain);
