@@ -52,6 +52,32 @@ static void chat_save(chat *c, const char *argument) {
     else say(c, "saved to %s\n", argument);
 }
 
+// A turn as the model has it, without what stands between the question and the answer.
+static void chat_show_turn(chat *c, char *turn) {
+    char *end = strstr(turn, "<|im_end|>"), *answer = end ? end : turn + strlen(turn), *found;
+    while ((found = strstr(answer, "<|im_start|>assistant\n"))) answer = found + strlen("<|im_start|>assistant\n");
+    while ((found = strstr(answer, "</think>"))) answer = found + strlen("</think>");
+    if (end) *end = 0;
+    if (answer > turn && (found = strstr(answer, "<|im_end|>"))) *found = 0;
+    say(c, "> %s\n%s\n", turn + strspn(turn, "\n"), answer == end ? "" : answer + strspn(answer, "\n"));
+}
+
+// The last turn of the timeline, so that one knows where one is.
+static void chat_show_last(chat *c) {
+    size_t count, from;
+    const int32_t *ids = mote_tokens(c->session, &count);
+    bytes start = {NULL, 0, 0}, text = {NULL, 0, 0};
+    const char *user = "<|im_start|>user";
+    size_t length = 0;
+    if (tokenize(c->model, user, strlen(user), &start, &length) || !length || length > count) return;
+    for (from = count - length; from > 0; from--)
+        if (memcmp(ids + from, start.data, length * sizeof *ids) == 0) break;
+    if (!detokenize(c->model, ids + from + length, count - from - length, &text) && !append(&text, "", 0))
+        chat_show_turn(c, text.data);
+    free(start.data);
+    free(text.data);
+}
+
 static void chat_load(chat *c, const char *argument) {
     mote_error error = {0, ""};
     size_t used;
@@ -63,7 +89,8 @@ static void chat_load(chat *c, const char *argument) {
         forget_undo(c);
         c->asked.size = 0;
         mote_tokens(c->session, &used);
-        say(c, "loaded %s: %zu tokens\n", argument, used);
+        say(c, "loaded %s: %zu tokens, the last turn:\n", argument, used);
+        chat_show_last(c);
     }
 }
 
@@ -155,6 +182,51 @@ static void chat_set(chat *c, const char *argument) {
     else say(c, "/set knows no '%.*s'; /set alone lists all\n", (int)length, argument);
 }
 
+// The same conversation in a session of another size.
+static void chat_resize(chat *c, int context) {
+    int before = c->o->context;
+    mote_session *other = NULL;
+    mote_error error = {0, ""};
+    bytes state = {NULL, 0, 0};
+    size_t need = 0;
+    (void)mote_save(c->session, NULL, 0, &need, NULL);
+    c->o->context = context;
+    int failed = grow(&state, need + 1) || open_session(c->model, c->o, &other);
+    if (!failed && (mote_save(c->session, state.data, need, &state.size, &error) ||
+                    mote_load(other, state.data, state.size, &error))) {
+        chat_fail(c, &error);
+        failed = 1;
+    }
+    free(state.data);
+    if (failed) {
+        c->o->context = before;
+        mote_session_close(other);
+        return;
+    }
+    forget_undo(c);                        // they are of the session that is closed
+    mote_session_close(c->session);
+    c->session = other;
+    c->context = mote_context(other);
+    c->told_context = 0;
+    say(c, "a context of %d tokens; /undo goes back to here at most\n", c->context);
+}
+
+static void chat_show_context(chat *c, const char *argument) {
+    size_t used;
+    int context;
+    mote_tokens(c->session, &used);
+    if (*argument) {
+        if (parse_whole(argument, 1, INT_MAX, &context) && (size_t)context >= used) chat_resize(c, context);
+        else say(c, "/context needs a number of tokens, %zu or more, not '%s'\n", used, argument);
+        return;
+    }
+    say(c, "%zu of %d tokens used, %zu free\n", used, c->context, (size_t)c->context - used);
+    for (int i = 0; i < c->undo_count; i++) {
+        size_t end = i + 1 < c->undo_count ? c->undo_tokens[i + 1] : used;
+        say(c, "  turn %d of the last %d: %zu tokens\n", i + 1, c->undo_count, end - c->undo_tokens[i]);
+    }
+}
+
 static void chat_toggle_stats(chat *c, const char *argument) {
     (void)argument;
     c->show_stats = !c->show_stats;
@@ -183,6 +255,7 @@ static const chat_command chat_commands[] = {
     {"/save", "FILE", "save the conversation", chat_save, 0},
     {"/load", "FILE", "go on with a saved one", chat_load, 1},
     {"/undo", "", "take the last turn back", chat_undo, 1},
+    {"/context", "N", "tokens used and free; with N: go on in a context of N", chat_show_context, 0},
     {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats, 0},
     {"/quit", "", "leave (also /exit, /bye, Ctrl-D)", chat_quit, 0},
 };

@@ -18,6 +18,7 @@ typedef struct chat {
     mote_result last;                      // of the last answer
     double first;                          // seconds to its first token
     mote_checkpoint *undo[UNDO_MAX];
+    size_t undo_tokens[UNDO_MAX];          // of the timeline when each was taken: where a turn began
     int undo_count;
     int told_context;
     int context, speculates, show_stats, leave, failed;
@@ -51,8 +52,10 @@ static int take_undo(chat *c, mote_error *error) {
     if (c->undo_count == UNDO_MAX) {
         mote_checkpoint_free(c->undo[0]);
         memmove(c->undo, c->undo + 1, (UNDO_MAX - 1) * sizeof c->undo[0]);
+        memmove(c->undo_tokens, c->undo_tokens + 1, (UNDO_MAX - 1) * sizeof c->undo_tokens[0]);
         c->undo_count--;
     }
+    mote_tokens(c->session, &c->undo_tokens[c->undo_count]);
     c->undo[c->undo_count++] = checkpoint;
     return 0;
 }

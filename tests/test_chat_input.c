@@ -124,6 +124,18 @@ static void test_questions(void) {
     says("\177 for?\r", "first after", "and asks it changed");
     says("/undo\r", "took the last turn back", "the first turn was replaced");
     says("/undo\r", "nothing to take back", "so there was one");
+    says("/context\r", "0 of 4096 tokens used, 4096 free", "/context");
+    says("What is mote?\r", "first after", "a turn");
+    says("/context\r", "turn 1 of the last 1: ", "/context tells what it cost");
+    says("/context 2\r", "/context needs a number of tokens, ", "too small a context");
+    says("/context 600\r", "a context of 600 tokens", "/context N");
+    says("What can it do?\r", "first after", "the conversation goes on there");
+    snprintf(line, sizeof line, "/save %s\r", temp_path("saved"));
+    says(line, "saved to", "/save");
+    says("/reset\r", "a new conversation", "/reset");
+    snprintf(line, sizeof line, "/load %s\r", temp_path("saved"));
+    says(line, "What can it do?", "/load shows the last turn");
+    says("/reset\r", "a new conversation", "/reset");
     says("/tokens a\r", "1 token\r\n", "/tokens");
     temp_write("note", "a short note\n", 13);
     temp_write("binary", "a\0b", 3);
