@@ -64,16 +64,16 @@ static void chat_show_turn(chat *c, char *turn) {
 
 // The last turn of the timeline, so that one knows where one is.
 static void chat_show_last(chat *c) {
-    size_t count, from;
+    size_t count, from, length = 0;
     const int32_t *ids = mote_tokens(c->session, &count);
     bytes start = {NULL, 0, 0}, text = {NULL, 0, 0};
     const char *user = "<|im_start|>user";
-    size_t length = 0;
-    if (tokenize(c->model, user, strlen(user), &start, &length) || !length || length > count) return;
-    for (from = count - length; from > 0; from--)
-        if (memcmp(ids + from, start.data, length * sizeof *ids) == 0) break;
-    if (!detokenize(c->model, ids + from + length, count - from - length, &text) && !append(&text, "", 0))
-        chat_show_turn(c, text.data);
+    if (!tokenize(c->model, user, strlen(user), &start, &length) && length && length <= count) {
+        for (from = count - length; from > 0; from--)
+            if (memcmp(ids + from, start.data, length * sizeof *ids) == 0) break;
+        if (!detokenize(c->model, ids + from + length, count - from - length, &text) && !append(&text, "", 0))
+            chat_show_turn(c, text.data);
+    }
     free(start.data);
     free(text.data);
 }
