@@ -123,15 +123,30 @@ template <int WIDTH> __device__ __forceinline__ bool gemm_place_of(const gpu_gem
     return true;
 }
 
-/* ratios[i] = what the sums are multiplied with before the first k block of scale i: scale[i - 1] / scale[i]; ratios[cols] =
-   the last scale. A scale of zero counts as 2^-60 of the one before: what its k blocks add is far below a float's last bit. */
+/* A scale that the sums can be in units of: the scale itself, unless it is zero or far below the one before, `unit`, which has
+   been chosen so itself. What such k blocks add, 2^-60 of the others at most, is far below a float's last bit. */
+__device__ __forceinline__ float gemm_scale_unit(float scale, float unit) {
+    const float least = fabsf(unit) * 0x1p-60f;
+    return fabsf(scale) >= least && scale != 0 ? scale : least;
+}
+
+/* ratios[i] = what the sums are multiplied with before the first k block of scale i: unit i - 1 / unit i; ratios[0] = 1;
+   ratios[cols] = the last unit. A warp calls it. Where all scales are fit, which is nearly always, a unit is its scale. */
 __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, int cols) {
-    for (int i = threadIdx.x % 32; i <= cols; i += 32) {
-        const float now = i < cols ? __ldg(scale + i) : 1;
-        int last = i - 1;
-        while (last >= 0 && __ldg(scale + last) == 0) last--;
-        const float whole = last >= 0 ? __ldg(scale + last) : 1, before = last == i - 1 ? whole : whole * 0x1p-60f;
-        ratios[i] = i == cols ? before : before / (now != 0 ? now : whole * 0x1p-60f);
+    for (int first = 0; first <= cols; first += 32) {
+        const int i = first + (int)threadIdx.x % 32;
+        float before = i > 0 && i <= cols ? __ldg(scale + i - 1) : 1, now = i < cols ? __ldg(scale + i) : 1;
+        const bool fit = now != 0 && before != 0 && (i == 0 || i >= cols || fabsf(now) >= fabsf(before) * 0x1p-60f);
+        if (!__all_sync(~0u, fit) || first) {
+            now = 1;
+            for (int k = 0; k <= min(i, cols - 1); k++) {
+                const float own = __ldg(scale + k);
+                before = now;
+                now = k ? gemm_scale_unit(own, now) : own != 0 ? own : 0x1p-100f;
+            }
+            before = i >= cols ? now : before;
+        }
+        if (i <= cols) ratios[i] = i == cols ? before : i ? before / now : 1;
     }
 }
 
