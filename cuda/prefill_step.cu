@@ -35,7 +35,8 @@ static void layout_prefill(layout *l, const mote_model *m, const mote_session_op
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
-    p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));
+    p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
+    p->room_bytes = larger(p->room_bytes, (size_t)m->c.vocab * sizeof(float));         /* logits of a row at least */
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
     p->u = (uint16_t *)(void *)layout_alloc(l, rows * hidden / 2);
