@@ -71,7 +71,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "cuda/gemm.cu"
 #include "cuda/prefill.cu"
 
-/* ---- 4. The stages as CUDA kernels, for one to four token rows ------------------------------------------------------ */
+/* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */
 
 #include "layers/embed.cu"
 #include "layers/deltanet.cu"

@@ -9,6 +9,8 @@
      fragment   16 bytes of a packed row -> A fragments of mma.m16n8k16. Of mma step `step` and term `term`: the A registers
                 of this lane's weights 4 step .. 4 step + 3; k0 has the first two (k = 2i, 2i + 1 of the mma), k1 the others
                 (2i + 8, 2i + 9)
+     prefill    16 bytes of a packed row -> A fragments in F16, of step `step`, times `factor` where the format has no scales:
+                for cuda/gemm.cu. prefill_loads: how many 16 bytes 64 columns take, 1 or 2. Not of F32 and F16
      weight     a single one, for kernels that gather rows
      place      fills in what a gpu_matrix has for this format: where its planes behind the codes lie */
 
