@@ -23,6 +23,7 @@
 #include "kernels.cu"
 
 #ifdef __CUDACC__
+#include <cuda.h>
 #include <cxxabi.h>
 #endif
 #include <sys/random.h>
@@ -77,6 +78,7 @@ struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
+    int gpu_shared;                            /* bytes of shared memory of an SM */
     uint32_t gpu_cache;                        /* bytes of its L2 */
     float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
     int gpu_integrated;                        /* its memory is the system's */

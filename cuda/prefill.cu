@@ -93,29 +93,6 @@ static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows
     prefill_launch(r, &p);
 }
 
-/* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins and ends with a barrier. */
-__device__ __forceinline__ float prefill_block_max(float v, float *shared) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < GPU_WARPS; w++) v = fmaxf(v, shared[w]);
-    return v;
-}
-
-__device__ __forceinline__ float prefill_block_sum(float v, float *shared) {
-    float all = 0;
-    v = warp_sum(v);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
-    return all;
-}
-
 /* A block stores its row, `n` floats in shared memory, n a multiple of 2, as F16 with one unit. top: its largest magnitude. */
 __device__ __forceinline__ void prefill_put_row(const float *row, int n, float top, uint16_t *to, float *unit) {
     float factor;
@@ -144,14 +121,14 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
         *(float4 *)(row + i) = v;
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
-    const float factor = rsqrtf(prefill_block_sum(sum, shared) / (float)p.cols + p.eps);
+    const float factor = rsqrtf(block_sum(sum, shared) / (float)p.cols + p.eps);
     for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             row[i + k] *= factor * (1.0f + __ldg(p.norm + i + k));
             top = fmaxf(top, fabsf(row[i + k]));
         }
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.unit + blockIdx.x);
 }
 

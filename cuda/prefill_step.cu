@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
     gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
     for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
 }
 

@@ -66,9 +66,10 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.out = job.out;
     p.out_unit = job.unit;
     p.kv_only = r->state_only;
+    p.warps = scratch->prefill_warps;
     if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, s, w, &job);
     cudaError_t status = cudaSuccess;
-    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream, r->sms);
+    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);
     const gemm_rows out = {job.out, job.unit, s->heads * s->head_dim / GEMM_COLS};
     if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
     return status;

@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
             top = fmaxf(top, fabsf(gated));
         }
     }
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.unit + blockIdx.x);
 }
 

@@ -118,6 +118,9 @@ else
     check "making real layer sizes" made
     grep '^{' "$logs/making-real-layer-sizes.log"
     engine "test_engine real layer sizes" "" "$build"/real/*/
+    check "making oracles" python3 tools/make_oracle.py "$build"/real/*/
+    check "gpu_accuracy" "$build/gpu_accuracy" "$build"/real/*/
+    grep ' off ' "$logs/gpu_accuracy.log"
 fi
 
 echo "$passed passed, $failed failed, $skipped skipped"
