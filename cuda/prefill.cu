@@ -14,7 +14,8 @@ typedef struct prefill_rows {
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
     float *x;                    /* [T][hidden] the residual */
-    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each */
+    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each; at the end of the room: see
+                                    prefill_take_rest */
     float *u_unit;               /* [T] */
     char *room;                  /* scratch of the kind of layer that runs: name_prefill_room bytes */
 } prefill_rows;
@@ -23,10 +24,10 @@ typedef struct prefill_rows {
 typedef struct prefill_scratch {
     int rows;                    /* of a super-chunk; 0: its prompts are decoded */
     float *x;                    /* [rows][hidden] */
-    uint16_t *u;                 /* F16 [rows][hidden] */
     float *u_unit;               /* [rows] */
     int32_t *ids;                /* [rows] */
     char *room;
+    uint16_t *u;                 /* F16 [rows][hidden], the room's end */
     size_t room_bytes;
     float *before;               /* the recurrent states before the super-chunk */
 } prefill_scratch;
@@ -36,6 +37,12 @@ static void *prefill_take(char *room, size_t *used, size_t bytes) {
     void *at = room ? room + *used : NULL;
     *used += (bytes + 255) / 256 * 256;
     return at;
+}
+
+/* The bytes of a room of which `used` are taken by what is written while u is still read, and `rest` by what is written
+   later, in u's place. */
+static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
+    return used + larger(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
 }
 
 /* Can gemm_launch multiply with these matrices? */

@@ -14,10 +14,11 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
     p->qg = (float *)prefill_take(room, &used, 2 * all * sizeof(float));
     p->k = (float *)prefill_take(room, &used, kv * sizeof(float));
     p->v = (float *)prefill_take(room, &used, kv * sizeof(float));
+    const size_t early = used;
     p->q = prefill_take(room, &used, attention_prefill_scratch(s, T));
     p->out = prefill_take(room, &used, all * 2);
     p->unit = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
-    return used;
+    return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
 /* What layers/kinds.cu asks of a kind for prefill. */

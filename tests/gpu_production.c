@@ -1,8 +1,8 @@
 // The kernels that production runs, once each: made-up models of real layer sizes, steps of one to four rows and cycles with
 // one to three drafts. For compute-sanitizer, under which every second counts; that the numbers are right is tested elsewhere.
 //
-// Usage: gpu_production [--prompt N] MODEL...     names of mote_open_synthetic, as small:fp8
-//        --prompt: only a prompt of N tokens, with the logits of all
+// Usage: gpu_production [--prompt N | --rows] MODEL...     names of mote_open_synthetic, as small:fp8
+//        --prompt: only a prompt of N tokens, with the logits of all; --rows: only steps of one to four rows, and cycles
 
 #include "api.h"
 
@@ -66,14 +66,16 @@ static void run_all(const mote_model *m) {
     }
 }
 
+// prompt: 0: everything; -1: steps and cycles only; else only a prompt of so many tokens.
 static void run_model(const char *name, int prompt) {
     mote_options how = {.device = "cuda"};
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
     if (m && !prompt) run_all(m);
     if (m && prompt) {
-        mote_session *s = session_of(m, .context = prompt);
-        run_short_prompt(s, prompt, mote_model_info(m)->vocab_size);
+        mote_session *s = session_of(m, .context = prompt > 0 ? prompt : 64, .mtp = 3);
+        if (prompt > 0) run_short_prompt(s, prompt, mote_model_info(m)->vocab_size);
+        else run_rows(s), run_cycles(s);
         mote_session_close(s);
     }
     mote_close(m);
@@ -82,6 +84,7 @@ static void run_model(const char *name, int prompt) {
 int main(int argc, char **argv) {
     int i = 1, prompt = 0;
     if (argc > 2 && !strcmp(argv[1], "--prompt")) prompt = atoi(argv[2]), i = 3;
+    else if (argc > 1 && !strcmp(argv[1], "--rows")) prompt = -1, i = 2;
     test_main_begin("gpu_production", 0, NULL);
     for (; i < argc; i++) run_model(argv[i], prompt);
     return test_main_end();
