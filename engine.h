@@ -149,7 +149,8 @@ enum {                                     /* how keys and values of attention l
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
-    MOTE_KV_FP8 = 3                        /* E4M3 without scale, values beyond 448 become 448 */
+    MOTE_KV_FP8 = 3                        /* E4M3; in units of the layer's k_scale and v_scale where the
+                                              checkpoint has them. Beyond 448 units it is 448 */
 };
 
 typedef struct mote_session_options {

@@ -11,10 +11,19 @@ static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F
 static_assert((int)SPELLED_F32 == (int)TYPE_F32 && (int)SPELLED_F16 == (int)TYPE_F16 && (int)SPELLED_BF16 == (int)TYPE_BF16,
               "and so are their spellings");
 
-enum { VECTOR = -1 };
+enum { VECTOR = -1, KV_SCALE = -2 };
 
 /* A vector is loaded like a plane of a matrix. */
 static const plane vector_plane = {32, 1, 1, 0, NULL, NULL, NULL};
+static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
+    const float *scale = (const float *)numbers;
+    size_t i = 0;
+    while (i < n && scale[i] > 0x1p-64f && scale[i] < 0x1p64f) i++;
+    if (i < n) snprintf(value, 32, "%g", (double)scale[i]);
+    return i;
+}
+
+static const plane kv_scale_plane = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
 static const part vector_part = {"", NULL, "", 0};
 
 static int vector_floats(conversion *c, void *to) {
@@ -29,7 +38,7 @@ typedef struct load_item {
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
     const source *source;                      /* how */
     matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
-    int plane;                                 /* CODES...; VECTOR */
+    int plane;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
@@ -39,6 +48,7 @@ typedef struct load_item {
 } load_item;
 
 static const plane *item_plane(const load_item *item) {
+    if (item->plane == KV_SCALE) return &kv_scale_plane;
     return item->plane == VECTOR ? &vector_plane : &formats[item->of.format]->planes[item->plane];
 }
 
@@ -431,13 +441,14 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
 }
 
 /* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, const float **v, int rows, int cols) {
+static void bind_floats(binder *b, const tensor *t, int plane, const float **v, int rows, int cols) {
     matrix none;
     memset(&none, 0, sizeof none);
     none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, &vector_source, &none, VECTOR, rows, cols, (const void **)v);
+    load_item *item = bind_load(b, t, &vector_source, &none, plane, rows, cols, (const void **)v);
     if (!item) return;
     item->part[0] = item->from;
+    if (plane != VECTOR) return;
     b->formats[b->kind] |= 1u << t->type;
     b->spelled[b->kind] |= 1u << t->type;
 }
@@ -446,7 +457,7 @@ static void bind_vector_named(binder *b, const float **v, const uint64_t *shape,
     const tensor *t = bind_find(b, shape, dims, &vector_part);
     int cols = 1;
     for (int i = 1; i < dims; i++) cols *= (int)shape[i];
-    if (t) bind_floats(b, t, v, (int)shape[0], cols);
+    if (t) bind_floats(b, t, VECTOR, v, (int)shape[0], cols);
 }
 
 /* Sets the name of the next tensor: the prefix of the layer and what is in it. */
@@ -463,6 +474,25 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     uint64_t shape[1] = {(uint64_t)n};
     bind_name(b, where, what);
     bind_vector_named(b, v, shape, 1);
+}
+
+/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of two names. */
+static void bind_kv_scale(binder *b, const char *where, const char *name, const char *other, const float **scale) {
+    const char *const names[] = {name, other};
+    const uint64_t one[1] = {1};
+    for (int i = 0; i < 2 && !b->code && !b->made && !*scale; i++) {
+        bind_name(b, where, names[i]);
+        tensor *t = table_find(&b->files->table, b->name);
+        if (!t) continue;
+        if ((t->dims && !same_shape(t, one, 1)) || t->type > TYPE_BF16) {
+            b->code = bind_misfit(b, t, one, 1, &vector_part);
+            return;
+        }
+        t->used = 1;
+        b->m->has_kv_scales = 1;
+        bind_floats(b, t, KV_SCALE, scale, 1, 1);
+        return;
+    }
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */

@@ -165,17 +165,28 @@ static const spelling int4_ct_spelling = {
 
 /* ---- Floats ---- */
 
+/* Groups in a tile of 128 columns: 1, 2 or 4; 0: the row is one group. -1: none of these. */
+INLINE int int4_tile_groups(const matrix *w) {
+    return w->block_cols >= w->cols ? 0 : w->block_cols == TILE ? 1 : w->block_cols == 64 ? 2 : w->block_cols == 32 ? 4 : -1;
+}
+
 INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    enum { QUARTER = TILE / 4 };
     const uint32_t *group = (const uint32_t *)(const void *)row->plane[SCALES];
-    for (int at = 0; at < n; at += TILE) {
+    const uint8_t *codes = (const uint8_t *)row->plane[CODES];
+    const int groups = int4_tile_groups(w);
+    if (n == TILE && col % TILE == 0 && groups >= 0) {
         uint8_t code[TILE] __attribute__((aligned(64)));
-        const int first = col + at, count = n - at < TILE ? n - at : TILE;
-        unpack_nibbles((const uint8_t *)row->plane[CODES], first, count, code);
-        for (int i = 0; i < count;) {
-            const uint32_t word = group[(first + i) / w->block_cols];
-            const int left = w->block_cols - (first + i) % w->block_cols, end = left < count - i ? i + left : count;
+        unpack_nibbles(codes + col / 2, code);
+        for (int q = 0; q < 4; q++) {
+            const uint32_t word = group[col / TILE * groups + (q * groups >> 2)];
             const float scale = int4_scale(word), zero = (float)(word & INT4_ZERO);
-            for (; i < end; i++) out[at + i] = ((float)code[i] - zero) * scale;
+            for (int i = q * QUARTER; i < (q + 1) * QUARTER; i++) out[i] = ((float)code[i] - zero) * scale;
+        }
+    } else {
+        for (int i = 0; i < n; i++) {
+            const uint32_t word = group[(col + i) / w->block_cols];
+            out[i] = ((float)nibble_at(codes, col + i) - (float)(word & INT4_ZERO)) * int4_scale(word);
         }
     }
 }

@@ -62,35 +62,33 @@ BOTH int8_t e2m1_twice(uint8_t code) {
     return (int8_t)(code & 8 ? -twice : twice);
 }
 
-/* The n codes of a row from column `col` on, one in a byte each; n <= TILE. Two in a byte of memory, the even column's in
-   its lower half. */
-INLINE void unpack_nibbles(const uint8_t *__restrict codes, int col, int n, uint8_t *__restrict out) {
-    const uint8_t *__restrict from = codes + col / 2;
-    if (col % 2 == 0 && n == TILE)
-        for (int i = 0; i < TILE / 2; i++) out[2 * i] = from[i] & 15, out[2 * i + 1] = from[i] >> 4;
-    else
-        for (int i = 0; i < n; i++) out[i] = codes[(col + i) / 2] >> (col + i) % 2 * 4 & 15;
+/* Two codes lie in a byte, that of the even column in its lower half. */
+INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
+    return codes[col / 2] >> col % 2 * 4 & 15;
+}
+
+/* TILE of them, one in a byte each. */
+INLINE void unpack_nibbles(const uint8_t *__restrict from, uint8_t *__restrict out) {
+    for (int i = 0; i < TILE / 2; i++) out[2 * i] = from[i] & 15, out[2 * i + 1] = from[i] >> 4;
 }
 
 INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint8_t *scale = (const uint8_t *)row->plane[SCALES];
+    const uint8_t *scale = (const uint8_t *)row->plane[SCALES], *codes = (const uint8_t *)row->plane[CODES];
     const float half = *(const float *)(const void *)row->plane[FACTOR] * 0.5f;
     (void)w;
-    for (int at = 0; at < n; at += TILE) {
+    if (n == TILE && col % TILE == 0) {
         uint8_t code[TILE] __attribute__((aligned(64)));
         int8_t twice[TILE] __attribute__((aligned(64)));
-        const int first = col + at, count = n - at < TILE ? n - at : TILE;
-        unpack_nibbles((const uint8_t *)row->plane[CODES], first, count, code);
-        if (count == TILE && first % NVFP4_GROUP == 0) {
-            for (int i = 0; i < TILE; i++) twice[i] = e2m1_twice(code[i]);
-            for (int g = 0; g < TILE / NVFP4_GROUP; g++) {
-                const float unit = fp8_bits(scale[first / NVFP4_GROUP + g]) * FP8_UNIT * half;
-                for (int i = g * NVFP4_GROUP; i < (g + 1) * NVFP4_GROUP; i++) out[at + i] = (float)twice[i] * unit;
-            }
-        } else {
-            for (int i = 0; i < count; i++)
-                out[at + i] = (float)e2m1_twice(code[i]) * (fp8_bits(scale[(first + i) / NVFP4_GROUP]) * FP8_UNIT * half);
+        unpack_nibbles(codes + col / 2, code);
+        for (int i = 0; i < TILE; i++) twice[i] = e2m1_twice(code[i]);
+        for (int g = 0; g < TILE / NVFP4_GROUP; g++) {
+            const float unit = fp8_bits(scale[col / NVFP4_GROUP + g]) * FP8_UNIT * half;
+            for (int i = g * NVFP4_GROUP; i < (g + 1) * NVFP4_GROUP; i++) out[i] = (float)twice[i] * unit;
         }
+    } else {
+        for (int i = 0; i < n; i++)
+            out[i] = (float)e2m1_twice(nibble_at(codes, col + i)) *
+                     (fp8_bits(scale[(col + i) / NVFP4_GROUP]) * FP8_UNIT * half);
     }
 }
 
