@@ -176,12 +176,18 @@ INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, 
     const uint8_t *codes = (const uint8_t *)row->plane[CODES];
     const int groups = int4_tile_groups(w);
     if (n == TILE && col % TILE == 0 && groups >= 0) {
-        uint8_t code[TILE] __attribute__((aligned(64)));
-        unpack_nibbles(codes + col / 2, code);
         for (int q = 0; q < 4; q++) {
             const uint32_t word = group[col / TILE * groups + (q * groups >> 2)];
-            const float scale = int4_scale(word), zero = (float)(word & INT4_ZERO);
-            for (int i = q * QUARTER; i < (q + 1) * QUARTER; i++) out[i] = ((float)code[i] - zero) * scale;
+            const float scale = int4_scale(word), zero = SMALL_UNIT + (float)(int32_t)(word & INT4_ZERO);
+            for (int at = q * QUARTER; at < (q + 1) * QUARTER; at += 8) {
+                nibbles code;
+                half_lanes value;
+                nibbles_at(codes + (col + at) / 2, &code);
+                code = (code & 15) | SMALL_BITS;
+                memcpy(&value, &code, sizeof value);
+                value = (value - zero) * scale;
+                memcpy(out + at, &value, sizeof value);
+            }
         }
     } else {
         for (int i = 0; i < n; i++) {

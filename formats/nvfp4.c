@@ -55,11 +55,14 @@ static const spelling nvfp4_ct_spelling = {
      {".weight_global_scale", "F32", "1|", 0}},
     {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_divisor}}};
 
-/* Twice the value of an E2M1 code: a small integer. */
-BOTH int8_t e2m1_twice(uint8_t code) {
-    uint8_t size = code & 7;
-    int8_t twice = (int8_t)(size + (size > 4) + (size > 5) + (size > 6 ? 3 : 0));
-    return (int8_t)(code & 8 ? -twice : twice);
+/* Twice the value of an E2M1 code without its sign, a whole number: four bits for each code. */
+#define E2M1_TWICE 0xc8643210u
+
+INLINE float e2m1_value(uint32_t code) {
+    const float size = (float)(int32_t)(E2M1_TWICE >> (code & 7) * 4 & 15) * 0.5f;
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    return float_of_bits(bits | (uint32_t)(code & 8) << 28);
 }
 
 /* Two codes lie in a byte, that of the even column in its lower half. */
@@ -67,28 +70,46 @@ INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
     return codes[col / 2] >> col % 2 * 4 & 15;
 }
 
-/* TILE of them, one in a byte each. */
-INLINE void unpack_nibbles(const uint8_t *__restrict from, uint8_t *__restrict out) {
-    for (int i = 0; i < TILE / 2; i++) out[2 * i] = from[i] & 15, out[2 * i + 1] = from[i] >> 4;
+/* Eight of them, of four bytes, in the low bits of a word each. */
+typedef uint32_t nibbles __attribute__((vector_size(32)));
+
+INLINE void nibbles_at(const uint8_t *from, nibbles *to) {
+    const nibbles places = {0, 4, 8, 12, 16, 20, 24, 28};
+    uint32_t w;
+    memcpy(&w, from, sizeof w);
+    const nibbles words = {w, w, w, w, w, w, w, w};
+    *to = words >> places;
 }
+
+/* Whole numbers from 0 to 15 as the last bits of 2^23: floats that are 2^23 too large. */
+#define SMALL_BITS 0x4b000000u
+#define SMALL_UNIT 0x1p23f
 
 INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *scale = (const uint8_t *)row->plane[SCALES], *codes = (const uint8_t *)row->plane[CODES];
-    const float half = *(const float *)(const void *)row->plane[FACTOR] * 0.5f;
+    const float factor = *(const float *)(const void *)row->plane[FACTOR];
     (void)w;
     if (n == TILE && col % TILE == 0) {
-        uint8_t code[TILE] __attribute__((aligned(64)));
-        int8_t twice[TILE] __attribute__((aligned(64)));
-        unpack_nibbles(codes + col / 2, code);
-        for (int i = 0; i < TILE; i++) twice[i] = e2m1_twice(code[i]);
-        for (int g = 0; g < TILE / NVFP4_GROUP; g++) {
-            const float unit = fp8_bits(scale[col / NVFP4_GROUP + g]) * FP8_UNIT * half;
-            for (int i = g * NVFP4_GROUP; i < (g + 1) * NVFP4_GROUP; i++) out[i] = (float)twice[i] * unit;
+        float unit[TILE / NVFP4_GROUP];
+        for (int g = 0; g < TILE / NVFP4_GROUP; g++)
+            unit[g] = fp8_bits(scale[col / NVFP4_GROUP + g]) * FP8_UNIT * factor * 0.5f;
+        for (int at = 0; at < TILE; at += 8) {
+            nibbles code, bits;
+            half_lanes value;
+            nibbles_at(codes + (col + at) / 2, &code);
+            bits = (E2M1_TWICE >> (code & 7) * 4 & 15) | SMALL_BITS;
+            memcpy(&value, &bits, sizeof value);
+            value -= SMALL_UNIT;
+            memcpy(&bits, &value, sizeof bits);
+            bits |= code << 28 & 0x80000000u;
+            memcpy(&value, &bits, sizeof value);
+            value *= unit[at / NVFP4_GROUP];
+            memcpy(out + at, &value, sizeof value);
         }
     } else {
         for (int i = 0; i < n; i++)
-            out[i] = (float)e2m1_twice(nibble_at(codes, col + i)) *
-                     (fp8_bits(scale[(col + i) / NVFP4_GROUP]) * FP8_UNIT * half);
+            out[i] = e2m1_value(nibble_at(codes, col + i)) *
+                     (fp8_bits(scale[(col + i) / NVFP4_GROUP]) * FP8_UNIT * factor);
     }
 }
 
