@@ -20,7 +20,7 @@ static int find_bundled(char *path, size_t capacity) {
 // The model that the options name. With --synthetic it is made up instead.
 static int open_model(options *o, int parts, mote_model **model) {
     static char bundled[PATH_MAX + 16];
-    mote_options how = {parts, callbacks(), o->device, o->draft_rows};
+    mote_options how = {parts, callbacks(), o->device, o->draft_rows, o->quantize};
     mote_error error = {0, ""};
     int code;
     if (!o->model && !o->synthetic) {

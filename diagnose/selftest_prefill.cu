@@ -182,7 +182,7 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     try_open(t, MOTE_KV_BF16, GPU_ROWS);
     if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < FORMAT_COUNT; f++)
+    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++)
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);
