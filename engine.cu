@@ -671,6 +671,7 @@ const float *mote_logits(const mote_session *session) {
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"
+#include "diagnose/selftest_formats.cu"
 #include "diagnose/selftest_prefill.cu"
 #endif
 

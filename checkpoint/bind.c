@@ -63,7 +63,7 @@ static size_t item_held(const load_item *item) {
 }
 
 static size_t item_room(const load_item *item) {
-    return plane_room(item_plane(item), item->rows, item->cols);
+    return item->plane >= 0 ? matrix_plane_room(&item->of, item->plane) : plane_room(item_plane(item), item->rows, item->cols);
 }
 
 static size_t item_words(const load_item *item) {
@@ -282,8 +282,8 @@ static void bind_seen(binder *b, enum spelled s, const matrix *w) {
    tell. 0: it cannot have as many groups as they say. */
 static int bind_blocks(const binder *b, const spelling *s, const tensor *const *part, matrix *w) {
     w->format = s->format;
-    w->block_rows = b->m->c.fp8_rows;
-    w->block_cols = b->m->c.fp8_cols;
+    w->block_rows = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
+    w->block_cols = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
     if (!format_has_groups(s->format)) return 1;
     w->block_rows = 1;
     w->block_cols = w->cols;
@@ -411,10 +411,10 @@ static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *con
 
 /* A made-up matrix. Groups are of 128 columns, as they mostly are. */
 static void bind_made_matrix(binder *b, matrix *w) {
-    static const tensor *const none[MAX_PARTS];
+    static const tensor *const none[MAX_PARTS] = {NULL};
     const enum spelled s = made_spelling(b->made, b->name);
     w->format = spellings[s]->format;
-    w->block_rows = w->block_cols = TILE;
+    w->block_rows = w->block_cols = s == SPELLED_FP8_TENSOR ? ONE_BLOCK : TILE;
     if (format_has_groups(w->format)) w->block_rows = 1;
     bind_planes(b, s, w, none, 0, 0);
 }
