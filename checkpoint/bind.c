@@ -73,6 +73,7 @@ static size_t item_words(const load_item *item) {
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
+    claims *claims;                            /* of files: what config.json says of them */
     const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
     tensor made_up[2];                         /* the last two tensors asked for */
     int made_next;
@@ -324,7 +325,7 @@ static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, cons
     for (int k = 0; k < part_count(s); k++) {
         const int fits = part[k] ? stored_as(part[k], &s->parts[k]) && part_fits(part[k], &s->parts[k], w)
                                  : s->parts[k].optional;
-        codes |= k == CODES && part[k] && stored_as(part[k], &s->parts[k]);
+        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &s->parts[k]);
         wrong |= !fits;
     }
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
@@ -436,6 +437,8 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
     bind_parts(b, module, spellings[s], w, part);
     if (b->code) return;
     bind_ignored(b, module);
+    b->name[module] = 0;
+    claims_compare(b->claims, b->name, s > SPELLED_BF16, spellings[s]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
     s = bind_quantised(b, s, module, w);
     bind_planes(b, s, w, part, 0, 0);
