@@ -365,44 +365,102 @@ static void try_stages(selftest *t) {
 
 enum { TRY_MATRIX_ROWS = 77 };
 
-/* Plane i of a matrix, random, from here->plane[i] to there->plane[i]; `raw`: room on the GPU for it as it is before it is
-   packed. */
-static void try_plane(selftest *t, const matrix *here, const matrix *there, int i, char *raw) {
+/* Plane i of a matrix from here->plane[i] to there->plane[i]; `raw`: room on the GPU for it as it is before it is packed. */
+static void try_put_plane(selftest *t, const matrix *here, const matrix *there, int i, char *raw) {
     const plane *p = &formats[here->format]->planes[i];
     gpu_queue *q = &t->g->q;
     int rows = plane_rows(p, here), cols = plane_cols(p, here);
     gpu_packing packing = {raw, (char *)there->plane[i], rows, (int64_t)plane_bytes(p, cols), 0};
-    try_random(t);
-    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0,
-                  (uint32_t)plane_words(p, rows, cols), 1);
     try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i], (size_t)rows * plane_bytes(p, cols));
     if (p->packed && !t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
 }
 
-/* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
-   caches hold the matrix, unpacked (v) and packed (k). */
+/* Words of plane i of a matrix, random. */
+static void try_random_plane(selftest *t, const matrix *here, int i) {
+    const plane *p = &formats[here->format]->planes[i];
+    try_random(t);
+    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0,
+                  (uint32_t)plane_words(p, plane_rows(p, here), plane_cols(p, here)), 1);
+}
+
+/* Words of plane i of a matrix of 256 columns, such that every code occurs, of four bits under every scale or zero point.
+   Factors and other scales are powers of two: what comes out is exact. */
+static void try_code_plane(const matrix *here, int i) {
+    const plane *p = &formats[here->format]->planes[i];
+    const uint32_t n = (uint32_t)plane_words(p, plane_rows(p, here), plane_cols(p, here));
+    char *to = (char *)here->plane[i];
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t four = (2 * k & 15) | (2 * k + 1 & 15) << 4, byte = (k & 0x7f) == 0x7f ? 0 : k & 0xff;
+        const float unit = 0.25f;
+        uint32_t word;
+        memcpy(&word, &unit, 4);
+        if (here->format == FORMAT_INT4 && i == SCALES) word |= k % 17;
+        if (p->bits == 4) to[k] = (char)four;
+        else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
+        else memcpy(to + 4 * (size_t)k, &word, 4);
+    }
+}
+
+/* The planes of a matrix in the session's memory: its KV caches hold it, unpacked (v) and packed (k). */
+static void try_matrix(selftest *t, matrix *here, matrix *there, int codes) {
+    const attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
+    char *data = (char *)t->cpu->state[TRY_ATTENTION].attention.k;
+    size_t at = 0;
+    *there = *here;
+    for (int i = 0; i < formats[here->format]->plane_count; i++) {
+        here->plane[i] = data + at;
+        there->plane[i] = (char *)kv->k + at;
+        if (codes) try_code_plane(here, i);
+        else try_random_plane(t, here, i);
+        try_put_plane(t, here, there, i, (char *)kv->v);
+        at += matrix_plane_room(here, i);
+    }
+}
+
+static matrix try_shape(enum format format, int cols) {
+    matrix w;
+    memset(&w, 0, sizeof w);
+    w.format = format;
+    w.rows = TRY_MATRIX_ROWS;
+    w.cols = cols;
+    w.block_rows = format_has_groups(format) ? 1 : TILE;
+    w.block_cols = format_has_groups(format) ? 32 : TILE;
+    return w;
+}
+
+/* Every code of a format, out of the matrix column by column: rows of x are unit vectors. Equal to the CPU's, whatever
+   instruction the GPU converts with. */
+static void try_codes(selftest *t, enum format format) {
+    enum { COLS = 256 };
+    float x[GPU_ROWS * COLS], zero[GPU_ROWS * TRY_MATRIX_ROWS], want[GPU_ROWS * TRY_MATRIX_ROWS];
+    matrix here = try_shape(format, COLS), there;
+    memset(zero, 0, sizeof zero);
+    try_matrix(t, &here, &there, 1);
+    try_rows(t, GPU_ROWS);
+    for (int col = 0; col < COLS && !t->code; col += GPU_ROWS) {
+        memset(x, 0, sizeof x);
+        for (int r = 0; r < GPU_ROWS; r++) {
+            x[r * COLS + col + r] = 1;
+            for (int i = 0; i < here.rows; i++) matrix_floats(&here, i, col + r, 1, &want[r * here.rows + i]);
+        }
+        try_put(t, t->g->x, x, sizeof x);
+        try_put(t, t->g->layers.attention.o, zero, sizeof zero);
+        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, t->g->layers.attention.o, GPU_ROWS);
+        try_end(t);
+        try_compare(t, t->g->layers.attention.o, want, NULL, GPU_ROWS * (size_t)here.rows);
+    }
+    try_row(t, 0, "every code of %s", formats[format]->name);
+}
+
+/* A projection by a matrix of any format and width, with and without a norm before it. */
 static void try_format(selftest *t, enum format format, int cols) {
     scratch *w = &t->cpu->s;
-    attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
-    void *data = t->cpu->state[TRY_ATTENTION].attention.k;
     float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
-    matrix here, there;
-    size_t at = 0;
+    matrix here = try_shape(format, cols), there;
     float eps = t->cpu->m->c.eps;
-    memset(&here, 0, sizeof here);
-    here.format = format;
-    here.rows = TRY_MATRIX_ROWS;
-    here.cols = cols;
-    here.block_rows = here.block_cols = TILE;
-    there = here;
-    for (int i = 0; i < formats[format]->plane_count; i++) {
-        here.plane[i] = (char *)data + at;
-        there.plane[i] = (char *)kv->k + at;
-        try_plane(t, &here, &there, i, (char *)kv->v);
-        at += matrix_plane_room(&here, i);
-    }
+    try_matrix(t, &here, &there, 0);
     try_fill(t, w->mtp_in, (size_t)cols);
     try_rows(t, GPU_ROWS);
     try_put(t, t->g->hidden, w->mtp_in, (size_t)cols * sizeof(float));

@@ -179,6 +179,8 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     try_open(t, MOTE_KV_BF16, GPU_ROWS);
     if (real && !t->code) try_stages(t);
     for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++)
+        if (formats[f]->planes[CODES].bits <= 8) try_codes(t, (enum format)f);
+    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++)
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);
