@@ -116,6 +116,7 @@ struct mote_model {
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
+#include "checkpoint/claims.c"
 #include "checkpoint/bind.c"
 #include "families/qwen3_5_moe.c"
 #include "families/families.c"
@@ -152,9 +153,16 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
                       mote_error *err) {
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
+    claims said;
     int code = config_read(&m->c, dir, err);
     if (!code) code = checkpoint_open(files, dir, err);
-    if (!code) code = model_bind_to(m, files, NULL, b, callbacks, err);
+    if (!code) {
+        claims_read(&said, dir);
+        b->claims = &said;
+        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        if (!code) claims_notice(&said, dir, callbacks);
+        claims_free(&said);
+    }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
     return code;

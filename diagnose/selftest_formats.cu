@@ -3,6 +3,17 @@
 
 enum { TRY_MATRIX_ROWS = 77 };
 
+static matrix try_shape(enum format format, int rows, int cols) {
+    matrix w;
+    memset(&w, 0, sizeof w);
+    w.format = format;
+    w.rows = rows;
+    w.cols = cols;
+    w.block_rows = format_has_groups(format) ? 1 : TILE;
+    w.block_cols = format_has_groups(format) ? K_BLOCK_COLS : TILE;
+    return w;
+}
+
 /* A matrix for both, whose planes lie at `data` and `there`, random; `raw`: room on the GPU for it as it is before it is
    packed. */
 static void try_matrix(selftest *t, matrix *here, matrix *there, char *data, char *at, char *raw) {
@@ -36,13 +47,8 @@ static void try_format(selftest *t, enum format format, int cols) {
     char *raw = (char *)kv->v;
     float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
     gpu_queue *q = &t->g->q;
-    matrix here, there;
+    matrix here = try_shape(format, TRY_MATRIX_ROWS, cols), there;
     float eps = t->cpu->m->c.eps;
-    memset(&here, 0, sizeof here);
-    here.format = format;
-    here.rows = TRY_MATRIX_ROWS;
-    here.cols = cols;
-    here.block_rows = here.block_cols = TILE;
     try_matrix(t, &here, &there, (char *)t->cpu->state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     try_pack(t, &there, raw);
     try_fill(t, w->mtp_in, (size_t)cols);
@@ -66,24 +72,22 @@ static void try_format(selftest *t, enum format format, int cols) {
     try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
 }
 
-/* Fills the codes and scales of a matrix of 64 columns so that every code that a checkpoint may hold occurs, of NVFP4 under
-   every scale: its groups of 16 columns hold the 16 codes. */
-static int try_table_planes(const matrix *w) {
-    uint8_t *codes = (uint8_t *)w->plane[CODES], *scales = (uint8_t *)w->plane[SCALES];
-    const float one = 1;
-    if (w->format == FORMAT_FP8_BLOCK) {
-        for (int i = 0, code = 0; i < w->rows * w->cols; i++, code = (code + 1) & 0xff) {
-            code += (code & 0x7f) == 0x7f;                   /* NaN */
-            codes[i] = (uint8_t)code;
-        }
-        memcpy(scales, &one, sizeof one);
-        return 1;
+/* Words of plane i of a matrix of 64 columns, such that every code occurs, of four bits under every scale or zero point.
+   Factors and other scales are powers of two: what comes out is exact. */
+static void try_table_plane(const matrix *here, int i) {
+    const plane *p = &formats[here->format]->planes[i];
+    const uint32_t n = (uint32_t)plane_words(p, plane_rows(p, here), plane_cols(p, here));
+    char *to = (char *)here->plane[i];
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t four = (2 * k & 15) | (2 * k + 1 & 15) << 4, byte = (k & 0x7f) == 0x7f ? 0 : k & 0xff;
+        const float unit = 0.25f;
+        uint32_t word;
+        memcpy(&word, &unit, 4);
+        if (here->format == FORMAT_INT4 && i == SCALES) word |= k % 17;
+        if (p->bits == 4) to[k] = (char)four;
+        else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
+        else memcpy(to + 4 * (size_t)k, &word, 4);
     }
-    if (w->format != FORMAT_NVFP4) return 0;
-    for (int i = 0; i < w->rows * w->cols / 2; i++) codes[i] = (uint8_t)(i % 8 * 0x22 + 0x10);
-    for (int i = 0; i < w->rows * w->cols / NVFP4_GROUP; i++) scales[i] = (uint8_t)(i % 0x7f);
-    memcpy((void *)w->plane[FACTOR], &one, sizeof one);
-    return 1;
 }
 
 enum { TABLE_ROWS = 96, TABLE_COLS = 64 };
@@ -92,15 +96,12 @@ enum { TABLE_ROWS = 96, TABLE_COLS = 64 };
 static int try_table_matrix(selftest *t, enum format format, matrix *here, matrix *there) {
     attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
     char *raw = (char *)kv->v;
-    memset(here, 0, sizeof *here);
-    here->format = format;
-    here->rows = TABLE_ROWS;
-    here->cols = TABLE_COLS;
-    here->block_rows = here->block_cols = TILE;
+    *here = try_shape(format, TABLE_ROWS, TABLE_COLS);
     try_matrix(t, here, there, (char *)t->cpu->state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
-    if (t->code || !try_table_planes(here)) return 0;
+    if (t->code || formats[format]->planes[CODES].bits > 8) return 0;
     for (int i = 0; i < formats[format]->plane_count; i++) {
         const plane *p = &formats[format]->planes[i];
+        try_table_plane(here, i);
         try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i],
                 (size_t)plane_rows(p, here) * plane_bytes(p, plane_cols(p, here)));
         raw += p->packed ? matrix_plane_room(here, i) : 0;

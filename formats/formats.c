@@ -82,13 +82,13 @@ typedef struct matrix {
 typedef struct weight_row { const char *plane[MAX_PLANES]; } weight_row;
 
 /* A tensor that stands for a matrix, or for a part of it. */
-typedef struct part {
+typedef struct matrix_part {
     const char *suffix;          /* its name behind the module's: ".weight" */
     const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
     const char *shape;           /* "n k/8": the matrix's rows, and an eighth of its columns. h, g: its blocks down and
                                     across. Behind "|" another that is as good */
     int optional;
-} part;
+} matrix_part;
 
 /* What planes are made of: the tensors of a matrix, and what a plane of it needs to know. */
 typedef struct conversion {
@@ -113,7 +113,7 @@ typedef struct spelling {
     const char *name;            /* in reports: "FP8 per tensor" */
     enum format format;
     int rows, cols;              /* the matrix has a multiple of so many */
-    part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
+    matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
     source planes[MAX_PLANES];
 } spelling;
 
