@@ -127,8 +127,10 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *
 template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, uint4 *low) {
     uint32_t h[4], l[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        split_pair<F::half>(v[F::apart == 1 ? 2 * i : i], v[F::apart == 1 ? 2 * i + 1 : i + 4], &h[i], &l[i]);
+    for (int i = 0; i < 4; i++) {
+        const int first = F::apart == 1 ? 2 * i : F::apart == 2 ? i / 2 * 4 + i % 2 : i;
+        split_pair<F::half>(v[first], v[first + F::apart], &h[i], &l[i]);
+    }
     *low = make_uint4(l[0], l[1], l[2], l[3]);
     return make_uint4(h[0], h[1], h[2], h[3]);
 }

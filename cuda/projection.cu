@@ -163,8 +163,8 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* gpu_project for one of the shapes of tiles.cu: segments of BF16, FP8 or, behind a norm, NVFP4; one tile a block except for
-   the last two behind a norm. Same bits as gpu_project. */
+/* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_fixed_takes; one tile a block, but behind a norm,
+   where only BF16 has no more. Same bits as gpu_project. */
 template <class IN, class SHAPE, int ROWS>
 __global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
@@ -175,10 +175,20 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.format == FORMAT_BF16) gpu_run_one_tile<format_bf16, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else if constexpr (!IN::normed) gpu_run_one_tile<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else if (w.format == FORMAT_NVFP4) gpu_run_short_tiles<format_nvfp4, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else gpu_run_short_tiles<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    auto run = [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (IN::normed && F::half) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+        else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    };
+    if (w.format == FORMAT_BF16) run(format_bf16());
+    else if (w.format == FORMAT_FP8_BLOCK) run(format_fp8_block());
+    else if constexpr (gpu_fixed_for_all<SHAPE>(ROWS)) {
+        if (w.format == FORMAT_FP8_ROW) run(format_fp8_row());
+        else if (w.format == FORMAT_INT4) run(format_int4());
+        else if constexpr (IN::normed) run(format_nvfp4());
+    } else if constexpr (IN::normed) {
+        run(format_nvfp4());
+    }
 }
 
 /* Tiles of a segment. */
@@ -233,8 +243,9 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
 }
 
 /* Is a segment of this format for gpu_project_fixed, and may a block have several tiles of it? */
-template <class IN> static bool gpu_fixed_takes(enum format f) {
-    return f == FORMAT_BF16 || f == FORMAT_FP8_BLOCK || (IN::normed && f == FORMAT_NVFP4);
+template <class IN, class SHAPE> static bool gpu_fixed_takes(enum format f, int rows) {
+    return f == FORMAT_BF16 || f == FORMAT_FP8_BLOCK || (IN::normed && f == FORMAT_NVFP4) ||
+           (gpu_fixed_for_all<SHAPE>(rows) && (f == FORMAT_FP8_ROW || f == FORMAT_INT4));
 }
 
 template <class IN> static bool gpu_fixed_loops(enum format f) {
@@ -242,15 +253,17 @@ template <class IN> static bool gpu_fixed_loops(enum format f) {
 }
 
 /* The kernel for these columns, if it takes each segment; NULL: there is none. */
+template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_projection_of(const gpu_projection<IN> *p) {
+    const int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT;
+    if (p->cols != cols || !p->in.is_short()) return NULL;
+    for (int i = 0; i < p->count; i++)
+        if (p->segment[i].w.cols != cols || !gpu_fixed_takes<IN, SHAPE>(p->segment[i].w.format, p->T)) return NULL;
+    return gpu_fixed_of_rows<IN, SHAPE>(p->T);
+}
+
 template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
-    const int of_35b = IN::normed ? shape_35b_a3b::HIDDEN : shape_35b_a3b::OUT;
-    const int of_122b = IN::normed ? shape_122b_a10b::HIDDEN : shape_122b_a10b::OUT;
-    for (int i = 0; i < p->count; i++) {
-        if (p->segment[i].w.cols != p->cols || !gpu_fixed_takes<IN>(p->segment[i].w.format)) return NULL;
-    }
-    if (!p->in.is_short()) return NULL;
-    if (p->cols == of_35b) return gpu_fixed_of_rows<IN, shape_35b_a3b>(p->T);
-    return p->cols == of_122b ? gpu_fixed_of_rows<IN, shape_122b_a10b>(p->T) : NULL;
+    gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
+    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
 }
 
 /* Whether no block has more tiles than gpu_project_fixed takes. */

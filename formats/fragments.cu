@@ -11,7 +11,8 @@
      half       these are F16, otherwise BF16
      scaled     a weight is that sum times its block's scale and `unit`, which are applied to the sums of a k block, not here
      by_row     the same of a scale that a row has in this k block: row_scale(raw). groups: it is not that of all k blocks
-     apart      columns from the first to the second weight of a register: 1, or 4 where eight columns are c0 c4, c1 c5, ...
+     apart      columns from the first to the second weight of a register: 1; 2 where eight columns are c0 c2, c1 c3, c4 c6, c5 c7;
+                4 where they are c0 c4, c1 c5, c2 c6, c3 c7
      fragment   raw -> A fragments of mma.m16n8k16. Of mma step `step` and term `term`: the A registers of this lane's weights
                 4 step .. 4 step + 3; k0 has the first two (k = 2i, 2i + 1 of the mma), k1 the others (2i + 8, 2i + 9)
      prefill    raw -> A fragments in F16, of step `step`, times `factor` where the format has no scales: for cuda/gemm.cu.

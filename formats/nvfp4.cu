@@ -1,9 +1,9 @@
 /* formats/nvfp4.cu: NVFP4 in a kernel. A lane has 16 columns of a row, a group that shares a scale: code times scale is one F16,
    exactly. The matrix's factor waits for the sum of a k block, as the scale of an FP8 block does.
 
-   Six significant bits in steps of 2^-10, up to 2,688: as F16 the product is 2^-7 of its value, so that a code and a scale become
-   F16 by moving their bits. A code s e e m, put at s 0 0 0 e e m, is 2^-14 of its value, also 0.5, which has e e = 0; a scale
-   moved by seven bits, times 2^15, is 2^7 of it. SM12x converts codes itself. */
+   Six significant bits in steps of 2^-10, up to 2,688: as F16 the product is 2^-7 of its value. SM12x converts codes itself.
+   Elsewhere codes become E4M3, four at a time: s e e m, put at s 0 0 e e m 0 0, is 2^-6 of its value, also 0.5, which has e e = 0;
+   those are converted. A scale becomes F16 by moving its bits: by seven, it is 2^-8 of its value. */
 
 #if defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ == 1200
 #define E2M1_IN_HARDWARE 1
@@ -17,10 +17,10 @@ __device__ __forceinline__ uint32_t f16_times(uint32_t a, uint32_t b) {
     return *(const uint32_t *)&product;
 }
 
-/* Codes n and n + 4 of eight, as F16 with 2^-14 of their value. */
-__device__ __forceinline__ uint32_t e2m1_pair(uint32_t codes, int n) {
-    const uint32_t sizes = n < 3 ? codes << (9 - 4 * n) : codes >> 3;   /* shifts to the left are for another pipe than masks */
-    return (sizes & 0x0e000e00u) | (codes << (12 - 4 * n) & 0x80008000u);
+/* The even ones of eight codes, or the odd ones, as E4M3 with 2^-6 of their value. */
+__device__ __forceinline__ uint32_t e2m1_quarter(uint32_t codes, bool odd) {
+    const uint32_t sizes = odd ? codes >> 2 : codes << 2, signs = odd ? codes : codes << 4;
+    return (sizes & 0x1c1c1c1cu) | (signs & 0x80808080u);
 }
 
 /* Codes 2n and 2n + 1 of eight, as F16. */
@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t e2m1_neighbours(uint32_t codes, int n) {
 }
 
 struct format_nvfp4 {
-    enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 4, unit = 128, prefill_loads = 1 };
+    enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, unit = 128, prefill_loads = 1 };
     enum { by_row = 0, groups = 0, per_load = 16, terms = 1, half = 1, scaled = 1 };
     struct raw {
         uint2 codes;
@@ -50,31 +50,31 @@ struct format_nvfp4 {
         return r;
     }
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }
-    /* The group's scale in both halves: 2^7 of it, or 2^-7 for codes of their full value. */
+    /* The group's scale in both halves: half of it, or 2^-7 for codes of their full value. */
     static __device__ __forceinline__ uint32_t scale_pair(const raw &r) {
-        const uint32_t bits = r.scale << 7, times = E2M1_IN_HARDWARE ? 0x40004000u : 0x78007800u;       /* 2, 2^15 */
+        const uint32_t bits = r.scale << 7, times = E2M1_IN_HARDWARE ? 0x40004000u : 0x58005800u;       /* 2, 2^7 */
         return f16_times(bits | bits << 16, times);
     }
-    /* Of the four pairs of a word of eight codes. */
-    static __device__ __forceinline__ uint32_t pair(uint32_t codes, int n, uint32_t scale) {
-        return f16_times(E2M1_IN_HARDWARE ? e2m1_neighbours(codes, n) : e2m1_pair(codes, n), scale);
-    }
+    /* Columns 0 1 and 2 3, on SM12x, or 0 2 and 1 3, of this step's four. */
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
         const uint32_t codes = step < 2 ? r.codes.x : r.codes.y, scale = scale_pair(r);
-        *k0 = pair(codes, step % 2 * 2, scale);
-        *k1 = pair(codes, step % 2 * 2 + 1, scale);
+        uint32_t even[2], odd[2];
+        if (E2M1_IN_HARDWARE) {
+            even[step % 2] = e2m1_neighbours(codes, step % 2 * 2);
+            odd[step % 2] = e2m1_neighbours(codes, step % 2 * 2 + 1);
+        } else {
+            e4m3_pairs(e2m1_quarter(codes, false), &even[0], &even[1]);
+            e4m3_pairs(e2m1_quarter(codes, true), &odd[0], &odd[1]);
+        }
+        *k0 = f16_times(even[step % 2], scale);
+        *k1 = f16_times(odd[step % 2], scale);
     }
     /* Neighbouring columns, as token rows have them. */
     static __device__ __forceinline__ void prefill(const raw &r, int step, float, uint32_t *k0, uint32_t *k1) {
-        const uint32_t codes = step < 2 ? r.codes.x : r.codes.y, scale = scale_pair(r);
-        if (E2M1_IN_HARDWARE) {
-            *k0 = pair(codes, step % 2 * 2, scale);
-            *k1 = pair(codes, step % 2 * 2 + 1, scale);
-        } else {                                            /* columns 0 4, 1 5 and 2 6, 3 7 */
-            const uint32_t of = step % 2 ? 0x7632 : 0x5410;
-            *k0 = __byte_perm(pair(codes, 0, scale), pair(codes, 1, scale), of);
-            *k1 = __byte_perm(pair(codes, 2, scale), pair(codes, 3, scale), of);
-        }
+        uint32_t first, second;
+        fragment(r, step, 0, &first, &second);
+        *k0 = E2M1_IN_HARDWARE ? first : __byte_perm(first, second, 0x5410);
+        *k1 = E2M1_IN_HARDWARE ? second : __byte_perm(first, second, 0x7632);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const uint8_t *at = (const uint8_t *)w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;

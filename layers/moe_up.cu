@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     });
 }
 
-/* experts_up for a fixed shape: NVFP4, FP8 or BF16, HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
+/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
    rows.
 
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
@@ -209,6 +209,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         weights.place.data[0] += shift;
         weights.place.data[1] += shift;
         weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
+        weights.place.row[0] = (const float *)((const char *)weights.place.row[0] + shift);
+        weights.place.row[1] = (const float *)((const char *)weights.place.row[1] + shift);
         weights.load_scale(p.gate);
     };
     begin(min(tile, tiles - 1));
@@ -259,6 +261,10 @@ template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
     if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN) return NULL;
     if (p->gate.format == FORMAT_FP8_BLOCK) return gpu_up_of_rows<format_fp8_block, SHAPE>(p->T);
     if (p->gate.format == FORMAT_NVFP4) return gpu_up_of_rows<format_nvfp4, SHAPE>(p->T);
+    if constexpr (gpu_fixed_for_all<SHAPE>(1)) {
+        if (p->gate.format == FORMAT_FP8_ROW && p->T == 1) return gpu_experts_up_fixed<format_fp8_row, SHAPE, 1>;
+        if (p->gate.format == FORMAT_INT4 && p->T == 1) return gpu_experts_up_fixed<format_int4, SHAPE, 1>;
+    }
     return p->gate.format == FORMAT_BF16 ? gpu_up_of_rows<format_bf16, SHAPE>(p->T) : NULL;
 }
 
