@@ -12,10 +12,10 @@ static int by_place(const void *a, const void *b) {
     return i < j ? -1 : i > j;
 }
 
-/* What bytes [at, at + n) of an item, which is `size` bytes from `offset` on of a tensor, add to the fingerprint, so that a session saved with one checkpoint is refused by
-   another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
-   bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
-   nor on the order in which threads load them. */
+/* What bytes [at, at + n) of an item, which is `size` bytes of a tensor from `offset` on, add to the fingerprint, so that a
+   session saved with one checkpoint is refused by another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else
+   the first 64 of each 64th part of it. A sum over bytes, each mixed with its tensor's name and its place there: so it does
+   not depend on how tensors are spread over files, nor on the order in which threads load them. */
 static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t offset, uint64_t size, const void *bytes,
                              size_t at, size_t n) {
     enum { STRETCH = 64, STRETCHES = 64 };

@@ -60,7 +60,8 @@ static void check_row(const char *title, const spelling *s, const stored_parts *
     float got[64];
     CHECK(load(s, from, &w, zeros_stored, asymmetric, why) < 0, "%s: %s", title, why);
     matrix_floats(&w, row, 0, w.cols, got);
-    for (int i = 0; i < w.cols; i++) CHECK(got[i] == want[i], "%s: column %d is %a, not %a", title, i, (double)got[i], (double)want[i]);
+    for (int i = 0; i < w.cols; i++)
+        CHECK(got[i] == want[i], "%s: column %d is %a, not %a", title, i, (double)got[i], (double)want[i]);
     unload(&w);
 }
 
@@ -291,12 +292,14 @@ static void test_all_int4(void) {
         int bad = 0, across = COLS / groups[g];
         matrix w = {FORMAT_INT4, ROWS, COLS, {codes, words}, 1, groups[g]};
         for (int i = 0; i < ROWS * across; i++)
-            words[i] = int4_word((i / across % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i % across)), (uint32_t)(i / across / 2));
+            words[i] = int4_word((i / across % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i % across)),
+                                 (uint32_t)(i / across / 2));
         for (int row = 0; row < ROWS; row++) {
             float tile[COLS], one;
             for (int col = 0; col < COLS; col += TILE) matrix_floats(&w, row, col, TILE, tile + col);
             for (int i = 0; i < COLS; i++) {
-                float want = ((float)(i % 16) - (float)(row / 2)) * ((row % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i / groups[g])));
+                float scale = (row % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i / groups[g]));
+                float want = ((float)(i % 16) - (float)(row / 2)) * scale;
                 matrix_floats(&w, row, i, 1, &one);
                 bad += tile[i] != want || one != want;
             }
