@@ -160,7 +160,7 @@ static void test_order(void) {
     order[40] = 0;
     CHECK(load(&gptq_spelling, &s, &w, 0, 0, why) == 3 && strstr(why, "column 40 is of group 0") && strstr(why, "desc_act"),
           "order: <%s>", why);
-    free((void *)(uintptr_t)w.plane[CODES]);
+    unload(&w);
 }
 
 // Word 0x75316420 holds rows 0 to 7, of codes and of zero points.
@@ -204,7 +204,7 @@ static void test_int4_ct_vectors(void) {
     check_row("INT4 zero points", &int4_ct_spelling, &s, w, 1, shifted, 0, 0);
     put(&s, 2, OTHER, other, sizeof other);
     CHECK(load(&int4_ct_spelling, &s, &w, 0, 0, why) == 2 && strstr(why, "[8, 2], expected [2, 8]"), "shape: <%s>", why);
-    free((void *)(uintptr_t)w.plane[CODES]);
+    unload(&w);
 }
 
 static void test_fp8_row_vectors(void) {
