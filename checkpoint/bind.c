@@ -480,11 +480,17 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     bind_vector_named(b, v, shape, 1);
 }
 
-/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of two names. */
-static void bind_kv_scale(binder *b, const char *where, const char *name, const char *other, const float **scale) {
-    const char *const names[] = {name, other};
+/* A tensor that may be there, and is not needed. */
+static void bind_unneeded(binder *b, const char *where, const char *what) {
+    bind_name(b, where, what);
+    tensor *t = b->made ? NULL : table_find(&b->files->table, b->name);
+    if (t) t->used = 1;
+}
+
+/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
+static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
     const uint64_t one[1] = {1};
-    for (int i = 0; i < 2 && !b->code && !b->made && !*scale; i++) {
+    for (int i = 0; i < count && !b->code && !b->made; i++) {
         bind_name(b, where, names[i]);
         tensor *t = table_find(&b->files->table, b->name);
         if (!t) continue;
