@@ -158,7 +158,7 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     if (!code) code = checkpoint_open(files, dir, err);
     if (!code) {
         claims_read(&said, dir);
-        b->claims = &said;
+        b->said = &said;
         code = model_bind_to(m, files, NULL, b, callbacks, err);
         if (!code) claims_notice(&said, dir, callbacks);
         claims_free(&said);

@@ -31,12 +31,12 @@ static int vector_floats(conversion *c, void *to) {
     return -1;
 }
 
-static const source vector_source = {0, 1, vector_floats};
+static const plane_source vector_source = {0, 1, vector_floats};
 
 typedef struct load_item {
     const tensor *from;                        /* NULL: made up */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
-    const source *source;                      /* how */
+    const plane_source *source;                      /* how */
     matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
     int plane;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
@@ -73,7 +73,7 @@ static size_t item_words(const load_item *item) {
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
-    claims *claims;                            /* of files: what config.json says of them */
+    claims *said;                              /* of files: what config.json says of them */
     const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
     tensor made_up[2];                         /* the last two tensors asked for */
     int made_next;
@@ -236,8 +236,8 @@ static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matri
 
 /* Puts a plane of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
    64-byte boundary of the arena. A vector's `of` has the format of floats. */
-static load_item *bind_load(binder *b, const tensor *t, const source *source, const matrix *of, int plane, int rows, int cols,
-                            const void **target) {
+static load_item *bind_load(binder *b, const tensor *t, const plane_source *source, const matrix *of, int plane, int rows,
+                            int cols, const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t numbers = (uint64_t)rows * (uint64_t)cols;
     int is_weight = plane == CODES || plane == VECTOR;
@@ -400,7 +400,7 @@ static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *con
     const spelling *s = spellings[as];
     for (int i = 0; i < formats[w->format]->plane_count && !b->code; i++) {
         const plane *p = &formats[w->format]->planes[i];
-        const source *from = &s->planes[i];
+        const plane_source *from = &s->planes[i];
         load_item *item = bind_load(b, part[from->part], from, w, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
         if (!item || b->made) continue;
         if (size) item->offset = offset, item->size = size;
@@ -438,7 +438,7 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
     if (b->code) return;
     bind_ignored(b, module);
     b->name[module] = 0;
-    claims_compare(b->claims, b->name, s > SPELLED_BF16, spellings[s]->name);
+    claims_compare(b->said, b->name, s > SPELLED_BF16, spellings[s]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
     s = bind_quantised(b, s, module, w);
     bind_planes(b, s, w, part, 0, 0);
@@ -480,11 +480,17 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     bind_vector_named(b, v, shape, 1);
 }
 
-/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of two names. */
-static void bind_kv_scale(binder *b, const char *where, const char *name, const char *other, const float **scale) {
-    const char *const names[] = {name, other};
+/* A tensor that may be there, and is not needed. */
+static void bind_unneeded(binder *b, const char *where, const char *what) {
+    bind_name(b, where, what);
+    tensor *t = b->made ? NULL : table_find(&b->files->table, b->name);
+    if (t) t->used = 1;
+}
+
+/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
+static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
     const uint64_t one[1] = {1};
-    for (int i = 0; i < 2 && !b->code && !b->made && !*scale; i++) {
+    for (int i = 0; i < count && !b->code && !b->made; i++) {
         bind_name(b, where, names[i]);
         tensor *t = table_find(&b->files->table, b->name);
         if (!t) continue;

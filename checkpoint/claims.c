@@ -49,7 +49,8 @@ static void claims_read(claims *c, const char *dir) {
         if (method && j.nodes[method].type == JSON_STRING) json_string(&j, method, c->method, sizeof c->method - 1);
         for (int i = 0; i < 3; i++) {
             uint32_t list = json_get(&j, q, lists[i]), node = list + 1;
-            for (uint32_t k = 0; list && j.nodes[list].type == JSON_ARRAY && k < j.nodes[list].size; k++, node = j.nodes[node].next)
+            uint32_t n = list && j.nodes[list].type == JSON_ARRAY ? j.nodes[list].size : 0;
+            for (uint32_t k = 0; k < n; k++, node = j.nodes[node].next)
                 if (j.nodes[node].type == JSON_STRING) claims_add(c, &c->plain, &j, node);
         }
         uint32_t key = layers + 1;

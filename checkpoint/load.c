@@ -12,10 +12,10 @@ static int by_place(const void *a, const void *b) {
     return i < j ? -1 : i > j;
 }
 
-/* What bytes [at, at + n) of an item, which is `size` bytes from `offset` on of a tensor, add to the fingerprint, so that a session saved with one checkpoint is refused by
-   another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
-   bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
-   nor on the order in which threads load them. */
+/* What bytes [at, at + n) of an item, which is `size` bytes of a tensor from `offset` on, add to the fingerprint, so that a
+   session saved with one checkpoint is refused by another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else
+   the first 64 of each 64th part of it. A sum over bytes, each mixed with its tensor's name and its place there: so it does
+   not depend on how tensors are spread over files, nor on the order in which threads load them. */
 static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t offset, uint64_t size, const void *bytes,
                              size_t at, size_t n) {
     enum { STRETCH = 64, STRETCHES = 64 };
@@ -46,7 +46,7 @@ static int check_numbers(const checkpoint *files, const load_item *item, const v
 }
 
 /* Reads the tensors that an item is converted from; of its own tensor its share. They are c->part's to free. */
-static int load_parts(mote_model *m, const checkpoint *files, const load_item *item, conversion *c, mote_error *err) {
+static int load_parts(const checkpoint *files, const load_item *item, conversion *c, uint64_t *sample, mote_error *err) {
     int code = MOTE_OK;
     for (int k = 0; k < MAX_PARTS && !code; k++) {
         const tensor *t = item->part[k];
@@ -57,13 +57,14 @@ static int load_parts(mote_model *m, const checkpoint *files, const load_item *i
         c->part[k] = bytes;
         c->type[k] = t->type;
         code = bytes ? read_at(s->fd, bytes, (size_t)size, t->begin + offset, s->path, err) : fail_memory(err);
-        if (!code) m->fingerprint += sample_bytes(files, t, offset, size, bytes, 0, (size_t)size);
+        if (!code) *sample += sample_bytes(files, t, offset, size, bytes, 0, (size_t)size);
     }
     return code;
 }
 
-/* Reads an item that is converted. */
-static int load_converted(mote_model *m, const checkpoint *files, const load_item *item, void *to, mote_error *err) {
+/* Reads an item that is converted, and adds to the fingerprint's sample. */
+static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                          mote_error *err) {
     conversion c;
     memset(&c, 0, sizeof c);
     c.w = &item->of;
@@ -71,7 +72,7 @@ static int load_converted(mote_model *m, const checkpoint *files, const load_ite
     c.cols = item->cols;
     c.zeros_stored = m->c.zeros_stored;
     c.asymmetric = m->c.asymmetric;
-    int code = load_parts(m, files, item, &c, err), wrong = code ? -1 : item->source->convert(&c, to);
+    int code = load_parts(files, item, &c, sample, err), wrong = code ? -1 : item->source->convert(&c, to);
     for (int k = 0; k < MAX_PARTS; k++) free((void *)(uintptr_t)c.part[k]);
     if (wrong >= 0)
         return fail(err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s", files->shards[item->part[wrong]->file].path,
@@ -84,7 +85,7 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     char *to = m->arena + item->at;
     size_t n = (size_t)item->size, held = item_held(item);
     memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
-    if (item_converts(item)) return load_converted(m, files, item, to, err);
+    if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
     if (!code) code = check_numbers(files, item, to, 0, n, err);
     if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to, 0, n);

@@ -129,7 +129,7 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
 }
 
 /* How the matrices of a made-up checkpoint are stored. The first four are one format in all large matrices, the others what
-   is published: nvidia's mixed NVFP4, and that of experts alone; INT4 of all linear layers, and of experts alone; FP8_DYNAMIC. */
+   is published: nvidia's mixed NVFP4, and that of experts alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
 typedef struct recipe {
     const char *name;
     enum spelled experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
@@ -213,7 +213,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     files.dir = name;
     int code = preset_config(&p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* what weights are made of */
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* weights are made of it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);

@@ -99,20 +99,20 @@ typedef struct conversion {
 } conversion;
 
 /* How a plane is made. */
-typedef struct source {
+typedef struct plane_source {
     int part;                    /* of this tensor */
     unsigned needs;              /* and of these: a bit set */
 
     /* NULL: as it is stored. Else fills `to`; returns -1, or the tensor that cannot be, and c->why. */
     int (*convert)(conversion *c, void *to);
-} source;
+} plane_source;
 
 typedef struct spelling {
     const char *name;            /* in reports: "FP8 per tensor" */
     enum format format;
     int rows, cols;              /* the matrix has a multiple of so many */
     matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
-    source planes[MAX_PLANES];
+    plane_source planes[MAX_PLANES];
 } spelling;
 
 enum {

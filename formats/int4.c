@@ -1,8 +1,9 @@
 /* formats/int4.c: codes of four bits under a scale and a zero point for each group of columns of a row.
 
    weight = (code - zero point) * scale. In memory codes lie along the columns, and a group's scale and zero point share a
-   32-bit word. Files have them in three ways: GPTQ (and AutoRound) packs eight codes of a column k .. k + 7 in a word, AWQ eight
-   of the columns n .. n + 7 in an order of its own, compressed-tensors eight of a row, as they lie in memory. */
+   32-bit word. Files have them in three ways, always eight codes in a word: GPTQ (and AutoRound) those of eight columns, but row
+   behind row where memory has word behind word; AWQ those of eight rows, in an order of its own; compressed-tensors those of
+   eight columns, as they lie in memory. */
 
 enum { INT4_ZERO = 31 };         /* the bits of a word that are the zero point */
 
@@ -137,7 +138,8 @@ static const spelling awq_spelling = {
     {{".qweight", "I32", "k n/8", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}},
     {{0, 1u << 0, awq_codes}, {2, 1u << 1 | 1u << 2, awq_scales}}};
 
-/* ---- compressed-tensors: weight_packed [rows][cols / 8], weight_scale [rows][groups], weight_zero_point [rows / 8][groups] ---- */
+/* ---- compressed-tensors: weight_packed [rows][cols / 8], weight_scale [rows][groups], weight_zero_point
+   [rows / 8][groups] ---- */
 
 /* Codes and zero points are stored as numbers around 0, with 8 added: the zero point is 8 where there is none. */
 static int int4_ct_scales(conversion *c, void *to) {

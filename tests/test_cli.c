@@ -111,7 +111,7 @@ static void test_help(void) {
     static const struct { const char *command, *options[12]; } news[] = {
         {"chat", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
         {"run", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
-        {"info", {"--device", "--kv"}}, {"logits", {"--device", "--kv", "--mtp"}},
+        {"info", {"--device", "--kv", "--quantize", "--synthetic"}}, {"logits", {"--device", "--kv", "--mtp"}},
         {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}},
         {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask"}}};
     for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
@@ -153,6 +153,8 @@ static void test_mistakes(void) {
     check_refused("mote info --device cuda:", 2, "not 'cuda:'");
     check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
+    check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
+    check_refused("mote info -m x --synthetic y", 2, "exclude each other");
     check_refused("mote bench --rows 1,5", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
     check_refused("mote run -p x --mtp 4", 2, "--mtp needs auto, 0, 1, 2 or 3, not '4'");
@@ -461,6 +463,13 @@ static void test_json(void) {
 }
 
 static void test_synthetic(void) {
+    shell("mote info --synthetic qwen3.5-397b-a17b:nvfp4 --device cpu");
+    CHECK(code == 0 && strstr(out.data, "model           qwen3.5-397b-a17b:nvfp4\n") &&
+          strstr(out.data, "\nlayers          60;") && strstr(out.data, "FP8 per tensor") && !strstr(out.data, "memory for a session"), "info --synthetic: %d %s %s", code,
+          out.data, err.data);
+    shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
+    CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
+          "info --quantize: %d %s %s", code, out.data, err.data);
     check_refused("mote bench --device cpu --synthetic nosuch", 1, "nosuch");
     if (!strstr(err.data, "tiny")) {
         test_skip("no synthetic model named tiny");

@@ -1296,6 +1296,49 @@ static void test_other_weights(const fixture *fp8) {
     free(bytes);
 }
 
+static const mote_module *module_of(const mote_model *m, const char *name) {
+    const mote_info *info = mote_model_info(m);
+    for (int i = 0; i < info->module_count; i++)
+        if (!strcmp(info->modules[i].name, name)) return &info->modules[i];
+    CHECK(0, "no module %s", name);
+    return &info->modules[0];
+}
+
+// BF16 turned into FP8 while it is loaded: said so, half the bytes, logits that are still those (others would be off by 1.4;
+// in models this small, routers turn), and another model for saved sessions. test_formats looks at the weights.
+static void test_quantize(const fixture *f) {
+    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device, .quantize = MOTE_QUANTIZE_FP8}, wrong = o;
+    mote_memory plan, plain_plan;
+    mote_model *m = NULL;
+    size_t size, n = row_bytes(f, f->prompt) / sizeof(float);
+    wrong.quantize = 2;
+    EXPECT(MOTE_EINVAL, mote_open(f->dir, &wrong, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny:bf16", &o, &m, &failure));
+    EXPECT(MOTE_OK, mote_open(f->dir, &o, &m, &failure));
+    if (!m) return;
+    const mote_module *experts = module_of(m, "experts"), *before = module_of(f->m, "experts");
+    CHECK(mote_model_info(m)->quantize == MOTE_QUANTIZE_FP8 && !mote_model_info(f->m)->quantize, "%s: not told", f->dir);
+    CHECK(!strcmp(experts->dtype, "BF16 as FP8 128x128") && !strcmp(module_of(m, "lm_head")->dtype, "BF16") &&
+          strstr(module_of(m, "mtp")->dtype, "BF16 as FP8"), "%s: %s", f->dir, experts->dtype);
+    CHECK(experts->parameters == before->parameters && experts->bytes < before->bytes * 51 / 100 + 4 * 60, "%s: %llu bytes",
+          f->dir, (unsigned long long)experts->bytes);
+    EXPECT(MOTE_OK, mote_plan(f->dir, &o, NULL, &plan, &failure));
+    o.quantize = MOTE_QUANTIZE_OFF;
+    EXPECT(MOTE_OK, mote_plan(f->dir, &o, NULL, &plain_plan, &failure));
+    CHECK(plan.weights < plain_plan.weights, "%s: the plan has no fewer bytes", f->dir);
+    mote_session *s = session_of(m, .context = f->T, .threads = 1), *t = session_of(f->m, .context = f->T);
+    float *logits = rows_of(f);
+    EXPECT(MOTE_OK, feed_decoded(s, f->tokens, (size_t)f->prompt, logits, NULL, f->vocab, &failure));
+    double off = rms_off(logits, f->want, n);
+    CHECK(off > 1e-4 && off < 0.7, "%s: quantised, logits are off by %g (root mean square)", f->dir, off);
+    char *bytes = session_bytes(s, &size);
+    EXPECT(MOTE_EINVAL, mote_load(t, bytes, size, &failure));
+    free(bytes);
+    free(logits);
+    close_all((mote_session *[]){s, t}, 2);
+    mote_close(m);
+}
+
 static void set_eos(const char *name, char **bytes, size_t *size, const void *id) {
     if (!strcmp(name, "config.json")) set_number(bytes, size, "eos_token_id", (const char *)id);
 }
@@ -1575,18 +1618,19 @@ static void test_beside(const fixture *f) {
 
 // Once, of checkpoints that have what it takes.
 static void test_fixtures(fixture *f, int count) {
-    fixture *by_name[3] = {NULL, NULL, NULL};
-    static const char *const names[] = {"f32-tied", "f16-all-delta", "fp8-f32-scales"};
+    fixture *by_name[4] = {NULL, NULL, NULL, NULL};
+    static const char *const names[] = {"f32-tied", "f16-all-delta", "fp8-f32-scales", "bf16-as-3.5"};
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < 4; k++)
             if (strstr(f[i].dir, names[k])) by_name[k] = &f[i];
-    if (!CHECK(by_name[0] && by_name[1] && by_name[2], "not all of tests/fixtures")) return;
+    if (!CHECK(by_name[0] && by_name[1] && by_name[2] && by_name[3], "not all of tests/fixtures")) return;
     test_save_files(by_name[1]);
     test_open_misuse(by_name[0]);
     test_session_misuse(by_name[0]);
     test_sampling_misuse(by_name[0]);
     test_weights_only(by_name[0]);
     test_other_weights(by_name[2]);
+    test_quantize(by_name[3]);
     if (is_gpu) return;
     test_damaged_weights(by_name[2]);
     for (int i = 0; i < count; i++) test_open_callbacks(&f[i], strstr(f[i].dir, "bf16-as-3.5") != NULL);

@@ -60,7 +60,8 @@ static void check_row(const char *title, const spelling *s, const stored_parts *
     float got[64];
     CHECK(load(s, from, &w, zeros_stored, asymmetric, why) < 0, "%s: %s", title, why);
     matrix_floats(&w, row, 0, w.cols, got);
-    for (int i = 0; i < w.cols; i++) CHECK(got[i] == want[i], "%s: column %d is %a, not %a", title, i, (double)got[i], (double)want[i]);
+    for (int i = 0; i < w.cols; i++)
+        CHECK(got[i] == want[i], "%s: column %d is %a, not %a", title, i, (double)got[i], (double)want[i]);
     unload(&w);
 }
 
@@ -159,7 +160,7 @@ static void test_order(void) {
     order[40] = 0;
     CHECK(load(&gptq_spelling, &s, &w, 0, 0, why) == 3 && strstr(why, "column 40 is of group 0") && strstr(why, "desc_act"),
           "order: <%s>", why);
-    free((void *)(uintptr_t)w.plane[CODES]);
+    unload(&w);
 }
 
 // Word 0x75316420 holds rows 0 to 7, of codes and of zero points.
@@ -203,7 +204,7 @@ static void test_int4_ct_vectors(void) {
     check_row("INT4 zero points", &int4_ct_spelling, &s, w, 1, shifted, 0, 0);
     put(&s, 2, OTHER, other, sizeof other);
     CHECK(load(&int4_ct_spelling, &s, &w, 0, 0, why) == 2 && strstr(why, "[8, 2], expected [2, 8]"), "shape: <%s>", why);
-    free((void *)(uintptr_t)w.plane[CODES]);
+    unload(&w);
 }
 
 static void test_fp8_row_vectors(void) {
@@ -291,12 +292,14 @@ static void test_all_int4(void) {
         int bad = 0, across = COLS / groups[g];
         matrix w = {FORMAT_INT4, ROWS, COLS, {codes, words}, 1, groups[g]};
         for (int i = 0; i < ROWS * across; i++)
-            words[i] = int4_word((i / across % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i % across)), (uint32_t)(i / across / 2));
+            words[i] = int4_word((i / across % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i % across)),
+                                 (uint32_t)(i / across / 2));
         for (int row = 0; row < ROWS; row++) {
             float tile[COLS], one;
             for (int col = 0; col < COLS; col += TILE) matrix_floats(&w, row, col, TILE, tile + col);
             for (int i = 0; i < COLS; i++) {
-                float want = ((float)(i % 16) - (float)(row / 2)) * ((row % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i / groups[g])));
+                float scale = (row % 2 ? -1.0f : 1.0f) * (0.03125f + (float)(i / groups[g]));
+                float want = ((float)(i % 16) - (float)(row / 2)) * scale;
                 matrix_floats(&w, row, i, 1, &one);
                 bad += tile[i] != want || one != want;
             }

@@ -190,13 +190,14 @@ static double value_of(const matrix *w, int row, int col) {
     const float *scale = (const float *)w->plane[SCALES];
     const uint8_t *bytes = (const uint8_t *)w->plane[CODES];
     uint32_t nibble = bytes[at[CODES] / 2] >> (at[CODES] % 2 ? 4 : 0) & 15, word = 0;
+    double block = 0;
     switch ((int)w->format) {
     case FORMAT_F32: return ((const float *)w->plane[CODES])[at[CODES]];
     case FORMAT_F16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 5, 10, 1);
     case FORMAT_BF16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 8, 7, 1);
     case FORMAT_NVFP4:
-        return code_value(nibble, 2, 1, 0) * (double)(float)(code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0) *
-                                                             ((const float *)w->plane[FACTOR])[0]);
+        block = code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0);
+        return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->plane[FACTOR])[0]);
     case FORMAT_INT4:
         word = ((const uint32_t *)w->plane[SCALES])[at[SCALES]];
         return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
@@ -805,6 +806,47 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     free(want);
 }
 
+// Keys and values far beyond 448, in an FP8 cache: with the layer's scales nothing is cut off, for any number of rows; other
+// caches do not use the scales.
+static void test_kv_scales(pool **pools) {
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
+    const float k_scale = 11, v_scale = 13;
+    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f};
+    attention_case c, scaled;
+    float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
+    float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
+    double *want = (double *)room(LENGTH * WIDE * sizeof(double));
+    memset(&c, 0, sizeof c);
+    c.shape = shape;
+    c.length = LENGTH;
+    c.qg = random_floats(LENGTH * WIDE * 2, 3);
+    c.k = random_floats(LENGTH * KV, 3);
+    c.v = floats(LENGTH * KV);
+    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float() - 1;
+    c.w.q_norm = q_norm;
+    c.w.k_norm = k_norm;
+    scaled = c;
+    scaled.w.k_scale = &k_scale;
+    scaled.w.v_scale = &v_scale;
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    for (int i = 0; i < LENGTH * HEADS; i++) naive_attention(&c, i / HEADS, i % HEADS, 1e4f, want + i * DIM);
+    attention_run(&c, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) > 0.5, "without scales: off by only %g", distance(o, want, LENGTH * WIDE));
+    attention_run(&scaled, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) < 0.1, "with scales: off by %g", distance(o, want, LENGTH * WIDE));
+    for (int T = 2; T <= LENGTH; T += T < 5 ? 1 : 9) {
+        memcpy(c.v, v, LENGTH * KV * sizeof(float));
+        attention_run(&scaled, pools[T % 3], T % 3 + 1, T, 1e4f, DTYPE_FP8, other);
+        CHECK(same_bits(o, other, LENGTH * WIDE), "scales in blocks of %d", T);
+    }
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    attention_run(&c, pools[0], 1, 7, 1e4f, DTYPE_BF16, o);
+    attention_run(&scaled, pools[0], 1, 7, 1e4f, DTYPE_BF16, other);
+    CHECK(same_bits(o, other, LENGTH * WIDE), "scales change a BF16 cache");
+    void *all[] = {c.qg, c.k, c.v, v, o, other, want};
+    for (int i = 0; i < 7; i++) free(all[i]);
+}
+
 // Scores far apart neither overflow nor give NaN: the best one wins.
 static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
@@ -1094,6 +1136,7 @@ int main(int argc, char **argv) {
     test_attention(8, 2, 32, 8, pools);
     test_attention(6, 2, 66, 2, pools);
     test_attention(2, 1, 128, 64, pools);
+    test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
     test_moe_choose_nan();
