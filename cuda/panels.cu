@@ -51,6 +51,13 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
     }
 }
 
+/* Bytes of eight rows of a k block, in all packed planes. */
+static int format_panel_bytes(enum format f) {
+    int bytes = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) bytes += PANEL_ROWS * formats[f]->planes[i].packed;
+    return bytes;
+}
+
 /* Bytes of all packed planes of a matrix. */
 static size_t packed_bytes(const matrix *w) {
     size_t bytes = 0;

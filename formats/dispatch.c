@@ -45,16 +45,10 @@ static int format_has_blocks(enum format f) {
     return has;
 }
 
-/* k blocks of a row, and bytes that eight rows of one take, of all packed planes. */
+/* k blocks of a row. */
 static int matrix_k_blocks(const matrix *w) {
     const plane *codes = &formats[w->format]->planes[CODES];
     return (int)((plane_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
-}
-
-static int format_panel_bytes(enum format f) {
-    int bytes = 0;
-    for (int i = 0; i < formats[f]->plane_count; i++) bytes += PANEL_ROWS * formats[f]->planes[i].packed;
-    return bytes;
 }
 
 /* Bytes of memory that plane i of a matrix is given. Packed planes follow each other, and are packed together. */
