@@ -8,7 +8,7 @@
                            share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      families/             what config.json says, which layers there are, what their tensors are called
-     session/              sampling, speculation, generating text, snapshots
+     session/              sampling, speculation, snapshots, generating text
      diagnose/             measuring and testing the user's machine, made-up models
 
    All is one translation unit: C11 and C++17 for the CPU, with nvcc for the CPU and GPUs. Compile it with optimisation (-O3):
@@ -25,6 +25,7 @@
 #ifdef __CUDACC__
 #include <cxxabi.h>
 #endif
+#include <float.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -305,6 +306,7 @@ void mote_session_close(mote_session *session) {
 #endif
     if (mine) pool_close(session->threads);
     else pool_abandon(session->threads);
+    mote_checkpoint_free(session->before_answer);
     free(session->memory);
     free(session->state);
     free(session);
@@ -429,6 +431,7 @@ static void session_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
+#include "session/logprobs.c"
 #ifdef __CUDACC__
 #include "cuda/step.cu"
 static int session_fold(mote_session *s, mote_error *err);
@@ -575,41 +578,49 @@ static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_e
     return MOTE_OK;
 }
 
-/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
-static void report_prompt(const mote_session *s, double done, size_t count, double start) {
-    char what[96];
-    double passed = seconds() - start;
-    if (!s->o.callbacks.progress) return;
-    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", done, count,
-             passed > 0 ? done / passed : 0);
-    report(&s->o.callbacks, what, done / (double)count);
-}
-
 /* Rows that forward() computes at a time. */
 static int session_chunk(const mote_session *s) {
     return s->gpu ? BLOCK : s->o.chunk;
 }
 
-/* mote_feed_logits behind the door. Only the callbacks and a GPU can make it fail once the ids are checked. */
-static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
+/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
+static void report_prompt(const mote_session *s, double done, size_t count, double start) {
+    const mote_callbacks *c = &s->o.callbacks;
+    char what[96];
+    double passed = seconds() - start, all = done + (double)s->read_before;
+    count += s->read_before + s->read_behind;
+    if (c->prompt) c->prompt(c->user, (int)all, (int)count);
+    if (!c->progress || count <= (size_t)session_chunk(s)) return;
+    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", all, count, passed > 0 ? done / passed : 0);
+    report(c, what, all / (double)count);
+}
+
+static void forget_answer(mote_session *s);
+
+/* mote_feed_logits or mote_feed_logprobs behind the door; scores: NULL, or in place of logits. Only the callbacks and a GPU can
+   make it fail once the ids are checked. */
+static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, prompt_scores *scores,
+                mote_error *err) {
     size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)session_chunk(s);
     double start = seconds();
     int code = check_ids(s, ids, count, err);
     if (code) return code;
+    if (scores && chunk > SCORED_ROWS) chunk = SCORED_ROWS;
 #ifdef __CUDACC__
-    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, err);
+    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, scores, err);
 #endif
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
             return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
-        code = forward(s, ids + done, T, done + (size_t)T == count, logits ? logits + done * vocab : NULL, mtp_logits,
-                       err);
+        code = forward(s, ids + done, T, done + (size_t)T == count, scores ? scores->rows : logits ? logits + done * vocab : NULL,
+                       mtp_logits, err);
         if (code) return code;
+        if (scores) score_rows(scores, s->m->c.vocab, done, T);
         session_keep(s, T);
         done += (size_t)T;
         if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
-        if (count > chunk) report_prompt(s, (double)done, count, start);
+        report_prompt(s, (double)done, count, start);
         s->generated_from = s->count;
     }
     return session_finish(s, err);
@@ -624,8 +635,32 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
                                                                   : "the checkpoint has no MTP layer");
     if (code) return code;
     s->busy = 1;
-    code = feed(s, ids, count, logits, mtp_logits, error);
+    forget_answer(s);
+    code = feed(s, ids, count, logits, mtp_logits, NULL, error);
     s->busy = 0;
+    return code;
+}
+
+int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
+                       mote_logprob *alternatives, mote_error *error) {
+    mote_session *s = session;
+    prompt_scores scores;
+    int code = session_enter(s, (ids && tokens && (alternatives || !top)) || !count,
+                             "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
+    if (!code && (top < 0 || top > s->m->c.vocab))
+        code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
+    if (!code) code = check_ids(s, ids, count, error);
+    if (!code) code = scores_open(&scores, s, ids, count, top, error);
+    if (code || !count) return code;
+    scores.tokens = tokens;
+    scores.alternatives = alternatives;
+    s->busy = 1;
+    forget_answer(s);
+    code = session_logits(s, error);
+    if (!code) score_token(&scores, s->count ? s->logits : NULL, s->m->c.vocab, 0);
+    if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
+    s->busy = 0;
+    scores_close(&scores);
     return code;
 }
 
@@ -652,9 +687,10 @@ const float *mote_logits(const mote_session *session) {
 #include "session/sampling.c"
 #include "session/speculation.c"
 #include "session/verify.c"
-#include "session/generate.c"
 #include "session/snapshot.c"
 #include "session/files.c"
+#include "session/thinking.c"
+#include "session/generate.c"
 
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 

@@ -60,7 +60,7 @@ static int command_info(options *o) {
     mote_memory plan;
     mote_error error = {0, ""};
     int code = open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device, 0};
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
     if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);

@@ -52,6 +52,8 @@ struct mote_session {
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
+    mote_checkpoint *before_answer;                         /* see session/thinking.c; NULL: never taken */
+    size_t read_before, read_behind;                        /* tokens of a turn read before and behind what feed() reads */
     speculation spec;
     scratch s;
 };

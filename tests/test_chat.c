@@ -203,8 +203,8 @@ static void test_malformed(void) {
     marked_text none;
     memset(&none, 0, sizeof none);
     CHECK(chat_render(CHAT_UNKNOWN, text, whole, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_UNKNOWN, NULL, "user", "x", 0, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_QWEN3, NULL, "system", "x", 0, &none, NULL) == MOTE_EINVAL, "a turn of another role");
+    CHECK(chat_turn(CHAT_UNKNOWN, &(turn){.role = "user", .message = "x"}, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
+    CHECK(chat_turn(CHAT_QWEN3, &(turn){.role = "system", .message = "x"}, &none, NULL) == MOTE_EINVAL, "a turn of another role");
     CHECK(!none.text.size, "output after an error");
 }
 
@@ -214,7 +214,8 @@ static void check_turn(int family, const char *system, const char *role, const c
                        const char *want) {
     marked_text out;
     memset(&out, 0, sizeof out);
-    int code = chat_turn((chat_family)family, system, role, content, think, &out, NULL);
+    turn t = {.system = system, .role = role, .message = content, .think = think};
+    int code = chat_turn((chat_family)family, &t, &out, NULL);
     const buf *got = &out.text;
     CHECK(!code && got->size == strlen(want) && !memcmp(got->data, want, got->size), "turn %s: got\n%.*s\nwant\n%s",
           content, (int)got->size, got->data, want);
@@ -241,7 +242,8 @@ static void test_turn(void) {
             snprintf(text, sizeof text, "{'messages':[%s{'role':'user','content':' a\\n'}],'enable_thinking':%s}",
                      i < 3 ? "{'role':'system','content':'S '}," : "", flags[i % 3]);
             size_t n = put_quotes(request, text);
-            CHECK(!chat_turn((chat_family)families[f], i < 3 ? "S " : NULL, "user", " a\n", i % 3, &out, NULL), "turn");
+            turn t = {.system = i < 3 ? "S " : NULL, .role = "user", .message = " a\n", .think = i % 3};
+            CHECK(!chat_turn((chat_family)families[f], &t, &out, NULL), "turn");
             check_render(families[f], request, n, out.text.data, out.text.size, "turn and render");
             marked_free(&out);
         }
@@ -423,16 +425,20 @@ static void check_place(const mote_model *m, const char *place, const char *word
 static int ask(const mote_model *m, const int32_t *last, const char *role, const char *system, const char *message,
                buf *ids) {
     mote_session s;
-    mote_generation g;
+    generator a;
+    turn_plan p;
     memset(&s, 0, sizeof s);
-    memset(&g, 0, sizeof g);
+    memset(&a, 0, sizeof a);
     s.m = m;
     s.tokens = (int32_t *)last;
     s.count = last != NULL;
-    g.role = role;
-    g.system = system;
+    a.g.role = role;
+    a.g.system = system;
+    int code = plan_open(&p, &s, message, &a, NULL);
     ids->size = 0;
-    return ask_tokens(&s, message, &g, ids, NULL);
+    buf_add(ids, p.ids.data, p.ids.size);
+    plan_close(&p);
+    return code;
 }
 
 static void check_ask(const mote_model *m, const char *control) {
@@ -550,12 +556,13 @@ static void test_same_tokens(tokenizer *t) {
     for (size_t i = 0; i < COUNT(messages) * COUNT(families) * 2; i++) {
         mote_model m = text_model(t, families[i / 2 % COUNT(families)]);
         const char *text = messages[i / 2 / COUNT(families)], *role = i % 2 ? "tool" : "user";
-        marked_text turn;
-        memset(&turn, 0, sizeof turn);
-        CHECK(!chat_turn(m.family, "Be brief.\n", role, text, 0, &turn, NULL), "turn");
+        marked_text rendered;
+        turn of = {.system = "Be brief.\n", .role = role, .message = text};
+        memset(&rendered, 0, sizeof rendered);
+        CHECK(!chat_turn(m.family, &of, &rendered, NULL), "turn");
         CHECK(!ask(&m, NULL, role, "Be brief.\n", text, &ids), "ask");
-        check_marked(t, &turn, &ids, text);
-        marked_free(&turn);
+        check_marked(t, &rendered, &ids, text);
+        marked_free(&rendered);
     }
     buf_free(&ids);
 }
@@ -649,7 +656,7 @@ static const char long_request[] =
     "'Thank you, and what will it be like tomorrow, " X30 X30 X30 "?'}],"
     "'tools':[{'type':'function','function':{'name':'f','parameters':{'minimum':-1.25}}}]}";
 
-static int call_json(const mote_model *m, buf *result, mote_error *err) {
+static int call_double(const mote_model *m, buf *result, mote_error *err) {
     json j;
     double value = -7;
     (void)m;
@@ -728,7 +735,8 @@ static int call_render_tokens(const mote_model *m, buf *result, mote_error *err)
 static int call_turn(const mote_model *m, buf *result, mote_error *err) {
     marked_text out;
     memset(&out, 0, sizeof out);
-    int code = chat_turn(m->family, "Be brief.", "tool", long_text, 0, &out, err);
+    turn t = {.system = "Be brief.", .role = "tool", .message = long_text};
+    int code = chat_turn(m->family, &t, &out, err);
     if (!code) buf_add(result, out.text.data, out.text.size);
     if (!code) buf_add(result, out.outside.data, out.outside.size);
     marked_free(&out);
@@ -793,7 +801,7 @@ static void write_tokenizer(void) {
 
 static void test_memory(tokenizer *t) {
     static const memory_case cases[] = {
-        {"json_double", call_json},
+        {"json_double", call_double},
         {"config_float", call_config},
         {"generation_read", call_generation},
         {"tokenizer_open", call_open},

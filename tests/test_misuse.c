@@ -250,7 +250,7 @@ static int never(void *user) {
 }
 
 static void test_memory(const mote_model *demo) {
-    mote_callbacks callbacks = {NULL, NULL, never, NULL};   // one that may cancel: a turn takes a checkpoint
+    mote_callbacks callbacks = {.cancel = never};   // one that may cancel: a turn takes a checkpoint
     static const struct {
         const char *name, *dir;                             // dir: of the checkpoint that it opens; NULL: it has a session
         int (*run)(trial *, mote_error *), (*whole)(trial *);
@@ -390,7 +390,7 @@ static void test_callbacks(const mote_model *demo) {
     size_t size[2];
     memset(who, 0, sizeof who);
     for (int i = 0; i < 2; i++) {
-        mote_callbacks callbacks = {intruder_log, intruder_progress, intruder_cancel, &who[i]};
+        mote_callbacks callbacks = {.log = intruder_log, .progress = intruder_progress, .cancel = intruder_cancel, .user = &who[i]};
         mote_generation g = generation_to(NULL, 9);
         g.on_text = intruder_text;
         g.on_token = intruder_token;
@@ -421,13 +421,14 @@ static int cancel_later(void *user) {
 
 static void test_cancelled_turn(const mote_model *demo) {
     canceller c = {0, 0};
-    mote_callbacks callbacks = {NULL, NULL, cancel_later, &c};
+    mote_callbacks callbacks = {.cancel = cancel_later, .user = &c};
     mote_generation g = {0};
     g.max_tokens = 5;
     g.system = "Be brief, and use only words that everybody knows.";
     mote_session *s = session_on(demo, 256, &callbacks);
     for (int turn = 0; turn < 3; turn++) {
         size_t size;
+        EXPECT(MOTE_OK, mote_drop_thinking(s, NULL, &failure));         // what a turn does first, and stays done
         char *before = session_bytes(s, &size);
         for (int at = 0; at < 3; at++) {                    // of at least three chunks
             c.polls = 0;
