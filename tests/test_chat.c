@@ -567,6 +567,73 @@ static void test_same_tokens(tokenizer *t) {
     buf_free(&ids);
 }
 
+// What takes the place of an answer with its thinking, and the turn behind it, is the template's rendering of the history.
+// raw: what the model wrote; its content. NULL: it did not think, so the answer stays as it is.
+static void check_past(tokenizer *t, int family, int think, const char *raw, const char *content) {
+    mote_model m = text_model(t, family);
+    mote_checkpoint before;
+    mote_session s;
+    generator a;
+    turn_plan p;
+    buf ids, want;
+    char request[512], text[512];
+    const char *on = think == MOTE_THINK_OFF ? "false" : "true";
+    memset(&s, 0, sizeof s);
+    memset(&before, 0, sizeof before);
+    memset(&a, 0, sizeof a);
+    memset(&ids, 0, sizeof ids);
+    memset(&want, 0, sizeof want);
+    snprintf(text, sizeof text, "{'messages':[{'role':'user','content':'Q'}],'enable_thinking':%s}", on);
+    CHECK(!render_tokens(&m, request, put_quotes(request, text), &ids), "render");
+    for (size_t i = 0; i < id_count(&ids); i++)
+        if (id_at(&ids, i) == tokenizer_find(t, "<|im_start|>")) before.count = (int)i;
+    CHECK(!tokenizer_encode(t, raw, strlen(raw), NULL, 0, &ids, NULL), "encode");
+    s.m = &m;
+    s.tokens = (int32_t *)(void *)ids.data;
+    s.count = s.valid = (int)id_count(&ids);
+    s.o.context = 4096;
+    s.before_answer = &before;
+    before.tokens = s.tokens;
+    a.g.think = think;
+    CHECK(!plan_open(&p, &s, "Next", &a, NULL), "plan");
+    CHECK((p.past_count > 0) == (content != NULL), "family %d, \"%s\": is thinking dropped?", family, raw);
+    if (content) {
+        snprintf(text, sizeof text, "{'messages':[{'role':'user','content':'Q'},{'role':'assistant','content':'%s'},"
+                 "{'role':'user','content':'Next'}],'enable_thinking':%s}", content, on);
+        CHECK(!render_tokens(&m, request, put_quotes(request, text), &want), "render");
+        ids.size = (size_t)before.count * sizeof(int32_t);
+        buf_add(&ids, p.past.data, p.past.size);
+        buf_add(&ids, p.ids.data, p.ids.size);
+        CHECK(same_ids(&ids, &want), "family %d, think %d, \"%s\": %zu tokens, the template has %zu", family, think, raw, id_count(&ids),
+              id_count(&want));
+        CHECK(p.total == id_count(&ids), "%zu tokens planned, %zu", p.total, id_count(&ids));
+    }
+    plan_close(&p);
+    buf_free(&ids);
+    buf_free(&want);
+}
+
+static void test_past(tokenizer *t, const int *list, size_t count) {
+    for (size_t f = 0; f < count; f++) {
+        int new = list[f] & CHAT_QWEN3_5;
+        const char *open = new ? "" : "<think>\n";
+        static const struct { const char *raw, *content; } cases[] = {
+            {"R\n</think>\n\nA b.<|im_end|>", "A b."}, {"\n</think>\n\nA\n\nb", "A\\n\\nb"}, {"R", ""}, {"R</think>", ""},
+            {"R<|im_end|>", ""}, {"<|im_end|>", ""}};
+        for (int i = 0; i < 6; i++) {
+            char raw[256];
+            snprintf(raw, sizeof raw, "%s%s", open, cases[i].raw);
+            check_past(t, list[f], MOTE_THINK_ON, raw, cases[i].content);
+        }
+        check_past(t, list[f], MOTE_THINK_OFF, "A.<|im_end|>", "A.");
+        check_past(t, list[f], MOTE_THINK_OFF, "A. \n<|im_end|>", new ? "A." : "A. \\n");
+        check_past(t, list[f], MOTE_THINK_OFF, " A", new ? "A" : " A");
+        check_past(t, list[f], MOTE_THINK_OFF, "\nA", "A");
+        check_past(t, list[f], MOTE_THINK_OFF, "e\xCC\x81t\xC3\xA9", "e\xCC\x81t\xC3\xA9");
+        if (!new) check_past(t, list[f], MOTE_THINK_ON, "No thought.<|im_end|>", NULL);
+    }
+}
+
 // "\nIt is 21.\n\n" between the tags of a tool's result: the message's line feed and the template's are one token.
 static void test_tool_result(tokenizer *t) {
     mote_model m = text_model(t, QWEN3);
@@ -934,10 +1001,12 @@ static void test_with_data(const char *data) {
     if (qwen3) {
         test_tool_result(qwen3);
         test_same_tokens(qwen3);
+        test_past(qwen3, families, 2);
         test_outside(qwen3, families, 2);
     }
     if (qwen35) {
         test_same_tokens(qwen35);
+        test_past(qwen35, families + 2, COUNT(families) - 2);
         test_outside(qwen35, families + 2, COUNT(families) - 2);
     }
     tokenizer_free(qwen3);
@@ -953,6 +1022,7 @@ static void test_demo(void) {
     if (failure.code) return;
     test_arguments(m);
     test_same_tokens(m->text);
+    test_past(m->text, families, COUNT(families));
     test_outside(m->text, families, COUNT(families));
     test_memory(m->text);
     mote_close(m);

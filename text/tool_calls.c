@@ -32,7 +32,7 @@ typedef struct json_mender {
 static void mend_byte(json_mender *m, char c) {
     char escaped[8];
     if (m->in_string && (unsigned char)c < 0x20) {
-        snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)c);
+        snprintf(escaped, sizeof escaped, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\u%04x", (unsigned)c);
         buf_text(m->out, escaped);
         return;
     }
@@ -273,11 +273,14 @@ static size_t first_tag(slice s, const char *const *tags, int count, int *which)
 static const char *const call_tag_names[] = {"<parameter=", "</function>", "<function=", "<tool_call>"};
 
 // Where a parameter's value ends, the value at the beginning of s; *next: what follows. An end tag counts if something that may
-// follow one does: a value may hold the tag's text. -1: it is cut short.
+// follow one does: a value may hold the tag's text. Another parameter on a line of its own ends it, too. -1: it is cut short.
 static ptrdiff_t parameter_end(slice s, int closed, slice *next) {
     static const char tag[] = "</parameter>";
     for (size_t i = 0; i + sizeof tag - 1 <= s.n; i++) {
-        if (s.p[i] != '<' || !slice_starts(slice_from(s, i), tag)) continue;
+        if (s.p[i] != '<') continue;
+        *next = slice_from(s, i);
+        if (i && s.p[i - 1] == '\n' && slice_starts(*next, "<parameter=")) return (ptrdiff_t)i;
+        if (!slice_starts(*next, tag)) continue;
         *next = slice_from(s, i + sizeof tag - 1);
         slice rest = slice_trim(*next);
         int ends = !rest.n;
@@ -334,7 +337,7 @@ static int call_tags(call_reader *r) {
 // ---- All calls of a text ----
 
 // Gives the calls in a call's text to sink, each as one JSON object of `size` bytes, with a zero behind it. closed: the end tag
-// came. tools: the root is a list; NULL: not known. *broken is 1 when there is none that can be read. MOTE_ENOMEM, or MOTE_OK.
+// came. The text is well-formed UTF-8. tools: the root is a list; NULL: not known. *broken is 1 when there is none that can be read. MOTE_ENOMEM, or MOTE_OK.
 static int tool_calls_read(const char *text, size_t n, int closed, const json *tools, call_sink sink, void *user, int *broken,
                            mote_error *err) {
     call_reader r;
