@@ -25,6 +25,7 @@
 #ifdef __CUDACC__
 #include <cxxabi.h>
 #endif
+#include <dirent.h>
 #include <float.h>
 #include <sys/random.h>
 #include <time.h>
@@ -58,6 +59,7 @@ static double seconds(void) {
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "checkpoint/estimate.c"
 
 /* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
 static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
@@ -144,15 +146,19 @@ static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *
     return MOTE_OK;
 }
 
-/* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
-static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks,
-                      mote_error *err) {
+/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; without
+   any, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
+                      const mote_callbacks *callbacks, mote_error *err) {
+    enum format made = FORMAT_BF16;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
-    int code = config_read(&m->c, dir, err);
-    if (!code) code = checkpoint_open(files, dir, err);
-    if (!code) code = model_bind_to(m, files, NULL, b, callbacks, err);
+    int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
+    files->dir = dir;
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_format(dir, &made, err);
+    if (!code) code = model_bind_to(m, files, there ? NULL : formats[made], b, callbacks, err);
     if (!code) m->fingerprint = config_fingerprint(&m->c);
+    m->info.estimated = !there || files->table.without_data;
     return code;
 }
 
@@ -160,7 +166,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
                               mote_error *err) {
     checkpoint files;
     binder b;
-    int code = model_bind(m, &files, &b, dir, callbacks, err);
+    int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);

@@ -128,6 +128,8 @@ typedef struct mote_info {
                                               its own rounding; others as they are decoded. 0: all of them */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
+    int estimated;                         /* 1: MOTE_DESCRIPTION of a folder without weights, with config.json and at most the
+                                              headers of the safetensors files: sizes are what a published checkpoint has */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -165,6 +167,7 @@ typedef struct mote_memory {
     int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
                                               maximum; 0: not even one token; -1: unknown */
+    int estimated;                         /* as in mote_info */
 } mote_memory;
 
 /* Plans the memory for a checkpoint folder and one session without allocating it: reads only config.json and the headers

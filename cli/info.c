@@ -27,7 +27,7 @@ static void print_sizes(const mote_info *i) {
 
 static void print_modules(const mote_info *i) {
     char parameters[32], size[32], per_token[32];
-    printf("\nweights by module\n  %-16s%-24s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
+    printf("\nweights by module%s\n  %-16s%-24s%12s%12s%18s\n", i->estimated ? ", estimated" : "", "", "dtype", "parameters", "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
@@ -41,7 +41,7 @@ static void print_modules(const mote_info *i) {
 }
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {
-    printf("\nmemory for a session of %d tokens\n", plan->context);
+    printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
     print_amount("weights", (double)plan->weights, "B");
     print_amount("KV cache", (double)plan->kv, "B");
     print_amount("recurrent state", (double)plan->state, "B");
@@ -63,10 +63,13 @@ static int command_info(options *o) {
     mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
+    if (!code) plan_context(o);
+    if (!code) how.context = chosen_context(o, mote_model_info(model));
     if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
     if (!code) {
         const mote_info *info = mote_model_info(model);
         show_format(stdout, "model           %s\n", o->model);
+        if (info->estimated) printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);

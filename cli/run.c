@@ -70,6 +70,8 @@ static int command_run(options *o) {
     int code = run_usage(o);
     if (!code && !o->tokens) code = read_prompt(o, &prompt);
     catch_interrupt(1);
+    if (!code) code = find_model(o, MOTE_EVERYTHING);
+    if (!code) plan_context(o);
     if (!code) code = open_model(o, o->tokens ? MOTE_WEIGHTS_ONLY : MOTE_EVERYTHING, &model);
     if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model), o->context, &prompt, &count);
     if (!code) code = run_prompt(model, o, &prompt);

@@ -277,7 +277,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
     if (!m) return error->code;
     if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
-    int code = model_bind(m, &files, &b, dir, &silent, error);
+    int code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
@@ -292,6 +292,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
         plan->context = o.context;
         plan->chunk = o.chunk;
         plan->context_fits = -1;
+        plan->estimated = m->info.estimated;
         if (available) plan->context_fits = context_that_fits(m, &o, available > b.arena ? available - b.arena : 0, s);
     }
     mote_session_close(s);
