@@ -23,6 +23,7 @@
 #include "kernels.cu"
 
 #ifdef __CUDACC__
+#include <cuda.h>
 #include <cxxabi.h>
 #endif
 #include <dirent.h>
@@ -80,6 +81,7 @@ struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
+    int gpu_shared;                            /* bytes of shared memory of an SM */
     uint32_t gpu_cache;                        /* bytes of its L2 */
     float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
     int gpu_integrated;                        /* its memory is the system's */
@@ -93,7 +95,7 @@ struct mote_model {
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;
     mote_module modules[MODULE_KINDS];
-    char module_dtypes[MODULE_KINDS][64];
+    char module_dtypes[MODULE_KINDS][128];
 
     mote_layers kinds[LAYER_KIND_COUNT];       /* of info */
     mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
@@ -105,11 +107,13 @@ struct mote_model {
     const float *norm;
     layer *layers;
     matrix *experts;                           /* the gate, up and down matrices of all layers */
+    int has_kv_scales;                         /* some attention layer has scales for an FP8 KV cache */
     int has_mtp;
     layer mtp;
     matrix mtp_fc;
     const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
     int draft_rows;                            /* as asked for */
+    int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
@@ -132,8 +136,8 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Binds all tensors of the model that m->c describes: to files, or, with a format `made`, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *made, binder *b,
+/* Binds all tensors of the model that m->c describes: to files, or, with a recipe `made`, to none. */
+static int model_bind_to(mote_model *m, checkpoint *files, const struct recipe *made, binder *b,
                          const mote_callbacks *callbacks, mote_error *err) {
     b->files = files;
     b->m = m;
@@ -141,7 +145,7 @@ static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
-    model_module_dtypes(m, b->formats);
+    model_module_dtypes(m, b);
     model_info(m);
     return MOTE_OK;
 }
@@ -150,14 +154,15 @@ static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *
    any, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
 static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
                       const mote_callbacks *callbacks, mote_error *err) {
-    enum format made = FORMAT_BF16;
+    const struct recipe *made = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
-    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_format(dir, &made, err);
-    if (!code) code = model_bind_to(m, files, there ? NULL : formats[made], b, callbacks, err);
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, m->quantize, &made, err);
+    if (!code) code = model_bind_to(m, files, made, b, callbacks, err);
     if (!code) m->fingerprint = config_fingerprint(&m->c);
+    if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
     m->info.estimated = !there || files->table.without_data;
     return code;
 }
@@ -208,13 +213,15 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_error failure;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0)
-        return fail(error, MOTE_EINVAL,
-                    "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more");
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
+        o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
+        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
+                                        "draft_rows of 0 or more, quantize of MOTE_QUANTIZE_...");
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
+    m->quantize = o.quantize;
     int code = generation_read(m, dir, &o.callbacks, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
@@ -281,6 +288,8 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
         return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = session_options(model, options, &o, error);
+    if (!code && model->gpu >= 0 && model->has_kv_scales && o.kv == MOTE_KV_FP8)
+        code = fail(error, MOTE_EUNSUPPORTED, "the checkpoint has scales for an FP8 KV cache, which only the CPU uses");
     if (code) return code;
     mote_session *s = session_shell(model);
     if (!s) return fail_memory(error);

@@ -76,11 +76,18 @@ enum {                                     /* which parts of a checkpoint folder
     MOTE_DESCRIPTION = 3                   /* everything but the values of the weights: for mote_model_info; no sessions */
 };
 
+enum {                                     /* what weights become when they are loaded */
+    MOTE_QUANTIZE_OFF = 0,                 /* nothing: they are what the checkpoint has */
+    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes, but for embeddings,
+                                              lm_head, routers and other small ones */
+};
+
 typedef struct mote_options {
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
     int draft_rows;                        /* drafts come from the first so many tokens of the vocabulary; default 65,536 */
+    int quantize;                          /* MOTE_QUANTIZE_... */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -92,7 +99,8 @@ void mote_close(mote_model *model);
 
 typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
     const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", ... */
-    const char *dtype;                     /* "F32", "F16", "BF16", "FP8 128x128", or several joined by "+" */
+    const char *dtype;                     /* as stored: "BF16", "FP8 128x128", "NVFP4", "GPTQ INT4 g128", ..., or several
+                                              joined by "+" */
     uint64_t parameters;
     uint64_t bytes;                        /* as held in memory, scales included */
     uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row) */
@@ -118,6 +126,7 @@ typedef struct mote_info {
     int stage_count;
     const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
+    int quantize;                          /* as in mote_options: not 0, these are not the checkpoint's own weights */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
     uint64_t weight_bytes;                 /* held in memory */
     uint64_t weight_bytes_per_token;       /* read to decode one token */
@@ -144,7 +153,8 @@ enum {                                     /* how keys and values of attention l
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
-    MOTE_KV_FP8 = 3                        /* E4M3 without scale, values beyond 448 become 448 */
+    MOTE_KV_FP8 = 3                        /* E4M3; in units of the layer's k_scale and v_scale where the
+                                              checkpoint has them. Beyond 448 units it is 448 */
 };
 
 typedef struct mote_session_options {

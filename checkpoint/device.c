@@ -48,6 +48,7 @@ static int gpu_find(mote_model *m, int ordinal, int *none, mote_error *err) {
     m->gpu_sms = about.multiProcessorCount;
     m->gpu_cache = (uint32_t)about.l2CacheSize;
     m->gpu_cc = about.major * 10 + about.minor;
+    m->gpu_shared = (int)about.sharedMemPerMultiprocessor;
     m->gpu_integrated = about.integrated;
     snprintf(m->device, sizeof m->device, "cuda:%d %s (sm_%d)", ordinal, about.name, m->gpu_cc);
     return MOTE_OK;

@@ -1,5 +1,5 @@
-/* checkpoint/estimate.c: what is known of a checkpoint without its weights: of a folder with config.json alone, the tensors that a
-   published one has. For describing and planning only. */
+/* checkpoint/estimate.c: what is known of a checkpoint without its weights: of a folder with config.json alone, how a published one
+   of its kind stores them. For describing and planning only. */
 
 /* Is there any weight file in the folder, be it only its header? */
 static int folder_has_weights(const char *dir) {
@@ -14,10 +14,26 @@ static int folder_has_weights(const char *dir) {
     return found;
 }
 
-/* The format that large matrices would have by config.json: what it says of quantisation, or its dtype. */
-static int estimate_format(const char *dir, enum format *made, mote_error *err) {
-    static const struct { const char *dtype; enum format format; } plain[] = {
-        {"float32", FORMAT_F32}, {"float16", FORMAT_F16}, {"bfloat16", FORMAT_BF16}};
+/* diagnose/synthetic.c: how the matrices of a made-up checkpoint are stored. */
+static const struct recipe *recipe_named(const char *name);
+
+/* The recipe of a quantisation, by its quant_method and format; NULL: it is not known. */
+static const char *estimate_quantised(const json *j, uint32_t q) {
+    static const struct { const char *method, *format, *recipe; } known[] = {
+        {"fp8", NULL, "fp8"}, {"modelopt", NULL, "nvfp4"}, {"compressed-tensors", "float-quantized", "fp8-channel"},
+        {"compressed-tensors", "pack-quantized", "int4"}, {"compressed-tensors", NULL, "nvfp4"}, {"gptq", NULL, "int4-experts"},
+        {"awq", NULL, "int4-experts"}, {"auto-round", NULL, "int4-experts"}};
+    uint32_t method = json_get(j, q, "quant_method"), format = json_get(j, q, "format");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if ((method ? json_equals(j, method, known[i].method) : !i) &&
+            (!known[i].format || (format && json_equals(j, format, known[i].format)))) return known[i].recipe;
+    return NULL;
+}
+
+/* How large matrices would be stored by config.json: what it says of quantisation, or its dtype. */
+static int estimate_recipe(const char *dir, int quantize, const struct recipe **made, mote_error *err) {
+    static const char *const plain[][2] = {{"float32", "f32"}, {"float16", "f16"}};
+    const char *name = quantize ? "fp8" : "bf16";
     buf file;
     json j;
     memset(&file, 0, sizeof file);
@@ -28,16 +44,11 @@ static int estimate_format(const char *dir, enum format *made, mote_error *err) 
     if (!dtype) dtype = json_get(&j, text, "torch_dtype");
     if (!dtype) dtype = json_get(&j, 0, "dtype");
     if (!dtype) dtype = json_get(&j, 0, "torch_dtype");
-    *made = FORMAT_BF16;
-    for (int i = 0; i < 3 && dtype; i++)
-        if (json_equals(&j, dtype, plain[i].dtype)) *made = plain[i].format;
-    if (q && j.nodes[q].type == JSON_OBJECT) {
-        uint32_t method = json_get(&j, q, "quant_method");
-        *made = FORMAT_FP8_BLOCK;
-        if (method && !json_equals(&j, method, "fp8"))
-            code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how large they would be is known for FP8 and for "
-                        "unquantised ones only", dir);
-    }
+    for (int i = 0; i < 2 && dtype; i++)
+        if (json_equals(&j, dtype, plain[i][0])) name = plain[i][1];
+    if (q && j.nodes[q].type == JSON_OBJECT) name = estimate_quantised(&j, q);
+    if (!name) code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how this quantisation stores them is not known", dir);
+    else *made = recipe_named(name);
     json_free(&j);
     buf_free(&file);
     return code;

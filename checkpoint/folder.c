@@ -1,7 +1,8 @@
 /* checkpoint/folder.c: the files of a checkpoint folder and their index. Knows nothing of what the tensors are for.
 
    Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
-   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted. */
+   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted, and so is a file
+   that AutoRound puts beside the others and does not always list. */
 
 enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
 
@@ -124,6 +125,8 @@ static int read_json(const char *dir, const char *name, buf *text, json *j, mote
     return code;
 }
 
+static const char side_file[] = "model_extra_tensors.safetensors";
+
 /* Reads all headers. describes: the weights themselves are not wanted. c is to be closed by the caller in any case. */
 static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_error *err) {
     buf text;
@@ -137,6 +140,10 @@ static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_e
         code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
         if (code) return code;
         code = checkpoint_read_index(c, &j, err);
+        if (!code && file_exists(dir, side_file)) {
+            int file = checkpoint_shard(c, side_file, err);
+            code = file < 0 ? -file : MOTE_OK;
+        }
         json_free(&j);
         buf_free(&text);
     } else if (file_exists(dir, "model.safetensors")) {

@@ -52,7 +52,7 @@ static int loader_cut(gpu_loader *l) {
     for (size_t i = 0; i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t at = item->from->begin + item->offset, end = at + item->size;
-        while (!item_plane(item)->convert && at < end) {
+        while (!item_converts(item) && at < end) {
             uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
             if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
                 p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
@@ -94,7 +94,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         const load_item *item = &l->items[i];
         uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
         if (item->from->file != p->file || begin >= p->end) break;
-        if (item_plane(item)->convert) continue;
+        if (item_converts(item)) continue;
         uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
         const char *bytes = buffer + (low - base);
         code = check_numbers(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
@@ -104,7 +104,8 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
         if (code) break;
         __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low)),
+        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item->from, item->offset, item->size, bytes, (size_t)(low - begin),
+                                                    (size_t)(high - low)),
                            __ATOMIC_RELAXED);
     }
     return code;
@@ -175,7 +176,7 @@ static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_
         if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) break;
         if (cancelled(callbacks))
             code = fail(&err, MOTE_ECANCELLED, "%s: loading was cancelled", l->files->dir);
-        else if (i < l->item_count && item_plane(&l->items[i])->convert) code = loader_converted(l, m, &l->items[i], &err);
+        else if (i < l->item_count && item_converts(&l->items[i])) code = loader_converted(l, m, &l->items[i], &err);
         if (i % 64 == 0 || i >= l->item_count)
             report(callbacks, "loading weights", (double)__atomic_load_n(&l->done, __ATOMIC_RELAXED) / (double)total);
         if (code) loader_failed(l, &err);

@@ -27,17 +27,22 @@ static void print_sizes(const mote_info *i) {
 
 static void print_modules(const mote_info *i) {
     char parameters[32], size[32], per_token[32];
-    printf("\nweights by module%s\n  %-16s%-24s%12s%12s%18s\n", i->estimated ? ", estimated" : "", "", "dtype", "parameters", "bytes", "read per token");
+    int width = 24;
+    for (int m = 0; m < i->module_count; m++)
+        if ((int)strlen(i->modules[m].dtype) + 1 > width) width = (int)strlen(i->modules[m].dtype) + 1;
+    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n",
+           i->quantize ? ", quantised while loading: they are not the checkpoint's own" : i->estimated ? ", estimated" : "", "", width, "dtype", "parameters",
+           "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
         human((double)i->modules[m].bytes_per_token, "B", per_token);
-        printf("  %-16s%-24s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
+        printf("  %-16s%-*s%12s%12s%18s\n", i->modules[m].name, width, i->modules[m].dtype, parameters, size, per_token);
     }
     human((double)i->parameters, "", parameters);
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
-    printf("  %-16s%-24s%12s%12s%18s\n", "total", "", parameters, size, per_token);
+    printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
 }
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {
@@ -59,21 +64,24 @@ static int command_info(options *o) {
     mote_model *model = NULL;
     mote_memory plan;
     mote_error error = {0, ""};
-    int code = open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device};
+    int code = o->model && o->synthetic ? complain(EXIT_USAGE, "info: -m and --synthetic exclude each other")
+                                         : open_model(o, MOTE_DESCRIPTION, &model);
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
-    if (!code) plan_context(o);
-    if (!code) how.context = chosen_context(o, mote_model_info(model));
-    if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    if (!code && !o->synthetic) {
+        plan_context(o);
+        how.context = chosen_context(o, mote_model_info(model));
+        if (mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    }
     if (!code) {
         const mote_info *info = mote_model_info(model);
-        show_format(stdout, "model           %s\n", o->model);
+        show_format(stdout, "model           %s\n", o->synthetic ? o->synthetic : o->model);
         if (info->estimated) printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
-        print_plan(info, &plan);
+        if (!o->synthetic) print_plan(info, &plan);
     }
     mote_close(model);
     return code;

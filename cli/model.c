@@ -30,7 +30,7 @@ static int find_model(options *o, int parts) {
 
 // The model that the options name. With --synthetic it is made up instead.
 static int open_model(options *o, int parts, mote_model **model) {
-    mote_options how = {parts, callbacks(), o->device, o->draft_rows};
+    mote_options how = {parts, callbacks(), o->device, o->draft_rows, o->quantize};
     mote_error error = {0, ""};
     int code = find_model(o, parts);
     if (code) return code;
@@ -97,7 +97,7 @@ enum { CONTEXT_MOST = 131072 };            // tokens that the program takes by i
 // Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
 // the weights are in memory, behind find_model. Without an answer, opening them will tell why.
 static void plan_context(options *o) {
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows};
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     mote_memory plan;
     if (o->context || mote_plan(o->model, &where, &how, &plan, NULL) || plan.context_fits < 1) return;

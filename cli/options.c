@@ -20,7 +20,7 @@ typedef struct options {                   // zero or NULL: not given, except wh
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
     int fits;                              // tokens of context that the program chooses on a GPU; 0: the library does
-    int kv, sms, stages, verbose, no_history, mtp, draft_rows, verify;
+    int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     double temperature, top_p, min_p, overlap;
     double repetition, presence, frequency;                    // NAN: not given
 } options;
@@ -35,7 +35,7 @@ static options defaults(void) {
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP, QUANTIZE };
 
 typedef struct option {
     const char *name, *value;              // value: how the help calls it
@@ -89,7 +89,7 @@ static const option option_table[] = {
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
-    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, BENCH,
+    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
@@ -102,6 +102,8 @@ static const option option_table[] = {
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
     {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH,
      "tokens to draft for each pass; auto: as many as pay (default)"},
+    {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
+     "turn BF16 weights into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
     {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH,
      "drafts come from the first N tokens of the vocabulary (default: 65536)"},
     {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
@@ -245,6 +247,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
+    case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
     case MTP: return parse_mtp(value, at) ? NULL : "auto, 0, 1, 2 or 3";
     case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : "up to 3 numbers with commas between them";
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";

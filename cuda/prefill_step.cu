@@ -35,14 +35,15 @@ static void layout_prefill(layout *l, const mote_model *m, const mote_session_op
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
+    const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
     p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
-    p->room_bytes = larger(p->room_bytes, (size_t)m->c.vocab * sizeof(float));         /* logits of a row at least */
+    p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
-    p->u = (uint16_t *)(void *)layout_alloc(l, rows * hidden / 2);
     p->u_unit = layout_alloc(l, rows);
     p->ids = (int32_t *)(void *)layout_alloc(l, rows);
     p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
+    p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
     p->before = layout_alloc(l, state);
 }
 
@@ -96,7 +97,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
     gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
     for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
 }
 
@@ -104,7 +105,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
 static void prefill_logits(const mote_session *s, const prefill_rows *r, const float *norm, int T, float *logits) {
     const mote_model *m = s->m;
     const size_t vocab = (size_t)m->c.vocab, hidden = (size_t)m->c.hidden;
-    const int piece = (int)(s->gpu->prefill.room_bytes / (vocab * sizeof(float)));
+    const int piece = (int)((size_t)((const char *)s->gpu->prefill.u - r->room) / (vocab * sizeof(float)));
     for (int t = 0; t < T; t += piece) {
         const int n = T - t < piece ? T - t : piece;
         prefill_rms_norm(r, r->x + (size_t)t * hidden, norm, n, m->c.hidden, m->c.eps);

@@ -111,9 +111,13 @@ static void try_prefill_attention(selftest *t, int position) {
     rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, s->theta);
     stage_rope_attend(c->threads, job);
     stage_out(c->threads, job, c->s.x);
-    try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
-    try_prefill_x(t);
-    try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d", kv_names[job->kv], position);
+    for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
+        t->g->layers.attention.prefill_warps = warps;
+        try_put(t, t->g->prefill.x, c->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
+        try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
+        try_prefill_x(t);
+        try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, %d warps", kv_names[job->kv], position, warps);
+    }
 }
 
 /* Whether a row's choice of experts is clear: the best that is not chosen is well behind. */
@@ -178,7 +182,7 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     try_open(t, MOTE_KV_BF16, GPU_ROWS);
     if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < FORMAT_COUNT; f++)
+    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++)
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);

@@ -144,6 +144,8 @@ static void qwen_bind_attention(binder *b, const char *where, attention_weights 
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_vector(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     bind_vector(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
+    bind_kv_scale(b, where, "self_attn.k_proj.k_scale", "self_attn.k_scale", &w->k_scale);
+    bind_kv_scale(b, where, "self_attn.v_proj.v_scale", "self_attn.v_scale", &w->v_scale);
     if (b->kind == IN_MTP) bind_as(b, IN_MTP, 0, 1);           /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
 }

@@ -1,7 +1,9 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
-static const weight_format bf16_format = {
-    "BF16", "BF16", "bf16", 1, {{".weight", "BF16", 16, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 1, NULL, NULL, NULL}}, NULL};
+
+static const spelling bf16_spelling = {
+    "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;

@@ -1,9 +1,42 @@
-/* formats/dispatch.c: what the table of formats generates: the array of their descriptions, and a switch for each of their
-   functions. */
+/* formats/dispatch.c: what the tables of formats and of spellings generate: arrays of their descriptions, and a switch for
+   each of the formats' functions. */
 
 #define FORMAT_ADDRESS(NAME, name) &name##_format,
 static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 #undef FORMAT_ADDRESS
+
+#define SPELLING_ADDRESS(NAME, name) &name##_spelling,
+static const spelling *const spellings[] = {SPELLINGS(SPELLING_ADDRESS)};
+#undef SPELLING_ADDRESS
+
+static int part_count(const spelling *s) {
+    int n = 0;
+    while (n < MAX_PARTS && s->parts[n].suffix) n++;
+    return n;
+}
+
+/* Has it numbers for groups of columns, whose width the shape of the scales tells? */
+static int format_has_groups(enum format f) {
+    int has = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) has |= formats[f]->planes[i].rows && !formats[f]->planes[i].cols;
+    return has;
+}
+
+/* The shape "n k/8|..." of a part of a matrix; returns its dimensions. *rest: the next that is as good, or NULL. */
+static int part_shape(const char *form, const matrix *w, uint64_t shape[2], const char **rest) {
+    int dims = 0;
+    while (*form && *form != '|' && dims < 2) {
+        const char of = *form++;
+        uint64_t size = of == 'n' ? (uint64_t)w->rows : of == 'k' ? (uint64_t)w->cols : (uint64_t)(of - '0'), per = 1;
+        if (of == 'h') size = (uint64_t)w->rows, per = (uint64_t)w->block_rows;
+        if (of == 'g') size = (uint64_t)w->cols, per = (uint64_t)w->block_cols;
+        if (*form == '/') per = strtoul(form + 1, (char **)&form, 10);
+        shape[dims++] = (size + per - 1) / per;
+        while (*form == ' ') form++;
+    }
+    *rest = *form == '|' ? form + 1 : NULL;
+    return dims;
+}
 
 /* Does it have numbers for blocks whose sides config.json says? */
 static int format_has_blocks(enum format f) {

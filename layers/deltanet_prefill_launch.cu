@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
             top = fmaxf(top, fabsf(gated));
         }
     }
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.unit + blockIdx.x);
 }
 
@@ -47,12 +47,13 @@ static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, d
     size_t used = 0;
     p->raw = (float *)prefill_take(room, &used, (size_t)T * (size_t)deltanet_channels(s) * sizeof(float));
     p->z = (float *)prefill_take(room, &used, values);
-    p->o = (float *)prefill_take(room, &used, values);
     p->a = (float *)prefill_take(room, &used, heads);
     p->b = (float *)prefill_take(room, &used, heads);
     p->unit = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
     p->scratch = prefill_take(room, &used, delta_prefill_scratch(s, T));
-    return used;
+    const size_t early = used;
+    p->o = (float *)prefill_take(room, &used, values);
+    return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
 /* What layers/kinds.cu asks of a kind for prefill. */

@@ -277,6 +277,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
     if (!m) return error->code;
     if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
+    if (model) m->quantize = model->quantize;
     int code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);

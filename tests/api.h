@@ -90,6 +90,18 @@ static inline int same_logits(const mote_session *s, const float *want, int voca
     return got && want && !memcmp(got, want, (size_t)vocab * sizeof *want);
 }
 
+// The root mean square of a - b in standard deviations of b; infinite for what is no number.
+static inline double off(const float *a, const float *b, size_t n) {
+    double sum = 0, mean = 0, square = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        mean += (double)b[i] / (double)n;
+        square += (double)b[i] * b[i] / (double)n;
+    }
+    double result = sqrt(sum / (double)n / (square - mean * mean));
+    return result >= 0 ? result : INFINITY;
+}
+
 static inline int best_of(const float *logits, int n) {
     int best = 0;
     for (int i = 1; i < n; i++)

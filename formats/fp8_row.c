@@ -1,0 +1,41 @@
+/* formats/fp8_row.c: E4M3 codes under a scale for each row (channel), or one for all rows, which then all have it.
+
+   weight = code * scale of its row. */
+
+static const weight_format fp8_row_format = {
+    "FP8 by row", 2,
+    {{8, 1, 1, 1, fp8_find_nan, "weight", "finite numbers"},
+     {32, 1, INT_MAX, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
+    NULL};
+
+static int fp8_same_scales(conversion *c, void *to) {
+    float *scale = (float *)to;
+    widen((dtype)c->type[1], c->part[1], scale, 1, 1);
+    for (int i = 1; i < c->rows; i++) scale[i] = scale[0];
+    return -1;
+}
+
+static const spelling fp8_tensor_spelling = {
+    "FP8 per tensor", FORMAT_FP8_ROW, 1, 1,
+    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
+    {{0, 0, NULL}, {1, 1u << 1, fp8_same_scales}}};
+
+static const spelling fp8_channel_spelling = {
+    "FP8 per channel", FORMAT_FP8_ROW, 1, 1,
+    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "n 1|n", 0}},
+    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
+
+INLINE void fp8_row_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
+    float unit = *(const float *)(const void *)row->plane[SCALES] * FP8_UNIT;
+    (void)w;
+    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
+}
+
+BOTH void fp8_row_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    fp8_block_random(plane, seed, i, to);
+}
+
+BOTH unsigned fp8_row_inspect(int plane, const void *numbers, size_t i) {
+    return fp8_block_inspect(plane, numbers, i);
+}
