@@ -282,7 +282,7 @@ static void test_estimates(const char *dir, int config_only) {
 
 static void test_estimated_formats(void) {
     static const struct { const char *quantisation, *dtype; int code; } cases[] = {
-        {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "BF16+FP8 128x128", MOTE_OK}, {"", "BF16", MOTE_OK},
+        {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK}, {"", "BF16", MOTE_OK},
         {"\"dtype\": \"float32\", ", "F32", MOTE_OK}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK},
         {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED}};
     size_t n;
