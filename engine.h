@@ -377,9 +377,9 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
    what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as it
    does there. For this a session holds a checkpoint before its last answer, in the host's memory.
 
-   When it runs out of memory, or is cancelled while it reads the turn, the timeline is as before, but for dropped thinking (a
-   session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is in it, and what mote_generate
-   says. */
+   When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
+   thinking (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is in it, and what
+   mote_generate says. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
 

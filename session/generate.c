@@ -337,18 +337,15 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
 }
 
 /* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read are
-   taken back. Only a caller who can cancel pays for the checkpoint that this takes, and only for more than one chunk.
+   taken back, to `before`; NULL: there is one chunk only, or nobody can cancel.
    answer: where the answer begins, and the session remembers its state; 0: it does not. Nothing cancels the few tokens behind. */
-static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_error *err) {
+static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
     int (*cancel)(void *user) = s->o.callbacks.cancel;
-    mote_checkpoint *before = NULL;
     size_t first = answer ? answer : n;
-    int code = MOTE_OK;
-    if (cancel && first > (size_t)session_chunk(s)) code = checkpoint_take(s, &before, err);
+    int code = before ? checkpoint_fill(s, before, err) : MOTE_OK;
     s->read_behind = n - first;
     if (!code) code = feed(s, ids, first, NULL, NULL, NULL, err);
-    if (code && before) (void)session_rewind(s, before, NULL);
-    mote_checkpoint_free(before);
+    if (code && before && before->count >= 0) (void)session_rewind(s, before, NULL);
     if (code || !answer) return code;
     code = checkpoint_fill(s, s->before_answer, err);
     s->o.callbacks.cancel = NULL;
@@ -359,11 +356,12 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
     return code;
 }
 
-/* Brings a turn into the timeline. */
+/* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
     const int32_t start = tokenizer_find(s->m->text, "<|im_start|>");
     const int user = !g->role || !strcmp(g->role, "user");
+    mote_checkpoint *before = NULL;
     size_t answer = 0;
     int code = MOTE_OK;
     if (p->total > (size_t)s->o.context)
@@ -372,13 +370,18 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     for (size_t i = 0; i < p->count && user && !g->keep_thinking; i++)
         if (ids[i] == start) answer = i;
     if (answer) code = reserve_answer(s, err);
+    if (!code && s->o.callbacks.cancel && p->count > (size_t)session_chunk(s)) {
+        before = checkpoint_new(s, (int)(p->total - p->count));
+        if (!before) code = fail_memory(err);
+    }
     s->read_before = 0;
     s->read_behind = p->count;
     if (!code && p->past_count) code = drop_thinking(s, past, p->past_count, err);
     s->read_before = p->past_count;
     if (!code && user) forget_answer(s);
-    if (!code) code = ask_feed(s, ids, p->count, answer, err);
+    if (!code) code = ask_feed(s, ids, p->count, answer, before, err);
     s->read_before = s->read_behind = 0;
+    mote_checkpoint_free(before);
     return code;
 }
 
