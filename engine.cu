@@ -150,8 +150,8 @@ static int model_bind_to(mote_model *m, checkpoint *files, const struct recipe *
     return MOTE_OK;
 }
 
-/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; without
-   any, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
+/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
+   none is, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
 static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
                       const mote_callbacks *callbacks, mote_error *err) {
     const struct recipe *made = NULL;
@@ -606,7 +606,8 @@ static void report_prompt(const mote_session *s, double done, size_t count, doub
     count += s->read_before + s->read_behind;
     if (c->prompt) c->prompt(c->user, (int)all, (int)count);
     if (!c->progress || count <= (size_t)session_chunk(s)) return;
-    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", all, count, passed > 0 ? done / passed : 0);
+    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", all, count,
+             passed > 0 ? done / passed : 0);
     report(c, what, all / (double)count);
 }
 
@@ -628,8 +629,8 @@ static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
             return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
-        code = forward(s, ids + done, T, done + (size_t)T == count, scores ? scores->rows : logits ? logits + done * vocab : NULL,
-                       mtp_logits, err);
+        float *rows = scores ? scores->rows : logits ? logits + done * vocab : NULL;
+        code = forward(s, ids + done, T, done + (size_t)T == count, rows, mtp_logits, err);
         if (code) return code;
         if (scores) score_rows(scores, s->m->c.vocab, done, T);
         session_keep(s, T);

@@ -243,16 +243,17 @@ int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_erro
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error);
 
-typedef struct mote_logprob {              /* natural logarithm of a probability: of the model's own distribution over the whole */
-    int32_t id;                            /* vocabulary, without temperature, penalties, bias or masks */
-    float logprob;
+typedef struct mote_logprob {
+    int32_t id;
+    float logprob;                         /* natural logarithm of its probability, in the model's own distribution over the whole
+                                              vocabulary: without temperature, penalties, bias or masks */
 } mote_logprob;
 
-/* mote_feed, and writes how probable each appended token was behind those before it: tokens [count]; and (top > 0) the `top` most
-   probable ones in its place, best first: alternatives [count][top], NULL with top 0. The first token of an empty timeline has
-   nothing before it: its logprob is 0, and its alternatives have id -1. Takes the memory of 32 rows of logits, however many
-   tokens there are; each row goes over the host, a millisecond for a vocabulary of 250,000. After a failure what was written is
-   of no meaning; the tokens of chunks already done stay appended. */
+/* mote_feed, and writes how probable each appended token was behind those before it: tokens [count]; and (top > 0) the `top`
+   most probable ones in its place, best first: alternatives [count][top], NULL with top 0. The first token of an empty
+   timeline has nothing before it: its logprob is 0, and its alternatives have id -1. Takes the memory of 32 rows of logits,
+   however many tokens there are; each row goes over the host, a millisecond for a vocabulary of 250,000. After a failure what
+   was written is of no meaning; the tokens of chunks already done stay appended. */
 int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
                        mote_logprob *alternatives, mote_error *error);
 
@@ -295,8 +296,9 @@ typedef struct mote_sampling {
 void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling);
 
 /* Chooses the next token from the current logits; the timeline stays as it is. Order: bias, penalties, (on_logits of
-   mote_generation,) temperature, top-k, top-p, min-p. A GPU samples by itself without bias and penalties; with them each row of
-   logits comes to the host (1 MB for a vocabulary of 250,000, and a millisecond or two). Repetition counts the whole history, presence and frequency what came after the last mote_feed or mote_ask. */
+   mote_generation,) temperature, top-k, top-p, min-p. A GPU samples by itself without bias and penalties; with them each row
+   of logits comes to the host (1 MB for a vocabulary of 250,000, and a millisecond or two). Repetition counts the whole
+   history, presence and frequency what came after the last mote_feed or mote_ask. */
 int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error);
 
 /* One decode step: mote_sample, then the token is appended and the next logits are computed. */
@@ -314,14 +316,14 @@ typedef struct mote_generation {
     const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
     int stop_count;
     const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
-    const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside the
-                                              system message; on_call looks up the types of arguments in them */
+    const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside
+                                              the system message; on_call looks up the types of arguments in them */
     const char *role;                      /* mote_ask: "user" (default) or "tool" */
-    const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, these */
-    int result_count;                      /* are those of its further calls, in order */
+    const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, */
+    int result_count;                      /* these are those of its further calls, in order */
     int think;                             /* mote_ask: MOTE_THINK_... */
     int keep_thinking;                     /* mote_ask: 1 = a new user turn leaves the thinking before it where it is */
-    int raw;                               /* mote_generate: 1 = no channels, all text as MOTE_ANSWER */
+    int raw;                               /* 1 = no channels and no calls, all text as MOTE_ANSWER */
     int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
                                               whole state after each pass; the first difference is MOTE_EMISMATCH. Not with
                                               on_logits, which would be called twice */
@@ -330,10 +332,10 @@ typedef struct mote_generation {
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
-    /* Called with every tool call that can be read, behind its text: a JSON object {"name": "...", "arguments": {...}} of `size`
-       bytes, zero-terminated, too. Calls are read as models write them, as JSON or as <function=...> tags, with text around
-       them, several in one, with brackets or end tags missing. One that the end of the answer cuts short is none: what it would
-       do may not be what was meant. Non-zero stops the answer. */
+    /* Called with every tool call that can be read, behind its text: a JSON object {"name": "...", "arguments": {...}} of
+       `size` bytes, zero-terminated, too. Calls are read as models write them, as JSON or as <function=...> tags, with text
+       around them, several in one, with brackets or end tags missing. One that the end of the answer cuts short is none: what
+       it would do may not be what was meant. Non-zero stops the answer. */
     int (*on_call)(void *user, const char *call, size_t size);
     /* Called once for each token, before it is chosen, in order, on the timeline as it will stay: mote_tokens holds all tokens
        before it, and on_token was called with those of this answer. So it may keep state. logits [vocab_size], of the ids that
@@ -341,8 +343,8 @@ typedef struct mote_generation {
        when none is left that is MOTE_EINVAL. Non-zero stops the answer. Drafts are made without it, so a strict mask has few
        accepted. On a GPU each row comes to the host, verified drafts' rows as well: 1 MB for a vocabulary of 250,000. */
     int (*on_logits)(void *user, float *logits, int vocab_size);
-    /* Called with every token generated, behind on_token: its logprob, and the top_logprobs most probable ones in its place, best
-       first. The logits come to the host, as for on_logits. */
+    /* Called with every token generated, behind on_token: its logprob, and the top_logprobs most probable ones in its place,
+       best first. The logits come to the host, as for on_logits. */
     void (*on_logprobs)(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count);
     int top_logprobs;
     void *user;
@@ -369,13 +371,14 @@ typedef struct mote_result {
    generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
-/* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer before it is closed first. Text from outside never becomes a control token, in any
-   role: in system, message and tool result alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is
-   plain text, so that none of them can end its own turn.
+/* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer
+   before it is closed first. Text from outside never becomes a control token, in any role: in system, message and tool result
+   alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its
+   own turn.
 
-   History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline is
-   what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as it
-   does there. For this a session holds a checkpoint before its last answer, in the host's memory.
+   History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline
+   is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as
+   it does there. For this a session holds a checkpoint before its last answer, in the host's memory.
 
    When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
    thinking (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is in it, and what
@@ -383,10 +386,10 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
 
-/* Leaves the thinking of the answers since the last user turn of mote_ask behind: goes back to before them and reads them again
-   without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or mote_load, or
-   when it was done. mote_ask does it by itself; call it before mote_checkpoint_take if the checkpoint is to hold beyond the next
-   user turn. *read (may be NULL): tokens read again. */
+/* Leaves the thinking of the answers since the last user turn of mote_ask behind: goes back to before them and reads them
+   again without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or
+   mote_load, or when it was done. mote_ask does it by itself; call it before mote_checkpoint_take if the checkpoint is to hold
+   beyond the next user turn. *read (may be NULL): tokens read again. */
 int mote_drop_thinking(mote_session *session, size_t *read, mote_error *error);
 
 /* What mote_ask would do with the context, without computing anything. *read: tokens that it would read; *total: tokens of the
@@ -413,8 +416,8 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 /* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
 typedef struct mote_checkpoint mote_checkpoint;
 
-/* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive
-   the session, and may be used any number of times on it; behind thinking only until that is dropped, see mote_drop_thinking. */
+/* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
+   session, and may be used any number of times on it; behind thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
 /* Back to the checkpoint. MOTE_EINVAL when the session's tokens up to there are no longer those of the checkpoint. */

@@ -1,5 +1,5 @@
-/* checkpoint/estimate.c: what is known of a checkpoint without its weights: of a folder with config.json alone, how a published one
-   of its kind stores them. For describing and planning only. */
+/* checkpoint/estimate.c: what is known of a checkpoint without its weights: of a folder with config.json alone, how a
+   published one of its kind stores them. For describing and planning only. */
 
 /* Is there any weight file in the folder, be it only its header? */
 static int folder_has_weights(const char *dir) {
@@ -39,7 +39,8 @@ static int estimate_recipe(const char *dir, int quantize, const struct recipe **
     memset(&file, 0, sizeof file);
     int code = read_json(dir, "config.json", &file, &j, err);
     if (code) return code;
-    uint32_t text = json_get(&j, 0, "text_config"), q = json_get(&j, 0, "quantization_config"), dtype = json_get(&j, text, "dtype");
+    uint32_t text = json_get(&j, 0, "text_config"), q = json_get(&j, 0, "quantization_config");
+    uint32_t dtype = json_get(&j, text, "dtype");
     if (!q) q = json_get(&j, text, "quantization_config");
     if (!dtype) dtype = json_get(&j, text, "torch_dtype");
     if (!dtype) dtype = json_get(&j, 0, "dtype");
@@ -47,7 +48,8 @@ static int estimate_recipe(const char *dir, int quantize, const struct recipe **
     for (int i = 0; i < 2 && dtype; i++)
         if (json_equals(&j, dtype, plain[i][0])) name = plain[i][1];
     if (q && j.nodes[q].type == JSON_OBJECT) name = estimate_quantised(&j, q);
-    if (!name) code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how this quantisation stores them is not known", dir);
+    if (!name)
+        code = fail(err, MOTE_EUNSUPPORTED, "%s: there are no weights, and how this quantisation stores them is unknown", dir);
     else *made = recipe_named(name);
     json_free(&j);
     buf_free(&file);

@@ -30,9 +30,9 @@ static void print_modules(const mote_info *i) {
     int width = 24;
     for (int m = 0; m < i->module_count; m++)
         if ((int)strlen(i->modules[m].dtype) + 1 > width) width = (int)strlen(i->modules[m].dtype) + 1;
-    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n",
-           i->quantize ? ", quantised while loading: they are not the checkpoint's own" : i->estimated ? ", estimated" : "", "", width, "dtype", "parameters",
-           "bytes", "read per token");
+    const char *note = i->quantize    ? ", quantised while loading: they are not the checkpoint's own"
+                       : i->estimated ? ", estimated" : "";
+    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n", note, "", width, "dtype", "parameters", "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
@@ -77,7 +77,8 @@ static int command_info(options *o) {
     if (!code) {
         const mote_info *info = mote_model_info(model);
         show_format(stdout, "model           %s\n", o->synthetic ? o->synthetic : o->model);
-        if (info->estimated) printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
+        if (info->estimated)
+            printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);

@@ -25,7 +25,9 @@ static int find_model(options *o, int parts) {
         if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
         o->model = bundled;
     }
-    return resolve_model(&o->model, parts == MOTE_TEXT_ONLY ? NO_WEIGHTS : parts == MOTE_DESCRIPTION ? ALL_OR_NO_WEIGHTS : ALL_WEIGHTS);
+    return resolve_model(&o->model, parts == MOTE_TEXT_ONLY     ? NO_WEIGHTS
+                                    : parts == MOTE_DESCRIPTION ? ALL_OR_NO_WEIGHTS
+                                                                : ALL_WEIGHTS);
 }
 
 // The model that the options name. With --synthetic it is made up instead.

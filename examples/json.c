@@ -1,5 +1,5 @@
-/* An answer that is valid JSON of a given shape, whatever the model would rather say: on_logits masks every token with which the
-   text would leave the shape.
+/* An answer that is valid JSON of a given shape, whatever the model would rather say: on_logits masks every token with which
+   the text would leave the shape.
 
    Build   cc -O3 -x c engine.cu json.c -o json -lm -lpthread
    Run     ./json [MODEL_FOLDER [QUESTION [SHAPE]]]

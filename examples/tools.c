@@ -18,7 +18,8 @@ static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_time\", \"description\": \"The time of day here.\","
     "  \"parameters\": {\"type\": \"object\", \"properties\": {}}}},"
     " {\"type\": \"function\", \"function\": {\"name\": \"roll_dice\", \"description\": \"Rolls dice.\","
-    "  \"parameters\": {\"type\": \"object\", \"properties\": {\"sides\": {\"type\": \"integer\"}}, \"required\": [\"sides\"]}}}]";
+    "  \"parameters\": {\"type\": \"object\", \"properties\": {\"sides\": {\"type\": \"integer\"}},"
+    "   \"required\": [\"sides\"]}}}]";
 
 typedef struct round_of_calls { char results[CALLS_MOST][64]; int calls; } round_of_calls;
 

@@ -1,5 +1,5 @@
-/* Two conversations with one model at the same time: the weights are in memory once, each conversation is a session on a thread of
-   its own.
+/* Two conversations with one model at the same time: the weights are in memory once, each conversation is a session on a
+   thread of its own.
 
    Build   cc -O3 -x c engine.cu two_conversations.c -o two_conversations -lm -lpthread
    Run     ./two_conversations [MODEL_FOLDER] */
@@ -48,14 +48,15 @@ static void *talk(void *user) {
 }
 
 int main(int argc, char **argv) {
-    static conversation ann = {NULL, "Ann", {"What is FP8?", "And what is BF16?"}, {"", ""}, {0, 0}, 0, 0, {0, ""}};
-    static conversation bob = {NULL, "Bob", {"What is a mixture of experts?", "What is a router?"}, {"", ""}, {0, 0}, 0, 0, {0, ""}};
+    static conversation ann, bob;
     conversation *both[] = {&ann, &bob};
     pthread_t thread[2];
     mote_model *model = NULL;
     mote_error error;
     int code = mote_open(argc > 1 ? argv[1] : "models/demo", NULL, &model, &error), started = 0;
     if (code) fprintf(stderr, "two_conversations: %s\n", error.message);
+    ann.name = "Ann", ann.questions[0] = "What is FP8?", ann.questions[1] = "And what is BF16?";
+    bob.name = "Bob", bob.questions[0] = "What is a mixture of experts?", bob.questions[1] = "What is a router?";
     for (; !code && started < 2; started++) {
         both[started]->model = model;
         if (pthread_create(&thread[started], NULL, talk, both[started])) break;

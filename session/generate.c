@@ -336,9 +336,9 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
     return code;
 }
 
-/* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read are
-   taken back, to `before`; NULL: there is one chunk only, or nobody can cancel.
-   answer: where the answer begins, and the session remembers its state; 0: it does not. Nothing cancels the few tokens behind. */
+/* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read
+   are taken back, to `before`; NULL: there is one chunk only, or nobody can cancel. answer: where the answer begins, and the
+   session remembers its state; 0: it does not. Nothing cancels the few tokens behind. */
 static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
     int (*cancel)(void *user) = s->o.callbacks.cancel;
     size_t first = answer ? answer : n;

@@ -54,7 +54,8 @@ static double row_best(const float *logits, int vocab, int top, int32_t *heap) {
     return (double)best + log(total);
 }
 
-/* out[0] = the log-probability of `id` by a row of logits, out[1..top] = the most probable tokens, best first. heap: [vocab]. */
+/* out[0] = the log-probability of `id` by a row of logits, out[1..top] = the most probable tokens, best first. heap: [vocab].
+   */
 static void row_logprobs(const float *logits, int vocab, int32_t id, int top, int32_t *heap, mote_logprob *out) {
     double total = row_best(logits, vocab, top, heap);
     for (int i = 0; i <= top; i++) {

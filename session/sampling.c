@@ -1,5 +1,5 @@
-/* session/sampling.c: from logits to a token: bias, penalties, the application's own word, temperature, top-k, top-p, min-p; one
-   decode step.
+/* session/sampling.c: from logits to a token: bias, penalties, the application's own word, temperature, top-k, top-p, min-p;
+   one decode step.
 
    The candidates lie in a heap (logprobs.c); taking them off one by one stops as soon as top-k, top-p or min-p say so, which is
    after a few of a vocabulary of 248,320. */
@@ -136,7 +136,8 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
     return code ? code : choose(session, &by, id, error);
 }
 
-/* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here. */
+/* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here.
+   */
 static int can_sample_on_gpu(const mote_session *s, const chooser *by) {
 #ifdef __CUDACC__
     const mote_sampling *p = &by->p;

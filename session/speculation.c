@@ -77,8 +77,8 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
-/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was noise,
-   or the machine has changed: it is measured again before the next answer. */
+/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was
+   noise, or the machine has changed: it is measured again before the next answer. */
 static void speculation_time(mote_session *s, int drafts, double spent) {
     enum { PASSES = 64 };
     speculation *p = &s->spec;
@@ -258,9 +258,9 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
     return code;
 }
 
-/* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here, when
-   all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor what
-   comes behind an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
+/* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
+   when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
+   what comes behind an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
 static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
     *more = 0;
     if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {

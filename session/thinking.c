@@ -1,9 +1,9 @@
 /* session/thinking.c: leaving old thinking behind.
 
-   Chat templates render the thinking of an answer only until the user's next turn. So must the timeline, and its state cannot be
-   cut back. So mote_ask remembers the state before the first answer to a user's turn, before "<|im_start|>assistant": at the next
-   user turn the session goes back to there and reads what came since once more, without the thinking. The texts are those of the
-   timeline's tokens: the token history stays the truth. */
+   Chat templates render the thinking of an answer only until the user's next turn. So must the timeline, and its state cannot
+   be cut back. So mote_ask remembers the state before the first answer to a user's turn, before "<|im_start|>assistant": at
+   the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
+   those of the timeline's tokens: the token history stays the truth. */
 
 /* What was remembered is of no answer any more. */
 static void forget_answer(mote_session *s) {

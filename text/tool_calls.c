@@ -293,13 +293,15 @@ static ptrdiff_t parameter_end(slice s, int closed, slice *next) {
     return closed ? (ptrdiff_t)end : -1;
 }
 
-// The name in a tag that s begins behind the '=' of: up to its '>', without quotes. *s goes behind the tag. Empty: there is none.
+// The name in a tag that s begins behind the '=' of: up to its '>', without quotes. *s goes behind the tag. Empty: there is
+// none.
 static slice tag_name(slice *s) {
     slice name = slice_before(*s, ">");
     if (name.n == s->n) return slice_of(s->p, 0);
     *s = slice_from(*s, name.n + 1);
     name = slice_trim(name);
-    if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p) name = slice_of(name.p + 1, name.n - 2);
+    if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p)
+        name = slice_of(name.p + 1, name.n - 2);
     return memchr(name.p, '\n', name.n) ? slice_of(name.p, 0) : name;
 }
 
@@ -336,8 +338,9 @@ static int call_tags(call_reader *r) {
 
 // ---- All calls of a text ----
 
-// Gives the calls in a call's text to sink, each as one JSON object of `size` bytes, with a zero behind it. closed: the end tag
-// came. The text is well-formed UTF-8. tools: the root is a list; NULL: not known. *broken is 1 when there is none that can be read. MOTE_ENOMEM, or MOTE_OK.
+// Gives the calls in a call's text to sink, each as one JSON object of `size` bytes, with a zero behind it. closed: the end
+// tag came. The text is well-formed UTF-8. tools: the root is a list; NULL: not known. *broken is 1 when there is none that
+// can be read. MOTE_ENOMEM, or MOTE_OK.
 static int tool_calls_read(const char *text, size_t n, int closed, const json *tools, call_sink sink, void *user, int *broken,
                            mote_error *err) {
     call_reader r;
