@@ -79,7 +79,8 @@ test: $(MOTE) $(SUITE) $(DATA)
 HEADERS = $(wildcard tests/*.h)
 INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
 $(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/engine.o
-	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
+	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
 # What applications see, as C++.
 $(BUILD)/%_cpp: tests/%.c $(HEADERS) $(BUILD)/engine.o
 	$(CXX) -x c++ -std=c++20 $(filter-out -std=%,$(WARN)) $(CFLAGS) -I. $< -x none $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
@@ -91,7 +92,6 @@ examples: $(EXAMPLES)
 $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	@mkdir -p $(BUILD)/examples
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
-$(BUILD)/test_examples: private CFLAGS += -DEXAMPLES='"$(strip $(RUN) ./$(BUILD))/examples"'
 $(BUILD)/test_examples: $(EXAMPLES)
 
 $(patsubst %,$(BUILD)/test_%,chat checkpoint session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
@@ -163,7 +163,7 @@ check-kernels: $(BUILD)/engine.o
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?

@@ -245,8 +245,8 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
 
 typedef struct mote_logprob {
     int32_t id;
-    float logprob;                         /* natural logarithm of its probability, in the model's own distribution over the whole
-                                              vocabulary: without temperature, penalties, bias or masks */
+    float logprob;                         /* natural logarithm of its probability, in the model's own distribution over the
+                                              whole vocabulary: without temperature, penalties, bias or masks */
 } mote_logprob;
 
 /* mote_feed, and writes how probable each appended token was behind those before it: tokens [count]; and (top > 0) the `top`

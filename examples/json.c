@@ -56,7 +56,7 @@ static int step_between(place *s, unsigned char c) {
     s->at++;
     if (*p == '0') {
         s->in = NUMBER;
-        s->length = c == '0' ? DIGITS_MOST : c != '-';
+        s->length = c == '0' ? (int)DIGITS_MOST : c != '-';
         return c == '-' || (c >= '0' && c <= '9');
     }
     if (!*p || c != (unsigned char)*p || (c == '[' && s->depth == DEPTH)) return 0;
