@@ -47,6 +47,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     const int ids = o->ids || o->tokens, styled = !ids && isatty(STDOUT_FILENO);
     screen s = {.styled = styled, .ids = ids, .counts = !styled && !ids};
     mote_generation g = generation_for(o, &sampling, &s);
+    g.keep_thinking = 1;                   // one turn: nothing is ever to be gone back to
     mote_result result;
     memset(&result, 0, sizeof result);
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);

@@ -101,35 +101,35 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
 }
 
+/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
+static void prefill_head(const mote_session *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
+    const mote_model *m = s->m;
+    prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                          r->stream), "reading the logits");
+}
+
+static int prefill_head_rows(const mote_session *s, const prefill_rows *r) {
+    return (int)((size_t)((const char *)s->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
+}
+
 /* Logits of T rows of x to the host, in pieces that fit the room. */
 static void prefill_logits(const mote_session *s, const prefill_rows *r, const float *norm, int T, float *logits) {
-    const mote_model *m = s->m;
-    const size_t vocab = (size_t)m->c.vocab, hidden = (size_t)m->c.hidden;
-    const int piece = (int)((size_t)((const char *)s->gpu->prefill.u - r->room) / (vocab * sizeof(float)));
-    for (int t = 0; t < T; t += piece) {
-        const int n = T - t < piece ? T - t : piece;
-        prefill_rms_norm(r, r->x + (size_t)t * hidden, norm, n, m->c.hidden, m->c.eps);
-        prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
-        gpu_check(&s->gpu->q, cudaMemcpyAsync(logits + (size_t)t * vocab, r->room, (size_t)n * vocab * sizeof(float),
-                                              cudaMemcpyDeviceToHost, r->stream), "reading the logits");
-    }
+    const int piece = prefill_head_rows(s, r);
+    for (int t = 0; t < T; t += piece)
+        prefill_head(s, r, norm, t, T - t < piece ? T - t : piece, logits + (size_t)t * (size_t)s->m->c.vocab);
 }
 
 /* The same into log-probabilities of the prompt's tokens, a few rows at a time. done: the prompt's tokens before r's. */
 static int prefill_scores(mote_session *s, const prefill_rows *r, int T, size_t done, prompt_scores *scores, mote_error *err) {
-    const mote_model *m = s->m;
-    const size_t vocab = (size_t)m->c.vocab, hidden = (size_t)m->c.hidden;
-    const size_t room = s->gpu->prefill.room_bytes / (vocab * sizeof(float));
-    const int piece = room < SCORED_ROWS ? (int)room : (int)SCORED_ROWS;
+    const int room = prefill_head_rows(s, r), piece = room < SCORED_ROWS ? room : (int)SCORED_ROWS;
     int code = MOTE_OK;
     for (int t = 0; t < T && !code; t += piece) {
         const int n = T - t < piece ? T - t : piece;
-        prefill_rms_norm(r, r->x + (size_t)t * hidden, m->norm, n, m->c.hidden, m->c.eps);
-        prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
-        gpu_check(&s->gpu->q, cudaMemcpyAsync(scores->rows, r->room, (size_t)n * vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                                              r->stream), "reading the logits");
+        prefill_head(s, r, s->m->norm, t, n, scores->rows);
         code = gpu_finish(s, err);
-        if (!code) score_rows(scores, m->c.vocab, done + (size_t)t, n);
+        if (!code) score_rows(scores, s->m->c.vocab, done + (size_t)t, n);
     }
     return code;
 }

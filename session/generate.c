@@ -120,6 +120,7 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
 static void writer_begin(writer *w, const mote_session *s) {
     w->split = w->m->text && !w->g->raw;
     if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
+    w->channels.expects_calls = w->tools && w->g->on_call;
 }
 
 /* An answer: what it was asked to be, and all the memory it needs. Opened before anything of the session changes, so that

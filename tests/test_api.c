@@ -423,11 +423,15 @@ static const struct { const char *text, *calls; int broken; } call_cases[] = {
      "</tool_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1}};{\"name\": \"f\", \"arguments\": {}};", 0},
     {"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}", "", 1},
     {"<tool_call>\nno call\n</tool_call> So.", "", 1},
+    {"So:\n<function=add>\n<parameter=a>\n3\n</parameter>\n</function>\n</tool_call>",             // not opened
+     "{\"name\": \"add\", \"arguments\": {\"a\": 3}};", 0},
+    {"<function=add>\n</function>", "{\"name\": \"add\", \"arguments\": {}};", 0},
+    {"I use <function=add> for that, </function> and no more.", "", 0},
     {"No call at all.", "", 0}};
 
 static void test_calls(const mote_model *m) {
     mote_sampling p = sampling_of(0, 0);
-    for (int i = 0; i < 5; i++)
+    for (size_t i = 0; i < sizeof call_cases / sizeof *call_cases; i++)
         for (int d = 0; d < 2; d++) {
             mote_session *s = session_at(m, d ? 3 : MOTE_MTP_OFF);
             called *c = (called *)room(sizeof *c);
@@ -440,7 +444,7 @@ static void test_calls(const mote_model *m) {
             g.think = MOTE_THINK_OFF;
             EXPECT(MOTE_OK, mote_ask(s, "Add.", &g, &c->h.r, &failure));
             CHECK(!strcmp(c->json, call_cases[i].calls) && c->h.r.calls == c->count && c->h.r.broken_calls == call_cases[i].broken,
-                  "call %d: %d calls, %d broken: %s", i, c->h.r.calls, c->h.r.broken_calls, c->json);
+                  "call %zu: %d calls, %d broken: %s", i, c->h.r.calls, c->h.r.broken_calls, c->json);
             free(c);
             mote_session_close(s);
         }
