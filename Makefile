@@ -32,8 +32,8 @@ MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
-# The test data archive is not part of the repository: tests that need it are skipped, and counted, without it.
-ARCHIVE = $(wildcard ../shared/data.tar.xz)
+# The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
+ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mote
@@ -104,8 +104,10 @@ comma := ,
 
 data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
-	mkdir -p build
-	tar -C build -xJf $<
+	mkdir -p build/data
+	for archive in $^; do \
+	    case $$archive in *data-quant*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
+	done
 	touch $@
 
 # make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught

@@ -119,6 +119,7 @@ struct mote_model {
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
+#include "checkpoint/claims.c"
 #include "checkpoint/bind.c"
 #include "families/qwen3_5_moe.c"
 #include "families/families.c"
@@ -157,10 +158,18 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     const struct recipe *made = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
+    claims said;
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
     if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, m->quantize, &made, err);
-    if (!code) code = model_bind_to(m, files, made, b, callbacks, err);
+    if (!code && !there) code = model_bind_to(m, files, made, b, callbacks, err);
+    else if (!code) {
+        claims_read(&said, dir);
+        b->claims = &said;
+        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        if (!code) claims_notice(&said, dir, callbacks);
+        claims_free(&said);
+    }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
     m->info.estimated = !there || files->table.without_data;
@@ -714,6 +723,7 @@ const float *mote_logits(const mote_session *session) {
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"
+#include "diagnose/selftest_formats.cu"
 #include "diagnose/selftest_prefill.cu"
 #endif
 

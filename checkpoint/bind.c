@@ -24,7 +24,7 @@ static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32])
 }
 
 static const plane kv_scale_plane = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
-static const part vector_part = {"", NULL, "", 0};
+static const matrix_part vector_part = {"", NULL, "", 0};
 
 static int vector_floats(conversion *c, void *to) {
     widen((dtype)c->type[0], c->part[0], to, c->rows, c->cols);
@@ -63,7 +63,7 @@ static size_t item_held(const load_item *item) {
 }
 
 static size_t item_room(const load_item *item) {
-    return plane_room(item_plane(item), item->rows, item->cols);
+    return item->plane >= 0 ? matrix_plane_room(&item->of, item->plane) : plane_room(item_plane(item), item->rows, item->cols);
 }
 
 static size_t item_words(const load_item *item) {
@@ -73,6 +73,7 @@ static size_t item_words(const load_item *item) {
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
+    claims *claims;                            /* of files: what config.json says of them */
     const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
     tensor made_up[2];                         /* the last two tensors asked for */
     int made_next;
@@ -147,7 +148,7 @@ static int bind_has(const binder *b, const char *name) {
 }
 
 /* The type of a part's tensor; -1: F32, F16 or BF16. */
-static int stored_type(const part *p) {
+static int stored_type(const matrix_part *p) {
     int type = 0;
     if (!p->stored) return -1;
     while (strcmp(p->stored, container_types[type].name)) type++;
@@ -180,19 +181,19 @@ static made_floats made_floats_of(const char *name) {
 }
 
 /* Is t stored as this part is? */
-static int stored_as(const tensor *t, const part *p) {
+static int stored_as(const tensor *t, const matrix_part *p) {
     return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
 }
 
 /* The types in which spellings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
-static const char *stored_text(char *out, size_t size, const part *p) {
+static const char *stored_text(char *out, size_t size, const matrix_part *p) {
     const char *names[TYPE_COUNT];
     int n = 0;
     for (int type = 0; type < TYPE_COUNT; type++) {
         int fits = !p->stored && type <= TYPE_BF16;
         for (int i = 0; *p->suffix && i < SPELLING_COUNT; i++)
             for (int k = 0; k < part_count(spellings[i]); k++) {
-                const part *other = &spellings[i]->parts[k];
+                const matrix_part *other = &spellings[i]->parts[k];
                 if (strcmp(other->suffix, p->suffix)) continue;
                 fits |= other->stored ? stored_type(other) == type : type <= TYPE_BF16;
             }
@@ -208,7 +209,7 @@ static int same_shape(const tensor *t, const uint64_t *shape, int dims) {
 }
 
 /* Says what is wrong with a tensor that has not this shape and a part's type. */
-static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int dims, const part *p) {
+static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int dims, const matrix_part *p) {
     char found[96], expected[96], types[96];
     const char *path = b->files->shards[t->file].path;
     shape_text(found, sizeof found, t->shape, t->dims);
@@ -222,7 +223,7 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
 }
 
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
-static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const part *p) {
+static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
     if (b->code) return NULL;
     if (b->made) return bind_made(b, shape, dims);
     tensor *t = table_find(&b->files->table, b->name);
@@ -282,8 +283,8 @@ static void bind_seen(binder *b, enum spelled s, const matrix *w) {
    tell. 0: it cannot have as many groups as they say. */
 static int bind_blocks(const binder *b, const spelling *s, const tensor *const *part, matrix *w) {
     w->format = s->format;
-    w->block_rows = b->m->c.fp8_rows;
-    w->block_cols = b->m->c.fp8_cols;
+    w->block_rows = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
+    w->block_cols = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
     if (!format_has_groups(s->format)) return 1;
     w->block_rows = 1;
     w->block_cols = w->cols;
@@ -300,7 +301,7 @@ static int bind_blocks(const binder *b, const spelling *s, const tensor *const *
 }
 
 /* Has t one of the shapes of this part? */
-static int part_fits(const tensor *t, const part *p, const matrix *w) {
+static int part_fits(const tensor *t, const matrix_part *p, const matrix *w) {
     uint64_t shape[2];
     int fits = 0;
     for (const char *form = p->shape; form && !fits;) {
@@ -324,7 +325,7 @@ static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, cons
     for (int k = 0; k < part_count(s); k++) {
         const int fits = part[k] ? stored_as(part[k], &s->parts[k]) && part_fits(part[k], &s->parts[k], w)
                                  : s->parts[k].optional;
-        codes |= k == CODES && part[k] && stored_as(part[k], &s->parts[k]);
+        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &s->parts[k]);
         wrong |= !fits;
     }
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
@@ -347,7 +348,7 @@ static enum spelled bind_spelling(binder *b, size_t module, matrix *w, const ten
 static void bind_parts(binder *b, size_t module, const spelling *s, matrix *w, const tensor *const *part) {
     const int blocks = bind_blocks(b, s, part, w);
     for (int k = 0; k < part_count(s) && !b->code; k++) {
-        const struct part *p = &s->parts[k];
+        const matrix_part *p = &s->parts[k];
         uint64_t shape[2];
         const char *rest, *group = strchr(p->shape, 'g');
         const int dims = part_shape(p->shape, w, shape, &rest);
@@ -411,10 +412,11 @@ static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *con
 
 /* A made-up matrix. Groups are of 128 columns, as they mostly are. */
 static void bind_made_matrix(binder *b, matrix *w) {
-    static const tensor *const none[MAX_PARTS];
+    const tensor *none[MAX_PARTS];
     const enum spelled s = made_spelling(b->made, b->name);
+    memset(none, 0, sizeof none);
     w->format = spellings[s]->format;
-    w->block_rows = w->block_cols = TILE;
+    w->block_rows = w->block_cols = s == SPELLED_FP8_TENSOR ? ONE_BLOCK : TILE;
     if (format_has_groups(w->format)) w->block_rows = 1;
     bind_planes(b, s, w, none, 0, 0);
 }
@@ -435,6 +437,8 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
     bind_parts(b, module, spellings[s], w, part);
     if (b->code) return;
     bind_ignored(b, module);
+    b->name[module] = 0;
+    claims_compare(b->claims, b->name, s > SPELLED_BF16, spellings[s]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
     s = bind_quantised(b, s, module, w);
     bind_planes(b, s, w, part, 0, 0);

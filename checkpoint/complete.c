@@ -91,8 +91,7 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
         if (items[i].of.format != FORMAT_BF16 || items[i].plane != CODES) continue;
-        const size_t row = plane_bytes(item_plane(&items[i]), items[i].cols);
-        const size_t words = (size_t)gpu_row_panels(items[i].rows) * (size_t)gpu_k_blocks(row) * PANEL_BYTES / 2;
+        const size_t words = matrix_plane_room(&items[i].of, CODES) / 2;
         gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
                                                                        there);
         status = cudaGetLastError();
@@ -103,23 +102,19 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
-/* Packs every plane that lies packed in place, by way of a copy that is as large as the largest. */
+/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed planes follow each other. */
 static int pack_weights(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items, largest = 0;
+    size_t n = b->items.size / sizeof *items, largest = 1;
     char *copy = NULL;
     for (size_t i = 0; i < n; i++)
-        if (item_plane(&items[i])->packed && item_held(&items[i]) > largest) largest = item_held(&items[i]);
-    cudaError_t status = cudaMalloc((void **)&copy, largest ? largest : 1);
+        if (items[i].plane == CODES) largest = larger(largest, packed_bytes(&items[i].of));
+    cudaError_t status = cudaMalloc((void **)&copy, largest);
     for (size_t i = 0; i < n && status == cudaSuccess; i++) {
-        gpu_packing p;
-        if (!item_plane(&items[i])->packed) continue;
-        p.from = copy;
-        p.to = b->m->arena + items[i].at;
-        p.rows = items[i].rows;
-        p.row_bytes = (int64_t)plane_bytes(item_plane(&items[i]), items[i].cols);
-        status = cudaMemcpyAsync(copy, p.to, item_held(&items[i]), cudaMemcpyDeviceToDevice, 0);
-        if (status == cudaSuccess) status = gpu_pack(&p, b->m->gpu_sms);
+        if (items[i].plane != CODES) continue;
+        char *at = b->m->arena + items[i].at;
+        status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
+        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->gpu_sms);
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);

@@ -153,17 +153,17 @@ __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, i
 /* A warp's weights: two m16 tiles, each of a panel `low` and a panel `high`. All rows of its low panels share their scales, and
    so do those of its high ones. Registers are short here: what can be is derived from one address. */
 template <class F> struct gemm_weights {
-    const char *low;             /* this lane's 16 bytes of the next k block of m tile 0 */
+    const char *low;             /* this lane's part of the next k block of m tile 0 */
     int64_t to_high;             /* bytes from there to the panel `high` */
     uint32_t step;               /* bytes from m tile 0 to m tile 1 */
     uint32_t ratios;             /* the warp's two rows of gemm_scales, in shared memory */
 
     __device__ __forceinline__ void begin(const gemm_product &p, const gemm_place &at, int warp_row, float *scales) {
         const bool pairs = p.out == GEMM_SWIGLU;
-        const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * PANEL_BYTES, lane = threadIdx.x % 32;
+        const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * F::panel, lane = threadIdx.x % 32;
         const int all = pairs ? 2 : 4, panel = max(0, min((at.row + warp_row) / PANEL_ROWS, p.w.panels - all));
         const bool whole = p.w.panels >= all;               /* else there is one panel, which stands for all four */
-        low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * 16;
+        low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * F::lane;
         to_high = pairs ? p.up.data - p.w.data : whole ? panel_bytes : 0;
         step = !whole ? 0 : pairs ? panel_bytes : 2 * panel_bytes;
         if (!F::scaled) return;
@@ -176,14 +176,14 @@ template <class F> struct gemm_weights {
         gemm_scales(scales + cols + 1, pairs ? scale + (p.up.scale - p.w.scale) : scale, cols);
         __syncwarp();
     }
-    /* The 16 bytes of all four panels; then on to the next. */
-    __device__ __forceinline__ void load(uint4 (*raw)[2]) {
+    /* Of all four panels; then on to the next k block. */
+    __device__ __forceinline__ void load(typename F::raw (*raw)[2]) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            raw[m][0] = __ldg((const uint4 *)(low + m * step));
-            raw[m][1] = __ldg((const uint4 *)(low + to_high + m * step));
+            raw[m][0] = F::template load<false>(low + m * step);
+            raw[m][1] = F::template load<false>(low + to_high + m * step);
         }
-        low += PANEL_BYTES;
+        low += F::panel;
     }
 };
 
@@ -288,7 +288,7 @@ template <int NT> __device__ __forceinline__ void gemm_change_unit(float (*sum)[
 /* sum += the columns of one load of weights, 64 or, of BF16, half of them, times NT * 8 tokens. Once raw has become
    fragments it is loaded anew if there is `more`: that is on its way while the tensor cores work. */
 template <class F, int NT>
-__device__ __forceinline__ void gemm_k_block(float (*sum)[NT][4], gemm_weights<F> &w, uint4 (*raw)[2], bool more, int half,
+__device__ __forceinline__ void gemm_k_block(float (*sum)[NT][4], gemm_weights<F> &w, typename F::raw (*raw)[2], bool more, int half,
                                              float factor, uint32_t tokens) {
     const int lane = threadIdx.x % 32, i = lane % 4, odd = 5 * (lane / 4 % 2);
     enum { CHUNKS = F::prefill_loads == 1 ? 2 : 1 };        /* of 16 bytes of a token, for one load of weights */
@@ -322,7 +322,7 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
                                           gemm_weights<F> &w, int token, float (*sum)[NT][4]) {
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t column = (uint32_t)(token + 2 * (lane % 4)) * 4, row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
-    uint4 raw[2][2];
+    typename F::raw raw[2][2];
     w.load(raw);
 #pragma unroll 1
     for (int kb = 0; kb < k_blocks; kb++) {
@@ -340,8 +340,8 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
         for (int half = 0; half < F::prefill_loads; half++)
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
     }
-    const float last_low = F::scaled ? load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
-    gemm_change_scale<NT>(sum, last_low, F::scaled ? load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
+    const float last_low = F::scaled ? F::unit * load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
+    gemm_change_scale<NT>(sum, last_low, F::scaled ? F::unit * load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
 }
 
 /* Of two neighbouring tokens' values (v0, v1) of row g, lanes g and g ^ 1 make two neighbouring rows' of one token: lanes of
@@ -471,7 +471,9 @@ template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kern
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    if (p.product[at.product].w.format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
+    const enum format format = p.product[at.product].w.format;
+    if (format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_NVFP4) gemm_tile_for<format_nvfp4, WIDTH>(p, at, dynamic);
     else gemm_tile_for<format_bf16, WIDTH>(p, at, dynamic);
 }
 

@@ -164,6 +164,7 @@ int mote_selftest(const char *device, int sms,
     if (!t.code) try_model(&t, "tiny:bf16", 12);
     if (!t.code) try_model(&t, "small:fp8", 4);
     if (!t.code) try_model(&t, "small:bf16", 0);
+    if (!t.code) try_model(&t, "small:nvfp4", 0);
     code = t.code;
     if (!code) *failed = t.failed;
 #endif

@@ -50,7 +50,6 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
-    try_compare(t, g->z, job->z, NULL, heads * (size_t)s->value_dim);
     try_compare(t, g->b, job->b, NULL, heads);
     try_compare(t, g->a, job->a, NULL, heads);
     try_row(t, 1e-3, "prefill norm_in_proj");
@@ -81,6 +80,7 @@ static void try_prefill_deltanet(selftest *t, int position) {
     try_row(t, 0, "prefill conv1d window at position %d", position);
     stage_gated_norm_out(t->cpu->threads, job, t->cpu->s.x);
     try_prefill_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, position);
+    try_compare(t, g.z, job->z, NULL, TRY_PROMPT * values);
     try_prefill_x(t);
     try_row(t, 1e-3, "prefill gated_norm_out");
 }
@@ -167,6 +167,7 @@ static void try_prefill(selftest *t) {
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
     try_prefill_moe(t);
+    for (int f = 0; f < GPU_FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
 /* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
@@ -182,8 +183,10 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     try_open(t, MOTE_KV_BF16, GPU_ROWS);
     if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++)
+    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
+        try_table(t, (enum format)f);
+    }
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);
     if (real) try_open(t, MOTE_KV_FP8, GPU_ROWS);

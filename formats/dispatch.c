@@ -45,10 +45,24 @@ static int format_has_blocks(enum format f) {
     return has;
 }
 
-/* Bytes of memory that plane i of a matrix is given. */
+/* k blocks of a row, and bytes that eight rows of one take, of all packed planes. */
+static int matrix_k_blocks(const matrix *w) {
+    const plane *codes = &formats[w->format]->planes[CODES];
+    return (int)((plane_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
+}
+
+static int format_panel_bytes(enum format f) {
+    int bytes = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) bytes += PANEL_ROWS * formats[f]->planes[i].packed;
+    return bytes;
+}
+
+/* Bytes of memory that plane i of a matrix is given. Packed planes follow each other, and are packed together. */
 static size_t matrix_plane_room(const matrix *w, int i) {
     const plane *p = &formats[w->format]->planes[i];
-    return plane_room(p, plane_rows(p, w), plane_cols(p, w));
+    if (!p->packed) return plane_room(p, plane_rows(p, w), plane_cols(p, w));
+    const size_t bytes = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
+    return (bytes + 63) / 64 * 64;
 }
 
 /* Bytes of all planes of a matrix. */

@@ -21,8 +21,9 @@
    The planes of a matrix [rows][cols]; `packed` ones lie in row panels in a GPU's memory (cuda/panels.cu), the others row
    by row, without gaps between the rows:
      F32, F16, BF16  CODES the weights, packed
-     FP8_BLOCK       CODES E4M3, packed. SCALES F32 [blocks down][blocks across], of block_rows x block_cols weights
-     FP8_ROW         CODES E4M3, packed. SCALES F32 [rows]: one for each row, all equal where the file has one in all
+     FP8_BLOCK       CODES E4M3, packed. SCALES F32 [blocks down][blocks across], of block_rows x block_cols weights;
+                     ONE_BLOCK is both where there is one scale in all
+     FP8_ROW         CODES E4M3, packed. SCALES F32 [rows]: one for each row
      NVFP4           CODES E2M1, packed: two in a byte, the even column in the lower half, cols / 2 bytes a row.
                      SCALES E4M3, never negative, [rows][cols / 16]. FACTOR one F32, never negative
                      weight = code * (scale * factor); cols is a multiple of 16
@@ -31,8 +32,8 @@
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
                      weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative */
 
-#define GPU_FORMATS(X) X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block)
-#define FORMATS(X) GPU_FORMATS(X) X(FP8_ROW, fp8_row) X(NVFP4, nvfp4) X(INT4, int4)
+#define GPU_FORMATS(X) X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4)
+#define FORMATS(X) GPU_FORMATS(X) X(FP8_ROW, fp8_row) X(INT4, int4)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define SPELLINGS(X) \
@@ -56,7 +57,7 @@ enum { CODES, SCALES, FACTOR, MAX_PLANES = 4, MAX_PARTS = 5 };
 typedef struct plane {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
-    int packed;                  /* lies in row panels in a GPU's memory: see cuda/panels.cu */
+    int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */
 
     /* The first of n numbers that is not allowed, in *value how it is written; n: all are. NULL: any will do. */
     size_t (*find_wrong)(const void *numbers, size_t n, char value[32]);
@@ -81,13 +82,13 @@ typedef struct matrix {
 typedef struct weight_row { const char *plane[MAX_PLANES]; } weight_row;
 
 /* A tensor that stands for a matrix, or for a part of it. */
-typedef struct part {
+typedef struct matrix_part {
     const char *suffix;          /* its name behind the module's: ".weight" */
     const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
     const char *shape;           /* "n k/8": the matrix's rows, and an eighth of its columns. h, g: its blocks down and
                                     across. Behind "|" another that is as good */
     int optional;
-} part;
+} matrix_part;
 
 /* What planes are made of: the tensors of a matrix, and what a plane of it needs to know. */
 typedef struct conversion {
@@ -112,11 +113,14 @@ typedef struct spelling {
     const char *name;            /* in reports: "FP8 per tensor" */
     enum format format;
     int rows, cols;              /* the matrix has a multiple of so many */
-    part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
+    matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
     source planes[MAX_PLANES];
 } spelling;
 
-enum { TILE = 128 };             /* columns turned into floats at a time, the width of an FP8 block */
+enum {
+    TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
+    ONE_BLOCK = 1 << 30          /* sides of a block that is all of a matrix */
+};
 
 /* Numbers of a plane along the matrix's rows, and along its columns. */
 INLINE int plane_rows(const plane *p, const matrix *w) {
@@ -138,23 +142,17 @@ INLINE size_t plane_words(const plane *p, int rows, int cols) {
     return (size_t)rows * (p->bits < 8 ? plane_bytes(p, cols) : (size_t)cols);
 }
 
-/* In a GPU's memory eight rows (a row panel) times 64 bytes (a k block) of a packed plane lie together, see cuda/panels.cu. It
-   is given the room that takes on a CPU, too. */
-enum { PANEL_ROWS = 8, K_BLOCK_BYTES = 64, PANEL_BYTES = PANEL_ROWS * K_BLOCK_BYTES };
-
-static int gpu_k_blocks(size_t row_bytes) {
-    return (int)((row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES);
-}
+/* In a GPU's memory eight rows (a row panel) of a k block of each packed plane lie together, see cuda/panels.cu. A packed
+   plane is given the room that takes on a CPU, too. */
+enum { PANEL_ROWS = 8 };
 
 static int gpu_row_panels(int rows) {
     return (rows + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* Bytes of memory that a plane of rows x cols numbers is given. */
+/* Bytes of a plane's numbers side by side, with zeros to the next 64. */
 static size_t plane_room(const plane *p, int rows, int cols) {
-    size_t row = plane_bytes(p, cols);
-    if (p->packed) return (size_t)gpu_row_panels(rows) * (size_t)gpu_k_blocks(row) * PANEL_BYTES;
-    return ((size_t)rows * row + 63) / 64 * 64;
+    return ((size_t)rows * plane_bytes(p, cols) + 63) / 64 * 64;
 }
 
 /* What name_inspect finds. */

@@ -34,7 +34,7 @@ static const char *fp8_block_unfit(int rows, int cols) {
 
 static const weight_format fp8_block_format = {
     "FP8", 2,
-    {{8, 1, 1, 1, fp8_find_nan, "weight", "finite numbers"},
+    {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
      {32, 0, 0, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
     fp8_block_unfit};
 
@@ -57,8 +57,8 @@ static const spelling fp8_block_ct_spelling = {
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
     const float *scale = (const float *)(const void *)row->plane[SCALES];
-    if (w->block_cols == TILE && col % TILE == 0 && n <= TILE) {
-        float unit = scale[col / TILE] * FP8_UNIT;
+    if (w->block_cols % TILE == 0 && col % TILE == 0 && n <= TILE) {
+        float unit = scale[col / w->block_cols] * FP8_UNIT;
         for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
     } else {
         for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (scale[(col + i) / w->block_cols] * FP8_UNIT);

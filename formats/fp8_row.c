@@ -1,24 +1,24 @@
-/* formats/fp8_row.c: E4M3 codes under a scale for each row (channel), or one for all rows, which then all have it.
+/* formats/fp8_row.c: E4M3 codes under a scale for each row (channel); and those under one scale for all, which are one FP8
+   block.
 
    weight = code * scale of its row. */
 
 static const weight_format fp8_row_format = {
     "FP8 by row", 2,
-    {{8, 1, 1, 1, fp8_find_nan, "weight", "finite numbers"},
+    {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
      {32, 1, INT_MAX, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
     NULL};
 
-static int fp8_same_scales(conversion *c, void *to) {
-    float *scale = (float *)to;
-    widen((dtype)c->type[1], c->part[1], scale, 1, 1);
-    for (int i = 1; i < c->rows; i++) scale[i] = scale[0];
+static int fp8_widen_scale(conversion *c, void *to) {
+    widen((dtype)c->type[1], c->part[1], to, 1, 1);
     return -1;
 }
 
+/* All of the matrix is one block. */
 static const spelling fp8_tensor_spelling = {
-    "FP8 per tensor", FORMAT_FP8_ROW, 1, 1,
+    "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
-    {{0, 0, NULL}, {1, 1u << 1, fp8_same_scales}}};
+    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scale}}};
 
 static const spelling fp8_channel_spelling = {
     "FP8 per channel", FORMAT_FP8_ROW, 1, 1,

@@ -26,8 +26,8 @@ static size_t nvfp4_find_wrong_factor(const void *numbers, size_t n, char value[
 
 static const weight_format nvfp4_format = {
     "NVFP4", 3,
-    {{4, 1, 1, 1, NULL, NULL, NULL},
-     {8, 1, NVFP4_GROUP, 0, nvfp4_find_wrong_scale, "scale", "finite numbers from 0 on"},
+    {{4, 1, 1, 32, NULL, NULL, NULL},
+     {8, 1, NVFP4_GROUP, 4, nvfp4_find_wrong_scale, "scale", "finite numbers from 0 on"},
      {32, INT_MAX, INT_MAX, 0, nvfp4_find_wrong_factor, "factor", "a finite number from 0 on, below 2^64"}},
     NULL};
 
@@ -58,7 +58,7 @@ static const spelling nvfp4_ct_spelling = {
 /* Twice the value of an E2M1 code without its sign, a whole number: four bits for each code. */
 #define E2M1_TWICE 0xc8643210u
 
-INLINE float e2m1_value(uint32_t code) {
+BOTH float e2m1_value(uint32_t code) {
     const float size = (float)(int32_t)(E2M1_TWICE >> (code & 7) * 4 & 15) * 0.5f;
     uint32_t bits;
     memcpy(&bits, &size, sizeof bits);

@@ -142,29 +142,29 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int piece = lane / ROWS % DEEP;                   /* of the items in flight, whose scale it holds */
     const gpu_matrix &w = low ? p.down : p.shared_down;
-    const gpu_place shared = gpu_place_of(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
-    const gpu_place routed = gpu_place_of(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
-    const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
+    const gpu_place shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
+    const gpu_place routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
+    const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]);
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {assignments};
     items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.mine);
     items.per_mine = items.mine ? reciprocal_of(items.mine) : 0;
     const int end = high * items.mine;
-    uint4 raw[DEEP][PANELS] = {};
+    typename F::raw raw[DEEP][PANELS] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
         int i = items.entry(item);
-        const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
-        at += assignments->shift[i] + (items.first + items.k_block(item)) * (PANEL_BYTES / 16);
-        for (int o = 0; o < PANELS; o++) raw[j][o] = __ldcs(at + o * panel);
+        const char *at = i ? routed.data[0] : shared.data[0];
+        at += (int64_t)assignments->shift[i] * 16 + (items.first + items.k_block(item)) * F::panel;
+        for (int o = 0; o < PANELS; o++) raw[j][o] = F::template load<true>(at + o * panel);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
-        scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
+        scale = F::unit * __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
     };
     int base = low * items.mine;
 #pragma unroll

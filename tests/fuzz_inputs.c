@@ -66,6 +66,12 @@ enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER
        SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEEDS };
 
 static buf seeds[SEEDS], weights;
+
+// Checkpoints of quantised layouts: header, data, config.json.
+enum { QUANTISED = 3 };
+static const char *const quantised[QUANTISED] = {"tests/fixtures/nvfp4-fp8-tensor", "tests/fixtures/ct-nvfp4-fp8-int4",
+                                                 "tests/fixtures/gptq-awq-int4"};
+static struct { buf header, data, config; } quantised_seeds[QUANTISED];
 static char temp_dir[256];
 static mote_model *model, *text_model;
 static mote_session *session;
@@ -95,6 +101,11 @@ static void clean_up(void) {
     mote_close(text_model);
     for (int i = 0; i < SEEDS; i++) buf_free(&seeds[i]);
     buf_free(&weights);
+    for (int i = 0; i < QUANTISED; i++) {
+        buf_free(&quantised_seeds[i].header);
+        buf_free(&quantised_seeds[i].data);
+        buf_free(&quantised_seeds[i].config);
+    }
     remove_temp();
     rmdir(temp_dir);
 }
@@ -137,17 +148,27 @@ static void start_session(void) {
     must(!mote_save(session, buf_add(&seeds[SEED_SAVED], NULL, n), n, &n, &err), "save");
 }
 
+// A checkpoint's file in two: the header, and what follows it.
+static void load_weights_of(const char *dir, buf *header, buf *data) {
+    mote_error err;
+    uint32_t size;
+    must(!read_file(dir, "model.safetensors", data, &err), "run this from the top of the repository");
+    memcpy(&size, data->data, 4);
+    buf_add(header, data->data + 8, size);
+    memmove(data->data, data->data + 8 + size, data->size -= 8 + size);
+}
+
 static void start(void) {
     mote_options o;
     mote_error err;
     const char *tmp = getenv("TMPDIR");
     snprintf(temp_dir, sizeof temp_dir, "%s/mote-fuzz-XXXXXX", tmp ? tmp : "/tmp");
     must(mkdtemp(temp_dir) && !atexit(clean_up), "cannot make a temporary folder");
-    must(!read_file(FIXTURE, "model.safetensors", &weights, &err), "run this from the top of the repository");
-    uint32_t header;
-    memcpy(&header, weights.data, 4);
-    buf_add(&seeds[SEED_HEADER], weights.data + 8, header);
-    memmove(weights.data, weights.data + 8 + header, weights.size -= 8 + header);
+    load_weights_of(FIXTURE, &seeds[SEED_HEADER], &weights);
+    for (int i = 0; i < QUANTISED; i++) {
+        load_weights_of(quantised[i], &quantised_seeds[i].header, &quantised_seeds[i].data);
+        must(!read_file(quantised[i], "config.json", &quantised_seeds[i].config, &err), "a quantised fixture is missing");
+    }
     load_seed(SEED_CONFIG, FIXTURE, "config.json");
     load_seed(SEED_INDEX, SHARDS, "model.safetensors.index.json");
     load_seed(SEED_DEMO_TOKENIZER, DEMO, "tokenizer.json");
@@ -458,6 +479,23 @@ static void fuzz_text_files(const buf *text, const char *name) {
     mote_close(m);
 }
 
+// A quantised checkpoint with its header or its config.json edited, or some bytes of its tensors.
+static void fuzz_quantised(unsigned which, unsigned part, fuzz_input *in) {
+    buf edited = {NULL, 0, 0, 0};
+    const buf *header = &quantised_seeds[which].header, *data = &quantised_seeds[which].data;
+    const buf *config_text = &quantised_seeds[which].config;
+    if (part < 2) edit(in, part ? config_text : header, &edited);
+    if (part == 2) buf_add(&edited, data->data, data->size);
+    for (int i = 0; part == 2 && i < 8 && in->p < in->end; i++) {
+        size_t at = next_bytes(in, 3) % edited.size;
+        edited.data[at] = (char)next_bytes(in, 1);
+    }
+    write_model(part == 0 ? &edited : header, part == 1 ? &edited : config_text, part == 2 ? &edited : data, 0);
+    use_model();
+    buf_free(&edited);
+    remove_temp();
+}
+
 static void run_target(unsigned target, fuzz_input *in) {
     static const int seed_of[] = {SEED_REQUEST, SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER,
                                   SEED_DEMO_TOKENIZER, SEED_TEXT, SEED_REQUEST, SEED_ANSWER, SEED_SAVED,
@@ -486,7 +524,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_input in = {data, data + size};
     if (!*temp_dir) start();
-    run_target(next_bytes(&in, 1) % 13, &in);
+    unsigned target = next_bytes(&in, 1) % (13 + 3 * QUANTISED);
+    if (target < 13) run_target(target, &in);
+    else fuzz_quantised((target - 13) % QUANTISED, (target - 13) / QUANTISED, &in);
     return 0;
 }
 

@@ -1596,15 +1596,27 @@ static void test_fixtures(fixture *f, int count) {
     test_eos(by_name[0], 0, MOTE_EVERYTHING);
 }
 
-// Is it refused by a GPU, as it should be? Experts of different dtypes in one layer are, which only this fixture has.
+// Is it refused, as it should be? An order of columns, by any device. By a GPU, experts of different dtypes in one layer, which
+// only one fixture has, and formats without kernels.
 static int is_refused(const char *dir) {
-    mote_options o = {.parts = MOTE_DESCRIPTION, .device = test_device};
+    mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device};
     mote_model *m = NULL;
-    if (!is_gpu || !strstr(dir, "mixed-all-attention")) return 0;
+    const char *why = strstr(dir, "actorder") ? "desc_act" : NULL;
+    if (is_gpu && strstr(dir, "mixed-all-attention")) why = "experts of different dtypes";
+    if (is_gpu && (strstr(dir, "data-quant") || strstr(dir, "nvfp4") || strstr(dir, "int4"))) why = "not supported on a GPU";
+    if (!why) return 0;
     EXPECT(MOTE_EUNSUPPORTED, mote_open(dir, &o, &m, &failure));
-    CHECK(!m && strstr(failure.message, "experts of different dtypes"), "%s: %s", dir, failure.message);
+    CHECK(!m && strstr(failure.message, why), "%s: %s", dir, failure.message);
     printf("test_engine: %s is refused: %s\n", dir, failure.message);
     return 1;
+}
+
+// Is there this folder in the data?
+static int has_folder(const char *name) {
+    char path[1024];
+    if (!test_data_dir()) return 0;
+    snprintf(path, sizeof path, "%s/%s", test_data_dir(), name);
+    return access(path, F_OK) == 0;
 }
 
 // Opens and tests one more checkpoint. Of several on the CPU, in brief, states of two: of BF16, and of FP8 with odd sizes.
@@ -1621,8 +1633,11 @@ static int test_next(fixture *f, const char *dir, int all) {
 int main(int argc, char **argv) {
     enum { MOST = 32 };
     static const char *const names[] = {"bf16-as-3.5",    "bf16-as-3.6", "f16-all-delta",      "f32-tied",
-                                        "fp8-f32-scales", "fp8-ragged",  "mixed-all-attention"};
+                                        "fp8-f32-scales", "fp8-ragged",  "mixed-all-attention",
+                                        "nvfp4-fp8-tensor", "ct-nvfp4-fp8-int4", "gptq-awq-int4"};
     static const char *const more[] = {"dev-flat-bf16", "dev-nested-fp8"};
+    static const char *const quantised[] = {"modelopt-mixed", "modelopt-experts", "ct-mixed", "ct-fp8-dynamic", "gptq-int4",
+                                            "gptq-actorder", "autoround", "awq", "ct-int4"};
     static char dirs[MOST][512];
     static fixture f[MOST];
     int first = test_main_begin("test_engine", argc, argv), count = 0;
@@ -1632,15 +1647,21 @@ int main(int argc, char **argv) {
     if (!temp_open()) return test_main_end();
     for (int i = first; i < argc && count < MOST; i++) count += test_next(&f[count], argv[i], 1);
     if (first >= argc) {
-        for (int i = 0; i < 7; i++) {
-            snprintf(dirs[i], sizeof *dirs, "tests/fixtures/%s", names[i]);
-            count += test_next(&f[count], dirs[i], 1);
+        int n = 0;
+        for (int i = 0; i < 10; i++, n++) {
+            snprintf(dirs[n], sizeof *dirs, "tests/fixtures/%s", names[i]);
+            count += test_next(&f[count], dirs[n], i < 7);
         }
-        for (int i = 7; i < 9 && test_data_dir(); i++) {
-            snprintf(dirs[i], sizeof *dirs, "%s/fixtures/%s", test_data_dir(), more[i - 7]);
-            count += test_next(&f[count], dirs[i], is_gpu);
+        for (int i = 0; i < 2 && has_folder("fixtures"); i++, n++) {
+            snprintf(dirs[n], sizeof *dirs, "%s/fixtures/%s", test_data_dir(), more[i]);
+            count += test_next(&f[count], dirs[n], is_gpu);
         }
-        if (!test_data_dir()) test_skip("no data folder: its reference checkpoints");
+        for (int i = 0; i < 9 && has_folder("data-quant"); i++, n++) {
+            snprintf(dirs[n], sizeof *dirs, "%s/data-quant/dev-q-%s", test_data_dir(), quantised[i]);
+            count += test_next(&f[count], dirs[n], 0);
+        }
+        if (!has_folder("fixtures")) test_skip("no data folder: its reference checkpoints");
+        if (!has_folder("data-quant")) test_skip("no data folder: its quantised reference checkpoints");
         test_fixtures(f, count);
         test_demo();
     }

@@ -154,50 +154,93 @@ static void test_pools(void) {
 
 // ---- 4. Matrices ----------------------------------------------------------------------------------------------------
 
-typedef struct random_matrix { matrix w; void *data; float *scale; double *value; } random_matrix;
+typedef struct random_matrix { matrix w; void *data; double *value; } random_matrix;
+
+// So many columns, or a few more, that a format can have.
+static int cols_for(enum format type, int cols) {
+    int unit = type == FORMAT_NVFP4 ? 16 : type == FORMAT_INT4 ? 8 : 1;
+    return (cols + unit - 1) / unit * unit;
+}
+
+// A random number of a plane that is as stored, and no NaN.
+static void random_number(enum format type, int plane, void *data, size_t i) {
+    uint16_t half = (uint16_t)((random_bits() & 0x83ff) | (uint32_t)random_int(10, 15) << 10);
+    uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
+    float f = random_float();
+    uint32_t word;
+    memcpy(&word, &f, 4);
+    if (plane == CODES && type == FORMAT_F16) ((uint16_t *)data)[i] = half;
+    else if (plane == CODES && type == FORMAT_BF16) ((uint16_t *)data)[i] = bf16;
+    else if (plane == CODES && (type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW))
+        ((uint8_t *)data)[i] = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
+    else if (plane == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
+    else if (plane == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
+    else if (plane == SCALES && type == FORMAT_INT4) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
+    else ((float *)data)[i] = f;
+}
+
+// The weight of random planes, by the textbook. at: which number of its plane each one is.
+static double value_of(const matrix *w, int row, int col) {
+    size_t at[MAX_PLANES] = {0};
+    const plane *p = formats[w->format]->planes;
+    for (int i = 0; i < formats[w->format]->plane_count; i++) {
+        int rows = p[i].rows ? p[i].rows : w->block_rows, cols = p[i].cols ? p[i].cols : w->block_cols;
+        at[i] = (size_t)(row / rows) * (size_t)((w->cols - 1) / cols + 1) + (size_t)(col / cols);
+    }
+    const float *scale = (const float *)w->plane[SCALES];
+    const uint8_t *bytes = (const uint8_t *)w->plane[CODES];
+    uint32_t nibble = bytes[at[CODES] / 2] >> (at[CODES] % 2 ? 4 : 0) & 15, word = 0;
+    switch ((int)w->format) {
+    case FORMAT_F32: return ((const float *)w->plane[CODES])[at[CODES]];
+    case FORMAT_F16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 5, 10, 1);
+    case FORMAT_BF16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 8, 7, 1);
+    case FORMAT_NVFP4:
+        return code_value(nibble, 2, 1, 0) * (double)(float)(code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0) *
+                                                             ((const float *)w->plane[FACTOR])[0]);
+    case FORMAT_INT4:
+        word = ((const uint32_t *)w->plane[SCALES])[at[SCALES]];
+        return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
+    default: return (float)code_value(bytes[at[CODES]], 4, 3, 0) * scale[at[SCALES]];
+    }
+}
 
 static random_matrix matrix_new(enum format type, int rows, int cols, int block_rows, int block_cols) {
     random_matrix r;
-    size_t n = (size_t)rows * (size_t)cols;
-    int across = (cols - 1) / block_cols + 1, down = (rows - 1) / block_rows + 1;
-    r.data = room(n * 4);
-    r.scale = random_floats((size_t)(across * down), 1.5f);
-    r.value = (double *)room(n * sizeof(double));
-    for (size_t i = 0; i < n; i++) {
-        float f = random_float();
-        uint16_t half = (uint16_t)((random_bits() & 0x83ff) | (uint32_t)random_int(10, 15) << 10);
-        uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
-        uint8_t fp8 = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
-        int block = (int)(i / (size_t)cols) / block_rows * across + (int)(i % (size_t)cols) / block_cols;
-        if (type == FORMAT_F32) ((float *)r.data)[i] = f, r.value[i] = f;
-        if (type == FORMAT_F16) ((uint16_t *)r.data)[i] = half, r.value[i] = code_value(half, 5, 10, 1);
-        if (type == FORMAT_BF16) ((uint16_t *)r.data)[i] = bf16, r.value[i] = code_value(bf16, 8, 7, 1);
-        if (type == FORMAT_FP8_BLOCK)
-            ((uint8_t *)r.data)[i] = fp8, r.value[i] = (float)code_value(fp8, 4, 3, 0) * r.scale[block];
+    matrix w = {type, rows, cols, {NULL}, type == FORMAT_INT4 ? 1 : block_rows, block_cols};
+    size_t size = 0, at = 0;
+    for (int i = 0; i < formats[type]->plane_count; i++) size += matrix_plane_room(&w, i);
+    r.data = room(size);
+    for (int i = 0; i < formats[type]->plane_count; at += matrix_plane_room(&w, i), i++) {
+        const plane *p = &formats[type]->planes[i];
+        w.plane[i] = (char *)r.data + at;
+        for (size_t n = plane_words(p, plane_rows(p, &w), plane_cols(p, &w)); n--;)
+            random_number(type, i, (char *)r.data + at, n);
     }
-    matrix w = {type, rows, cols, {r.data, r.scale}, block_rows, block_cols};
+    r.value = (double *)room((size_t)rows * (size_t)cols * sizeof(double));
+    for (int i = 0; i < rows * cols; i++) r.value[i] = value_of(&w, i / cols, i % cols);
     r.w = w;
     return r;
 }
 
 static void matrix_delete(random_matrix *r) {
     free(r->data);
-    free(r->scale);
     free(r->value);
 }
 
 // Any slice of any row, with blocks that divide nothing, and whole blocks of 128 columns.
 static void test_matrix_rows(void) {
-    for (int round = 0; round < 400; round++) {
-        int whole = round % 5 == 0, rows = random_int(1, 40), cols = random_int(whole ? 256 : 1, 300);
-        int block_cols = whole ? 128 : random_int(1, 140);
-        random_matrix r = matrix_new((enum format)(round % 4), rows, cols, random_int(1, 50), block_cols);
+    for (int round = 0; round < 100 * FORMAT_COUNT; round++) {
+        const enum format type = (enum format)(round % FORMAT_COUNT);
+        int whole = round % 5 == 0, rows = random_int(1, 40), cols = cols_for(type, random_int(whole ? 256 : 1, 300));
+        int block_cols = whole ? 32 << round % 3 : random_int(1, 140);
+        if (type == FORMAT_INT4 && round % 25 == 0) block_cols = cols;
+        random_matrix r = matrix_new(type, rows, cols, random_int(1, 50), block_cols);
         int row = random_int(0, rows - 1), col = whole ? 128 * random_int(0, 1) : random_int(0, cols - 1);
         int n = whole ? 128 : random_int(1, cols - col), bad = 0;
         float *out = floats((size_t)n);
         matrix_floats(&r.w, row, col, n, out);
         for (int i = 0; i < n; i++) bad += out[i] != (float)r.value[row * cols + col + i];
-        CHECK(!bad, "type %d, %dx%d, row %d, columns %d+%d: %d wrong", round % 4, rows, cols, row, col, n, bad);
+        CHECK(!bad, "type %d, %dx%d, row %d, columns %d+%d: %d wrong", (int)type, rows, cols, row, col, n, bad);
         free(out);
         matrix_delete(&r);
     }
@@ -250,12 +293,14 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
 
 static void test_linears(pool **pools) {
     for (int type = 0; type < FORMAT_COUNT; type++) {
-        test_linear((enum format)type, 37, 65, 40, pools);
-        test_linear((enum format)type, 1, 1, 128, pools);
-        test_linear((enum format)type, 3, 300, 128, pools);
+        test_linear((enum format)type, 37, cols_for((enum format)type, 65), 40, pools);
+        test_linear((enum format)type, 1, cols_for((enum format)type, 1), 128, pools);
+        test_linear((enum format)type, 3, cols_for((enum format)type, 300), 128, pools);
     }
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
+    test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
+    for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 16) test_linear(FORMAT_INT4, 2, 2048, group, pools);
 }
 
 // Four matrices of one input in one loop give what each gives alone.

@@ -17,7 +17,7 @@ static slice slice_of(const char *p, size_t n) {
 
 // s[at:]
 static slice slice_from(slice s, size_t at) {
-    return slice_of(s.p + at, s.n - at);
+    return at ? slice_of(s.p + at, s.n - at) : s; // of nothing, p may be NULL
 }
 
 static void buf_slice(buf *out, slice s) {
