@@ -353,7 +353,8 @@ static void test_logprobs(const mote_model *m) {
     free(h);
 }
 
-// Of a prompt, in one call and in several, against the logits of the same calls.
+// Of a prompt in two calls, against the logits of the same calls. The row before a call is what mote_logits has: on a GPU it is
+// computed as decode does, those within a call as prompts are.
 static void test_prompt_logprobs(const mote_model *m, int count, int cut, int top) {
     int vocab = mote_model_info(m)->vocab_size, wrong = 0;
     mote_session *s = session_at(m, MOTE_MTP_AUTO), *plain = session_at(m, MOTE_MTP_AUTO);
@@ -366,6 +367,7 @@ static void test_prompt_logprobs(const mote_model *m, int count, int cut, int to
         n = from ? count - from : cut;
         EXPECT(MOTE_OK, mote_feed_logits(plain, ids + from, (size_t)n, logits + (size_t)from * (size_t)vocab, NULL, &failure));
         EXPECT(MOTE_OK, mote_feed_logprobs(s, ids + from, (size_t)n, top, tokens + from, top ? best + from * top : NULL, &failure));
+        memcpy(logits + (size_t)(from + n - 1) * (size_t)vocab, mote_logits(plain), (size_t)vocab * sizeof *logits);
     }
     wrong += tokens[0].id != ids[0] || tokens[0].logprob != 0 || (top && best[0].id != -1);
     for (int i = 1; i < count; i++)
