@@ -66,6 +66,8 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "formats/bf16.cu"
 #include "formats/fp8_block.cu"
 #include "formats/nvfp4.cu"
+#include "formats/fp8_row.cu"
+#include "formats/int4.cu"
 #include "formats/dispatch.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"

@@ -274,9 +274,9 @@ static void bind_seen(binder *b, enum spelled s, const matrix *w) {
     b->spelled[b->kind] |= 1u << s;
     b->formats[b->kind] |= 1u << f;
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
-    if (b->m->gpu < 0 || (int)f < GPU_FORMAT_COUNT || b->code) return;
-    b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s is not supported on a GPU, use the CPU", b->files->dir, b->name,
-                   spellings[s]->name);
+    if (b->m->gpu < 0 || w->block_cols >= formats[f]->least_group || b->code) return;
+    b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s in groups of %d columns is not supported on a GPU, use the CPU",
+                   b->files->dir, b->name, spellings[s]->name, w->block_cols);
 }
 
 /* Has a spelled matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales

@@ -20,10 +20,11 @@
             a power of two does not round. */
 
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
-   of panel lane / 16. A panel behind the last counts as the last. All rows of a panel share a scale. */
+   of panel lane / 16; row: FP8 by row, of the lane's row of either panel. A panel behind the last counts as the last. All rows
+   of a panel share a scale. */
 typedef struct gpu_place {
     const char *data[2];
-    const float *scale;
+    const float *scale, *row[2];
 } gpu_place;
 
 /* The tile of panel_a of a and panel_b of b: two matrices of one shape, or the same one. */
@@ -36,6 +37,8 @@ __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel
     at.data[1] = b.data + (size_t)panel_b * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
     at.scale = lane < 16 ? a.scale : b.scale;
     at.scale += ((lane < 16 ? panel_a : panel_b) * PANEL_ROWS >> a.row_shift) * a.scale_cols;
+    at.row[0] = a.scale + panel_a * PANEL_ROWS + lane / 4;
+    at.row[1] = b.scale + panel_b * PANEL_ROWS + lane / 4;
     return at;
 }
 
@@ -113,6 +116,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *
     for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
+        if (F::by_row) part[i] *= F::row_scale(raw[i / 2]);
         if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
         else sum[i] += there ? part[i] : 0;
     }

@@ -156,6 +156,8 @@ template <class F> struct gemm_weights {
     const char *low;             /* this lane's part of the next k block of m tile 0 */
     int64_t to_high;             /* bytes from there to the panel `high` */
     uint32_t step;               /* bytes from m tile 0 to m tile 1 */
+    const float *row;            /* by_row: this lane's row's scale of the panel `low` */
+    int to_high_row, step_row;   /* floats from there */
     uint32_t ratios;             /* the warp's two rows of gemm_scales, in shared memory */
 
     __device__ __forceinline__ void begin(const gemm_product &p, const gemm_place &at, int warp_row, float *scales) {
@@ -166,6 +168,11 @@ template <class F> struct gemm_weights {
         low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * F::lane;
         to_high = pairs ? p.up.data - p.w.data : whole ? panel_bytes : 0;
         step = !whole ? 0 : pairs ? panel_bytes : 2 * panel_bytes;
+        if (F::by_row) {
+            row = (const float *)((const char *)p.w.scale + at.offset) + panel * PANEL_ROWS + lane / 4;
+            to_high_row = pairs ? (int)(p.up.scale - p.w.scale) : whole ? PANEL_ROWS : 0;
+            step_row = !whole ? 0 : pairs ? PANEL_ROWS : 2 * PANEL_ROWS;
+        }
         if (!F::scaled) return;
         const int cols = p.w.scale_cols;
         const float *scale = (const float *)((const char *)p.w.scale + at.offset);
@@ -180,8 +187,8 @@ template <class F> struct gemm_weights {
     __device__ __forceinline__ void load(typename F::raw (*raw)[2]) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            raw[m][0] = F::template load<false>(low + m * step);
-            raw[m][1] = F::template load<false>(low + to_high + m * step);
+            raw[m][0] = F::template load<false>(low + m * step, row + m * step_row);
+            raw[m][1] = F::template load<false>(low + to_high + m * step, row + to_high_row + m * step_row);
         }
         low += F::panel;
     }
@@ -269,6 +276,34 @@ template <int NT> __device__ __forceinline__ void gemm_change_scale(float (*sum)
         }
 }
 
+/* Multiplies the sums of this lane's rows: of panel o of m tile m by by[m][o]. */
+template <int NT> __device__ __forceinline__ void gemm_scale_rows(float (*sum)[NT][4], const float (*by)[2]) {
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int n = 0; n < 4; n++) sum[m][j][n] *= by[m][n / 2];
+}
+
+/* Formats whose rows have scales of their own: in *unit those of the last k block become those of this one, and the sums with
+   them. first: there are no sums yet. */
+template <class F, int NT>
+__device__ __forceinline__ void gemm_change_rows(float (*sum)[NT][4], const typename F::raw (*raw)[2], float (*unit)[2],
+                                                 bool first) {
+    float by[2][2];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int o = 0; o < 2; o++) {
+            const float scale = F::row_scale(raw[m][o]);
+            const float now = first ? scale != 0 ? scale : 0x1p-100f : gemm_scale_unit(scale, unit[m][o]);
+            by[m][o] = first ? 1 : unit[m][o] / now;
+            unit[m][o] = now;
+        }
+    if (!first) gemm_scale_rows<NT>(sum, by);
+}
+
 /* Multiplies the sums of columns that change their unit; before, now: where this lane's first two units are. */
 template <int NT> __device__ __forceinline__ void gemm_change_unit(float (*sum)[NT][4], uint32_t before, uint32_t now) {
 #pragma unroll
@@ -323,6 +358,7 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t column = (uint32_t)(token + 2 * (lane % 4)) * 4, row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
     typename F::raw raw[2][2];
+    float row_unit[2][2];
     w.load(raw);
 #pragma unroll 1
     for (int kb = 0; kb < k_blocks; kb++) {
@@ -333,12 +369,18 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
             const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
             gemm_change_scale<NT>(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
         }
+        if (F::by_row && (kb == 0 || (F::groups && (kb & ((1 << of.k_block_shift) - 1)) == 0)))
+            gemm_change_rows<F, NT>(sum, raw, row_unit, kb == 0);
         if (p.in.units > 1 && stages.unit_changes(kb))
             gemm_change_unit<NT>(sum, stages.units_at(kb - 1) + column, stages.units_at(kb) + column);
         const uint32_t tokens = stages.base + kb % GEMM_STAGES * gemm_stages<WIDTH>::BYTES + row;
 #pragma unroll
         for (int half = 0; half < F::prefill_loads; half++)
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
+    }
+    if (F::by_row) {
+        gemm_scale_rows<NT>(sum, row_unit);
+        return;
     }
     const float last_low = F::scaled ? F::unit * load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
     gemm_change_scale<NT>(sum, last_low, F::scaled ? F::unit * load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
@@ -474,6 +516,8 @@ template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kern
     const enum format format = p.product[at.product].w.format;
     if (format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
     else if (format == FORMAT_NVFP4) gemm_tile_for<format_nvfp4, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_FP8_ROW) gemm_tile_for<format_fp8_row, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_INT4) gemm_tile_for<format_int4, WIDTH>(p, at, dynamic);
     else gemm_tile_for<format_bf16, WIDTH>(p, at, dynamic);
 }
 

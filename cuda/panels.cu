@@ -29,7 +29,7 @@ typedef struct gpu_matrix {
 typedef struct gpu_packed_plane {
     const char *from;
     int64_t row_bytes;
-    int part;                    /* bytes of a row in a k block */
+    int part, shared;            /* bytes of a row in a k block; k blocks that have the same ones */
 } gpu_packed_plane;
 
 /* total: bytes of `to`. */
@@ -46,7 +46,7 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
         int rest = (int)(at % p.panel_bytes), i = 0;
         for (; rest >= PANEL_ROWS * p.plane[i].part; i++) rest -= PANEL_ROWS * p.plane[i].part;
         const gpu_packed_plane &of = p.plane[i];
-        const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block * of.part + rest % of.part;
+        const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block / of.shared * of.part + rest % of.part;
         p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
     }
 }
@@ -68,6 +68,8 @@ static cudaError_t gpu_pack(const matrix *w, const char *from, char *to, int sms
         if (!of->packed) continue;
         p.plane[k].from = from;
         p.plane[k].row_bytes = (int64_t)plane_bytes(of, plane_cols(of, w));
+        const int columns = of->cols ? of->cols : w->block_cols;
+        p.plane[k].shared = columns > K_BLOCK_COLS ? columns / K_BLOCK_COLS : 1;
         p.plane[k++].part = of->packed;
         from += matrix_plane_room(w, i);
     }

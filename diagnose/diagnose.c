@@ -165,6 +165,8 @@ int mote_selftest(const char *device, int sms,
     if (!t.code) try_model(&t, "small:fp8", 4);
     if (!t.code) try_model(&t, "small:bf16", 0);
     if (!t.code) try_model(&t, "small:nvfp4", 0);
+    if (!t.code) try_model(&t, "small:int4", 0);
+    if (!t.code) try_model(&t, "small:fp8-channel", 0);
     code = t.code;
     if (!code) *failed = t.failed;
 #endif

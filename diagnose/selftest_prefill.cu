@@ -167,7 +167,7 @@ static void try_prefill(selftest *t) {
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
     try_prefill_moe(t);
-    for (int f = 0; f < GPU_FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
+    for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
 /* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
@@ -183,7 +183,7 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     try_open(t, MOTE_KV_BF16, GPU_ROWS);
     if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < GPU_FORMAT_COUNT; f++) {
+    for (int f = 0; real && seed && f < FORMAT_COUNT; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
         try_table(t, (enum format)f);
     }

@@ -1,6 +1,6 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
-static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL};
+static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
 static const spelling bf16_spelling = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};

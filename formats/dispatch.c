@@ -60,9 +60,9 @@ static int format_panel_bytes(enum format f) {
 /* Bytes of memory that plane i of a matrix is given. Packed planes follow each other, and are packed together. */
 static size_t matrix_plane_room(const matrix *w, int i) {
     const plane *p = &formats[w->format]->planes[i];
-    if (!p->packed) return plane_room(p, plane_rows(p, w), plane_cols(p, w));
-    const size_t bytes = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
-    return (bytes + 63) / 64 * 64;
+    const size_t packed = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
+    const size_t plain = plane_room(p, plane_rows(p, w), plane_cols(p, w));    /* more, of groups that no GPU takes */
+    return packed > plain ? (packed + 63) / 64 * 64 : plain;
 }
 
 /* Bytes of all planes of a matrix. */

@@ -12,7 +12,7 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     g.format = w->format;
     switch (w->format) {
 #define FORMAT_CASE(NAME, name) case FORMAT_##NAME: format_##name::place(&g, w); break;
-        GPU_FORMATS(FORMAT_CASE)
+        FORMATS(FORMAT_CASE)
 #undef FORMAT_CASE
         default: break;
     }
@@ -21,7 +21,7 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
 
 __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
 #define FORMAT_IS(NAME, name) if (w->format == FORMAT_##NAME) return format_##name::weight(w, row, col);
-    GPU_FORMATS(FORMAT_IS)
+    FORMATS(FORMAT_IS)
 #undef FORMAT_IS
     return 0;
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int co
 template <class BODY> __device__ __forceinline__ void gpu_with_format(enum format format, const BODY &body) {
     switch (format) {
 #define FORMAT_CASE(NAME, name) case FORMAT_##NAME: body(format_##name()); break;
-        GPU_FORMATS(FORMAT_CASE)
+        FORMATS(FORMAT_CASE)
 #undef FORMAT_CASE
         default: break;
     }

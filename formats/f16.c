@@ -1,6 +1,6 @@
 /* formats/f16.c: weights as IEEE half precision numbers. */
 
-static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL};
+static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
 static const spelling f16_spelling = {
     "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};

@@ -14,7 +14,7 @@
      name_floats     columns of a row, as floats
      name_random     random numbers for made-up models
      name_inspect    whether a number is zero, or not finite
-     format_name     in name.cu: see formats/fragments.cu. Formats without one are refused on a GPU
+     format_name     in name.cu: see formats/fragments.cu
    and its spellings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
    In hot code the format is a constant.
 
@@ -32,8 +32,8 @@
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
                      weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative */
 
-#define GPU_FORMATS(X) X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4)
-#define FORMATS(X) GPU_FORMATS(X) X(FP8_ROW, fp8_row) X(INT4, int4)
+#define FORMATS(X) \
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define SPELLINGS(X) \
@@ -44,9 +44,6 @@
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
-#define FORMAT_ONE(NAME, name) +1
-enum { GPU_FORMAT_COUNT = 0 GPU_FORMATS(FORMAT_ONE) };         /* formats before it have kernels */
-#undef FORMAT_ONE
 #define SPELLING_ENUMERATOR(NAME, name) SPELLED_##NAME,
 enum spelled { SPELLINGS(SPELLING_ENUMERATOR) SPELLING_COUNT };
 #undef SPELLING_ENUMERATOR
@@ -69,6 +66,7 @@ typedef struct weight_format {
     int plane_count;
     plane planes[MAX_PLANES];
     const char *(*unfit)(int block_rows, int block_cols);      /* what kernels do not take; NULL: they take all */
+    int least_group;             /* columns of a group that kernels on a GPU take at least */
 } weight_format;
 
 typedef struct matrix {

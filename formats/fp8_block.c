@@ -36,7 +36,7 @@ static const weight_format fp8_block_format = {
     "FP8", 2,
     {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
      {32, 0, 0, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
-    fp8_block_unfit};
+    fp8_block_unfit, 0};
 
 static int fp8_widen_scales(conversion *c, void *to) {
     widen((dtype)c->type[1], c->part[1], to, c->rows, c->cols);

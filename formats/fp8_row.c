@@ -7,7 +7,7 @@ static const weight_format fp8_row_format = {
     "FP8 by row", 2,
     {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
      {32, 1, INT_MAX, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
-    NULL};
+    NULL, 0};
 
 static int fp8_widen_scale(conversion *c, void *to) {
     widen((dtype)c->type[1], c->part[1], to, 1, 1);

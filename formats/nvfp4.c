@@ -29,7 +29,7 @@ static const weight_format nvfp4_format = {
     {{4, 1, 1, 32, NULL, NULL, NULL},
      {8, 1, NVFP4_GROUP, 4, nvfp4_find_wrong_scale, "scale", "finite numbers from 0 on"},
      {32, INT_MAX, INT_MAX, 0, nvfp4_find_wrong_factor, "factor", "a finite number from 0 on, below 2^64"}},
-    NULL};
+    NULL, 0};
 
 static int nvfp4_factor(conversion *c, void *to) {
     memcpy(to, c->part[2], sizeof(float));

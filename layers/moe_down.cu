@@ -157,8 +157,10 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         if (item >= end) return;
         int i = items.entry(item);
         const char *at = i ? routed.data[0] : shared.data[0];
-        at += (int64_t)assignments->shift[i] * 16 + (items.first + items.k_block(item)) * F::panel;
-        for (int o = 0; o < PANELS; o++) raw[j][o] = F::template load<true>(at + o * panel);
+        const int64_t shift = (int64_t)assignments->shift[i] * 16;
+        at += shift + (items.first + items.k_block(item)) * F::panel;
+        for (int o = 0; o < PANELS; o++)
+            raw[j][o] = F::template load<true>(at + o * panel, (i ? routed : shared).row[o] + shift / 4);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;

@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     };
     auto load_k_block = [&](int j, const char *expert, int k_block) {
         const char *at = expert + ((warp * MINE + k_block) * F::panel + lane * F::lane);
-        raw[j][0] = F::template load<true>(at);
-        raw[j][1] = F::template load<true>(at + panel);
+        raw[j][0] = F::template load<true>(at, NULL);
+        raw[j][1] = F::template load<true>(at + panel, NULL);
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     auto load = [&](int j, int from) {                      /* item j of the round that begins with active expert `from` */
         if (from + j / MINE >= active.count) return;
         const char *at = active.data[from + j / MINE] + (mine + j % MINE * F::panel);
-        raw[j][0] = F::template load<true>(at);
-        raw[j][1] = F::template load<true>(at + panel);
+        raw[j][0] = F::template load<true>(at, NULL);
+        raw[j][1] = F::template load<true>(at + panel, NULL);
     };
     auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
         if (F::scaled && piece < DEEP && from + piece / MINE < active.count)

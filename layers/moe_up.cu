@@ -37,6 +37,8 @@ template <int ROWS> struct gpu_up_tiles {
         at.data[0] += shift;
         at.data[1] += shift;
         at.scale = (const float *)((const char *)at.scale + shift);
+        at.row[0] = (const float *)((const char *)at.row[0] + shift);
+        at.row[1] = (const float *)((const char *)at.row[1] + shift);
         return at;
     }
     template <class F, int>
