@@ -675,8 +675,9 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
     if (!code && (top < 0 || top > s->m->c.vocab))
         code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
     if (!code) code = check_ids(s, ids, count, error);
-    if (!code) code = scores_open(&scores, s, ids, count, top, error);
     if (code || !count) return code;
+    code = scores_open(&scores, s, ids, count, top, error);
+    if (code) return code;
     scores.tokens = tokens;
     scores.alternatives = alternatives;
     s->busy = 1;
