@@ -659,10 +659,11 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
     if (code) return code;
+    const int before = s->count;
     s->busy = 1;
-    forget_answer(s);
     code = feed(s, ids, count, logits, mtp_logits, NULL, error);
     s->busy = 0;
+    if (s->count > before) forget_answer(s);
     return code;
 }
 
@@ -680,12 +681,13 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
     if (code) return code;
     scores.tokens = tokens;
     scores.alternatives = alternatives;
+    const int before = s->count;
     s->busy = 1;
-    forget_answer(s);
     code = session_logits(s, error);
     if (!code) score_token(&scores, s->count ? s->logits : NULL, s->m->c.vocab, 0);
     if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
     s->busy = 0;
+    if (s->count > before) forget_answer(s);
     scores_close(&scores);
     return code;
 }

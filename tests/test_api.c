@@ -560,6 +560,8 @@ static void test_kept_thinking(const mote_model *m) {
     CHECK(read == 0, "thinking that was to be kept is dropped");
     EXPECT(MOTE_OK, mote_rewind(s, c, &failure));
     say(m, s, NULL, "Two?", MOTE_THINK_ON, "Hm.\n</think>\n\nTwo.<|im_end|>", h, NULL);
+    EXPECT(MOTE_OK, mote_feed(s, ids, 0, &failure));        // nothing, and what is refused, changes nothing
+    EXPECT(MOTE_ECONTEXT, mote_feed(s, ids, CONTEXT, &failure));
     EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(clone, &other, &failure));
