@@ -29,7 +29,7 @@ LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) 
 PROGRAM = main.c engine.h $(wildcard cli/*.c)
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
-TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c)))
+TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
@@ -79,7 +79,21 @@ test: $(MOTE) $(SUITE) $(DATA)
 HEADERS = $(wildcard tests/*.h)
 INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
 $(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/engine.o
-	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
+	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+# What applications see, as C++.
+$(BUILD)/%_cpp: tests/%.c $(HEADERS) $(BUILD)/engine.o
+	$(CXX) -x c++ -std=c++20 $(filter-out -std=%,$(WARN)) $(CFLAGS) -I. $< -x none $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(BUILD)/test_zero $(BUILD)/test_zero_cpp: private WARN += -Werror
+
+# make examples: those of examples/, in build/examples
+EXAMPLES = $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+examples: $(EXAMPLES)
+$(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
+	@mkdir -p $(BUILD)/examples
+	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(BUILD)/test_examples: $(EXAMPLES)
+
 $(patsubst %,$(BUILD)/test_%,chat checkpoint session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
 $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
@@ -105,20 +119,20 @@ sanitize:
 # make threads: sessions on several threads again, with every data race caught. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_engine,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_api %/test_engine,$$(TESTS))'
 
 # make memory: what computes, again with every use of uninitialised memory caught (needs clang)
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter %/test_api %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files, text and arithmetic again under valgrind, which sees uninitialised memory and leaks in
 # any code, without the large data; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -126,7 +140,7 @@ valgrind:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -151,7 +165,7 @@ check-kernels: $(BUILD)/engine.o
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
@@ -189,5 +203,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

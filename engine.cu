@@ -8,7 +8,7 @@
                            share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      families/             what config.json says, which layers there are, what their tensors are called
-     session/              sampling, speculation, generating text, snapshots
+     session/              sampling, speculation, snapshots, generating text
      diagnose/             measuring and testing the user's machine, made-up models
 
    All is one translation unit: C11 and C++17 for the CPU, with nvcc for the CPU and GPUs. Compile it with optimisation (-O3):
@@ -26,6 +26,8 @@
 #include <cuda.h>
 #include <cxxabi.h>
 #endif
+#include <dirent.h>
+#include <float.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -58,6 +60,7 @@ static double seconds(void) {
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "checkpoint/estimate.c"
 
 /* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
 static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
@@ -148,15 +151,19 @@ static int model_bind_to(mote_model *m, checkpoint *files, const struct recipe *
     return MOTE_OK;
 }
 
-/* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
-static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks,
-                      mote_error *err) {
+/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
+   none is, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
+                      const mote_callbacks *callbacks, mote_error *err) {
+    const struct recipe *made = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
     claims said;
-    int code = config_read(&m->c, dir, err);
-    if (!code) code = checkpoint_open(files, dir, err);
-    if (!code) {
+    int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
+    files->dir = dir;
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, m->quantize, &made, err);
+    if (!code && !there) code = model_bind_to(m, files, made, b, callbacks, err);
+    else if (!code) {
         claims_read(&said, dir);
         b->said = &said;
         code = model_bind_to(m, files, NULL, b, callbacks, err);
@@ -165,6 +172,7 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
+    m->info.estimated = !there || files->table.without_data;
     return code;
 }
 
@@ -172,7 +180,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
                               mote_error *err) {
     checkpoint files;
     binder b;
-    int code = model_bind(m, &files, &b, dir, callbacks, err);
+    int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
@@ -322,6 +330,7 @@ void mote_session_close(mote_session *session) {
 #endif
     if (mine) pool_close(session->threads);
     else pool_abandon(session->threads);
+    mote_checkpoint_free(session->before_answer);
     free(session->memory);
     free(session->state);
     free(session);
@@ -446,6 +455,7 @@ static void session_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
+#include "session/logprobs.c"
 #ifdef __CUDACC__
 #include "cuda/step.cu"
 static int session_fold(mote_session *s, mote_error *err);
@@ -592,41 +602,50 @@ static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_e
     return MOTE_OK;
 }
 
-/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
-static void report_prompt(const mote_session *s, double done, size_t count, double start) {
-    char what[96];
-    double passed = seconds() - start;
-    if (!s->o.callbacks.progress) return;
-    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", done, count,
-             passed > 0 ? done / passed : 0);
-    report(&s->o.callbacks, what, done / (double)count);
-}
-
 /* Rows that forward() computes at a time. */
 static int session_chunk(const mote_session *s) {
     return s->gpu ? BLOCK : s->o.chunk;
 }
 
-/* mote_feed_logits behind the door. Only the callbacks and a GPU can make it fail once the ids are checked. */
-static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
+/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
+static void report_prompt(const mote_session *s, double done, size_t count, double start) {
+    const mote_callbacks *c = &s->o.callbacks;
+    char what[96];
+    double passed = seconds() - start, all = done + (double)s->read_before;
+    count += s->read_before + s->read_behind;
+    if (c->prompt) c->prompt(c->user, (int)all, (int)count);
+    if (!c->progress || count <= (size_t)session_chunk(s)) return;
+    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", all, count,
+             passed > 0 ? done / passed : 0);
+    report(c, what, all / (double)count);
+}
+
+static void forget_answer(mote_session *s);
+
+/* mote_feed_logits or mote_feed_logprobs behind the door; scores: NULL, or in place of logits. Only the callbacks and a GPU can
+   make it fail once the ids are checked. */
+static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, prompt_scores *scores,
+                mote_error *err) {
     size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)session_chunk(s);
     double start = seconds();
     int code = check_ids(s, ids, count, err);
     if (code) return code;
+    if (scores && chunk > SCORED_ROWS) chunk = SCORED_ROWS;
 #ifdef __CUDACC__
-    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, err);
+    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, scores, err);
 #endif
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
             return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
-        code = forward(s, ids + done, T, done + (size_t)T == count, logits ? logits + done * vocab : NULL, mtp_logits,
-                       err);
+        float *rows = scores ? scores->rows : logits ? logits + done * vocab : NULL;
+        code = forward(s, ids + done, T, done + (size_t)T == count, rows, mtp_logits, err);
         if (code) return code;
+        if (scores) score_rows(scores, s->m->c.vocab, done, T);
         session_keep(s, T);
         done += (size_t)T;
         if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
-        if (count > chunk) report_prompt(s, (double)done, count, start);
+        report_prompt(s, (double)done, count, start);
         s->generated_from = s->count;
     }
     return session_finish(s, err);
@@ -640,9 +659,36 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
     if (code) return code;
+    const int before = s->count;
     s->busy = 1;
-    code = feed(s, ids, count, logits, mtp_logits, error);
+    code = feed(s, ids, count, logits, mtp_logits, NULL, error);
     s->busy = 0;
+    if (s->count > before) forget_answer(s);
+    return code;
+}
+
+int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
+                       mote_logprob *alternatives, mote_error *error) {
+    mote_session *s = session;
+    prompt_scores scores;
+    int code = session_enter(s, (ids && tokens && (alternatives || !top)) || !count,
+                             "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
+    if (!code && (top < 0 || top > s->m->c.vocab))
+        code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
+    if (!code) code = check_ids(s, ids, count, error);
+    if (code || !count) return code;
+    code = scores_open(&scores, s, ids, count, top, error);
+    if (code) return code;
+    scores.tokens = tokens;
+    scores.alternatives = alternatives;
+    const int before = s->count;
+    s->busy = 1;
+    code = session_logits(s, error);
+    if (!code) score_token(&scores, s->count ? s->logits : NULL, s->m->c.vocab, 0);
+    if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
+    s->busy = 0;
+    if (s->count > before) forget_answer(s);
+    scores_close(&scores);
     return code;
 }
 
@@ -669,9 +715,10 @@ const float *mote_logits(const mote_session *session) {
 #include "session/sampling.c"
 #include "session/speculation.c"
 #include "session/verify.c"
-#include "session/generate.c"
 #include "session/snapshot.c"
 #include "session/files.c"
+#include "session/thinking.c"
+#include "session/generate.c"
 
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 

@@ -87,6 +87,7 @@ typedef struct command {
     const char *name, *summary, *usage;
     int bit;                               // its bit in option.commands
     int (*function)(options *o);
+    const char *more;                      // behind its options; NULL: nothing
 } command;
 
 static int command_help(options *o);
@@ -97,22 +98,47 @@ static int command_version(options *o) {
     return 0;
 }
 
+static const char chat_more[] =
+    "/help in the chat lists its commands and keys. On a GPU the context is what fits beside the weights, up to\n"
+    "131,072 tokens; /context N goes on in another one. Thinking of earlier answers does not stay in it.\n";
+
+static const char run_more[] =
+    "The prompt is TEXT, or what is piped in. The answer alone goes to standard output: thinking is shown on a\n"
+    "terminal, and counted on standard error elsewhere.\n"
+    "  mote run \"What is FP8?\" --think off -n 100\n"
+    "  mote run --raw -p \"Once upon a time\"\n";
+
+static const char info_more[] =
+    "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
+    "behind their headers, it is an estimate, and says so.\n";
+
+static const char bench_more[] =
+    "Rows are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 decodes 32 tokens\n"
+    "behind 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
+    "speculation verifies them, beside what the step reads and the share of the memory's speed that is; what is in\n"
+    "the context does not matter for that, so depths are pretended. Speculation depends on the text: --ask measures\n"
+    "it on questions, --accept simulates it. Files of --json keep their names from version to version.\n"
+    "  mote bench -m DIR --prompt 512,8192 --depth 0,32768\n"
+    "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
+    "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
+    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n";
+
 static const command command_table[] = {
-    {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat},
-    {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run},
-    {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info},
-    {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize},
+    {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},
+    {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run, run_more},
+    {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info, info_more},
+    {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize, NULL},
     {"detokenize", "lines of token ids from standard input to texts, each ended by a zero byte", "[-m DIR] < IDS",
-     DETOKENIZE, command_detokenize},
+     DETOKENIZE, command_detokenize, NULL},
     {"render", "a chat request (JSON) from standard input to the prompt text", "[-m DIR] < REQUEST", RENDER,
-     command_render},
+     command_render, NULL},
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
-     command_logits},
-    {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench},
+     command_logits, NULL},
+    {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
     {"selftest", "test a GPU: every stage against its plain C twin; needs no model", "[OPTIONS]", SELFTEST,
-     command_selftest},
-    {"help", "explain a command", "[COMMAND]", HELP, command_help},
-    {"version", "print the version", "", HELP, command_version},
+     command_selftest, NULL},
+    {"help", "explain a command", "[COMMAND]", HELP, command_help, NULL},
+    {"version", "print the version", "", HELP, command_version, NULL},
 };
 enum { COMMAND_COUNT = sizeof command_table / sizeof command_table[0] };
 
@@ -127,13 +153,26 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
+// A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces.
+static void print_wrapped(const char *text, int column, int indent) {
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column + 1 + n > 110) column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", n, text);
+        text += n + (text[n] == ' ');
+    }
+    putchar('\n');
+}
+
 static void print_usage(const command *c) {
     printf("mote %s: %s\n\nusage: mote %s %s\n", c->name, c->summary, c->name, c->usage);
     for (int i = 0; i < OPTION_COUNT; i++) {
         const option *d = &option_table[i];
         if (!(d->commands & c->bit)) continue;
-        printf("  %-22s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
+        int column = printf("  %-21s %-14s", d->name, d->value ? d->value : "");
+        print_wrapped(d->help, column, 38);
     }
+    if (c->more) printf("\n%s", c->more);
 }
 
 static int command_help(options *o) {
@@ -146,7 +185,7 @@ static int command_help(options *o) {
     printf("mote %s: chat with a Mixture-of-Experts model, from its checkpoint folder\n\n"
            "usage: mote [COMMAND] [OPTIONS]\n", mote_version());
     for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-11s%s\n", command_table[i].name, command_table[i].summary);
-    printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n"
+    printf("\nmote help COMMAND tells the rest, with its options. Without -m DIR, commands use the bundled model.\n"
            "A text from a file or a pipe may have up to %d MiB. Exit codes: 0 done, 1 failed, 2 not asked for properly,\n"
            "130 stopped with Ctrl-C.\n", TEXT_MAX >> 20);
     return 0;

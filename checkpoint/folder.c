@@ -127,14 +127,15 @@ static int read_json(const char *dir, const char *name, buf *text, json *j, mote
 
 static const char side_file[] = "model_extra_tensors.safetensors";
 
-/* Reads all headers. c is to be closed by the caller in any case. */
-static int checkpoint_open(checkpoint *c, const char *dir, mote_error *err) {
+/* Reads all headers. describes: the weights themselves are not wanted. c is to be closed by the caller in any case. */
+static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_error *err) {
     buf text;
     json j;
     int code;
     memset(c, 0, sizeof *c);
     memset(&text, 0, sizeof text);
     c->dir = dir;
+    c->table.describes = describes;
     if (file_exists(dir, "model.safetensors.index.json")) {
         code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
         if (code) return code;

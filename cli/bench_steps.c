@@ -23,7 +23,7 @@ static int time_prefill(const bench *b, int length, timing *result) {
 
 static int time_steps(const bench *b, const mote_checkpoint *from, timing *result) {
     double rates[99];
-    mote_sampling sampling = {1.0f, 20, 0, 0, 0, 0, 0, 1};
+    mote_sampling sampling = {.temperature = 1.0f, .top_k = 20, .seed = 1};
     mote_error error = {0, ""};
     int32_t id;
     for (int r = 0; r < b->o->repeat; r++) {

@@ -30,9 +30,9 @@ static void print_modules(const mote_info *i) {
     int width = 24;
     for (int m = 0; m < i->module_count; m++)
         if ((int)strlen(i->modules[m].dtype) + 1 > width) width = (int)strlen(i->modules[m].dtype) + 1;
-    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n",
-           i->quantize ? ", quantised while loading: they are not the checkpoint's own" : "", "", width, "dtype", "parameters",
-           "bytes", "read per token");
+    const char *note = i->quantize    ? ", quantised while loading: they are not the checkpoint's own"
+                       : i->estimated ? ", estimated" : "";
+    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n", note, "", width, "dtype", "parameters", "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
@@ -46,7 +46,7 @@ static void print_modules(const mote_info *i) {
 }
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {
-    printf("\nmemory for a session of %d tokens\n", plan->context);
+    printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
     print_amount("weights", (double)plan->weights, "B");
     print_amount("KV cache", (double)plan->kv, "B");
     print_amount("recurrent state", (double)plan->state, "B");
@@ -65,14 +65,20 @@ static int command_info(options *o) {
     mote_memory plan;
     mote_error error = {0, ""};
     int code = o->model && o->synthetic ? complain(EXIT_USAGE, "info: -m and --synthetic exclude each other")
-                                        : open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device, 0, o->quantize};
+                                         : open_model(o, MOTE_DESCRIPTION, &model);
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
-    if (!code && !o->synthetic && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    if (!code && !o->synthetic) {
+        plan_context(o);
+        how.context = chosen_context(o, mote_model_info(model));
+        if (mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    }
     if (!code) {
         const mote_info *info = mote_model_info(model);
         show_format(stdout, "model           %s\n", o->synthetic ? o->synthetic : o->model);
+        if (info->estimated)
+            printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);

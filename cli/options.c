@@ -19,6 +19,7 @@ typedef struct options {                   // zero or NULL: not given, except wh
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
+    int fits;                              // tokens of context that the program chooses on a GPU; 0: the library does
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     double temperature, top_p, min_p, overlap;
     double repetition, presence, frequency;                    // NAN: not given
@@ -93,7 +94,7 @@ static const option option_table[] = {
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO,
-     "tokens of context (default: the model's maximum, at most 8192)"},
+     "tokens of context (default: 8192; on a GPU what fits, at most 131072)"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
     {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},

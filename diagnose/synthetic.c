@@ -148,6 +148,12 @@ static const recipe recipes[] = {
 
 enum { RECIPES = sizeof recipes / sizeof *recipes, RECIPE_DEFAULT = 3 };       /* as most checkpoints are */
 
+static const struct recipe *recipe_named(const char *name) {
+    for (int i = 0; i < RECIPES; i++)
+        if (!strcmp(recipes[i].name, name)) return &recipes[i];
+    return &recipes[RECIPE_DEFAULT];
+}
+
 static enum spelled made_spelling(const struct recipe *r, const char *name) {
     if (!strcmp(name, "lm_head")) return r->head;
     if (keeps_its_type(name, strlen(name))) return SPELLED_BF16;

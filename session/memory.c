@@ -52,6 +52,8 @@ struct mote_session {
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
+    mote_checkpoint *before_answer;                         /* see session/thinking.c; NULL: never taken */
+    size_t read_before, read_behind;                        /* tokens of a turn read before and behind what feed() reads */
     speculation spec;
     scratch s;
 };
@@ -276,7 +278,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     if (!m) return error->code;
     if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
     if (model) m->quantize = model->quantize;
-    int code = model_bind(m, &files, &b, dir, &silent, error);
+    int code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
@@ -291,6 +293,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
         plan->context = o.context;
         plan->chunk = o.chunk;
         plan->context_fits = -1;
+        plan->estimated = m->info.estimated;
         if (available) plan->context_fits = context_that_fits(m, &o, available > b.arena ? available - b.arena : 0, s);
     }
     mote_session_close(s);

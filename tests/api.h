@@ -29,7 +29,10 @@ static inline void expect(int want, int other, int code, const char *file, int l
 // ---- Models and sessions: what cannot be opened ends the program ------------------------------------------------------
 
 static inline mote_model *model_on(const char *device, const char *dir, int parts) {
-    mote_options o = {.parts = parts, .device = device};
+    mote_options o;
+    memset(&o, 0, sizeof o);
+    o.parts = parts;
+    o.device = device;
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
     if (!m) exit(test_main_end() ? 1 : 2);

@@ -185,7 +185,8 @@ static void start(void) {
               "'add_generation_prompt':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
-    buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n</function>\n</tool_call>"
+    buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
+             "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
@@ -415,6 +416,34 @@ static void fuzz_answer(const buf *text, unsigned step, int thinking) {
     buf_free(&pieces);
 }
 
+static void check_call(void *user, const char *call, size_t size) {
+    json j;
+    mote_error err;
+    ++*(int *)user;
+    must(strlen(call) == size && !json_parse(&j, call, size, "call", &err), "a call is no JSON");
+    uint32_t name = json_get(&j, 0, "name"), arguments = json_get(&j, 0, "arguments");
+    must(name && j.nodes[name].type == JSON_STRING && arguments && j.nodes[arguments].type == JSON_OBJECT, "a call lacks its parts");
+    json_free(&j);
+}
+
+// The same text as a tool call: whatever is given on is a call. In an answer the text is well formed.
+static void fuzz_call(const buf *text, int closed) {
+    static const char tools[] = "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"type\": [\"string\", \"null\"]}}}}]";
+    buf clean = {NULL, 0, 0, 0};
+    utf8_stream stream;
+    mote_error err;
+    json j;
+    int calls = 0, broken = -1;
+    memset(&stream, 0, sizeof stream);
+    utf8_stream_push(&stream, text->data, text->size, &clean);
+    utf8_stream_end(&stream, &clean);
+    must(!json_parse(&j, tools, sizeof tools - 1, "tools", &err), "tools");
+    must(!tool_calls_read(clean.data, clean.size, closed, &j, check_call, &calls, &broken, &err), "a call's memory");
+    must(broken == !calls, "broken and read");
+    json_free(&j);
+    buf_free(&clean);
+}
+
 static void fuzz_saved(const buf *saved) {
     buf after = {NULL, 0, 0, 0};
     mote_error err;
@@ -481,7 +510,7 @@ static void run_target(unsigned target, fuzz_input *in) {
     if (target == 4 || target == 5) fuzz_tokenizer(&text);
     if (target == 6) fuzz_text(&text, step);
     if (target == 7) fuzz_request(&text, option);
-    if (target == 8) fuzz_answer(&text, step, option & 128);
+    if (target == 8) fuzz_answer(&text, step, option & 128), fuzz_call(&text, option & 64);
     if (target == 9) fuzz_saved(&text);
     if (target == 10) fuzz_text_files(&text, "generation_config.json");
     if (target == 11) fuzz_text_files(&text, "chat_template.jinja");

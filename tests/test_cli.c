@@ -104,6 +104,16 @@ static void test_help(void) {
     }
     shell("mote help run");
     CHECK(code == 0 && strstr(out.data, "--top-k"), "help run: %d %s", code, out.data);
+    CHECK(strstr(out.data, "mote run \"What is FP8?\""), "help run has no example: %s", out.data);
+    shell("mote --help");
+    int lines = 0;
+    for (const char *at = out.data; (at = strchr(at, '\n')); at++) lines++;
+    CHECK(lines <= 24, "mote --help does not fit a screen: %d lines", lines);
+    shell("mote help bench");
+    size_t widest = 0;
+    for (const char *at = out.data; *at; at += strcspn(at, "\n") + 1) widest = strcspn(at, "\n") > widest ? strcspn(at, "\n") : widest;
+    CHECK(strstr(out.data, "pp512") && strstr(out.data, "--accept 0.85,0.80,0.75") && widest <= 112, "help bench, %zu columns: %s", widest,
+          out.data);
     shell("mote help selftest");
     CHECK(code == 0 && strstr(out.data, "usage: mote selftest ") && strstr(out.data, "\n  --device ") &&
               strstr(out.data, "\n  --sms ") && !strstr(out.data, "  -m "),
@@ -237,6 +247,28 @@ static void test_paths(void) {
     shell("HF_HUB_CACHE=@/hub " MOTE_PROGRAM " info -m A/B");
     CHECK(code == 0 && strstr(out.data, "snapshots/2"), "a Hugging Face id that is in the cache: %d %s", code, err.data);
     shell("rm -r @/empty @/gguf @/lfs @/part @/hub");
+}
+
+// info needs no weights: of config.json alone, with or without an index, and of files without data it is an estimate.
+static void test_estimates(void) {
+    shell("mkdir @/config @/index @/headers; cp tests/fixtures/bf16-as-3.5/config.json @/config;"
+          "cp tests/fixtures/bf16-as-3.5/config.json tests/fixtures/bf16-as-3.5/model.safetensors.index.json @/index;"
+          "cp tests/fixtures/bf16-as-3.5/*.json @/headers; for f in 1 2; do F=model-0000$f-of-00002.safetensors;"
+          "S=tests/fixtures/bf16-as-3.5/$F; N=$(od -An -t u8 -N 8 $S); head -c $((N + 8)) $S > @/headers/$F; done");
+    static const char *const folders[] = {"config", "index", "headers"};
+    for (int i = 0; i < 3; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "mote info -m @/%s", folders[i]);
+        shell(line);
+        CHECK(code == 0 && strstr(out.data, "\nestimate ") && strstr(out.data, "by module, estimated\n") && strstr(out.data, "tokens, estimated\n"),
+              "%s: %d %s%s", line, code, out.data, err.data);
+        snprintf(line, sizeof line, "mote run -m @/%s Hello", folders[i]);
+        shell(line);
+        CHECK(code == 1 && err.size > 0, "%s: %d", line, code);
+    }
+    shell("mote info -m tests/fixtures/bf16-as-3.5");
+    CHECK(code == 0 && !strstr(out.data, "estimate"), "an estimate of what is there: %s", out.data);
+    shell("rm -r @/config @/index @/headers");
 }
 
 static void test_outputs(void) {
@@ -846,6 +878,7 @@ int main(int argc, char **argv) {
     test_mistakes();
     test_failures();
     test_paths();
+    test_estimates();
     test_outputs();
     test_endless();
     test_logits();

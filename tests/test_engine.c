@@ -1510,6 +1510,7 @@ static void test_ask(const mote_model *m) {
     CHECK(ends == 2, "%d <|im_end|> tokens: the user's is plain text", ends);
     g = generation_of(&a, &greedy, 3);
     g.think = MOTE_THINK_ON;
+    g.keep_thinking = 1;
     EXPECT(MOTE_OK, mote_ask(s, "And?", &g, &r, &failure));
     EXPECT(MOTE_OK, mote_detokenize(m, mote_tokens(s, &n) + first, (size_t)r.prompt_tokens, what, sizeof what, &n, &failure));
     want = "<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n<think>\n";

@@ -187,12 +187,16 @@ static void pair_rewind(pair *x) {
 // count no more.
 static void draft(pair *x, int at, int k, int a) {
     int32_t ids[BLOCK];
-    int n = 0, first = x->prompt + at;
+    int more = 1, first = x->prompt + at, next = a < k ? x->truth[at + a + 1] : -1;
+    chooser by = chooser_of(&greedy);
+    decode_pass p = {0};
     for (int i = 0; i <= k; i++) ids[i] = i == a + 1 ? (x->truth[at + i] + 1) % 60 : x->truth[at + i];
-    EXPECT(MOTE_OK, verify_drafts(x->s, &greedy, ids, k, &n, &failure));
-    CHECK(n == a + 1 && x->s->spec.next == x->truth[at + a + 1], "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k,
-          n, x->s->spec.next);
-    CHECK(x->s->count == first && !memcmp(x->s->tokens + first, ids, (size_t)n * sizeof *ids), "%s: tokens", x->what);
+    EXPECT(MOTE_OK, pass_verify(x->s, ids, k, &p, &failure));
+    while (more) EXPECT(MOTE_OK, pass_keep(x->s, &by, &p, &more, &failure));
+    CHECK(p.kept == a + 1 && p.judged == (a < k ? a + 1 : k) && x->s->spec.next == next,
+          "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k, p.kept, x->s->spec.next);
+    CHECK(x->s->count == first + a + 1 && !memcmp(x->s->tokens + first, ids, (size_t)(a + 1) * sizeof *ids), "%s: tokens",
+          x->what);
 }
 
 // Plain steps: the true tokens from number `at` on.

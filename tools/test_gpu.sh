@@ -87,6 +87,7 @@ more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
 [ -z "$more" ] || engine "test_engine more checkpoints" "" $more
 check "test_speculation" "$build/test_speculation" --device cuda
 check "test_misuse" "$build/test_misuse" --device cuda
+check "test_api" "$build/test_api" --device cuda
 check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
