@@ -145,7 +145,7 @@ enum {                                     /* how keys and values of attention l
 
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 32; on a
+    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
                                               GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
