@@ -42,6 +42,7 @@
 enum {
     TOKEN_BATCH = 48,            /* token rows in one call; a multiple of all TOKENS */
     ROW_BLOCK = 16,              /* weight rows in one call */
+    STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
 };
 #ifdef LEVELS

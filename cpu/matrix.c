@@ -49,18 +49,15 @@ INLINE float dot(const float *a, const float *b, int n) {
 
 /* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
 static void matrix_block_dots(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
-    int step = count <= 6 ? 4 : ROW_BLOCK;
-    for (int r = 0; r < rows; r += step) {
-        int n = rows - r < step ? rows - r : step;
-        float (*to)[ROW_BLOCK] = (float (*)[ROW_BLOCK])(void *)&y[0][r];
 #ifdef LEVELS
-        int level = cpu_level();
-        if (level == 4) block_dots_v4(w, row + r, n, x, count, to);
-        else if (level == 3) block_dots_v3(w, row + r, n, x, count, to);
-        else
+    int level = cpu_level();
+    if (level == 4 && count == 1 && stream_v4(w, row, rows, x[0], y[0])) return;
+    if (level == 3 && count == 1 && stream_v3(w, row, rows, x[0], y[0])) return;
+    if (level == 4) block_dots_v4(w, row, rows, x, count, y);
+    else if (level == 3) block_dots_v3(w, row, rows, x, count, y);
+    else
 #endif
-            block_dots_plain(w, row + r, n, x, count, to);
-    }
+        block_dots_plain(w, row, rows, x, count, y);
 }
 
 static int row_blocks(const matrix *w) {

@@ -77,6 +77,7 @@ LEVEL INLINE float FOR(sum_partial)(const float *partial) {
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
     int last = w->cols % LANES, fours = (rows + 3) / 4 * 4;
@@ -92,6 +93,51 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const floa
     for (int j = 0; j < count; j++)
         for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r]);
 }
+
+#if LANES > 4
+/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits, for the formats that decoding
+   reads most. The weights go from memory straight into registers, and the four rows below are asked for on the way: without,
+   there are too few cache lines on their way to fill the time that memory takes. f is a constant. */
+LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
+    float sum[4][LANES] __attribute__((aligned(64)));
+    weight_row first = row_of(w, row, f);
+    const char *codes = first.plane[CODES];
+    const float *scale = (const float *)(const void *)first.plane[SCALES];
+    const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
+    FOR(vec) partial[4];
+    memset(partial, 0, sizeof partial);
+    for (int col = 0; col < w->cols; col += STREAM_COLS)
+        for (int r = 0; r < 4; r++) {
+            float weights[STREAM_COLS] __attribute__((aligned(64)));
+            const char *at = codes + (size_t)r * below + (size_t)col * bytes;
+            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch(at + 4 * below + i);
+            if (f == FORMAT_FP8_BLOCK) FOR(unpack_fp8)((const uint8_t *)at, STREAM_COLS, scale[col / TILE], weights);
+            else FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            for (int i = 0; i < STREAM_COLS; i += LANES)
+                partial[r] += *(const FOR(vec) *)(weights + i) * *(const FOR(vec) *)(x + col + i);
+        }
+    for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
+    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r]);
+}
+
+LEVEL static void FOR(stream_fp8_block)(const matrix *w, int row, const float *x, float *y) {
+    FOR(stream_dots)(w, row, x, y, FORMAT_FP8_BLOCK);
+}
+
+LEVEL static void FOR(stream_bf16)(const matrix *w, int row, const float *x, float *y) {
+    FOR(stream_dots)(w, row, x, y, FORMAT_BF16);
+}
+
+/* Whether it was one for stream_dots. */
+LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
+    int fp8 = w->format == FORMAT_FP8_BLOCK && w->block_cols == TILE && w->block_rows % 4 == 0;
+    if ((!fp8 && w->format != FORMAT_BF16) || w->cols % STREAM_COLS || rows % 4) return 0;
+    for (int r = 0; r < rows; r += 4)
+        if (fp8) FOR(stream_fp8_block)(w, row + r, x, y + r);
+        else FOR(stream_bf16)(w, row + r, x, y + r);
+    return 1;
+}
+#endif
 
 #undef LEVEL
 #undef LANES

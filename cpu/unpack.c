@@ -4,7 +4,7 @@
    FP8 goes by way of F16, whose subnormal numbers the processor's conversion reads at full speed. The plain loop multiplies
    subnormal floats, and for each of those many processors take more than a hundred cycles. */
 
-SIMD static void unpack_bf16(const uint16_t *__restrict half, int n, float *__restrict out) {
+static inline void unpack_bf16_plain(const uint16_t *__restrict half, int n, float *__restrict out) {
     for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
 }
 
@@ -13,12 +13,30 @@ static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__re
 }
 
 /* out[i] = the value of an E4M3 code, times scale */
-static void unpack_fp8_plain(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+static inline void unpack_fp8_plain(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
     float unit = scale * FP8_UNIT;
     for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
 }
 
 #ifdef LEVELS
+V4 static inline void unpack_bf16_v4(const uint16_t *__restrict half, int n, float *__restrict out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(half + i)));
+        _mm512_storeu_ps(out + i, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+    }
+    unpack_bf16_plain(half + i, n - i, out + i);
+}
+
+V3 static inline void unpack_bf16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(half + i)));
+        _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    }
+    unpack_bf16_plain(half + i, n - i, out + i);
+}
+
 V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
     int i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + i))));
@@ -28,7 +46,7 @@ V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__re
 /* As F16: the code's four exponent and three mantissa bits below the sign, which makes the value 2^8 times smaller. */
 #define FP8_AS_F16 0x1p8f
 
-V4 static void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+V4 static inline void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
     const __m512i mask = _mm512_set1_epi16((short)0xbfff);
     const __m512 unit = _mm512_set1_ps(scale * FP8_AS_F16);
     int i = 0;
@@ -41,7 +59,7 @@ V4 static void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale,
     unpack_fp8_plain(code + i, n - i, scale, out + i);
 }
 
-V3 static void unpack_fp8_v3(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+V3 static inline void unpack_fp8_v3(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
     const __m256i mask = _mm256_set1_epi16((short)0xbfff);
     const __m256 unit = _mm256_set1_ps(scale * FP8_AS_F16);
     int i = 0;
@@ -54,6 +72,16 @@ V3 static void unpack_fp8_v3(const uint8_t *__restrict code, int n, float scale,
     unpack_fp8_plain(code + i, n - i, scale, out + i);
 }
 #endif
+
+static void unpack_bf16(const uint16_t *half, int n, float *out) {
+#ifdef LEVELS
+    int level = cpu_level();
+    if (level == 4) unpack_bf16_v4(half, n, out);
+    else if (level == 3) unpack_bf16_v3(half, n, out);
+    else
+#endif
+        unpack_bf16_plain(half, n, out);
+}
 
 static void unpack_f16(const uint16_t *half, int n, float *out) {
 #ifdef LEVELS
