@@ -395,8 +395,9 @@ typedef struct mote_measurement {
 /* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
 
-/* Bytes per second that the GPU reads at best: the model's weights, streamed by a kernel that does nothing else. */
-int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error);
+/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
+   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
+int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
     const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
