@@ -1,8 +1,12 @@
 /* cpu/matrix.c: weight rows times token rows on the CPU, where nearly all of its time goes. Knows formats, but no layers.
 
-   All linear layers are y = W x for a few token rows x. One token reads each weight once, so what counts is how fast the
-   weights stream through: a piece of a weight row is turned into floats in L1 once and used there for
-   all token rows. Each sum is kept as 32 partial sums, in the same order for any T. */
+   All linear layers are y = W x for token rows x. One token row reads each weight once, so what counts is how fast the weights
+   stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
+
+   Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
+   end they are added pairwise. So it does not matter how many rows are computed together, on either side, or by which thread;
+   only from one level of processor to another do bits differ. The dot products of attention and the delta rule, below, are
+   kept in the same way, as 32 partial sums. */
 
 /* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
 typedef struct partial { lanes low, high; } partial;

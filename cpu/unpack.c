@@ -19,11 +19,14 @@ static inline void unpack_fp8_plain(const uint8_t *__restrict code, int n, float
 }
 
 #ifdef LEVELS
+/* The _maskz_ intrinsics are those without a mask here, and compile to them; of these, GCC 12 warns in C++ that their own
+   headers use something uninitialised. */
 V4 static inline void unpack_bf16_v4(const uint16_t *__restrict half, int n, float *__restrict out) {
+    const __mmask16 all = 0xffff;
     int i = 0;
     for (; i + 16 <= n; i += 16) {
-        __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(half + i)));
-        _mm512_storeu_ps(out + i, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+        __m512i wide = _mm512_maskz_cvtepu16_epi32(all, _mm256_loadu_si256((const __m256i *)(const void *)(half + i)));
+        _mm512_storeu_ps(out + i, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, wide, 16)));
     }
     unpack_bf16_plain(half + i, n - i, out + i);
 }
@@ -47,14 +50,17 @@ V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__re
 #define FP8_AS_F16 0x1p8f
 
 V4 static inline void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+    const __mmask16 all = 0xffff;
     const __m512i mask = _mm512_set1_epi16((short)0xbfff);
     const __m512 unit = _mm512_set1_ps(scale * FP8_AS_F16);
     int i = 0;
     for (; i + 32 <= n; i += 32) {
-        __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(code + i)));
-        __m512i half = _mm512_and_si512(_mm512_slli_epi16(wide, 7), mask);
-        _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), unit));
-        _mm512_storeu_ps(out + i + 16, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), unit));
+        __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(code + i)), half[2];
+        __m512i wide = _mm512_maskz_cvtepi8_epi16(0xffffffff, codes);
+        wide = _mm512_and_si512(_mm512_maskz_slli_epi16(0xffffffff, wide, 7), mask);
+        memcpy(half, &wide, sizeof half);
+        _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[0]), unit));
+        _mm512_storeu_ps(out + i + 16, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[1]), unit));
     }
     unpack_fp8_plain(code + i, n - i, scale, out + i);
 }
