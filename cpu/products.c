@@ -51,8 +51,8 @@ LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)
 }
 
 /* The last n < LANES columns, with zeros behind them. */
-LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, int row, int rows, const float *const *x, int count,
-                                int n) {
+LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, int row, int rows, const float *const *x,
+                                int count, int n) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), tokens[TOKEN_BATCH][LANES];
     const float *padded[TOKEN_BATCH];
     for (int r = 0; r < rows; r++) {
@@ -79,7 +79,8 @@ LEVEL INLINE float FOR(sum_partial)(const float *partial) {
 
 /* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
     int last = w->cols % LANES, fours = (rows + 3) / 4 * 4;
     memset(sum, 0, (size_t)count * sizeof *sum);
     weight_row from[ROW_BLOCK];

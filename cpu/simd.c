@@ -21,8 +21,8 @@
 #define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 
 static inline int cpu_level(void) {
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return 4;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
+    int wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
 }
 #endif
 

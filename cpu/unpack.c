@@ -1,5 +1,5 @@
-/* cpu/unpack.c: stored numbers to floats, many at a time. For each type a plain loop, which is the definition, and where that is
-   slow the same for a level of x86-64. Knows nothing of matrices.
+/* cpu/unpack.c: stored numbers to floats, many at a time. For each type a plain loop, which is the definition, and the same for
+   levels of x86-64. Knows nothing of matrices.
 
    FP8 goes by way of F16, whose subnormal numbers the processor's conversion reads at full speed. The plain loop multiplies
    subnormal floats, and for each of those many processors take more than a hundred cycles. */

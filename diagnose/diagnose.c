@@ -81,7 +81,8 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
 
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error) {
     if (!model || !bytes_per_second || threads < 0 || threads > MAX_THREADS)
-        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed", MAX_THREADS);
+        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
+                    MAX_THREADS);
 #ifdef __CUDACC__
     const size_t enough = (size_t)1 << 30;                  /* far more than any L2 */
     if (model->gpu >= 0 && model->arena) {

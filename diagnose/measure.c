@@ -1,4 +1,4 @@
-/* diagnose/measure.c: how fast the CPU reads memory, by the threads that a session would have. Uses cpu/threads.c, knows no layers. */
+/* diagnose/measure.c: how fast the CPU reads memory, by the threads that a session would have. Knows no layers. */
 
 enum { READ_PIECE = 4 << 20, READ_ENOUGH = 256 << 20, READ_MOST = 1 << 30, READ_TIMES = 8 };   /* bytes; passes */
 

@@ -144,8 +144,10 @@ static void moe_up_blocks(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     int blocks = moe_blocks(job->shape);
     (void)thread;
-    for (int item = begin; item < end; item++)
-        if (item % blocks < row_blocks(&job->w->gate_proj[job->list[item / blocks]])) moe_up_block(job, item / blocks, item % blocks);
+    for (int item = begin; item < end; item++) {
+        int i = item / blocks, block = item % blocks;
+        if (block < row_blocks(&job->w->gate_proj[job->list[i]])) moe_up_block(job, i, block);
+    }
 }
 
 /* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
