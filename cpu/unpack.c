@@ -42,7 +42,8 @@ V3 static inline void unpack_bf16_v3(const uint16_t *__restrict half, int n, flo
 
 V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
     int i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + i))));
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + i))));
     unpack_f16_plain(half + i, n - i, out + i);
 }
 

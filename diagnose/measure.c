@@ -36,7 +36,7 @@ static double cpu_read_speed(pool *threads, const char *from, size_t bytes) {
 
 /* Of the weights, or, where they are few and would stay in a cache, of other memory. threads: 0: one for each processor. */
 static int measure_cpu_read(const mote_model *m, int threads, double *bytes_per_second, mote_error *err) {
-    size_t bytes = m->arena_size < READ_MOST ? m->arena_size : READ_MOST;
+    size_t bytes = m->arena_size < (size_t)READ_MOST ? m->arena_size : (size_t)READ_MOST;
     char *more = NULL;
     if (bytes < READ_ENOUGH) {
         bytes = READ_ENOUGH;
