@@ -730,4 +730,5 @@ const float *mote_logits(const mote_session *session) {
 #include "diagnose/selftest_prefill.cu"
 #endif
 
+#include "diagnose/measure.c"
 #include "diagnose/diagnose.c"

@@ -159,7 +159,7 @@ enum {                                     /* how keys and values of attention l
 
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 32; on a
+    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
                                               GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
@@ -474,8 +474,9 @@ typedef struct mote_measurement {
 /* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
 
-/* Bytes per second that the GPU reads at best: the model's weights, streamed by a kernel that does nothing else. */
-int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error);
+/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
+   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
+int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
     const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */

@@ -36,7 +36,7 @@ static const plane_source vector_source = {0, 1, vector_floats};
 typedef struct load_item {
     const tensor *from;                        /* NULL: made up */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
-    const plane_source *source;                      /* how */
+    const plane_source *source;                /* how */
     matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
     int plane;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */

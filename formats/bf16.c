@@ -6,9 +6,8 @@ static const spelling bf16_spelling = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;
     (void)w;
-    for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
+    unpack_bf16((const uint16_t *)(const void *)row->plane[CODES] + col, n, out);
 }
 
 /* Standard deviation 0.02 */

@@ -92,9 +92,27 @@ INLINE void row_floats(const matrix *w, const weight_row *row, int col, int n, f
 }
 
 /* The same of any matrix. */
+static weight_row matrix_row(const matrix *w, int row) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: return row_of(w, row, FORMAT_##NAME);
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: return row_of(w, row, FORMAT_F32);
+    }
+}
+
+static void matrix_row_floats(const matrix *w, const weight_row *row, int col, int n, float *out) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: row_floats(w, row, col, n, out, FORMAT_##NAME); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
+}
+
 static void matrix_floats(const matrix *w, int row, int col, int n, float *out) {
-    weight_row r = row_of(w, row, w->format);
-    row_floats(w, &r, col, n, out, w->format);
+    weight_row r = matrix_row(w, row);
+    matrix_row_floats(w, &r, col, n, out);
 }
 
 /* Words begin, begin + step, ... before end of a plane = random ones. */

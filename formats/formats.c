@@ -117,7 +117,7 @@ typedef struct spelling {
 
 enum {
     TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
-    ONE_BLOCK = 1 << 30          /* sides of a block that is all of a matrix */
+    ONE_BLOCK = 1 << 29          /* sides of a block that is all of a matrix */
 };
 
 /* Numbers of a plane along the matrix's rows, and along its columns. */

@@ -57,12 +57,9 @@ static const spelling fp8_block_ct_spelling = {
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
     const float *scale = (const float *)(const void *)row->plane[SCALES];
-    if (w->block_cols % TILE == 0 && col % TILE == 0 && n <= TILE) {
-        float unit = scale[col / w->block_cols] * FP8_UNIT;
-        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
-    } else {
-        for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (scale[(col + i) / w->block_cols] * FP8_UNIT);
-    }
+    scale += col / w->block_cols;
+    for (int i = 0, end = w->block_cols - col % w->block_cols; i < n; i = end, end += w->block_cols, scale++)
+        unpack_fp8(code + i, (end < n ? end : n) - i, *scale, out + i);      /* a block's columns have one scale */
 }
 
 /* Of BF16 weights: a block's scale, which makes its largest weight 448, the largest of E4M3. 1 of a block of zeros. */

@@ -3,7 +3,7 @@
    A session owns one block of floats, laid out once: KV cache, DeltaNet state with its log, and scratch for one chunk of
    rows. Laying out with no memory yet just counts, which is how the memory plan is made. */
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 8192, CHUNK_UNIT = 64, CHUNK_LEAST = 512, MAX_THREADS = 256 };
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 256, MAX_CHUNK = 8192, CHUNK_UNIT = 64, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */

@@ -213,12 +213,12 @@ static void test_fp8_row_vectors(void) {
     uint16_t two[2] = {0x3f00, 0x4000};                        /* 0.5, 2 */
     static const float first[] = {.5f, 224, -0.0009765625f, 0}, same[] = {-.5f, -224, 0.0009765625f, -0.0f},
                        second[] = {-2, -896, 0.00390625f, -0.0f};
-    matrix w = {FORMAT_FP8_ROW, 2, 4, {NULL}, 1, 1};
+    matrix w = {FORMAT_FP8_ROW, 2, 4, {NULL}, 1, 1}, all = {FORMAT_FP8_BLOCK, 2, 4, {NULL}, ONE_BLOCK, ONE_BLOCK};
     stored_parts s = {{NULL}, {0}, {0}};
     put(&s, 0, DTYPE_FP8, codes, sizeof codes);
     put(&s, 1, DTYPE_F32, &one, sizeof one);
-    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, w, 0, first, 0, 0);
-    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, w, 1, same, 0, 0);
+    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, all, 0, first, 0, 0);
+    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, all, 1, same, 0, 0);
     put(&s, 1, DTYPE_BF16, two, sizeof two);
     check_row("FP8 per channel", &fp8_channel_spelling, &s, w, 0, first, 0, 0);
     check_row("FP8 per channel", &fp8_channel_spelling, &s, w, 1, second, 0, 0);

@@ -298,11 +298,77 @@ static void test_linears(pool **pools) {
         test_linear((enum format)type, 1, cols_for((enum format)type, 1), 128, pools);
         test_linear((enum format)type, 3, cols_for((enum format)type, 300), 128, pools);
     }
+    test_linear(FORMAT_BF16, 40, 1024, 1, pools);
+    test_linear(FORMAT_FP8_BLOCK, 33, 1024, 128, pools);
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
     for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 16) test_linear(FORMAT_INT4, 2, 2048, group, pools);
 }
+
+#ifdef LEVELS
+// Numbers to floats as the plain loops do it, bit for bit, in any length.
+static void test_unpacking(int level) {
+    uint16_t half[300];
+    uint8_t code[300];
+    float plain[300], out[300];
+    for (int round = 0; round < 300; round++) {
+        int n = random_int(0, 300);
+        float scale = random_float();
+        for (int i = 0; i < 300; i++) {
+            code[i] = (uint8_t)random_bits();
+            do half[i] = (uint16_t)random_bits();
+            while ((half[i] & 0x7c00) == 0x7c00 && half[i] & 0x3ff);       // a NaN's bits are anybody's
+        }
+        unpack_fp8_plain(code, n, scale, plain);
+        level == 4 ? unpack_fp8_v4(code, n, scale, out) : unpack_fp8_v3(code, n, scale, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d FP8 codes", level, n);
+        unpack_bf16_plain(half, n, plain);
+        level == 4 ? unpack_bf16_v4(half, n, out) : unpack_bf16_v3(half, n, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d BF16 numbers", level, n);
+        unpack_f16_plain(half, n, plain);
+        unpack_f16_v3(half, n, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d F16 numbers", level, n);
+    }
+}
+
+// A block's products near those of the plain version; and, for one token row, streamed with the same bits as in a block.
+static void test_level_products(int level, enum format type, int rows, int cols, int streams) {
+    random_matrix r = matrix_new(type, rows, cols, 16, 128);
+    float *x = random_floats((size_t)TOKEN_BATCH * (size_t)cols, 1), plain[TOKEN_BATCH][ROW_BLOCK], y[TOKEN_BATCH][ROW_BLOCK];
+    float one[ROW_BLOCK];
+    const float *from[TOKEN_BATCH];
+    double size = 0, worst = 0;
+    for (int t = 0; t < TOKEN_BATCH; t++) from[t] = x + (size_t)t * (size_t)cols;
+    block_dots_plain(&r.w, 0, rows, from, TOKEN_BATCH, plain);
+    (level == 4 ? block_dots_v4 : block_dots_v3)(&r.w, 0, rows, from, TOKEN_BATCH, y);
+    for (int t = 0; t < TOKEN_BATCH; t++)
+        for (int i = 0; i < rows; i++) {
+            size = fmax(size, fabs((double)plain[t][i]));
+            worst = fmax(worst, fabs((double)plain[t][i] - (double)y[t][i]));
+        }
+    CHECK(worst <= 1e-5 * size, "level %d, %dx%d of type %d: off by %g of %g", level, rows, cols, (int)type, worst, size);
+    int streamed = (level == 4 ? stream_v4 : stream_v3)(&r.w, 0, rows, x, one);
+    CHECK(streamed == streams && (!streamed || same_bits(one, y[0], (size_t)rows)), "level %d, %dx%d of type %d: streamed",
+          level, rows, cols, (int)type);
+    free(x);
+    matrix_delete(&r);
+}
+
+static void test_levels(void) {
+    for (int level = 3; level <= cpu_level(); level++) {
+        test_unpacking(level);
+        for (int type = 0; type < FORMAT_COUNT; type++) {
+            int stream = type == FORMAT_BF16 || type == FORMAT_FP8_BLOCK;
+            test_level_products(level, (enum format)type, 16, 640, stream);
+            test_level_products(level, (enum format)type, 4, 64, stream);
+            test_level_products(level, (enum format)type, 16, 600, 0);
+            test_level_products(level, (enum format)type, 7, 640, 0);
+            test_level_products(level, (enum format)type, 1, 3, 0);
+        }
+    }
+}
+#endif
 
 // Four matrices of one input in one loop give what each gives alone.
 static void test_project(pool **pools) {
@@ -1118,6 +1184,9 @@ int main(int argc, char **argv) {
     test_matrix_rows();
     test_dots();
     test_linears(pools);
+#ifdef LEVELS
+    test_levels();
+#endif
     test_project(pools);
     test_embed();
     test_activations();

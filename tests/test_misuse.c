@@ -564,8 +564,10 @@ static void test_null_models(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_render_tokens(NULL, "{}", 2, &id, 1, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_render_tokens(demo, NULL, 2, &id, 1, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_render_tokens(demo, "{}", 2, &id, 1, NULL, &failure));
-    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, &speed, &failure));
-    EXPECT(MOTE_EINVAL, mote_read_speed(demo, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, 0, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, -1, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 257, &speed, &failure));
     EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, NULL, NULL, (int *)&id, &failure));
     EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, row_of_nothing, NULL, NULL, &failure));
     CHECK(!mote_model_info(NULL) && !mote_token_bytes(NULL, 0, &count) && !mote_token_bytes(demo, 0, NULL), "no model");

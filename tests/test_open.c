@@ -171,7 +171,8 @@ static void test_made_shapes(void) {
         CHECK(h->weight_bytes > 1.9 * (double)f->weight_bytes, "%g, %g", (double)h->weight_bytes, (double)f->weight_bytes);
         for (int i = 0; i < f->module_count; i++) {
             int plain = strstr("embed_tokens lm_head router norms", f->modules[i].name) != NULL;
-            const char *dtype = plain ? "BF16" : "BF16+FP8 128x128";
+            int experts = strstr("experts shared_expert", f->modules[i].name) != NULL;
+            const char *dtype = plain ? "BF16" : experts ? "FP8 128x128" : "BF16+FP8 128x128";
             CHECK(!strcmp(f->modules[i].dtype, dtype), "%s is %s", f->modules[i].name, f->modules[i].dtype);
         }
     }

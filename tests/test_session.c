@@ -736,7 +736,7 @@ static void test_options(const fixture *f) {
     mote_session *s = session_of(f->m, 0), *t = session_of(f->m, .context = f->T, .chunk = 3, .threads = 2, .kv = MOTE_KV_FP8);
     mote_session *none = NULL, *clone = NULL;
     int most = f->m->c.context_max;
-    CHECK(s->o.chunk == 32 && s->o.threads == processors(), "default chunk %d, %d threads", s->o.chunk, s->o.threads);
+    CHECK(s->o.chunk == 256 && s->o.threads == processors(), "default chunk %d, %d threads", s->o.chunk, s->o.threads);
     CHECK(s->o.context == (most < 8192 ? most : 8192), "default context %d", s->o.context);
     EXPECT(MOTE_OK, mote_clone(t, &clone, &failure));
     CHECK(clone && !memcmp(&clone->o, &t->o, sizeof t->o), "options of a clone");

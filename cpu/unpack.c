@@ -1,0 +1,111 @@
+/* cpu/unpack.c: stored numbers to floats, many at a time. For each type a plain loop, which is the definition, and the same for
+   levels of x86-64. Knows nothing of matrices.
+
+   FP8 goes by way of F16, whose subnormal numbers the processor's conversion reads at full speed. The plain loop multiplies
+   subnormal floats, and for each of those many processors take more than a hundred cycles. */
+
+static inline void unpack_bf16_plain(const uint16_t *__restrict half, int n, float *__restrict out) {
+    for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
+}
+
+static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__restrict out) {
+    for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
+}
+
+/* out[i] = the value of an E4M3 code, times scale */
+static inline void unpack_fp8_plain(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+    float unit = scale * FP8_UNIT;
+    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
+}
+
+#ifdef LEVELS
+/* The _maskz_ intrinsics are those without a mask here, and compile to them; of these, GCC 12 warns in C++ that their own
+   headers use something uninitialised. */
+V4 static inline void unpack_bf16_v4(const uint16_t *__restrict half, int n, float *__restrict out) {
+    const __mmask16 all = 0xffff;
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i wide = _mm512_maskz_cvtepu16_epi32(all, _mm256_loadu_si256((const __m256i *)(const void *)(half + i)));
+        _mm512_storeu_ps(out + i, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, wide, 16)));
+    }
+    unpack_bf16_plain(half + i, n - i, out + i);
+}
+
+V3 static inline void unpack_bf16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(half + i)));
+        _mm256_storeu_ps(out + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    }
+    unpack_bf16_plain(half + i, n - i, out + i);
+}
+
+V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + i))));
+    unpack_f16_plain(half + i, n - i, out + i);
+}
+
+/* As F16: the code's four exponent and three mantissa bits below the sign, which makes the value 2^8 times smaller. */
+#define FP8_AS_F16 0x1p8f
+
+V4 static inline void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+    const __mmask16 all = 0xffff;
+    const __m512i mask = _mm512_set1_epi16((short)0xbfff);
+    const __m512 unit = _mm512_set1_ps(scale * FP8_AS_F16);
+    int i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(code + i)), half[2];
+        __m512i wide = _mm512_maskz_cvtepi8_epi16(0xffffffff, codes);
+        wide = _mm512_and_si512(_mm512_maskz_slli_epi16(0xffffffff, wide, 7), mask);
+        memcpy(half, &wide, sizeof half);
+        _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[0]), unit));
+        _mm512_storeu_ps(out + i + 16, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[1]), unit));
+    }
+    unpack_fp8_plain(code + i, n - i, scale, out + i);
+}
+
+V3 static inline void unpack_fp8_v3(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+    const __m256i mask = _mm256_set1_epi16((short)0xbfff);
+    const __m256 unit = _mm256_set1_ps(scale * FP8_AS_F16);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(code + i)));
+        __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), mask);
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), unit));
+        _mm256_storeu_ps(out + i + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), unit));
+    }
+    unpack_fp8_plain(code + i, n - i, scale, out + i);
+}
+#endif
+
+static void unpack_bf16(const uint16_t *half, int n, float *out) {
+#ifdef LEVELS
+    int level = cpu_level();
+    if (level == 4) unpack_bf16_v4(half, n, out);
+    else if (level == 3) unpack_bf16_v3(half, n, out);
+    else
+#endif
+        unpack_bf16_plain(half, n, out);
+}
+
+static void unpack_f16(const uint16_t *half, int n, float *out) {
+#ifdef LEVELS
+    if (cpu_level()) {
+        unpack_f16_v3(half, n, out);
+        return;
+    }
+#endif
+    unpack_f16_plain(half, n, out);
+}
+
+static void unpack_fp8(const uint8_t *code, int n, float scale, float *out) {
+#ifdef LEVELS
+    int level = cpu_level();
+    if (level == 4) unpack_fp8_v4(code, n, scale, out);
+    else if (level == 3) unpack_fp8_v3(code, n, scale, out);
+    else
+#endif
+        unpack_fp8_plain(code, n, scale, out);
+}
