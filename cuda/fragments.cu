@@ -20,11 +20,12 @@
             a power of two does not round. */
 
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
-   of panel lane / 16; row: FP8 by row, of the lane's row of either panel. A panel behind the last counts as the last. All rows
-   of a panel share a scale. */
+   of panel lane / 16; FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel behind the
+   last counts as the last. All rows of a panel share a scale, but by row. */
 typedef struct gpu_place {
     const char *data[2];
-    const float *scale, *row[2];
+    const float *scale;
+    int to_row;
 } gpu_place;
 
 /* The tile of panel_a of a and panel_b of b: two matrices of one shape, or the same one. */
@@ -35,10 +36,14 @@ __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel
     panel_b = min(panel_b, b.panels - 1);
     at.data[0] = a.data + (size_t)panel_a * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
     at.data[1] = b.data + (size_t)panel_b * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
+    if (F::by_row) {
+        at.scale = a.scale + panel_a * PANEL_ROWS + lane / 4;
+        at.to_row = (int)(b.scale - a.scale) + (panel_b - panel_a) * PANEL_ROWS;
+        return at;
+    }
     at.scale = lane < 16 ? a.scale : b.scale;
     at.scale += ((lane < 16 ? panel_a : panel_b) * PANEL_ROWS >> a.row_shift) * a.scale_cols;
-    at.row[0] = a.scale + panel_a * PANEL_ROWS + lane / 4;
-    at.row[1] = b.scale + panel_b * PANEL_ROWS + lane / 4;
+    at.to_row = 0;
     return at;
 }
 

@@ -23,7 +23,7 @@ template <class F, int ROWS> struct gpu_ahead {
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (j < left)
-                raw[j][half] = F::template load<true>(place.data[half] + (first + from) * F::panel + j * F::panel, place.row[half]);
+                raw[j][half] = F::template load<true>(place.data[half] + (first + from) * F::panel + j * F::panel, place.scale + half * place.to_row);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
         if (F::scaled && piece() < left) scale = F::unit * __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
@@ -139,7 +139,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            raw[j][half] = F::template load<true>(place.data[half] + (first() + j) * F::panel, place.row[half]);
+            raw[j][half] = F::template load<true>(place.data[half] + (first() + j) * F::panel, place.scale + half * place.to_row);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
 #pragma unroll

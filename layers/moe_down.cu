@@ -138,7 +138,8 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
-    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP, PANELS = gpu_down_sizes<ROWS>::PANELS };
+    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, PANELS = gpu_down_sizes<ROWS>::PANELS };
+    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* what registers have room for */
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int piece = lane / ROWS % DEEP;                   /* of the items in flight, whose scale it holds */
     const gpu_matrix &w = low ? p.down : p.shared_down;
@@ -159,8 +160,9 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         const char *at = i ? routed.data[0] : shared.data[0];
         const int64_t shift = (int64_t)assignments->shift[i] * 16;
         at += shift + (items.first + items.k_block(item)) * F::panel;
+#pragma unroll
         for (int o = 0; o < PANELS; o++)
-            raw[j][o] = F::template load<true>(at + o * panel, (i ? routed : shared).row[o] + shift / 4);
+            raw[j][o] = F::template load<true>(at + o * panel, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;

@@ -37,8 +37,6 @@ template <int ROWS> struct gpu_up_tiles {
         at.data[0] += shift;
         at.data[1] += shift;
         at.scale = (const float *)((const char *)at.scale + shift);
-        at.row[0] = (const float *)((const char *)at.row[0] + shift);
-        at.row[1] = (const float *)((const char *)at.row[1] + shift);
         return at;
     }
     template <class F, int>
@@ -209,8 +207,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         weights.place.data[0] += shift;
         weights.place.data[1] += shift;
         weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
-        weights.place.row[0] = (const float *)((const char *)weights.place.row[0] + shift);
-        weights.place.row[1] = (const float *)((const char *)weights.place.row[1] + shift);
         weights.load_scale(p.gate);
     };
     begin(min(tile, tiles - 1));

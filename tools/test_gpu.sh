@@ -89,6 +89,7 @@ check "test_speculation" "$build/test_speculation" --device cuda
 check "test_misuse" "$build/test_misuse" --device cuda
 check "test_api" "$build/test_api" --device cuda
 check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
+check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
 making_weights=kernel_substring=gpu_make,kernel_substring=gpu_pack_kernel,kernel_substring=gpu_quantise
@@ -137,6 +138,7 @@ else
     for tool in memcheck synccheck; do
         for model in small:fp8 small:bf16; do production $tool $model; done
     done
+    production memcheck small:nvfp4
     for tool in memcheck racecheck initcheck; do
         check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
         check "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
