@@ -692,9 +692,19 @@ static void test_move(const fixture *f, const mote_model *from, const mote_model
     free(back);
 }
 
+// On a GPU a checkpoint with scales for an FP8 cache is refused one.
+static int refuses_fp8_cache(const fixture *f) {
+    mote_session_options o = {.context = f->T, .kv = MOTE_KV_FP8};
+    mote_session *s = NULL;
+    if (!is_gpu || !strstr(f->dir, "nvfp4-fp8-tensor")) return 0;
+    EXPECT(MOTE_EUNSUPPORTED, mote_session_open(f->m, &o, &s, &failure));
+    CHECK(!s && strstr(failure.message, "scales"), "%s: %s", f->dir, failure.message);
+    return 1;
+}
+
 static void test_moves(const fixture *f) {
-    const int kinds[] = {cache, MOTE_KV_FP8};
-    for (int i = 0; i < 2; i++)
+    const int kinds[] = {cache, MOTE_KV_FP8}, count = refuses_fp8_cache(f) ? 1 : 2;
+    for (int i = 0; i < count; i++)
         for (int n = 0; n <= 7; n = n ? n + 2 : 1) {
             test_move(f, f->m, f->cpu, n, kinds[i]);
             test_move(f, f->cpu, f->m, n, kinds[i]);
@@ -712,6 +722,7 @@ static void test_moves(const fixture *f) {
 
 // An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces.
 static void test_fp8_cache(const fixture *f) {
+    if (refuses_fp8_cache(f)) return;
     mote_session *gpu = session_of(f->m, .context = f->T, .kv = MOTE_KV_FP8);
     mote_session *cpu = session_of(f->cpu, .context = f->T, .kv = MOTE_KV_FP8);
     float *all[4];
