@@ -48,8 +48,8 @@ typedef struct load_item {
 } load_item;
 
 static const plane *item_plane(const load_item *item) {
-    if (item->plane == KV_SCALE) return &kv_scale_plane;
-    return item->plane == VECTOR ? &vector_plane : &formats[item->of.format]->planes[item->plane];
+    if (item->plane < 0) return item->plane == KV_SCALE ? &kv_scale_plane : &vector_plane;
+    return &formats[item->of.format]->planes[item->plane];
 }
 
 /* Is it read as it is stored, or converted? */

@@ -61,7 +61,7 @@ static const option option_table[] = {
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
-    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, LOGITS, "tokens computed at a time"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, COMPUTES, "tokens of a prompt computed at a time"},
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
     {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},

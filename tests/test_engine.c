@@ -927,7 +927,7 @@ static void watch_log(void *user, const char *line) {
 }
 
 static mote_callbacks watch_all(watch *w, int cancel_at) {
-    mote_callbacks c;
+    mote_callbacks c = {0};
     memset(w, 0, sizeof *w);
     w->cancel_at = cancel_at;
     c.log = watch_log;
