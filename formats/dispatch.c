@@ -74,7 +74,7 @@ static inline double matrix_operations(const matrix *w) {
 
 /* Of a matrix of format f. */
 INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
-    weight_row r;
+    weight_row r = {{NULL}};
     for (int i = 0; i < formats[f]->plane_count; i++) {
         const plane *p = &formats[f]->planes[i];
         size_t at = (size_t)(row / (p->rows ? p->rows : w->block_rows));
