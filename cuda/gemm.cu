@@ -10,8 +10,9 @@
    the slots first .. first + count - 1 want. Otherwise all rows want the same matrix.
 
    Operands of mma.m16n8k16. A is the weights, from global memory or the L2 straight into registers, as they lie packed
-   (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8 exactly, BF16
-   times a power of two that is the whole model's (mote_model.bf16_factor). B is the tokens, F16 in shared memory. C is float.
+   (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
+   with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
+   (mote_model.bf16_factor). B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
@@ -19,7 +20,8 @@
 
    Scales without a second set of sums. The sums of k block kb are in units of scale[kb] and unit[kb]. Before the next k
    block is added, they are multiplied with scale[kb] / scale[kb + 1] and likewise with the units, where these change,
-   and at the end with the last of each. Powers of two do not round.
+   and at the end with the last of each. Powers of two do not round. Where each row has scales of its own (FP8 by row, INT4),
+   a lane does so for its four rows: gemm_change_rows.
 
    A tile: 8 warps, each 32 weight rows (four row panels; for GEMM_SWIGLU two of each matrix, so that gate and up of an
    element meet in one lane) x up to 64 tokens: 64 sums a lane. WIDTH tokens: 128, then four warps share 128 rows and two
