@@ -54,6 +54,12 @@ static const spelling fp8_block_ct_spelling = {
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "h g", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
+/* One scale for all of the matrix, which is one block. */
+static const spelling fp8_tensor_spelling = {
+    "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
+    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
+    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
+
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
     const float *scale = (const float *)(const void *)row->plane[SCALES];

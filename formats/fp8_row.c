@@ -1,5 +1,4 @@
-/* formats/fp8_row.c: E4M3 codes under a scale for each row (channel); and those under one scale for all, which are one FP8
-   block.
+/* formats/fp8_row.c: E4M3 codes under a scale for each row (channel).
 
    weight = code * scale of its row. */
 
@@ -8,17 +7,6 @@ static const weight_format fp8_row_format = {
     {{8, 1, 1, 64, fp8_find_nan, "weight", "finite numbers"},
      {32, 1, INT_MAX, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
     NULL, 0};
-
-static int fp8_widen_scale(conversion *c, void *to) {
-    widen((dtype)c->type[1], c->part[1], to, 1, 1);
-    return -1;
-}
-
-/* All of the matrix is one block. */
-static const spelling fp8_tensor_spelling = {
-    "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
-    {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
-    {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scale}}};
 
 static const spelling fp8_channel_spelling = {
     "FP8 per channel", FORMAT_FP8_ROW, 1, 1,
