@@ -55,8 +55,27 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     try_row(t, 1e-3, "prefill norm_in_proj");
 }
 
+/* Instead of what in_proj made: the same key in all rows, written whole (beta = 1); heads that never forget (g = 0), that forget
+   at once (g = -90), and that do either from row to row. */
+static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
+    const deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    const deltanet_shape *s = job->shape;
+    size_t channels = (size_t)deltanet_channels(s), heads = (size_t)s->value_heads;
+    for (size_t row = 0; row < TRY_PROMPT; row++) {
+        memcpy(job->raw + row * channels, job->raw, 2 * (size_t)(s->key_heads * s->key_dim) * sizeof(float));
+        for (size_t h = 0; h < heads; h++) {
+            int forgets = h % 3 == 0 || (h % 3 == 1 && row % 5 == 4);
+            job->a[row * heads + h] = forgets ? 90 / expf(job->w->A_log[h]) - job->w->dt_bias[h] : -1e4f;
+            job->b[row * heads + h] = 30;
+        }
+    }
+    try_put(t, g->raw, job->raw, TRY_PROMPT * channels * sizeof(float));
+    try_put(t, g->a, job->a, TRY_PROMPT * heads * sizeof(float));
+    try_put(t, g->b, job->b, TRY_PROMPT * heads * sizeof(float));
+}
+
 /* The delta rule from a random state, in chunks that begin at `position`, and the output product. */
-static void try_prefill_deltanet(selftest *t, int position) {
+static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     deltanet_job *job = &t->cpu->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
     const deltanet_state *a = &t->cpu->state[TRY_DELTANET].deltanet, *b = &t->gpu->state[TRY_DELTANET].deltanet;
@@ -69,13 +88,14 @@ static void try_prefill_deltanet(selftest *t, int position) {
     job->state = *a;
     job->T = TRY_PROMPT;
     job->replay = 0;
+    if (extremes) try_prefill_extremes(t, &g);
     try_fill(t, t->cpu->recurrent, t->cpu->parts.state);
     try_put(t, t->gpu->recurrent, t->cpu->recurrent, t->cpu->parts.state * sizeof(float));
     stage_conv_delta(t->cpu->threads, job);
     try_prefill_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, position);
     try_compare(t, g.o, job->o, NULL, TRY_PROMPT * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
-    try_row(t, 5e-3, "prefill conv_delta at position %d", position);
+    try_row(t, 5e-3, "prefill conv_delta at position %d%s", position, extremes ? ", extreme gates, one key" : "");
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * (size_t)deltanet_channels(s));
     try_row(t, 0, "prefill conv1d window at position %d", position);
     stage_gated_norm_out(t->cpu->threads, job, t->cpu->s.x);
@@ -134,25 +154,33 @@ static int try_clear_choice(const float *logits, const moe_shape *s) {
     return least - next > 1e-2f * fabsf(least);
 }
 
-/* The experts. Rows whose choice is not clear may differ, and are set aside. */
-static void try_prefill_moe(selftest *t) {
+/* The experts, of rows of their own or of rows that nearly agree, so that all go to the same ones. Rows whose choice is not clear
+   may differ, and are set aside. */
+static void try_prefill_moe(selftest *t, int agreeing) {
     const moe_shape *s = &t->cpu->m->c.shapes.moe;
     scratch *w = &t->cpu->s;
     token_rows rows = {t->cpu->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
+    int clear = 0;
     moe_prefill_job g;
     moe_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
     if (!t->code && !got) t->code = fail_memory(t->err);
     try_prefill_rows(t);
+    for (size_t i = hidden; i < TRY_PROMPT * hidden && agreeing; i++) w->x[i] = w->x[i - hidden] + w->x[i] / 256;
+    memcpy(w->hidden, w->x, bytes);
+    try_put(t, t->g->prefill.x, w->x, bytes);
     moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_ROUTER | 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0);
     if (!t->code) t->code = session_read(t->gpu, got, t->g->prefill.x, bytes, t->err);
-    for (size_t i = 0; i < TRY_PROMPT && !t->code; i++)
-        if (try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s))
-            try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));
-    try_row(t, 2e-2, "prefill experts");
+    for (size_t i = 0; i < TRY_PROMPT && !t->code; i++) {
+        if (!try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s)) continue;
+        try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));
+        clear++;
+    }
+    if (clear < TRY_PROMPT / 4) try_worse(t, INFINITY);     /* too few rows to tell */
+    try_row(t, 2e-2, "prefill experts%s", agreeing ? ", the same for all rows" : "");
     try_compare(t, g.moe.router, w->jobs.moe.router, NULL, TRY_PROMPT * (size_t)s->experts);
     try_row(t, 1e-3, "prefill norm_router");
     free(got);
@@ -161,12 +189,14 @@ static void try_prefill_moe(selftest *t) {
 /* All stages of prefill, where it runs the model. Both sessions are open, with room for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
-    try_prefill_deltanet(t, 0);
-    try_prefill_deltanet(t, 37);
+    try_prefill_deltanet(t, 0, 0);
+    try_prefill_deltanet(t, 37, 0);
+    try_prefill_deltanet(t, 37, 1);
     try_fill_kv(t);
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
-    try_prefill_moe(t);
+    try_prefill_moe(t, 0);
+    try_prefill_moe(t, 1);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 

@@ -206,7 +206,7 @@ static void run_model(void) {
     got_mtp = (float *)room(bytes);
     make_ids();
     against_decode(random_ids, test_brief ? 130 : LONGEST, 0.06);
-    against_decode(same_ids, 130, 0.06);
+    against_decode(same_ids, test_brief ? 130 : 1000, 0.06);
     if (!test_brief) same_bits();
     splits();
     followed();
