@@ -67,11 +67,11 @@ LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES);
 }
 
-/* The sum of the partial sums, pairwise. */
-LEVEL INLINE float FOR(sum_partial)(const float *partial) {
+/* The sum of n partial sums, a constant, pairwise. */
+LEVEL INLINE float FOR(sum_partial)(const float *partial, const int n) {
     quarter_lanes sum = *(const quarter_lanes *)partial;
-    if (LANES == 8) sum += *(const quarter_lanes *)(partial + 4);
-    if (LANES == 16)
+    if (n == 8) sum += *(const quarter_lanes *)(partial + 4);
+    if (n == 16)
         sum = (sum + *(const quarter_lanes *)(partial + 4)) +
               (*(const quarter_lanes *)(partial + 8) + *(const quarter_lanes *)(partial + 12));
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
@@ -87,8 +87,14 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
+#include "nibbles.c"
+
 /* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+    if (nibble_order(w)) {
+        FOR(nibble_dots)(w, row, rows, x, count, y);
+        return;
+    }
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
     int last = w->cols % LANES, fours = (rows + 3) / 4 * 4;
@@ -102,7 +108,7 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const floa
     }
     if (last) FOR(add_last)(sum, w, row, fours, x, count, last);
     for (int j = 0; j < count; j++)
-        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r]);
+        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES);
 }
 
 #if LANES > 4
@@ -128,7 +134,7 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
                 partial[r] += *(const FOR(vec) *)(weights + i) * *(const FOR(vec) *)(x + col + i);
         }
     for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
-    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r]);
+    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
 }
 
 LEVEL static void FOR(stream_fp8_block)(const matrix *w, int row, const float *x, float *y) {
