@@ -18,21 +18,18 @@ LEVEL INLINE void FOR(lane_scales)(const void *at, int shift, float *scale, floa
     else FOR(word_scales)((const uint32_t *)at, shift, scale, lift);
 }
 
-/* sum[t] += n stretches of a weight row . x[t], for `count` <= FEW_TOKENS token rows, whose stretches are turned. count and f
-   are constants. */
-LEVEL INLINE void FOR(add_stretches)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const nibble_row *from, int n, const float *x,
-                                     const int count, const enum format f) {
-    FOR(vec) partial[FEW_TOKENS][FOR(PARTS)];
-    for (int t = 0; t < count; t++) memcpy(partial[t], sum[t][0], sizeof partial[t]);
-    for (int s = 0; s < n; s++) {
+/* sum[t][r] += a weight row's stretches . x[t], for `count` <= FEW_TOKENS token rows, whose stretches are turned. count and f are
+   constants. */
+LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)], nibble_row from, int n, const float *x, const int count,
+                                     const enum format f) {
+    for (int s = 0; s < n; s++, from.codes += STRETCH / 2) {
         float scale[STRETCH_LANES] __attribute__((aligned(64))), lift[STRETCH_LANES] __attribute__((aligned(64)));
-        const uint8_t *codes = from->codes + s * (STRETCH / 2);
-        const char *scales = stretch_scales(from, s);
-        FOR(lane_scales)(scales, from->shift, scale, lift, f);
-        __builtin_prefetch((const void *)((uintptr_t)codes + NIBBLES_AHEAD));
-        __builtin_prefetch((const void *)((uintptr_t)scales + NIBBLES_AHEAD / 8));
+        FOR(lane_scales)(from.scales, from.shift, scale, lift, f);
+        __builtin_prefetch((const void *)((uintptr_t)from.codes + NIBBLES_AHEAD));
+        __builtin_prefetch((const void *)((uintptr_t)from.scales + NIBBLES_AHEAD / 8));
+        from.scales += ++from.stretch & from.mask ? 0 : from.step;
         for (int part = 0; part < FOR(PARTS); part++) {
-            const FOR(codes) c = FOR(codes_at)(codes + 4 * LANES * part, f == FORMAT_NVFP4 ? e2m1_codes : int4_codes);
+            const FOR(codes) c = FOR(codes_at)(from.codes + 4 * LANES * part, f == FORMAT_NVFP4 ? e2m1_codes : int4_codes);
             const float *at = x + s * STRETCH_TOKEN + LANES * part;
             FOR(vec) inner[FEW_TOKENS];
             memset(inner, 0, sizeof inner);
@@ -44,43 +41,44 @@ LEVEL INLINE void FOR(add_stretches)(float (*sum)[ROW_BLOCK][STRETCH_LANES], con
             for (int t = 0; t < count; t++) {
                 if (f == FORMAT_INT4)
                     inner[t] += *(const FOR(vec) *)(lift + LANES * part) * *(const FOR(vec) *)(at + t * TURNED_ROOM + STRETCH);
-                partial[t][part] += *(const FOR(vec) *)(scale + LANES * part) * inner[t];
+                sum[t][part] += *(const FOR(vec) *)(scale + LANES * part) * inner[t];
             }
         }
     }
-    for (int t = 0; t < count; t++) memcpy(sum[t][0], partial[t], sizeof partial[t]);
+}
+
+/* The same for `rows` weight rows: whole stretches of them, and then what is less than one, if x is turned that far. */
+LEVEL INLINE void FOR(add_rows)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows, int stretch,
+                                const float *x, const int count, const enum format f) {
+    const int whole = w->cols / STRETCH - stretch, n = whole < TURNED_STRETCHES ? whole : TURNED_STRETCHES;
+    const int cols = n < TURNED_STRETCHES ? w->cols % STRETCH : 0;
+    for (int r = 0; r < rows; r++) {
+        FOR(vec) partial[FEW_TOKENS][FOR(PARTS)];
+        for (int t = 0; t < count; t++) memcpy(partial[t], sum[t][r], sizeof partial[t]);
+        nibble_row from = nibble_row_at(w, row + r, stretch, f);
+        FOR(add_stretches)(partial, from, n, x, count, f);
+        if (cols) {
+            row_end end;
+            from = nibble_row_end(nibble_row_at(w, row + r, stretch + n, f), cols, &end, f);
+            FOR(add_stretches)(partial, from, 1, x + n * STRETCH_TOKEN, count, f);
+        }
+        for (int t = 0; t < count; t++) memcpy(sum[t][r], partial[t], sizeof partial[t]);
+    }
 }
 
 /* The same for any number of token rows up to FEW_TOKENS. */
-#define FEW(f)                                                                        \
-    if (count == 1) FOR(add_stretches)(sum, from, n, x, 1, f);                        \
-    else if (count == 2) FOR(add_stretches)(sum, from, n, x, 2, f);                   \
-    else if (count == 3) FOR(add_stretches)(sum, from, n, x, 3, f);                   \
-    else FOR(add_stretches)(sum, from, n, x, FEW_TOKENS, f);
-
-LEVEL __attribute__((noinline)) static void
-FOR(add_few_nvfp4)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const nibble_row *from, int n, const float *x, int count) {
-    FEW(FORMAT_NVFP4)
+LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows, int stretch,
+                               const float *x, int count, const enum format f) {
+    if (count == 1) FOR(add_rows)(sum, w, row, rows, stretch, x, 1, f);
+    else if (count == 2) FOR(add_rows)(sum, w, row, rows, stretch, x, 2, f);
+    else if (count == 3) FOR(add_rows)(sum, w, row, rows, stretch, x, 3, f);
+    else FOR(add_rows)(sum, w, row, rows, stretch, x, FEW_TOKENS, f);
 }
-
-LEVEL __attribute__((noinline)) static void
-FOR(add_few_int4)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const nibble_row *from, int n, const float *x, int count) {
-    FEW(FORMAT_INT4)
-}
-#undef FEW
 
 /* A stretch of ROW_BLOCK weight rows as floats. */
 typedef struct FOR(stretch_tile) {
     float value[ROW_BLOCK][STRETCH], scale[ROW_BLOCK][STRETCH_LANES], lift[ROW_BLOCK][STRETCH_LANES];
 } __attribute__((aligned(64))) FOR(stretch_tile);
-
-LEVEL INLINE void FOR(unpack_stretch)(FOR(stretch_tile) *tile, int r, const nibble_row *from, const enum format f) {
-    FOR(lane_scales)(stretch_scales(from, 0), from->shift, tile->scale[r], tile->lift[r], f);
-    for (int part = 0; part < FOR(PARTS); part++) {
-        const FOR(codes) c = FOR(codes_at)(from->codes + 4 * LANES * part, f == FORMAT_NVFP4 ? e2m1_codes : int4_codes);
-        for (int j = 0; j < 8; j++) *(FOR(vec) *)(tile->value[r] + STRETCH_LANES * j + LANES * part) = FOR(code)(c, j);
-    }
-}
 
 /* sum[j][r..r+4) += rows r..r+4 of the tile . x[j], for `count` <= TOKENS token rows, a constant. */
 LEVEL INLINE void FOR(add_tile_products)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const FOR(stretch_tile) *tile, int r,
@@ -131,24 +129,27 @@ LEVEL INLINE void FOR(turn_stretch)(const float *x, int col, int cols, float *to
 LEVEL static void FOR(nibble_few)(const matrix *w, int row, int rows, const float *const *x, int count,
                                   float (*sum)[ROW_BLOCK][STRETCH_LANES]) {
     float turned[FEW_TOKENS * TURNED_ROOM] __attribute__((aligned(64)));
-    const int whole = w->cols / STRETCH, all = (w->cols + STRETCH - 1) / STRETCH;
-    for (int first = 0; first < all; first += TURNED_STRETCHES) {
-        const int most = first + TURNED_STRETCHES, end = most < all ? most : all, last = most < whole ? most : whole;
+    for (int first = 0; first * STRETCH < w->cols; first += TURNED_STRETCHES) {
         for (int t = 0; t < count; t++)
-            for (int s = first; s < end; s++)
-                FOR(turn_stretch)(x[t], s * STRETCH, w->cols, turned + t * TURNED_ROOM + (s - first) * STRETCH_TOKEN);
-        nibble_row from, less;
-        nibble_row_at(w, row, first, &from);
-        for (int r = 0; r < rows; r++, nibble_row_below(&from)) {
-            float (*to)[ROW_BLOCK][STRETCH_LANES] = (float (*)[ROW_BLOCK][STRETCH_LANES])sum[0][r];
-            if (w->format == FORMAT_NVFP4) FOR(add_few_nvfp4)(to, &from, last - first, turned, count);
-            else FOR(add_few_int4)(to, &from, last - first, turned, count);
-            if (last == end) continue;
-            row_end room;
-            nibble_row_at(w, row + r, last, &less);
-            nibble_row_end(&less, w->format, w->cols % STRETCH, &less, &room);
-            if (w->format == FORMAT_NVFP4) FOR(add_few_nvfp4)(to, &less, 1, turned + (last - first) * STRETCH_TOKEN, count);
-            else FOR(add_few_int4)(to, &less, 1, turned + (last - first) * STRETCH_TOKEN, count);
+            for (int s = 0; s < TURNED_STRETCHES && (first + s) * STRETCH < w->cols; s++)
+                FOR(turn_stretch)(x[t], (first + s) * STRETCH, w->cols, turned + t * TURNED_ROOM + s * STRETCH_TOKEN);
+        if (w->format == FORMAT_NVFP4) FOR(add_few)(sum, w, row, rows, first, turned, count, FORMAT_NVFP4);
+        else FOR(add_few)(sum, w, row, rows, first, turned, count, FORMAT_INT4);
+    }
+}
+
+/* Rows of a stretch as floats. f is a constant. */
+LEVEL INLINE void FOR(unpack_stretches)(FOR(stretch_tile) *tile, const matrix *w, int row, int rows, int stretch,
+                                        const enum format f) {
+    const int cols = w->cols - stretch * STRETCH;
+    for (int r = 0; r < rows; r++) {
+        row_end end;
+        nibble_row from = nibble_row_at(w, row + r, stretch, f);
+        if (cols < STRETCH) from = nibble_row_end(from, cols, &end, f);
+        FOR(lane_scales)(from.scales, from.shift, tile->scale[r], tile->lift[r], f);
+        for (int part = 0; part < FOR(PARTS); part++) {
+            const FOR(codes) c = FOR(codes_at)(from.codes + 4 * LANES * part, f == FORMAT_NVFP4 ? e2m1_codes : int4_codes);
+            for (int j = 0; j < 8; j++) *(FOR(vec) *)(tile->value[r] + STRETCH_LANES * j + LANES * part) = FOR(code)(c, j);
         }
     }
 }
@@ -161,15 +162,8 @@ LEVEL static void FOR(nibble_many)(const matrix *w, int row, int rows, const flo
     memset(&tile, 0, sizeof tile);
     for (int s = 0; s * STRETCH < w->cols; s++) {
         for (int t = 0; t < count; t++) FOR(turn_stretch)(x[t], s * STRETCH, w->cols, turned[t]);
-        nibble_row from, less;
-        nibble_row_at(w, row, s, &from);
-        for (int r = 0; r < rows; r++, nibble_row_below(&from)) {
-            const int cols = w->cols - s * STRETCH;
-            row_end room;
-            if (cols < STRETCH) nibble_row_end(&from, w->format, cols, &less, &room);
-            if (lifted) FOR(unpack_stretch)(&tile, r, cols < STRETCH ? &less : &from, FORMAT_INT4);
-            else FOR(unpack_stretch)(&tile, r, cols < STRETCH ? &less : &from, FORMAT_NVFP4);
-        }
+        if (lifted) FOR(unpack_stretches)(&tile, w, row, rows, s, FORMAT_INT4);
+        else FOR(unpack_stretches)(&tile, w, row, rows, s, FORMAT_NVFP4);
         FOR(add_many)(sum, &tile, fours, (const float (*)[STRETCH_TOKEN])turned, lifted, count);
     }
 }
