@@ -112,9 +112,9 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const floa
 }
 
 #if LANES > 4
-/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits, for the formats that decoding
-   reads most. The weights go from memory straight into registers, and the four rows below are asked for on the way: without,
-   there are too few cache lines on their way to fill the time that memory takes. f is a constant. */
+/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits. The weights go from memory straight
+   into registers, and the four rows below are asked for on the way: without, there are too few cache lines on their way to fill
+   the time that memory takes. f is a constant. */
 LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
     float sum[4][LANES] __attribute__((aligned(64)));
     weight_row first = row_of(w, row, f);
@@ -127,9 +127,10 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch(at + 4 * below + i);
-            if (f == FORMAT_FP8_BLOCK) FOR(unpack_fp8)((const uint8_t *)at, STREAM_COLS, scale[col / w->block_cols], weights);
-            else FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)at + 4 * below + i));
+            if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else FOR(unpack_fp8)((const uint8_t *)at, STREAM_COLS, scale[f == FORMAT_FP8_ROW ? r : col / w->block_cols], weights);
             for (int i = 0; i < STREAM_COLS; i += LANES)
                 partial[r] += *(const FOR(vec) *)(weights + i) * *(const FOR(vec) *)(x + col + i);
         }
@@ -137,23 +138,29 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
     for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
 }
 
-LEVEL static void FOR(stream_fp8_block)(const matrix *w, int row, const float *x, float *y) {
-    FOR(stream_dots)(w, row, x, y, FORMAT_FP8_BLOCK);
-}
-
-LEVEL static void FOR(stream_bf16)(const matrix *w, int row, const float *x, float *y) {
-    FOR(stream_dots)(w, row, x, y, FORMAT_BF16);
-}
+/* The formats that are streamed. */
+#define STREAMED(X) X(BF16, bf16) X(F16, f16) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row)
+#define STREAM(NAME, name)                                                                        \
+    LEVEL static void FOR(stream_##name)(const matrix *w, int row, const float *x, float *y) {    \
+        FOR(stream_dots)(w, row, x, y, FORMAT_##NAME);                                            \
+    }
+STREAMED(STREAM)
+#undef STREAM
 
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
-    int fp8 = w->format == FORMAT_FP8_BLOCK && w->block_cols % STREAM_COLS == 0 && w->block_rows % 4 == 0;
-    if ((!fp8 && w->format != FORMAT_BF16) || w->cols % STREAM_COLS || rows % 4) return 0;
+    int blocks = w->block_cols % STREAM_COLS == 0 && w->block_rows % 4 == 0;
+    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !blocks)) return 0;
     for (int r = 0; r < rows; r += 4)
-        if (fp8) FOR(stream_fp8_block)(w, row + r, x, y + r);
-        else FOR(stream_bf16)(w, row + r, x, y + r);
+        switch (w->format) {
+#define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;
+            STREAMED(STREAM)
+#undef STREAM
+            default: return 0;
+        }
     return 1;
 }
+#undef STREAMED
 #endif
 
 #undef LEVEL

@@ -40,7 +40,14 @@ V3 static inline void unpack_bf16_v3(const uint16_t *__restrict half, int n, flo
     unpack_bf16_plain(half + i, n - i, out + i);
 }
 
-V3 static void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
+V4 static inline void unpack_f16_v4(const uint16_t *__restrict half, int n, float *__restrict out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(out + i, _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)(half + i))));
+    unpack_f16_plain(half + i, n - i, out + i);
+}
+
+V3 static inline void unpack_f16_v3(const uint16_t *__restrict half, int n, float *__restrict out) {
     int i = 0;
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + i))));
@@ -92,12 +99,12 @@ static void unpack_bf16(const uint16_t *half, int n, float *out) {
 
 static void unpack_f16(const uint16_t *half, int n, float *out) {
 #ifdef LEVELS
-    if (cpu_level()) {
-        unpack_f16_v3(half, n, out);
-        return;
-    }
+    int level = cpu_level();
+    if (level == 4) unpack_f16_v4(half, n, out);
+    else if (level == 3) unpack_f16_v3(half, n, out);
+    else
 #endif
-    unpack_f16_plain(half, n, out);
+        unpack_f16_plain(half, n, out);
 }
 
 static void unpack_fp8(const uint8_t *code, int n, float scale, float *out) {
@@ -111,8 +118,8 @@ static void unpack_fp8(const uint8_t *code, int n, float scale, float *out) {
 }
 
 /* Codes of four bits are multiplied as they lie in memory (cpu/nibbles.c): a stretch of 128 columns is 16 words of eight codes,
-   and lane l of a vector takes columns 8 l, 8 l + 1, ..., which are word l. So a shift by four bits brings the next code of every
-   lane, and a group of columns, which has one scale, is a few lanes.
+   and lane l of a vector takes columns 8 l, 8 l + 1, ..., which are word l. So a shift by four bits brings every lane's next code,
+   and a group of columns, which has one scale, is a few lanes.
    Here are, for each level: a token's stretch in this order; the codes' values; the scales of the lanes. */
 enum { STRETCH = 128, STRETCH_LANES = 16, STRETCH_TOKEN = STRETCH + STRETCH_LANES };
 
@@ -249,7 +256,8 @@ V3 static inline void word_scales_v3(const uint32_t *word, int shift, float *__r
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), zero_bits = _mm256_set1_epi32(31);
     const __m256 magic = _mm256_set1_ps(0x1p23f), eight = _mm256_set1_ps(0x1p23f + 8);
     const __m128i count = _mm_cvtsi32_si128(shift), have = _mm_set1_epi32(STRETCH_LANES >> shift);
-    const __m128i words = _mm_maskload_epi32((const int *)(const void *)word, _mm_cmpgt_epi32(have, _mm_setr_epi32(0, 1, 2, 3)));
+    const __m128i all = _mm_cmpgt_epi32(have, _mm_setr_epi32(0, 1, 2, 3));
+    const __m128i words = _mm_maskload_epi32((const int *)(const void *)word, all);
     for (int half = 0; half < 2; half++) {
         const __m256i from = _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(8 * half)), count);
         const __m256i one = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), from);

@@ -331,7 +331,7 @@ static void test_unpacking(int level) {
         level == 4 ? unpack_bf16_v4(half, n, out) : unpack_bf16_v3(half, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d BF16 numbers", level, n);
         unpack_f16_plain(half, n, plain);
-        unpack_f16_v3(half, n, out);
+        level == 4 ? unpack_f16_v4(half, n, out) : unpack_f16_v3(half, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d F16 numbers", level, n);
     }
 }
@@ -398,7 +398,7 @@ static void test_levels(void) {
         test_unpacking(level);
         test_stretches(level);
         for (int type = 0; type < FORMAT_COUNT; type++) {
-            int stream = type == FORMAT_BF16 || type == FORMAT_FP8_BLOCK;
+            int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
             test_level_products(level, (enum format)type, 16, 640, stream);
             test_level_products(level, (enum format)type, 4, 64, stream);
             test_level_products(level, (enum format)type, 16, 600, 0);
