@@ -18,7 +18,7 @@ LEVEL INLINE void FOR(lane_scales)(const void *at, int shift, float *scale, floa
     else FOR(word_scales)((const uint32_t *)at, shift, scale, lift);
 }
 
-/* sum[t][r] += a weight row's stretches . x[t], for `count` <= FEW_TOKENS token rows, whose stretches are turned. count and f are
+/* sum[t] += a weight row's stretches . x[t], for `count` <= FEW_TOKENS token rows, whose stretches are turned. count and f are
    constants. */
 LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)], nibble_row from, int n, const float *x, const int count,
                                      const enum format f) {

@@ -89,30 +89,66 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 
 #include "nibbles.c"
 
-/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
+/* to[j] = x[j][col..col+n) times unit, for `count` token rows. */
+LEVEL static void FOR(scale_tokens)(float (*to)[TILE_COLS], const float *const *x, int count, int col, int n, float unit) {
+    for (int j = 0; j < count; j++)
+        for (int i = 0; i < n; i += LANES) *(FOR(vec) *)(to[j] + i) = *(const FOR(vec) *)(x[j] + col + i) * unit;
+}
+
+/* sum += the products of E4M3 codes whose scales common_scale() says to be outside. */
+LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
+                                const float *const *x, int count) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), scaled[TOKEN_BATCH][TILE_COLS] __attribute__((aligned(64)));
+    const float *tokens[TOKEN_BATCH];
+    const int blocks = w->format == FORMAT_FP8_BLOCK, block = blocks ? w->block_cols : w->cols;
+    for (int j = 0; j < count; j++) tokens[j] = scaled[j];
+    for (int col = 0, n; col < w->cols; col += n) {
+        n = block - col % block < TILE_COLS ? block - col % block : TILE_COLS;
+        n = w->cols - col < n ? w->cols - col : n;
+        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+        if (blocks) {
+            const float *scale = (const float *)(const void *)from[0].plane[SCALES] + col / w->block_cols;
+            FOR(scale_tokens)(scaled, x, count, col, n, *scale * E4M3_UNIT);
+        }
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, blocks ? tokens : x, count, blocks ? 0 : col, n);
+    }
+}
+
+/* sum += the products of any other weights, tile by tile. */
+LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int row, int rows,
+                                  const float *const *x, int count) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    const int last = w->cols % LANES;
+    for (int col = 0, n; col < w->cols - last; col += n) {
+        n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+    }
+    if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
+}
+
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
+   token rows. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
     if (nibble_order(w)) {
         FOR(nibble_dots)(w, row, rows, x, count, y);
         return;
     }
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
-    int last = w->cols % LANES, fours = (rows + 3) / 4 * 4;
+    const int fours = (rows + 3) / 4 * 4, outside = common_scale(w);
     memset(sum, 0, (size_t)count * sizeof *sum);
     weight_row from[ROW_BLOCK];
     for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
-    for (int col = 0, n; col < w->cols - last; col += n) {
-        n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
-        for (int r = 0; r < fours; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, fours, x, count, col, n);
+    if (outside) FOR(add_e4m3)(sum, w, from, fours, x, count);
+    else FOR(add_floats)(sum, w, from, row, fours, x, count);
+    for (int r = 0; r < rows; r++) {
+        const float unit = outside && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
     }
-    if (last) FOR(add_last)(sum, w, row, fours, x, count, last);
-    for (int j = 0; j < count; j++)
-        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES);
 }
 
 #if LANES > 4
-/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits. The weights go from memory straight
+/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits. Weights go from memory straight
    into registers, and the four rows below are asked for on the way: without, there are too few cache lines on their way to fill
    the time that memory takes. f is a constant. */
 LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
@@ -123,19 +159,25 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
     const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
     FOR(vec) partial[4];
     memset(partial, 0, sizeof partial);
-    for (int col = 0; col < w->cols; col += STREAM_COLS)
+    for (int col = 0; col < w->cols; col += STREAM_COLS) {
+        FOR(vec) token[STREAM_COLS / LANES];
+        memcpy(token, x + col, sizeof token);
+        for (int i = 0; f == FORMAT_FP8_BLOCK && i < STREAM_COLS / LANES; i++)
+            token[i] *= scale[col / w->block_cols] * E4M3_UNIT;
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)at + 4 * below + i));
+            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64)
+                __builtin_prefetch((const void *)((uintptr_t)at + 4 * below + i));
             if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
-            else FOR(unpack_fp8)((const uint8_t *)at, STREAM_COLS, scale[f == FORMAT_FP8_ROW ? r : col / w->block_cols], weights);
-            for (int i = 0; i < STREAM_COLS; i += LANES)
-                partial[r] += *(const FOR(vec) *)(weights + i) * *(const FOR(vec) *)(x + col + i);
+            else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
+            for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
         }
+    }
     for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
     for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
+    for (int r = 0; f == FORMAT_FP8_ROW && r < 4; r++) y[r] *= scale[r] * E4M3_UNIT;
 }
 
 /* The formats that are streamed. */
@@ -149,8 +191,7 @@ STREAMED(STREAM)
 
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
-    int blocks = w->block_cols % STREAM_COLS == 0 && w->block_rows % 4 == 0;
-    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !blocks)) return 0;
+    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !common_scale(w))) return 0;
     for (int r = 0; r < rows; r += 4)
         switch (w->format) {
 #define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;

@@ -32,11 +32,12 @@ static int nibble_order(const matrix *w) {
 INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enum format f) {
     const plane *planes = formats[f]->planes;
     const int col = stretch * STRETCH, group = f == FORMAT_NVFP4 ? NVFP4_GROUP : w->block_cols;
-    const int step = f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : group >= w->cols ? 0 : group < STRETCH ? STRETCH / group * 4 : 4;
+    const int words = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
     const size_t at = (size_t)row * plane_bytes(&planes[SCALES], plane_cols(&planes[SCALES], w));
     nibble_row r = {(const uint8_t *)w->plane[CODES] + ((size_t)row * (size_t)w->cols + (size_t)col) / 2,
                     (const char *)w->plane[SCALES] + at + (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4),
-                    stretch, step, group > STRETCH ? group / STRETCH - 1 : 0, group == 32 ? 2 : group == 64 ? 3 : 4};
+                    stretch, f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words,
+                    group > STRETCH ? group / STRETCH - 1 : 0, group == 32 ? 2 : group == 64 ? 3 : 4};
     if (group >= w->cols) r.shift = 4;
     return r;
 }

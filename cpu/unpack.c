@@ -12,10 +12,11 @@ static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__re
     for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
 }
 
-/* out[i] = the value of an E4M3 code, times scale */
-static inline void unpack_fp8_plain(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
-    float unit = scale * FP8_UNIT;
-    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
+/* out[i] = an E4M3 code's value times 2^-8, which as an F16 has the code's exponent and mantissa in its own places. */
+#define E4M3_UNIT 0x1p8f
+
+static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, float *__restrict out) {
+    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_UNIT / E4M3_UNIT);
 }
 
 #ifdef LEVELS
@@ -54,36 +55,31 @@ V3 static inline void unpack_f16_v3(const uint16_t *__restrict half, int n, floa
     unpack_f16_plain(half + i, n - i, out + i);
 }
 
-/* As F16: the code's four exponent and three mantissa bits below the sign, which makes the value 2^8 times smaller. */
-#define FP8_AS_F16 0x1p8f
-
-V4 static inline void unpack_fp8_v4(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+V4 static inline void unpack_e4m3_v4(const uint8_t *__restrict code, int n, float *__restrict out) {
     const __mmask16 all = 0xffff;
     const __m512i mask = _mm512_set1_epi16((short)0xbfff);
-    const __m512 unit = _mm512_set1_ps(scale * FP8_AS_F16);
     int i = 0;
     for (; i + 32 <= n; i += 32) {
         __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(code + i)), half[2];
         __m512i wide = _mm512_maskz_cvtepi8_epi16(0xffffffff, codes);
         wide = _mm512_and_si512(_mm512_maskz_slli_epi16(0xffffffff, wide, 7), mask);
         memcpy(half, &wide, sizeof half);
-        _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[0]), unit));
-        _mm512_storeu_ps(out + i + 16, _mm512_mul_ps(_mm512_maskz_cvtph_ps(all, half[1]), unit));
+        _mm512_storeu_ps(out + i, _mm512_maskz_cvtph_ps(all, half[0]));
+        _mm512_storeu_ps(out + i + 16, _mm512_maskz_cvtph_ps(all, half[1]));
     }
-    unpack_fp8_plain(code + i, n - i, scale, out + i);
+    unpack_e4m3_plain(code + i, n - i, out + i);
 }
 
-V3 static inline void unpack_fp8_v3(const uint8_t *__restrict code, int n, float scale, float *__restrict out) {
+V3 static inline void unpack_e4m3_v3(const uint8_t *__restrict code, int n, float *__restrict out) {
     const __m256i mask = _mm256_set1_epi16((short)0xbfff);
-    const __m256 unit = _mm256_set1_ps(scale * FP8_AS_F16);
     int i = 0;
     for (; i + 16 <= n; i += 16) {
         __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(code + i)));
         __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), mask);
-        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), unit));
-        _mm256_storeu_ps(out + i + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), unit));
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm256_castsi256_si128(half)));
+        _mm256_storeu_ps(out + i + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)));
     }
-    unpack_fp8_plain(code + i, n - i, scale, out + i);
+    unpack_e4m3_plain(code + i, n - i, out + i);
 }
 #endif
 
@@ -107,19 +103,21 @@ static void unpack_f16(const uint16_t *half, int n, float *out) {
         unpack_f16_plain(half, n, out);
 }
 
-static void unpack_fp8(const uint8_t *code, int n, float scale, float *out) {
+/* out[i] = an E4M3 code's value times scale */
+static void unpack_fp8(const uint8_t *code, int n, float scale, float *__restrict out) {
 #ifdef LEVELS
     int level = cpu_level();
-    if (level == 4) unpack_fp8_v4(code, n, scale, out);
-    else if (level == 3) unpack_fp8_v3(code, n, scale, out);
+    if (level == 4) unpack_e4m3_v4(code, n, out);
+    else if (level == 3) unpack_e4m3_v3(code, n, out);
     else
 #endif
-        unpack_fp8_plain(code, n, scale, out);
+        unpack_e4m3_plain(code, n, out);
+    for (int i = 0; i < n; i++) out[i] *= scale * E4M3_UNIT;
 }
 
 /* Codes of four bits are multiplied as they lie in memory (cpu/nibbles.c): a stretch of 128 columns is 16 words of eight codes,
-   and lane l of a vector takes columns 8 l, 8 l + 1, ..., which are word l. So a shift by four bits brings every lane's next code,
-   and a group of columns, which has one scale, is a few lanes.
+   and lane l of a vector takes columns 8 l, 8 l + 1, ..., which are word l. So a shift by four bits brings each lane's
+   next code, and a group of columns, which has one scale, is a few lanes.
    Here are, for each level: a token's stretch in this order; the codes' values; the scales of the lanes. */
 enum { STRETCH = 128, STRETCH_LANES = 16, STRETCH_TOKEN = STRETCH + STRETCH_LANES };
 

@@ -300,6 +300,8 @@ static void test_linears(pool **pools) {
     }
     test_linear(FORMAT_BF16, 40, 1024, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 33, 1024, 128, pools);
+    test_linear(FORMAT_FP8_BLOCK, 33, 1088, 384, pools);       // columns that neither tiles nor blocks divide
+    test_linear(FORMAT_FP8_ROW, 33, 1088, 384, pools);
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
@@ -318,14 +320,13 @@ static void test_unpacking(int level) {
     float plain[300], out[300];
     for (int round = 0; round < 300; round++) {
         int n = random_int(0, 300);
-        float scale = random_float();
         for (int i = 0; i < 300; i++) {
             code[i] = (uint8_t)random_bits();
             do half[i] = (uint16_t)random_bits();
             while ((half[i] & 0x7c00) == 0x7c00 && half[i] & 0x3ff);       // a NaN's bits are anybody's
         }
-        unpack_fp8_plain(code, n, scale, plain);
-        level == 4 ? unpack_fp8_v4(code, n, scale, out) : unpack_fp8_v3(code, n, scale, out);
+        unpack_e4m3_plain(code, n, plain);
+        level == 4 ? unpack_e4m3_v4(code, n, out) : unpack_e4m3_v3(code, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d FP8 codes", level, n);
         unpack_bf16_plain(half, n, plain);
         level == 4 ? unpack_bf16_v4(half, n, out) : unpack_bf16_v3(half, n, out);
