@@ -127,28 +127,7 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
 }
 
-/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
-   token rows. */
-LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
-    if (nibble_order(w)) {
-        FOR(nibble_dots)(w, row, rows, x, count, y);
-        return;
-    }
-    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
-    const int fours = (rows + 3) / 4 * 4, outside = common_scale(w);
-    memset(sum, 0, (size_t)count * sizeof *sum);
-    weight_row from[ROW_BLOCK];
-    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
-    if (outside) FOR(add_e4m3)(sum, w, from, fours, x, count);
-    else FOR(add_floats)(sum, w, from, row, fours, x, count);
-    for (int r = 0; r < rows; r++) {
-        const float unit = outside && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
-        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
-    }
-}
-
-#if LANES > 4
-/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits. Weights go from memory straight
+/* y[r] = W[row + r] . x for four weight rows and one token row, with the bits that tiles give. Weights go from memory straight
    into registers, and the four rows below are asked for on the way: without, there are too few cache lines on their way to fill
    the time that memory takes. f is a constant. */
 LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
@@ -202,7 +181,27 @@ LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x,
     return 1;
 }
 #undef STREAMED
-#endif
+
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
+   token rows. */
+LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+    if (nibble_order(w)) {
+        FOR(nibble_dots)(w, row, rows, x, count, y);
+        return;
+    }
+    if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
+    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
+    const int fours = (rows + 3) / 4 * 4, outside = common_scale(w);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    weight_row from[ROW_BLOCK];
+    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
+    if (outside) FOR(add_e4m3)(sum, w, from, fours, x, count);
+    else FOR(add_floats)(sum, w, from, row, fours, x, count);
+    for (int r = 0; r < rows; r++) {
+        const float unit = outside && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
+    }
+}
 
 #undef LEVEL
 #undef LANES

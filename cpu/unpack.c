@@ -16,7 +16,21 @@ static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__re
 #define E4M3_UNIT 0x1p8f
 
 static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, float *__restrict out) {
-    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_UNIT / E4M3_UNIT);
+    int i = 0;
+#ifdef __aarch64__
+    for (; i + 16 <= n; i += 16) {
+        const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(code + i));
+        const int16x8_t mask = vdupq_n_s16((int16_t)0xbfff), first = vshll_n_s8(vget_low_s8(codes), 7);
+        const int16x8_t second = vshll_n_s8(vget_high_s8(codes), 7);
+        const float16x8_t low = vreinterpretq_f16_s16(vandq_s16(first, mask));
+        const float16x8_t high = vreinterpretq_f16_s16(vandq_s16(second, mask));
+        vst1q_f32(out + i, vcvt_f32_f16(vget_low_f16(low)));
+        vst1q_f32(out + i + 4, vcvt_f32_f16(vget_high_f16(low)));
+        vst1q_f32(out + i + 8, vcvt_f32_f16(vget_low_f16(high)));
+        vst1q_f32(out + i + 12, vcvt_f32_f16(vget_high_f16(high)));
+    }
+#endif
+    for (; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_UNIT / E4M3_UNIT);
 }
 
 #ifdef LEVELS
