@@ -75,7 +75,7 @@ LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const mat
     else FOR(add_rows)(sum, w, row, rows, stretch, x, FEW_TOKENS, f);
 }
 
-/* A stretch of ROW_BLOCK weight rows as floats. */
+/* Stretches of ROW_BLOCK weight rows as floats. */
 typedef struct FOR(stretch_tile) {
     float value[ROW_BLOCK][STRETCH], scale[ROW_BLOCK][STRETCH_LANES], lift[ROW_BLOCK][STRETCH_LANES];
 } __attribute__((aligned(64))) FOR(stretch_tile);
@@ -105,13 +105,17 @@ LEVEL INLINE void FOR(add_tile_products)(float (*sum)[ROW_BLOCK][STRETCH_LANES],
     }
 }
 
-LEVEL static void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const FOR(stretch_tile) *tile, int rows,
-                                const float (*x)[STRETCH_TOKEN], int lifted, int count) {
-    int j = 0;
-    for (; j + TOKENS <= count; j += TOKENS)
-        for (int r = 0; r < rows; r += 4) FOR(add_tile_products)(sum + j, tile, r, x + j, lifted, TOKENS);
-    for (; j < count; j++)
-        for (int r = 0; r < rows; r += 4) FOR(add_tile_products)(sum + j, tile, r, x + j, lifted, 1);
+/* The same for n tiles, all their rows and any number of token rows; x[s]: those of tile s. */
+LEVEL static void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const FOR(stretch_tile) *tile, int n, int rows,
+                                const float (*x)[TOKEN_BATCH][STRETCH_TOKEN], int lifted, int count) {
+    for (int j = 0; j < count;) {
+        const int step = count - j >= TOKENS ? TOKENS : 1;
+        for (int r = 0; r < rows; r += 4)
+            for (int s = 0; s < n; s++)
+                if (step == TOKENS) FOR(add_tile_products)(sum + j, &tile[s], r, x[s] + j, lifted, TOKENS);
+                else FOR(add_tile_products)(sum + j, &tile[s], r, x[s] + j, lifted, 1);
+        j += step;
+    }
 }
 
 /* A token row's stretch at `col`, turned; zeros behind the last column. */
@@ -156,15 +160,18 @@ LEVEL INLINE void FOR(unpack_stretches)(FOR(stretch_tile) *tile, const matrix *w
 
 LEVEL static void FOR(nibble_many)(const matrix *w, int row, int rows, const float *const *x, int count,
                                    float (*sum)[ROW_BLOCK][STRETCH_LANES]) {
-    FOR(stretch_tile) tile;
-    float turned[TOKEN_BATCH][STRETCH_TOKEN] __attribute__((aligned(64)));
+    FOR(stretch_tile) tile[MANY_STRETCHES];
+    float turned[MANY_STRETCHES][TOKEN_BATCH][STRETCH_TOKEN] __attribute__((aligned(64)));
     const int fours = (rows + 3) / 4 * 4, lifted = w->format == FORMAT_INT4;
-    memset(&tile, 0, sizeof tile);
-    for (int s = 0; s * STRETCH < w->cols; s++) {
-        for (int t = 0; t < count; t++) FOR(turn_stretch)(x[t], s * STRETCH, w->cols, turned[t]);
-        if (lifted) FOR(unpack_stretches)(&tile, w, row, rows, s, FORMAT_INT4);
-        else FOR(unpack_stretches)(&tile, w, row, rows, s, FORMAT_NVFP4);
-        FOR(add_many)(sum, &tile, fours, (const float (*)[STRETCH_TOKEN])turned, lifted, count);
+    memset(tile, 0, sizeof tile);
+    for (int first = 0; first * STRETCH < w->cols; first += MANY_STRETCHES) {
+        int n = 0;
+        for (int s = first; n < MANY_STRETCHES && s * STRETCH < w->cols; n++, s++) {
+            for (int t = 0; t < count; t++) FOR(turn_stretch)(x[t], s * STRETCH, w->cols, turned[n][t]);
+            if (lifted) FOR(unpack_stretches)(&tile[n], w, row, rows, s, FORMAT_INT4);
+            else FOR(unpack_stretches)(&tile[n], w, row, rows, s, FORMAT_NVFP4);
+        }
+        FOR(add_many)(sum, tile, n, fours, (const float (*)[TOKEN_BATCH][STRETCH_TOKEN])turned, lifted, count);
     }
 }
 

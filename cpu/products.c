@@ -89,28 +89,19 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 
 #include "nibbles.c"
 
-/* to[j] = x[j][col..col+n) times unit, for `count` token rows. */
-LEVEL static void FOR(scale_tokens)(float (*to)[TILE_COLS], const float *const *x, int count, int col, int n, float unit) {
-    for (int j = 0; j < count; j++)
-        for (int i = 0; i < n; i += LANES) *(FOR(vec) *)(to[j] + i) = *(const FOR(vec) *)(x[j] + col + i) * unit;
-}
-
-/* sum += the products of E4M3 codes whose scales common_scale() says to be outside. */
+/* sum += the products of E4M3 codes, those of blocks times their scales. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), scaled[TOKEN_BATCH][TILE_COLS] __attribute__((aligned(64)));
-    const float *tokens[TOKEN_BATCH];
-    const int blocks = w->format == FORMAT_FP8_BLOCK, block = blocks ? w->block_cols : w->cols;
-    for (int j = 0; j < count; j++) tokens[j] = scaled[j];
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
     for (int col = 0, n; col < w->cols; col += n) {
-        n = block - col % block < TILE_COLS ? block - col % block : TILE_COLS;
-        n = w->cols - col < n ? w->cols - col : n;
-        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
-        if (blocks) {
-            const float *scale = (const float *)(const void *)from[0].plane[SCALES] + col / w->block_cols;
-            FOR(scale_tokens)(scaled, x, count, col, n, *scale * E4M3_UNIT);
+        n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) {
+            const float *scale = (const float *)(const void *)from[r].plane[SCALES];
+            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+            for (int i = 0; w->format == FORMAT_FP8_BLOCK && i < n; i += LANES)
+                *(FOR(vec) *)(tile[r] + i) *= scale[(col + i / STREAM_COLS * STREAM_COLS) / w->block_cols] * E4M3_UNIT;
         }
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, blocks ? tokens : x, count, blocks ? 0 : col, n);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
     }
 }
 
@@ -140,9 +131,8 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
     memset(partial, 0, sizeof partial);
     for (int col = 0; col < w->cols; col += STREAM_COLS) {
         FOR(vec) token[STREAM_COLS / LANES];
+        const float unit = f == FORMAT_FP8_BLOCK ? scale[col / w->block_cols] * E4M3_UNIT : 1;
         memcpy(token, x + col, sizeof token);
-        for (int i = 0; f == FORMAT_FP8_BLOCK && i < STREAM_COLS / LANES; i++)
-            token[i] *= scale[col / w->block_cols] * E4M3_UNIT;
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
@@ -151,7 +141,11 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
             if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
-            for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
+            for (int i = 0; i < STREAM_COLS / LANES; i++) {
+                FOR(vec) weight = *(const FOR(vec) *)(weights + i * LANES);
+                if (f == FORMAT_FP8_BLOCK) weight *= unit;
+                partial[r] += weight * token[i];
+            }
         }
     }
     for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
@@ -170,7 +164,7 @@ STREAMED(STREAM)
 
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
-    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !common_scale(w))) return 0;
+    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !e4m3_order(w))) return 0;
     for (int r = 0; r < rows; r += 4)
         switch (w->format) {
 #define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;
@@ -191,14 +185,14 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const floa
     }
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
-    const int fours = (rows + 3) / 4 * 4, outside = common_scale(w);
+    const int fours = (rows + 3) / 4 * 4, codes = e4m3_order(w);
     memset(sum, 0, (size_t)count * sizeof *sum);
     weight_row from[ROW_BLOCK];
     for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
-    if (outside) FOR(add_e4m3)(sum, w, from, fours, x, count);
+    if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
     else FOR(add_floats)(sum, w, from, row, fours, x, count);
     for (int r = 0; r < rows; r++) {
-        const float unit = outside && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        const float unit = codes && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
     }
 }

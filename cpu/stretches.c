@@ -4,6 +4,7 @@ enum {
     FEW_TOKENS = 4,              /* token rows that are multiplied while weights come from memory */
     TURNED_STRETCHES = 16,       /* stretches of their columns that are turned at a time, and the floats of these */
     TURNED_ROOM = TURNED_STRETCHES * STRETCH_TOKEN,
+    MANY_STRETCHES = 2,          /* stretches that many token rows use before their sums leave L1 */
     NIBBLES_AHEAD = 4096         /* the codes so many bytes on are asked for: a core by itself does not look that far ahead */
 };
 
