@@ -31,8 +31,9 @@ LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)], nibble_row fro
         for (int part = 0; part < FOR(PARTS); part++) {
             const FOR(codes) c = FOR(codes_at)(from.codes + 4 * LANES * part, f == FORMAT_NVFP4 ? e2m1_codes : int4_codes);
             const float *at = x + s * STRETCH_TOKEN + LANES * part;
-            FOR(vec) inner[FEW_TOKENS];
-            memset(inner, 0, sizeof inner);
+            FOR(vec) inner[FEW_TOKENS], none;
+            memset(&none, 0, sizeof none);
+            for (int t = 0; t < count; t++) inner[t] = none;
             for (int j = 0; j < 8; j++) {
                 const FOR(vec) value = FOR(code)(c, j);
                 for (int t = 0; t < count; t++)
@@ -84,8 +85,10 @@ typedef struct FOR(stretch_tile) {
 LEVEL INLINE void FOR(add_tile_products)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const FOR(stretch_tile) *tile, int r,
                                          const float (*x)[STRETCH_TOKEN], int lifted, const int count) {
     for (int part = 0; part < FOR(PARTS); part++) {
-        FOR(vec) inner[TOKENS][4];
-        memset(inner, 0, sizeof inner);
+        FOR(vec) inner[TOKENS][4], none;
+        memset(&none, 0, sizeof none);
+        for (int j = 0; j < count; j++)
+            for (int i = 0; i < 4; i++) inner[j][i] = none;
         for (int at = LANES * part; at < STRETCH; at += STRETCH_LANES) {
             FOR(vec) weights[4];
             for (int i = 0; i < 4; i++) weights[i] = *(const FOR(vec) *)(tile->value[r + i] + at);
