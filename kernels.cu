@@ -23,6 +23,9 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -48,6 +51,8 @@ enum {
     STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
 };
+#include "cpu/scales.c"
+#include "cpu/stretches.c"
 #ifdef LEVELS
 #define LEVEL V4
 #define LANES 16

@@ -20,9 +20,15 @@
 #define V3 __attribute__((target("avx2,fma,f16c")))
 #define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 
+/* MOTE_CPU_LEVEL, set when compiling, is the highest one used: to test and time the others where they would not be chosen. */
+#ifndef MOTE_CPU_LEVEL
+#define MOTE_CPU_LEVEL 4
+#endif
+
 static inline int cpu_level(void) {
-    int wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
+    int wide = MOTE_CPU_LEVEL >= 4 && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return wide ? 4 : MOTE_CPU_LEVEL >= 3 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
 }
 #endif
 
