@@ -59,17 +59,20 @@ enum {
 #define TOKENS 6
 #define FOR(name) name##_v4
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #define LEVEL V3
 #define LANES 8
 #define TOKENS 3
 #define FOR(name) name##_v3
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #endif
 #define LEVEL
 #define LANES 4
 #define TOKENS 4
 #define FOR(name) name##_plain
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 

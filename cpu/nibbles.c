@@ -1,4 +1,4 @@
-/* cpu/nibbles.c: products of weights of four bits and token rows, for one level of processor; part of cpu/products.c.
+/* cpu/nibbles.c: products of weights of four bits and token rows, for one level of processor, behind cpu/products.c.
 
    For each stretch of 128 columns, lane l of 16 sums the products of its eight columns with their codes' values, and adds that,
    times its scale, to its partial sum:
@@ -189,3 +189,8 @@ LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const flo
     for (int j = 0; j < count; j++)
         for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], STRETCH_LANES) * unit;
 }
+
+#undef LEVEL
+#undef LANES
+#undef TOKENS
+#undef FOR

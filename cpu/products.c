@@ -1,6 +1,6 @@
-/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file once for each level:
-   LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token rows whose sums fit into
-   registers beside those of four weight rows, and FOR(name) the name that a function has there.
+/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and cpu/nibbles.c
+   behind it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
+   rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
@@ -87,7 +87,9 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-#include "nibbles.c"
+/* cpu/nibbles.c: block_dots of a matrix that nibble_order() is true of. */
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const float *const *x, int count,
+                                   float (*y)[ROW_BLOCK]);
 
 /* sum += the products of E4M3 codes, those of blocks times their scales. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
@@ -196,8 +198,3 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const floa
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
     }
 }
-
-#undef LEVEL
-#undef LANES
-#undef TOKENS
-#undef FOR
