@@ -26,7 +26,7 @@ endif
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats layers session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard cli/*.c)
+PROGRAM = main.c engine.h $(wildcard cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
@@ -95,7 +95,7 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 $(BUILD)/test_examples: $(EXAMPLES)
 
 $(patsubst %,$(BUILD)/test_%,chat checkpoint formats session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
+$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
