@@ -43,6 +43,10 @@
      ask.c           what the APIs have in common in what they ask for
      chat.c          /v1/chat/completions
      tokens.c        /v1/completions, /tokenize, /detokenize
+     parts.c         answers that consist of parts
+     messages.c      /v1/messages
+     responses.c     /v1/responses
+     metrics.c       /metrics
      serve.c         serve: paths, access, listening, the end
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
@@ -123,6 +127,10 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/ask.c"
 #include "serve/chat.c"
 #include "serve/tokens.c"
+#include "serve/parts.c"
+#include "serve/messages.c"
+#include "serve/responses.c"
+#include "serve/metrics.c"
 #include "serve/serve.c"
 
 // Commands, help and main.

@@ -168,6 +168,28 @@ static void ask_call(request *x, buf *out, uint32_t name, uint32_t arguments, co
     buf_text(out, "}}");
 }
 
+// An answer of the past: the insides of JSON texts, and calls with commas between them.
+static void ask_assistant(request *x, const buf *text, const buf *thought, const buf *calls) {
+    buf *out = &x->messages;
+    x->has_turns = 1;
+    put_next(out);
+    buf_text(out, "{\"role\": \"assistant\", \"content\": \"");
+    buf_add(out, text->data, text->size);
+    buf_text(out, "\"");
+    if (thought->size) {
+        buf_text(out, ", \"reasoning_content\": \"");
+        buf_add(out, thought->data, thought->size);
+        buf_text(out, "\"");
+    }
+    if (calls->size) {
+        buf_text(out, ", \"tool_calls\": [");
+        buf_add(out, calls->data, calls->size);
+        buf_text(out, "]");
+    }
+    buf_text(out, "}");
+    out->failed |= text->failed | thought->failed | calls->failed;
+}
+
 // A function that may be called; schema 0: it takes nothing.
 static void ask_tool(request *x, uint32_t name, uint32_t description, uint32_t schema) {
     const fields *q = &x->q;

@@ -3,7 +3,7 @@
 // An answer on its way to a client of this or of another API.
 typedef struct reply {
     answer a;
-    request ask;
+    request request;
     failure f;
     connection *c;
     char id[40];
@@ -12,15 +12,23 @@ typedef struct reply {
     int begun;                             // the head of a stream is out
     buf thinking, text, scores;            // all so far, when it is one answer
     buf event;                             // at hand
+    const struct part_writer *writer;      // of APIs whose answers consist of parts: see parts.c
+    int part, parts;                       // the open one: PART_...; those before it
+    const tool_call *part_call;            // of an open PART_CALL
+    buf part_text, items;                  // of the open one; the complete ones, as JSON with commas between them
+    int sequence, thinking_tokens;
+    char stop[64];                         // the only stop text there is, for who wants to know it
 } reply;
 
 static void reply_free(reply *r) {
     answer_free(&r->a);
-    ask_close(&r->ask);
+    ask_close(&r->request);
     buf_free(&r->thinking);
     buf_free(&r->text);
     buf_free(&r->scores);
     buf_free(&r->event);
+    buf_free(&r->part_text);
+    buf_free(&r->items);
 }
 
 // A name that no other answer of this server has.
@@ -41,9 +49,9 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->a.client = c;
     r->a.user = r;
     r->a.top = -1;
-    r->ask.a = &r->a;
-    r->ask.q.j = j;
-    r->ask.q.f = &r->f;
+    r->request.a = &r->a;
+    r->request.q.j = j;
+    r->request.q.f = &r->f;
     reply_name(r->id, sizeof r->id, prefix);
 }
 
@@ -60,31 +68,21 @@ static void reply_event(reply *r) {
 
 static void chat_assistant_message(request *x, uint32_t message, const char *where) {
     fields m = {x->q.j, message, x->q.f};
-    uint32_t calls = field_of(&m, "tool_calls", JSON_ARRAY), thought = field(&m, "reasoning_content");
-    buf list = {NULL, 0, 0, 0};
-    if (!thought) thought = field(&m, "reasoning");
+    uint32_t calls = field_of(&m, "tool_calls", JSON_ARRAY), given = field(&m, "reasoning_content");
+    buf text = {NULL, 0, 0, 0}, thought = {NULL, 0, 0, 0}, list = {NULL, 0, 0, 0};
+    if (!given) given = field(&m, "reasoning");
     if (field(&m, "function_call")) refuse(x->q.f, 400, where, "%s: function_call is not supported, tool_calls is", where);
-    x->has_turns = 1;
-    put_next(&x->messages);
-    buf_text(&x->messages, "{\"role\": \"assistant\", \"content\": \"");
-    put_content(x, &x->messages, field(&m, "content"), where);
-    buf_text(&x->messages, "\"");
-    if (thought && node_type(&m, thought) == JSON_STRING) {
-        buf_text(&x->messages, ", \"reasoning_content\": ");
-        put_node(&x->messages, x->q.j, thought);
-    }
+    put_content(x, &text, field(&m, "content"), where);
+    if (given && node_type(&m, given) == JSON_STRING) put_inside(&thought, x->q.j, given);
     for (uint32_t k = calls + 1; calls && k < node_next(&m, calls); k = node_next(&m, k)) {
         fields call = {x->q.j, k, x->q.f};
         fields function = {x->q.j, field_of(&call, "function", JSON_OBJECT), x->q.f};
         if (!function.object) refuse(x->q.f, 400, where, "%s holds a call of no function", where);
         else ask_call(x, &list, field(&function, "name"), field(&function, "arguments"), where);
     }
-    if (list.size) {
-        buf_text(&x->messages, ", \"tool_calls\": [");
-        buf_add(&x->messages, list.data, list.size);
-        buf_text(&x->messages, "]");
-    }
-    buf_text(&x->messages, "}");
+    ask_assistant(x, &text, &thought, &list);
+    buf_free(&text);
+    buf_free(&thought);
     buf_free(&list);
 }
 
@@ -140,7 +138,7 @@ static void chat_ask_thinking(request *x) {
 static void chat_request(reply *r) {
     static const char *const unsupported[] = {"functions", "function_call", "audio", "prediction", "web_search_options", "guided_json",
                                               "guided_regex", "guided_grammar", "guided_choice", "grammar", "prompt_logprobs"};
-    request *x = &r->ask;
+    request *x = &r->request;
     const fields *q = &x->q;
     answer *a = &r->a;
     int n = 1, logprobs = 0, top = 0;
@@ -337,9 +335,20 @@ static void put_failure(buf *out, const failure *f) {
     buf_text(out, "}}");
 }
 
+static void put_anthropic_failure(buf *out, const failure *f) {
+    const char *type = f->status == 401 ? "authentication_error" : f->status == 403 ? "permission_error"
+                     : f->status == 404 ? "not_found_error" : f->status == 413 ? "request_too_large"
+                     : f->status == 503 ? "overloaded_error" : f->status >= 500 ? "api_error" : "invalid_request_error";
+    putf(out, "{\"type\": \"error\", \"error\": {\"type\": \"%s\", \"message\": ", type);
+    put_text(out, f->message);
+    buf_text(out, "}}");
+}
+
+// In the words of the API whose path it is.
 static void reply_failure(connection *c, const failure *f) {
     buf out = {NULL, 0, 0, 0};
-    put_failure(&out, f);
+    if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
+    else put_failure(&out, f);
     connection_reply(c, f->status, "application/json", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
 }

@@ -35,6 +35,10 @@ static const route route_table[] = {
     {"GET", "/v1/models", 0, serve_models},
     {"POST", "/v1/chat/completions", 0, serve_chat},
     {"POST", "/v1/completions", 0, serve_completions},
+    {"POST", "/v1/messages", 0, serve_messages},
+    {"POST", "/v1/messages/count_tokens", 0, serve_count_tokens},
+    {"POST", "/v1/responses", 0, serve_responses},
+    {"GET", "/metrics", 0, serve_metrics},
     {"POST", "/tokenize", 0, serve_tokenize},
     {"POST", "/detokenize", 0, serve_detokenize},
 };

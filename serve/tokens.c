@@ -42,7 +42,7 @@ typedef struct completion {
 
 static void completion_ask(completion *p, int *most) {
     static const char *const unsupported[] = {"suffix", "guided_json", "guided_regex", "guided_grammar", "guided_choice", "grammar"};
-    const fields *q = &p->r.ask.q;
+    const fields *q = &p->r.request.q;
     answer *a = &p->r.a;
     int n = 1, best = 1, top = -1;
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) field_unsupported(q, unsupported[i]);
@@ -193,7 +193,7 @@ static void completion_run(completion *p, uint32_t prompt, int most, buf *choice
     answer_again(a);
     p->r.text.size = 0;
     p->offset = 0;
-    completion_prompt(a, p->r.ask.q.j, prompt, &p->r.f);
+    completion_prompt(a, p->r.request.q.j, prompt, &p->r.f);
     if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.c->gone) return;
     const char *finish = !most || a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT ? "length" : "stop";
     buf nothing = {NULL, 0, 0, 0};
@@ -255,7 +255,7 @@ static void serve_completions(server *s, connection *c, const json *j) {
     p.r.a.scored = completion_scored;
     p.r.a.user = &p;
     completion_ask(&p, &most);
-    uint32_t prompt = field(&p.r.ask.q, "prompt");
+    uint32_t prompt = field(&p.r.request.q, "prompt");
     if (!prompt) refuse(&p.r.f, 400, "prompt", "prompt is missing");
     int several = prompt && holds_prompts(j, prompt);
     if (several && j->nodes[prompt].size > PROMPTS_MOST) refuse(&p.r.f, 400, "prompt", "more than %d prompts", PROMPTS_MOST);
@@ -278,13 +278,13 @@ static void serve_completions(server *s, connection *c, const json *j) {
 static void serve_tokenize(server *s, connection *c, const json *j) {
     reply r;
     reply_open(&r, s, c, j, "");
-    uint32_t text = field(&r.ask.q, "prompt");
-    if (!text) text = field(&r.ask.q, "content");
-    if (field(&r.ask.q, "messages")) {
-        chat_ask_thinking(&r.ask);
-        chat_ask_messages(&r.ask);
-        chat_ask_tools(&r.ask);
-        ask_render(&r.ask);
+    uint32_t text = field(&r.request.q, "prompt");
+    if (!text) text = field(&r.request.q, "content");
+    if (field(&r.request.q, "messages")) {
+        chat_ask_thinking(&r.request);
+        chat_ask_messages(&r.request);
+        chat_ask_tools(&r.request);
+        ask_render(&r.request);
     } else if (text && j->nodes[text].type == JSON_STRING) {
         completion_prompt(&r.a, j, text, &r.f);
     } else {
@@ -306,7 +306,7 @@ static void serve_detokenize(server *s, connection *c, const json *j) {
     mote_error error = {0, ""};
     size_t n = 0;
     reply_open(&r, s, c, j, "");
-    uint32_t list = field_of(&r.ask.q, "tokens", JSON_ARRAY);
+    uint32_t list = field_of(&r.request.q, "tokens", JSON_ARRAY);
     if (!list) refuse(&r.f, 400, "tokens", "tokens must be a list of token ids");
     else completion_prompt(&r.a, j, list, &r.f);
     int code = r.f.status ? MOTE_EINVAL : mote_detokenize(s->model, r.a.prompt, r.a.prompt_count, NULL, 0, &n, &error);
