@@ -40,7 +40,7 @@ typedef struct answer {
 
     size_t cached;                         // tokens of the prompt that were there
     mote_result result;                    // generated_tokens and stop are of the whole answer
-    int stopped;                           // by the server's end
+    double waited;                         // seconds, for others
 } answer;
 
 static const tool_call *answer_call(const answer *a, int i) {
@@ -100,7 +100,9 @@ static int on_pause(void *user) {
     answer *a = t->answer;
     if (!a) return 0;
     if (a->has_token) answer_event(a);
+    double began = clock_seconds();
     gate_yield(&t->server->gate);
+    a->waited += clock_seconds() - began;
     return connection_gone(a->client);
 }
 
@@ -202,19 +204,20 @@ static turns last_turns(const server *s, const answer *a) {
     return t;
 }
 
-// Tokens to read at once, so that others wait for a quarter of a second at most; where that changes no bits, and there are others.
+// Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others.
 static size_t piece_tokens(server *s, size_t left) {
     enum { LEAST = 16 };
     pthread_mutex_lock(&s->lock);
-    double most = s->reads_alike && s->slot_count > 1 && s->read_speed > 0 ? s->read_speed / 4 : (double)left;
+    double most = s->reads_alike && s->slot_count > 1 && s->read_speed > 0 ? s->read_speed / 10 : (double)left;
     pthread_mutex_unlock(&s->lock);
     if (most < LEAST) most = LEAST;
     return (double)left < most ? left : (size_t)most;
 }
 
 static void note_speed(server *s, size_t tokens, double seconds) {
+    enum { LEAST = 16 };                   // fewer say little
     pthread_mutex_lock(&s->lock);
-    if (tokens >= 8 && seconds > 0) s->read_speed += ((double)tokens / seconds - s->read_speed) * (s->read_speed > 0 ? 0.3 : 1);
+    if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0) s->read_speed += ((double)tokens / seconds - s->read_speed) * (s->read_speed > 0 ? 0.3 : 1);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -226,16 +229,16 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     size_t last = at;
     int code = MOTE_OK;
     turns turn = last_turns(s, a);
-    t->last_turn = turn.asked;
+    t->asked = a->is_raw ? 0 : next_turn(s, a, turn.asked);
     while (at < a->prompt_count && !code) {
         size_t end = s->turn_begins < 0 || a->is_raw ? a->prompt_count : next_turn(s, a, at);
         while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
             end = next_turn(s, a, end);
         while (at < end && !code) {
             size_t n = piece_tokens(s, end - at);
-            double began = clock_seconds();
+            double began = clock_seconds() - a->waited;
             code = mote_feed(t->session, a->prompt + at, n, error);
-            note_speed(s, n, clock_seconds() - began);
+            note_speed(s, n, clock_seconds() - a->waited - began);
             at += n;
             gate_yield(&s->gate);
         }
@@ -276,6 +279,7 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     a->sampling.bias_count = (int)(a->bias.size / sizeof(mote_bias));
     a->thinks = prompt_thinks(a->server, a);
     a->channel = a->thinks ? MOTE_THINKING : MOTE_ANSWER;
+    if (a->shape) a->shape->first_lines = a->thinks ? 2 : 0;           // as the template has them behind </think>
     g.sampling = &a->sampling;
     g.stop = (const char *const *)(void *)a->stops.data;
     g.stop_count = (int)(a->stops.size / sizeof(char *));

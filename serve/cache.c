@@ -137,7 +137,7 @@ static void slot_shelve(slot *t) {
     if (!code) {
         memcpy(e->tokens, tokens, count * sizeof *tokens);
         e->count = count;
-        e->last_turn = t->last_turn;
+        e->asked = t->asked;
         e->used = t->used;
         e->past = t->past;
         for (int i = 0; i < e->past.count; i++) e->past.at[i]->owners++;
@@ -184,7 +184,7 @@ static void slot_restore(slot *t, shelved *e) {
     snapshots_cut(s, &t->past, 0);
     if (!code) {
         t->past = e->past;
-        t->last_turn = e->last_turn;
+        t->asked = e->asked;
         e->past.count = 0;
     }
     shelved_free(s, e);
@@ -208,13 +208,17 @@ static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_err
     return same;
 }
 
-// The session holds a conversation that this prompt does not go on with, and that is worth keeping.
+// The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
+// at a GB a second, is quicker than to read it again.
 static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count) {
     enum { WORTH = 32 };                   // tokens
-    size_t n;
+    const server *s = t->server;
+    size_t n, size = 0;
     const int32_t *tokens = mote_tokens(t->session, &n);
     size_t same = common_prefix(tokens, n, prompt, count);
-    return n >= WORTH && same < n && same < t->last_turn;
+    if (n < WORTH || same >= t->asked) return 0;
+    (void)mote_save(t->session, NULL, 0, &size, NULL);
+    return (double)n > 2 * 1e-9 * (double)size * s->read_speed;
 }
 
 // Returns the tokens of the prompt that need not be read.

@@ -211,11 +211,11 @@ static int step_array(const shape *s, shape_place *p, shape_frame *f, unsigned c
 }
 
 // White space: a blank behind : or , or a line feed with blanks behind it, where a person would put them.
-static int step_gap(shape_place *p, const shape_frame *f, unsigned char c) {
+static int step_gap(const shape *s, shape_place *p, const shape_frame *f, unsigned char c) {
     int is_first = p->depth == 1 && f->in == IN_VALUE, behind = f->in != IN_VALUE && f->at == 1;
     int behind_colon = f->in == IN_VALUE && !is_first && f[-1].in == IN_OBJECT;
     if (f->in == IN_OBJECT && f->at == 3) return 0;
-    if (c == '\n') return !p->spaces && !behind_colon && ++p->lines <= (is_first ? GAP_LINES : 1);
+    if (c == '\n') return !p->spaces && !behind_colon && ++p->lines <= (is_first ? s->first_lines : 1);
     return c == ' ' && !is_first && ++p->spaces <= (p->lines ? GAP_SPACES : !behind);
 }
 
@@ -237,7 +237,7 @@ static int shape_step(const shape *s, shape_place *p, unsigned char c) {
     case IN_WORD: return step_word(p, f, c);
     default: break;
     }
-    if (c == ' ' || c == '\n' || c == '\t') return step_gap(p, f, c);
+    if (c == ' ' || c == '\n' || c == '\t') return step_gap(s, p, f, c);
     p->lines = p->spaces = 0;
     if (f->in == IN_VALUE) return step_value(s, p, f, c);
     return f->in == IN_OBJECT ? step_object(s, p, f, c) : step_array(s, p, f, c);

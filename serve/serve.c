@@ -107,14 +107,14 @@ static void serve_request(server *s, connection *c) {
     failure f = {0};
     json j;
     memset(&j, 0, sizeof j);
-    const route *r = find_route(q, &f);
     failure access = {0};
-    check_access(s, q, r, &access);
-    if (access.status) f = access;
-    if (!access.status && s->allows_origins && !strcmp(q->method, "OPTIONS")) {
+    if (s->allows_origins && !strcmp(q->method, "OPTIONS")) {
         serve_preflight(c);
         return;
     }
+    const route *r = find_route(q, &f);
+    check_access(s, q, r, &access);
+    if (access.status) f = access;
     if (!f.status && !strcmp(r->method, "POST")) read_body(&q->body, &j, &f);
     if (!f.status) r->function(s, c, &j);
     else reply_failure(c, &f);

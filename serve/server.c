@@ -32,7 +32,7 @@ typedef struct slot {                      // a session and what is known of its
     int busy;
     uint64_t used;
     snapshots past;
-    size_t last_turn;                      // of the last prompt: tokens before the user's last turn
+    size_t asked;                          // of the last prompt: tokens up to the end of the user's last question
     mote_speculation seen;                 // counted so far
 } slot;
 
@@ -43,7 +43,7 @@ typedef struct shelved {                   // a timeline without a session
     int32_t *tokens;
     size_t count;
     snapshots past;
-    size_t last_turn;
+    size_t asked;
     uint64_t used;
 } shelved;
 

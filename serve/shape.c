@@ -7,7 +7,7 @@
 // no end is given one. Text is bounded where the schema does so.
 
 enum { SHAPE_NODES = 512, SHAPE_PROPERTIES = 2048, SHAPE_LITERALS = 2048, SHAPE_DEPTH = 24, SHAPE_KEYS = 64 };
-enum { GAP_LINES = 2, GAP_SPACES = 32, DIGITS_MOST = 15, LITERAL_MOST = 4096 };   // the last one in bytes
+enum { GAP_SPACES = 32, DIGITS_MOST = 15, LITERAL_MOST = 4096 };   // the last one in bytes
 
 // How a value begins; and the types of a node.
 enum { BEGINS_OBJECT = 1, BEGINS_ARRAY = 2, BEGINS_STRING = 4, BEGINS_NUMBER = 8, BEGINS_TRUE = 16, BEGINS_FALSE = 32,
@@ -49,6 +49,7 @@ typedef struct shape {
     int branches[SHAPE_NODES];
     uint32_t sources[SHAPE_NODES];         // the schema's JSON nodes
     int node_count, property_count, literal_count, branch_count;
+    int first_lines;                       // line feeds that may come before the value
     const json *j;                         // while it is made
     failure *f;
     shape_place now;
