@@ -36,8 +36,12 @@ FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
-$(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mote
-	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
+	$(CC) $(WARN) $(CFLAGS) -I$(BUILD) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+
+# The page of mote serve as a C string.
+$(BUILD)/page.inc: serve/page.html | $(BUILD)
+	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $< >$@
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings

@@ -15,6 +15,8 @@ typedef struct answer {
     buf bias;
     buf stops, stop_texts;                 // char *[], which point into the texts
     int max_tokens, min_tokens, ignores_end, is_raw;
+    int gives_ids;                         // events carry the token's id
+    int forgets;                           // nothing that was read before is to be used
     int top;                               // log-probabilities beside each token's own; -1: none are wanted
     char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
     shape *shape;                          // NULL: free text. Owned
@@ -327,7 +329,7 @@ static slot *slot_take(answer *a, shelved **e, failure *f) {
     *place = &me;
     s->waiting_count++;
     while (!serve_stops && !connection_gone(a->client)) {
-        if (s->waiting == &me && (t = slot_choose(s, a->echo ? NULL : a->prompt, a->echo ? 0 : a->prompt_count, e)) != NULL) break;
+        if (s->waiting == &me && (t = slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -412,7 +414,7 @@ static int answer_run(answer *a, int generates, failure *f) {
     if (!t) return f->status != 0;
     double began = clock_seconds();
     t->answer = a;
-    a->cached = slot_prepare(t, e, a->prompt, a->echo ? 0 : a->prompt_count, &error);
+    a->cached = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     gate_enter(&s->gate);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - began;

@@ -66,9 +66,14 @@ static void ask_stop(answer *a, const fields *q, const char *name) {
 
 // Of all APIs. stop: what theirs is called.
 static void ask_common(answer *a, const fields *q, const char *stop) {
+    int caches = 1;
     ask_sampling(a, q);
+    field_flag(q, "cache_prompt", &caches);
+    field_flag(q, "return_token_ids", &a->gives_ids);
+    a->forgets = !caches;
     field_whole(q, "min_tokens", 0, INT_MAX, &a->min_tokens);
     field_flag(q, "ignore_eos", &a->ignores_end);
+    if (a->ignores_end) a->min_tokens = 0;             // there is no end to be masked
     ask_bias(a, q);
     ask_stop(a, q, stop);
     if (a->stops.failed || a->stop_texts.failed || a->bias.failed) refuse(q->f, 503, NULL, "out of memory");

@@ -249,6 +249,7 @@ static void chat_chunk(reply *r) {
         put_scores(&r->event, a);
         buf_text(&r->event, "]}");
     }
+    if (a->gives_ids && a->has_token) putf(&r->event, ", \"token_ids\": [%" PRId32 "]", a->token);
     buf_text(&r->event, ", \"finish_reason\": null}]}\n\n");
     reply_event(r);
 }

@@ -24,6 +24,20 @@ static void serve_health(server *s, connection *c, const json *j) {
     connection_reply(c, 200, "application/json", ok, sizeof ok - 1);
 }
 
+// The page loads nothing from elsewhere, and nothing may frame it.
+static void serve_page(server *s, connection *c, const json *j) {
+    static const char page[] =
+#include "page.inc"                        // made of page.html by the Makefile
+        ;
+    const char *more_head = c->more_head;
+    (void)s;
+    (void)j;
+    c->more_head = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                   "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
+    connection_reply(c, 200, "text/html; charset=utf-8", page, sizeof page - 1);
+    c->more_head = more_head;
+}
+
 typedef struct route {
     const char *method, *path;
     int is_open;                           // asks for no key
@@ -31,6 +45,7 @@ typedef struct route {
 } route;
 
 static const route route_table[] = {
+    {"GET", "/", 1, serve_page},
     {"GET", "/health", 1, serve_health},
     {"GET", "/v1/models", 0, serve_models},
     {"POST", "/v1/chat/completions", 0, serve_chat},

@@ -57,6 +57,7 @@ static void completion_ask(completion *p, int *most) {
     a->top = top;
     field_flag(q, "echo", &p->echo);
     a->echo = p->echo && top >= 0;
+    a->forgets |= a->echo;                 // all rows of logits are needed
     field_flag(q, "stream", &p->r.streams);
     fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
     if (options.object) field_flag(&options, "include_usage", &p->r.usage);
@@ -146,7 +147,7 @@ static void completion_event(answer *a) {
     completion *p = (completion *)a->user;
     const buf *text = &a->piece[MOTE_ANSWER];
     int is_text = a->has_token && !(a->is_end && !a->ignores_end);
-    if (is_text && a->top >= 0) completion_score(p, &a->logprobs[0], a->logprobs + 1, 0);
+    if (a->has_token && a->top >= 0) completion_score(p, &a->logprobs[0], a->logprobs + 1, 0);
     if (!p->r.streams) buf_add(&p->r.text, text->data, text->size);
     else if (is_text || text->size) completion_chunk(p, text, NULL);
 }

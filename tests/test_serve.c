@@ -598,7 +598,7 @@ static void test_fairness(void) {
     static char body[1 << 15];
     server s = serve("--parallel 3");
     int one = dial(s), two = dial(s);
-    double last = 0, longest = 0;
+    int pieces = 0;
     size_t n = (size_t)snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": \"");
     for (int i = 0; i < 1200; i++) n += (size_t)snprintf(body + n, sizeof body - n, "word %d", i % 7);
     snprintf(body + n, sizeof body - n, "\"}");
@@ -606,18 +606,15 @@ static void test_fairness(void) {
     char block[65536];
     CHECK(recv(one, block, sizeof block, 0) > 0, "no stream");
     post_on(two, "/v1/completions", body);
-    last = now();
-    for (int done = 0; !done;) {
+    for (int done = 0; !done; pieces++) {
         struct pollfd p[2] = {{one, POLLIN, 0}, {two, POLLIN, 0}};
         poll(p, 2, 20000);
         if (p[1].revents || !p[0].revents) done = 1;
-        if (now() - last > longest) longest = now() - last;
         if (p[0].revents && recv(one, block, sizeof block, 0) <= 0) done = 1;
-        last = now();
     }
     heard h = hear(two);
     CHECK(h.status == 200, "the long prompt: %d %.200s", h.status, h.body);
-    CHECK(longest < (test_brief ? 5 : 0.5), "an answer stood still for %.2f s", longest);
+    CHECK(pieces >= 12, "%d tokens came while 3,600 of a prompt were read", pieces);
     forget(&h);
     close(one);
     close(two);
