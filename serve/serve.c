@@ -311,8 +311,28 @@ static void name_model(server *s, const char *asked, const char *folder) {
     snprintf(s->name, sizeof s->name, "%.*s", (int)n, name);
 }
 
+// Bytes of memory that the system could still give; 0: unknown.
 static uint64_t free_memory(void) {
-    return (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned long long kilobytes = 0;
+    char line[128];
+    FILE *in = fopen("/proc/meminfo", "re");
+    while (in && fgets(line, sizeof line, in) && sscanf(line, "MemAvailable: %llu kB", &kilobytes) != 1) {}
+    if (in) fclose(in);
+    return (uint64_t)kilobytes * 1024;
+}
+
+// How many answers at a time are asked for, or as many sessions as fit into seven eighths of what is free beside the weights, at
+// most PARALLEL_MOST. To be asked before the weights are in memory, behind plan_context.
+static int plan_sessions(const options *o) {
+    enum { PARALLEL_MOST = 4 };
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_session_options how = session_options(o);
+    mote_memory plan;
+    if (o->parallel) return o->parallel;
+    if (!how.context && o->fits) how.context = o->fits;
+    if (mote_plan(o->model, &where, &how, &plan, NULL) || plan.available < plan.total) return 1;
+    uint64_t sessions = (plan.available - plan.weights) / 8 * 7 / (plan.kv + plan.state + plan.scratch);
+    return sessions < 1 ? 1 : sessions > PARALLEL_MOST ? (int)PARALLEL_MOST : (int)sessions;
 }
 
 static int open_sessions(server *s, const options *o) {
@@ -329,7 +349,7 @@ static int open_sessions(server *s, const options *o) {
     return 0;
 }
 
-static void server_open(server *s, const mote_model *model, const options *o) {
+static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
     memset(s, 0, sizeof *s);
     s->model = model;
     s->host = o->host ? o->host : "127.0.0.1";
@@ -342,7 +362,7 @@ static void server_open(server *s, const mote_model *model, const options *o) {
     s->think_ends = token_of(model, "</think>");
     s->tool_responds = token_of(model, "<tool_response>");
     s->user = token_of(model, "user");
-    s->slot_count = o->parallel ? o->parallel : 1;
+    s->slot_count = sessions;
     s->slots = (slot *)calloc(SLOTS_MOST, sizeof *s->slots);
     s->waiting_most = o->queue >= 0 ? o->queue : WAITING_DEFAULT;
     s->since = time(NULL);
@@ -359,16 +379,18 @@ static void server_close(server *s) {
     lexicon_close(&s->words);
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o) {
+static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions) {
     server s;
     int port = o->port >= 0 ? o->port : 8080;
-    server_open(&s, model, o);
+    server_open(&s, model, o, sessions);
     name_model(&s, asked, o->model);
     s.is_loopback = !strncmp(s.host, "127.", 4) || !strcmp(s.host, "::1") || !strcmp(s.host, "localhost");
     int code = s.slots ? open_sessions(&s, o) : complain(EXIT_FAILURE, "out of memory");
     int listener = code ? -1 : open_listener(s.host, &port);
     if (!code && listener < 0) code = EXIT_FAILURE;
     if (!code) {
+        show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n", s.context,
+                    s.slot_count, s.slot_count == 1 ? "" : "s", 1e-9 * (double)s.cache_most);
         show_format(stderr, strchr(s.host, ':') ? "mote: %s on http://[%s]:%d\n" : "mote: %s on http://%s:%d\n", s.name, s.host, port);
         catch_stop();
         serve_listen(&s, listener);
@@ -381,13 +403,14 @@ static int serve_model(const mote_model *model, const char *asked, const options
 static int command_serve(options *o) {
     mote_model *model = NULL;
     const char *asked = o->model;
-    int code = find_model(o, MOTE_EVERYTHING);
+    int code = find_model(o, MOTE_EVERYTHING), sessions = 1;
     if (!code) plan_context(o);
+    if (!code) sessions = plan_sessions(o);
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
         on_log(NULL, "no chat template that mote knows: only /v1/completions will answer");
-    if (!code) code = serve_model(model, asked, o);
+    if (!code) code = serve_model(model, asked, o, sessions);
     mote_close(model);
     return code;
 }
