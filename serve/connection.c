@@ -18,7 +18,7 @@ typedef struct connection {
     size_t sent;                           // of out
 } connection;
 
-static volatile sig_atomic_t serve_stops;  // set by signals: take no more requests
+static _Atomic int serve_stops;            // set by signals: take no more requests
 
 // Waits up to `timeout` seconds for the socket. 0: nothing.
 static int connection_wait(const connection *c, short events, double timeout) {

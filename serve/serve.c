@@ -237,6 +237,7 @@ static void catch_stop(void) {
     action.sa_flags = (int)SA_RESETHAND;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);              // whoever reads what is said here may end before
 }
 
 // Takes connections until a signal comes, then waits for them to end.
