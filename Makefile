@@ -167,6 +167,16 @@ dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 check-kernels: $(BUILD)/engine.o
 	tools/check_kernels.sh $(if $(strip $(NVCC)),$(NVCC) $(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
+# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
+CHROMIUM := $(shell command -v chromium 2>/dev/null)
+test-clients: $(MOTE) build/clients/.there
+	build/clients/bin/python tools/test_clients.py ./$(MOTE)
+	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_page.py ./$(MOTE),@echo 'page: skipped: no Chromium')
+build/clients/.there: tools/clients.txt
+	python3 -m venv build/clients
+	build/clients/bin/pip install -q -r $<
+	touch $@
+
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
 test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
@@ -207,5 +217,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

@@ -6,20 +6,11 @@
 Needs playwright (pip) and a Chromium: CHROMIUM=/usr/bin/chromium, or one that playwright has installed.
 """
 import os
-import re
-import subprocess
 import sys
 
 from playwright.sync_api import expect, sync_playwright
 
-
-def serve(program):
-    process = subprocess.Popen([program, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        found = re.search(r"http://\S+", line)
-        if found:
-            return process, found.group()
-    sys.exit("no server")
+from serving import serve
 
 
 def ask(page, text):
