@@ -167,6 +167,16 @@ dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 check-kernels: $(BUILD)/engine.o
 	tools/check_kernels.sh $(if $(strip $(NVCC)),$(NVCC) $(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
+# make soak: SOAK requests over 64 connections against mote serve, with memory errors caught, and its memory watched
+SOAK = 2000
+soak:
+	$(MAKE) --no-print-directory build/soak/mote build/soak/soak_serve BUILD=build/soak NVCC= \
+	    CFLAGS='-O2 -g -fsanitize=address -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
+	ASAN_OPTIONS=quarantine_size_mb=4 build/soak/mote serve --port 0 --parallel 3 --threads 1 --cache-memory 0.02 2>build/soak/log & \
+	    server=$$!; while ! grep -q http build/soak/log; do sleep 0.2; done; \
+	    build/soak/soak_serve $$(sed -n 's/.*http:.*://p' build/soak/log) $$server $(SOAK); code=$$?; \
+	    kill $$server; wait $$server && exit $$code || { cat build/soak/log; exit 1; }
+
 # make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
 CHROMIUM := $(shell command -v chromium 2>/dev/null)
 test-clients: $(MOTE) build/clients/.there
@@ -217,5 +227,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

@@ -340,6 +340,7 @@ static slot *slot_take(answer *a, shelved **e, failure *f) {
     *place = me.next;
     s->waiting_count--;
     if (t) t->busy = 1;
+    s->seen.cancelled += !t && a->client->gone;
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     if (!t && serve_stops) refuse(f, 503, NULL, "the server is being stopped");

@@ -600,7 +600,7 @@ static void test_fairness(void) {
     int one = dial(s), two = dial(s);
     int pieces = 0;
     size_t n = (size_t)snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": \"");
-    for (int i = 0; i < 1200; i++) n += (size_t)snprintf(body + n, sizeof body - n, "word %d", i % 7);
+    for (int i = 0; i < (test_brief ? 200 : 1200); i++) n += (size_t)snprintf(body + n, sizeof body - n, "word %d", i % 7);
     snprintf(body + n, sizeof body - n, "\"}");
     post_on(one, "/v1/chat/completions", endless);
     char block[65536];
@@ -614,7 +614,7 @@ static void test_fairness(void) {
     }
     heard h = hear(two);
     CHECK(h.status == 200, "the long prompt: %d %.200s", h.status, h.body);
-    CHECK(pieces >= 12, "%d tokens came while 3,600 of a prompt were read", pieces);
+    CHECK(pieces >= (test_brief ? 2 : 12), "%d tokens came while a long prompt was read", pieces);
     forget(&h);
     close(one);
     close(two);
