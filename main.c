@@ -53,6 +53,7 @@
    2 not asked for properly, 130 stopped with Ctrl-C. */
 #include "engine.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +61,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

@@ -223,17 +223,17 @@ static void note_speed(server *s, size_t tokens, double seconds) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Reads the prompt from `at` on, and takes snapshots where turns begin. On a GPU a prompt in many pieces is read slowly, so there
-// all but the last two are some way apart.
+// Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces is read
+// slowly, so there all but the last two are some way apart.
 static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;
     size_t last = at;
-    int code = MOTE_OK;
+    int code = MOTE_OK, splits = s->turn_begins >= 0 && !a->is_raw && s->cache_most >= s->snapshot_bytes;
     turns turn = last_turns(s, a);
     t->asked = a->is_raw ? 0 : next_turn(s, a, turn.asked);
     while (at < a->prompt_count && !code) {
-        size_t end = s->turn_begins < 0 || a->is_raw ? a->prompt_count : next_turn(s, a, at);
+        size_t end = splits ? next_turn(s, a, at) : a->prompt_count;
         while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
             end = next_turn(s, a, end);
         while (at < end && !code) {

@@ -264,29 +264,36 @@ static void serve_listen(server *s, int listener) {
 
 // ---- Starting --------------------------------------------------------------------------------------------------------
 
+// An address to listen on; 0: it is none.
+static socklen_t read_address(const char *host, int port, struct sockaddr_storage *at) {
+    struct sockaddr_in *four = (struct sockaddr_in *)at;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
+    memset(at, 0, sizeof *at);
+    if (inet_pton(AF_INET, strcmp(host, "localhost") ? host : "127.0.0.1", &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons((uint16_t)port);
+        return sizeof *four;
+    }
+    if (inet_pton(AF_INET6, host, &six->sin6_addr) != 1) return 0;
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons((uint16_t)port);
+    return sizeof *six;
+}
+
 // A listening socket, and the port it got; -1: it has been said why not.
 static int open_listener(const char *host, int *port) {
-    struct addrinfo hints, *found = NULL;
     struct sockaddr_storage at;
-    socklen_t size = sizeof at;
-    char service[16];
-    int on = 1, fd = -1;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-    snprintf(service, sizeof service, "%d", *port);
-    int code = getaddrinfo(host, service, &hints, &found);
-    if (code) return complain(-1, "--host %s: %s", host, gai_strerror(code));
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = read_address(host, *port, &at);
+    int on = 1;
+    if (!size) return complain(-1, "--host %s is no address, as 127.0.0.1, 0.0.0.0 or :: are", host);
+    int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 128) || getsockname(fd, (struct sockaddr *)&at, &size)) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, size) || listen(fd, 128) || getsockname(fd, (struct sockaddr *)&at, &size)) {
         complain(0, "%s:%d: %s", host, *port, strerror(errno));
         if (fd >= 0) close(fd);
-        fd = -1;
-    } else {
-        *port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+        return -1;
     }
-    freeaddrinfo(found);
+    *port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
     return fd;
 }
 
