@@ -219,12 +219,14 @@ static size_t piece_tokens(server *s, size_t left) {
 static void note_speed(server *s, size_t tokens, double seconds) {
     enum { LEAST = 16 };                   // fewer say little
     pthread_mutex_lock(&s->lock);
-    if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0) s->read_speed += ((double)tokens / seconds - s->read_speed) * (s->read_speed > 0 ? 0.3 : 1);
+    double weight = s->read_speed > 0 ? 0.3 : 1;
+    if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0)
+        s->read_speed += ((double)tokens / seconds - s->read_speed) * weight;
     pthread_mutex_unlock(&s->lock);
 }
 
-// Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces is read
-// slowly, so there all but the last two are some way apart.
+// Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
+// is read slowly, so there all but the last two are some way apart.
 static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;

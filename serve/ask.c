@@ -1,5 +1,6 @@
-// serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, tools, the shape of the answer; and the prompt:
-// messages as the chat template takes them. It fills in an answer, and knows nothing of how an API words its own answers.
+// serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, tools, the shape of the answer; and the
+// prompt: messages as the chat template takes them. It fills in an answer, and knows nothing of how an API words its own
+// answers.
 
 enum { STOP_MOST = 16, TOP_MOST = 20, CALLS_MOST = 128 };
 
@@ -17,7 +18,7 @@ static void ask_sampling(answer *a, const fields *q) {
     field_real(q, "presence_penalty", -2, 2, &s->presence_penalty);
     field_real(q, "frequency_penalty", -2, 2, &s->frequency_penalty);
     field_whole(q, "top_k", -1, INT_MAX, &top_k);
-    if (top_p >= 0) s->top_p = top_p > 0 ? top_p : 1e-6f;              // 0 asks for the most probable token; the library: for all
+    if (top_p >= 0) s->top_p = top_p > 0 ? top_p : 1e-6f;  // 0 asks for the most probable token; of the library, for all
     if (top_k != INT_MIN) s->top_k = top_k < 0 ? 0 : top_k;
     uint32_t seed = field_of(q, "seed", JSON_NUMBER);
     double value;

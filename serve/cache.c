@@ -1,10 +1,10 @@
-// serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it ends,
-// or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of a chat,
-// because that is where the next request's prompt parts from this one: behind the user's turn when thinking is left out of the
-// history, before it when the user edits or asks again.
+// serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
+// ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
+// a chat, because that is where the next request's prompt parts from this one: behind the user's turn when thinking is left
+// out of the history, before it when the user edits or asks again.
 //
-// A timeline that loses its session to another conversation is shelved: saved as bytes, and its snapshots with it. Snapshots and
-// shelved timelines share one budget; what has not been used for longest goes first.
+// A timeline that loses its session to another conversation is shelved: saved as bytes, and its snapshots with it. Snapshots
+// and shelved timelines share one budget; what has not been used for longest goes first.
 
 static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m) {
     size_t at = 0;
@@ -12,8 +12,8 @@ static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t
     return at;
 }
 
-// How much of the prompt a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least one token
-// is left to be read.
+// How much of the prompt a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least one
+// token is left to be read.
 static size_t reusable(const int32_t *tokens, size_t n, const snapshots *past, const int32_t *prompt, size_t count,
                        snapshot **from) {
     size_t same = common_prefix(tokens, n, prompt, count), best = 0;

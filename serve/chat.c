@@ -136,8 +136,9 @@ static void chat_ask_thinking(request *x) {
 }
 
 static void chat_request(reply *r) {
-    static const char *const unsupported[] = {"functions", "function_call", "audio", "prediction", "web_search_options", "guided_json",
-                                              "guided_regex", "guided_grammar", "guided_choice", "grammar", "prompt_logprobs"};
+    static const char *const unsupported[] = {
+        "functions", "function_call", "audio", "prediction", "web_search_options", "guided_json", "guided_regex", "guided_grammar",
+        "guided_choice", "grammar", "prompt_logprobs"};
     request *x = &r->request;
     const fields *q = &x->q;
     answer *a = &r->a;
@@ -190,7 +191,8 @@ static void put_scores(buf *out, const answer *a) {
 }
 
 static void chat_chunk_begin(reply *r) {
-    putf(&r->event, "data: {\"id\": \"%s\", \"object\": \"chat.completion.chunk\", \"created\": %ld, \"model\": ", r->id, r->created);
+    putf(&r->event, "data: {\"id\": \"%s\", \"object\": \"chat.completion.chunk\", \"created\": %ld, \"model\": ", r->id,
+         r->created);
     put_text(&r->event, r->a.server->name);
     buf_text(&r->event, ", \"choices\": [");
 }
@@ -216,7 +218,8 @@ static void put_chat_calls(buf *out, const reply *r, int first, int streams) {
 
 static void chat_chunk_role(reply *r) {
     chat_chunk_begin(r);
-    buf_text(&r->event, "{\"index\": 0, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, \"finish_reason\": null}]}\n\n");
+    buf_text(&r->event, "{\"index\": 0, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, "
+                        "\"finish_reason\": null}]}\n\n");
     reply_event(r);
 }
 

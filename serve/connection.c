@@ -1,5 +1,5 @@
-// serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets and http.c, and nothing of what
-// is asked or answered.
+// serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets and http.c, and nothing of
+// what is asked or answered.
 //
 // What is sent goes into a buffer first and leaves as far as the socket takes it: a client that reads slowly never holds up a
 // thread that computes, until OUT_MOST bytes wait for it. A client that takes nothing for STALL_SECONDS is gone.

@@ -1,5 +1,5 @@
-// serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows JSON,
-// and nothing of what the fields are for. A field that is null counts as not given.
+// serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
+// JSON, and nothing of what the fields are for. A field that is null counts as not given.
 
 typedef struct failure {                   // why a request is refused; status 0: it is not
     int status;

@@ -52,8 +52,9 @@ static int http_refuse(http_reader *r, int status, const char *problem) {
 }
 
 static int http_is_token(const char *text, size_t n) {
+    static const char known[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     for (size_t i = 0; i < n; i++)
-        if (!text[i] || !strchr("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", text[i])) return 0;
+        if (!text[i] || !strchr(known, text[i])) return 0;
     return n > 0;
 }
 
@@ -131,7 +132,8 @@ static int http_field_line(http_reader *r, const char *line, size_t n) {
     while (value < end && (*value == ' ' || *value == '\t')) value++;
     while (end > value && (end[-1] == ' ' || end[-1] == '\t')) end--;
     for (const char *p = value; p < end; p++)
-        if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7f) return http_refuse(r, 400, "a control character in the header");
+        if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7f)
+            return http_refuse(r, 400, "a control character in the header");
     return http_field(r, line, (size_t)(colon - line), value, (size_t)(end - value));
 }
 
@@ -219,7 +221,7 @@ static int http_read_size(http_reader *r) {
     if (code != HTTP_DONE) return code;
     for (; digits < n; digits++) {
         char c = line[digits];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int lower = c | 0x20, digit = c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
         if (digit < 0) break;
         if (value <= HTTP_BODY_MOST) value = value * 16 + (size_t)digit;
     }
@@ -244,7 +246,8 @@ static int http_read_stage(http_reader *r) {
         return code;
     case HTTP_CHUNK_END:
         code = http_frame_line(r, &line, &n);
-        if (code == HTTP_DONE ? n : n > 1 || (n && line[0] != '\r')) return http_refuse(r, 400, "a chunk is longer than its size");
+        if (code == HTTP_DONE ? n : n > 1 || (n && line[0] != '\r'))
+            return http_refuse(r, 400, "a chunk is longer than its size");
         if (code == HTTP_DONE) r->stage = HTTP_SIZE;
         return code;
     default:                               // trailers, which nobody reads

@@ -1,5 +1,5 @@
-// serve/lexicon.c: the vocabulary in alphabetical order, so that tokens which begin alike are tried together. It knows the model's
-// tokens, and nothing of what they are tried for.
+// serve/lexicon.c: the vocabulary in alphabetical order, so that tokens which begin alike are tried together. It knows the
+// model's tokens, and nothing of what they are tried for.
 
 enum { WORD_MOST = 48 };                   // bytes: longer tokens are never chosen under a mask
 

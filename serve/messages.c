@@ -65,7 +65,8 @@ static void messages_assistant(request *x, uint32_t content, const char *where) 
             if (field_is(&block, "type", "text") && inner && node_type(q, inner) == JSON_STRING) put_inside(&text, q->j, inner);
             else if (field_is(&block, "type", "thinking") && thinks && node_type(q, thinks) == JSON_STRING)
                 put_inside(&thought, q->j, thinks);
-            else if (field_is(&block, "type", "tool_use")) ask_call(x, &calls, field(&block, "name"), field(&block, "input"), where);
+            else if (field_is(&block, "type", "tool_use"))
+                ask_call(x, &calls, field(&block, "name"), field(&block, "input"), where);
             else if (!field_is(&block, "type", "redacted_thinking"))
                 refuse(q->f, 400, where, "%s holds a block that is no text, thinking or tool_use", where);
         }
@@ -84,7 +85,8 @@ static void messages_turns(request *x) {
         uint32_t content = field(&m, "content");
         char where[32];
         snprintf(where, sizeof where, "messages[%u]", i);
-        if (node_type(q, k) != JSON_OBJECT || !content || (node_type(q, content) != JSON_STRING && node_type(q, content) != JSON_ARRAY))
+        uint32_t type = content ? node_type(q, content) : (uint32_t)JSON_NULL;
+        if (node_type(q, k) != JSON_OBJECT || (type != JSON_STRING && type != JSON_ARRAY))
             refuse(q->f, 400, where, "%s must have a content, a text or a list of blocks", where);
         else if (field_is(&m, "role", "user")) messages_user(x, content, where);
         else if (field_is(&m, "role", "assistant")) messages_assistant(x, content, where);

@@ -1,5 +1,5 @@
-// serve/responses.c: POST /v1/responses, as OpenAI's newer clients speak it, without a memory: the whole conversation comes with
-// each request.
+// serve/responses.c: POST /v1/responses, as OpenAI's newer clients speak it, without a memory: the whole conversation comes
+// with each request.
 
 // ---- What is asked ---------------------------------------------------------------------------------------------------
 
@@ -120,13 +120,15 @@ static void responses_request(reply *r) {
 // ---- What is answered ------------------------------------------------------------------------------------------------
 
 static const char *response_status(const reply *r) {
-    return r->f.status ? "failed" : r->a.result.stop == MOTE_STOP_LENGTH || r->a.result.stop == MOTE_STOP_CONTEXT ? "incomplete" : "completed";
+    int is_cut = r->a.result.stop == MOTE_STOP_LENGTH || r->a.result.stop == MOTE_STOP_CONTEXT;
+    return r->f.status ? "failed" : is_cut ? "incomplete" : "completed";
 }
 
 static void put_response(buf *out, const reply *r, const char *status) {
     const answer *a = &r->a;
     int over = strcmp(status, "in_progress") != 0;
-    putf(out, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %ld, \"status\": \"%s\", \"error\": ", r->id, r->created, status);
+    putf(out, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %ld, ", r->id, r->created);
+    putf(out, "\"status\": \"%s\", \"error\": ", status);
     if (r->f.status) {
         buf_text(out, "{\"code\": \"server_error\", \"message\": ");
         put_text(out, r->f.message);
@@ -139,10 +141,12 @@ static void put_response(buf *out, const reply *r, const char *status) {
     put_text(out, a->server->name);
     buf_text(out, ", \"output\": [");
     if (over) buf_add(out, r->items.data, r->items.size);
-    putf(out, "], \"parallel_tool_calls\": true, \"temperature\": %.4g, \"tool_choice\": \"auto\", \"tools\": [], \"top_p\": %.4g",
+    putf(out, "], \"parallel_tool_calls\": true, \"temperature\": %.4g, \"tool_choice\": \"auto\", \"tools\": [], "
+              "\"top_p\": %.4g",
          (double)a->sampling.temperature, a->sampling.top_p > 0 ? (double)a->sampling.top_p : 1.0);
     if (over)
-        putf(out, ", \"usage\": {\"input_tokens\": %zu, \"input_tokens_details\": {\"cached_tokens\": %zu}, \"output_tokens\": %d, "
+        putf(out, ", \"usage\": {\"input_tokens\": %zu, \"input_tokens_details\": {\"cached_tokens\": %zu}, "
+                  "\"output_tokens\": %d, "
                   "\"output_tokens_details\": {\"reasoning_tokens\": %d}, \"total_tokens\": %zu}", a->prompt_count, a->cached,
              a->result.generated_tokens, r->thinking_tokens, a->prompt_count + (size_t)a->result.generated_tokens);
     buf_text(out, "}");
@@ -252,7 +256,11 @@ static void response_part_close(reply *r) {
     response_event(r, names[r->part]);
     response_place(r);
     if (r->part == PART_TEXT) buf_text(&r->event, ", \"logprobs\": []");
-    if (r->part == PART_CALL) buf_text(&r->event, ", \"name\": \""), buf_text(&r->event, r->part_call->name), buf_text(&r->event, "\"");
+    if (r->part == PART_CALL) {
+        buf_text(&r->event, ", \"name\": \"");
+        buf_text(&r->event, r->part_call->name);
+        buf_text(&r->event, "\"");
+    }
     buf_text(&r->event, r->part == PART_CALL ? ", \"arguments\": " : ", \"text\": ");
     put_quoted(&r->event, r->part_text.data, r->part_text.size);
     response_event_end(r);

@@ -12,7 +12,8 @@ static void serve_models(server *s, connection *c, const json *j) {
     (void)j;
     buf_text(&out, "{\"object\": \"list\", \"data\": [{\"id\": ");
     put_text(&out, s->name);
-    putf(&out, ", \"object\": \"model\", \"created\": %ld, \"owned_by\": \"mote\", \"max_model_len\": %d}]}", (long)s->since, s->context);
+    putf(&out, ", \"object\": \"model\", \"created\": %ld, \"owned_by\": \"mote\", \"max_model_len\": %d}]}", (long)s->since,
+         s->context);
     connection_reply(c, 200, "application/json", out.data, out.failed ? 0 : out.size);
     buf_free(&out);
 }
@@ -138,7 +139,8 @@ static void serve_request(server *s, connection *c) {
     s->seen.requests++;
     s->seen.refused += f.status != 0;
     pthread_mutex_unlock(&s->lock);
-    if (s->verbose) show_format(stderr, "mote: %s %s%s\n", q->method, q->path, f.status ? ": refused" : c->gone ? ": client gone" : "");
+    const char *end = f.status ? ": refused" : c->gone ? ": client gone" : "";
+    if (s->verbose) show_format(stderr, "mote: %s %s%s\n", q->method, q->path, end);
 }
 
 // ---- Connections -----------------------------------------------------------------------------------------------------
@@ -196,7 +198,8 @@ static void *connection_thread(void *user) {
 
 // Gives a connection a thread; without one it is closed.
 static void serve_arrival(server *s, int fd) {
-    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+                               "Connection: close\r\n\r\n";
     arrival *of = (arrival *)malloc(sizeof *of);
     pthread_attr_t how;
     pthread_t thread;
@@ -329,18 +332,28 @@ static uint64_t free_memory(void) {
     return (uint64_t)kilobytes * 1024;
 }
 
-// How many answers at a time are asked for, or as many sessions as fit into seven eighths of what is free beside the weights, at
-// most PARALLEL_MOST. To be asked before the weights are in memory, behind plan_context.
-static int plan_sessions(const options *o) {
-    enum { PARALLEL_MOST = 4 };
+// Sessions of o->fits tokens that have room in seven eighths of what is free beside the weights; 0: unknown.
+static int sessions_that_fit(const options *o) {
     mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     mote_memory plan;
-    if (o->parallel) return o->parallel;
-    if (!how.context && o->fits) how.context = o->fits;
-    if (mote_plan(o->model, &where, &how, &plan, NULL) || plan.available < plan.total) return 1;
+    if (!how.context) how.context = o->fits;
+    if (mote_plan(o->model, &where, &how, &plan, NULL) || plan.available < plan.total) return 0;
     uint64_t sessions = (plan.available - plan.weights) / 8 * 7 / (plan.kv + plan.state + plan.scratch);
-    return sessions < 1 ? 1 : sessions > PARALLEL_MOST ? (int)PARALLEL_MOST : (int)sessions;
+    return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
+}
+
+// How many answers at a time: as many as are asked for, with a context that leaves room for them, or else as many as fit, at
+// most PARALLEL_MOST. To be asked before the weights are in memory, behind plan_context.
+static int plan_sessions(options *o) {
+    enum { PARALLEL_MOST = 4, CONTEXT_LEAST = 1024 };
+    int fit = sessions_that_fit(o);
+    if (!o->parallel) return fit < 1 ? 1 : fit > PARALLEL_MOST ? (int)PARALLEL_MOST : fit;
+    while (!o->context && fit < o->parallel && o->fits > CONTEXT_LEAST) {
+        o->fits -= o->fits / 8;
+        fit = sessions_that_fit(o);
+    }
+    return o->parallel;
 }
 
 static int open_sessions(server *s, const options *o) {
@@ -397,9 +410,11 @@ static int serve_model(const mote_model *model, const char *asked, const options
     int listener = code ? -1 : open_listener(s.host, &port);
     if (!code && listener < 0) code = EXIT_FAILURE;
     if (!code) {
-        show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n", s.context,
-                    s.slot_count, s.slot_count == 1 ? "" : "s", 1e-9 * (double)s.cache_most);
-        show_format(stderr, strchr(s.host, ':') ? "mote: %s on http://[%s]:%d\n" : "mote: %s on http://%s:%d\n", s.name, s.host, port);
+        show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
+                    s.context, s.slot_count, s.slot_count == 1 ? "" : "s", 1e-9 * (double)s.cache_most);
+        const char *format = strchr(s.host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n";
+        show_format(stderr, "mote: %s on ", s.name);
+        fprintf(stderr, format, s.host, port);
         catch_stop();
         serve_listen(&s, listener);
         code = s.sessions_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;

@@ -1,8 +1,8 @@
-// serve/server.c: what all connections share: the model, its sessions, and the order in which they may compute. It knows nothing
-// of HTTP or of any API.
+// serve/server.c: what all connections share: the model, its sessions, and the order in which they may compute. It knows
+// nothing of HTTP or of any API.
 //
-// Each session in use has a thread, but one computes at a time: it holds the gate. Between two passes, and between two pieces of
-// a prompt, it lets those who wait at the gate go first, in the order in which they came.
+// Each session in use has a thread, but one computes at a time: it holds the gate. Between two passes, and between two pieces
+// of a prompt, it lets those who wait at the gate go first, in the order in which they came.
 
 enum { SNAPSHOTS_MOST = 64 };              // of a session
 

@@ -1,6 +1,6 @@
-// serve/shape.c: the JSON that an answer may be, from response_format: a JSON schema becomes a few nodes, and a text is followed
-// through them byte by byte. Tokens with which it would leave the shape are masked. It knows JSON and words, and nothing of
-// sessions.
+// serve/shape.c: the JSON that an answer may be, from response_format: a JSON schema becomes a few nodes, and a text is
+// followed through them byte by byte. Tokens with which it would leave the shape are masked. It knows JSON and words, and
+// nothing of sessions.
 //
 // What can come next never depends on a guess: alternatives of anyOf must begin with different characters. So a position is a
 // stack of open values, and a byte is taken or not. White space between values is bounded, as are numbers: a model that finds
@@ -213,9 +213,9 @@ static uint32_t shape_reference(const shape *s, uint32_t reference, uint32_t roo
 // Every keyword is one that is honoured or one that says nothing about the text.
 static int shape_keywords(shape *s, uint32_t schema) {
     static const char *const known[] = {
-        "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "minLength", "maxLength", "enum",
-        "const", "anyOf", "$ref", "$defs", "definitions", "title", "description", "default", "example", "examples", "format",
-        "$schema", "$id", "$comment", "deprecated", "readOnly", "writeOnly"};
+        "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "minLength",
+        "maxLength", "enum", "const", "anyOf", "$ref", "$defs", "definitions", "title", "description", "default",
+        "example", "examples", "format", "$schema", "$id", "$comment", "deprecated", "readOnly", "writeOnly"};
     const json *j = s->j;
     for (uint32_t k = schema + 1; k < j->nodes[schema].next; k = j->nodes[k + 1].next) {
         size_t i = 0, n = sizeof known / sizeof known[0];

@@ -41,7 +41,8 @@ typedef struct completion {
 } completion;
 
 static void completion_ask(completion *p, int *most) {
-    static const char *const unsupported[] = {"suffix", "guided_json", "guided_regex", "guided_grammar", "guided_choice", "grammar"};
+    static const char *const unsupported[] = {"suffix", "guided_json", "guided_regex", "guided_grammar",
+                                              "guided_choice", "grammar"};
     const fields *q = &p->r.request.q;
     answer *a = &p->r.a;
     int n = 1, best = 1, top = -1;

@@ -1,5 +1,5 @@
-// A soak of mote serve: many requests of all kinds over many connections, some of which go away in the middle; every answer must
-// be one that is expected, and at the end the server must hold no more memory than after a warm-up.
+// A soak of mote serve: many requests of all kinds over many connections, some of which go away in the middle; every answer
+// must be one that is expected, and at the end the server must hold no more memory than after a warm-up.
 //
 // Usage: soak_serve PORT PID REQUESTS
 

@@ -488,8 +488,8 @@ static void talk_ask(server s, const talk *t, int tokens, char *answer, size_t c
     forget(&h);
 }
 
-// An agent: a question, then turns of thinking, a call and its result. In each turn only that is read. The same text as a server
-// that keeps nothing.
+// An agent: a question, then turns of thinking, a call and its result. In each turn only that is read. The same text as a
+// server that keeps nothing.
 static void test_agent(server s, server forgetful) {
     static talk t;
     char answer[8192], again[8192];
