@@ -1,6 +1,6 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the order to read
-   them in:
+   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the
+   order to read them in:
 
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser

@@ -137,8 +137,8 @@ static void chat_ask_thinking(request *x) {
 
 static void chat_request(reply *r) {
     static const char *const unsupported[] = {
-        "functions", "function_call", "audio", "prediction", "web_search_options", "guided_json", "guided_regex", "guided_grammar",
-        "guided_choice", "grammar", "prompt_logprobs"};
+        "functions", "function_call", "audio", "prediction", "web_search_options", "guided_json", "guided_regex",
+        "guided_grammar", "guided_choice", "grammar", "prompt_logprobs"};
     request *x = &r->request;
     const fields *q = &x->q;
     answer *a = &r->a;
