@@ -87,7 +87,7 @@ static void check_refused(const char *command, int expected, const char *part) {
 
 static void test_help(void) {
     static const char *const commands[] = {"chat",       "run",    "info",   "tokenize",
-                                           "detokenize", "render", "logits", "bench"};
+                                           "detokenize", "render", "logits", "bench", "serve"};
     char line[64], usage[64];
     shell("mote --version");
     CHECK(code == 0 && strcmp(out.data, "mote " MOTE_VERSION "\n") == 0, "--version: %d %s", code, out.data);
