@@ -38,6 +38,7 @@
      shape.c         a JSON schema -> what an answer may be
      follow.c        a text followed through a shape, and the mask of what may come next
      server.c        what connections share: sessions, and whose turn it is to compute
+     disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
      answer.c        one answer, token by token
      ask.c           what the APIs have in common in what they ask for
@@ -122,6 +123,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/shape.c"
 #include "serve/follow.c"
 #include "serve/server.c"
+#include "serve/disk.c"
 #include "serve/cache.c"
 #include "serve/answer.c"
 #include "serve/ask.c"

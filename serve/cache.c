@@ -51,6 +51,7 @@ static void shelved_free(server *s, shelved *e) {
     snapshots_cut(s, &e->past, 0);
     s->cache_used -= e->bytes ? e->size : 0;
     free(e->bytes);
+    free(e->path);
     free(e->tokens);
     free(e);
 }
@@ -62,7 +63,7 @@ static int cache_evict(server *s) {
     int at = 0;
     uint64_t used = UINT64_MAX;
     for (shelved **e = &s->shelf; *e; e = &(*e)->next)
-        if ((*e)->used < used) used = (*e)->used, oldest = e;
+        if (!(*e)->path && (*e)->used < used) used = (*e)->used, oldest = e;
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
         for (int i = 0; i < t->past.count; i++) {
             if (t->past.at[i]->owners > 1 || t->past.at[i]->used >= used) continue;
@@ -149,6 +150,24 @@ static void slot_shelve(slot *t) {
     pthread_mutex_unlock(&s->lock);
 }
 
+// Takes a timeline off the shelf. What is in a file stays there, too; NULL: there is no memory for that.
+static shelved *unshelve(server *s, shelved **at) {
+    shelved *e = *at;
+    if (!e->path) {
+        *at = e->next;
+        return e;
+    }
+    shelved *copy = (shelved *)calloc(1, sizeof *copy);
+    if (copy) copy->path = strdup(e->path);
+    if (!copy || !copy->path) {
+        free(copy);
+        return NULL;
+    }
+    copy->asked = e->asked;
+    e->used = s->clock;
+    return copy;
+}
+
 // The free session that suits the prompt best; *e: the shelved timeline that should come back in it, taken off the shelf.
 static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved **e) {
     slot *best = NULL;
@@ -169,8 +188,8 @@ static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved
         if (same > most && same > have) there = x, have = same;
     }
     if (!there) return best;
-    *e = *there;
-    *there = (*there)->next;
+    *e = unshelve(s, there);
+    if (!*e) return best;
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       // it takes the session that has rested longest
         if (!t->busy && t->session && t->used < best->used) best = t;
     return best;
@@ -179,7 +198,9 @@ static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved
 // A shelved timeline comes back in place of what the session holds.
 static void slot_restore(slot *t, shelved *e) {
     server *s = t->server;
-    int code = mote_load(t->session, e->bytes, e->size, NULL);
+    mote_error error;
+    int code = e->path ? mote_load_file(t->session, e->path, &error) : mote_load(t->session, e->bytes, e->size, &error);
+    if (code) show_format(stderr, "mote: passed over: %s\n", error.message);
     pthread_mutex_lock(&s->lock);
     snapshots_cut(s, &t->past, 0);
     if (!code) {
@@ -223,12 +244,17 @@ static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count
 
 // Returns the tokens of the prompt that need not be read.
 static size_t slot_prepare(slot *t, shelved *e, const int32_t *prompt, size_t count, mote_error *error) {
-    if (slot_is_of_another(t, prompt, count)) slot_shelve(t);
+    if (slot_is_of_another(t, prompt, count)) {
+        slot_shelve(t);
+        disk_keep(t);
+    }
     if (e) slot_restore(t, e);
     return slot_rewind(t, prompt, count, error);
 }
 
 static void cache_close(server *s) {
+    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
+        if (t->session) disk_keep(t);
     while (s->shelf) {
         shelved *e = s->shelf;
         s->shelf = e->next;

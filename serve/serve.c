@@ -366,8 +366,10 @@ static int open_sessions(server *s, const options *o) {
     }
     s->context = mote_context(s->slots[0].session);
     (void)mote_save(s->slots[0].session, NULL, 0, &s->snapshot_bytes, NULL);
+    s->disk = o->cache_dir;
+    s->disk_most = (size_t)((o->cache_disk >= 0 ? o->cache_disk : 10) * 1e9);
     s->cache_most = o->cache_memory >= 0 ? (size_t)(o->cache_memory * 1e9) : (size_t)(free_memory() / 4);
-    return 0;
+    return disk_open(s);
 }
 
 static void server_open(server *s, const mote_model *model, const options *o, int sessions) {

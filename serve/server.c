@@ -39,6 +39,7 @@ typedef struct slot {                      // a session and what is known of its
 typedef struct shelved {                   // a timeline without a session
     struct shelved *next;
     char *bytes;                           // of mote_save
+    char *path;                            // or of mote_save_file: see disk.c
     size_t size;
     int32_t *tokens;
     size_t count;
@@ -76,6 +77,8 @@ typedef struct server {
     uint64_t clock;                        // requests so far
     shelved *shelf;
     size_t cache_most, cache_used, snapshot_bytes;
+    const char *disk;                      // the folder of timelines; NULL: none is kept there
+    size_t disk_most, disk_used;           // bytes
     counters seen;
     double read_speed;                     // tokens a second of late; 0: not known yet
     time_t since;

@@ -562,6 +562,58 @@ static void test_budget(void) {
     stop(s);
 }
 
+// What was read is kept in a folder for the next run; damaged files are passed over, and the folder has a limit.
+static int kept_files(const char *folder, char *path, size_t capacity) {
+    DIR *d = opendir(folder);
+    int count = 0;
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+        if (strstr(e->d_name, ".session")) count++, snprintf(path, capacity, "%s/%s", folder, e->d_name);
+    if (d) closedir(d);
+    return count;
+}
+
+static void test_disk(void) {
+    static talk t, other;
+    char answer[8192], again[8192], path[512], arguments[256];
+    char folder[64];
+    long fresh, all;
+    server alone = serve("--parallel 1 --cache-memory 0");
+    temp_open();
+    snprintf(folder, sizeof folder, "%s/kept", temp_dir);
+    snprintf(arguments, sizeof arguments, "--parallel 1 --cache-dir %s", folder);
+    talk_add(&t, "user", "What is a mixture of experts? Tell me all that you know of it, and of its experts, and of the router, "
+             "and of all else that I should know of such models before I use one of them on my own machine", "");
+    for (int run = 0; run < 3; run++) {
+        server s = serve(arguments);
+        talk_ask(s, &t, 40, answer, sizeof answer, &fresh);
+        talk_ask(alone, &t, 40, again, sizeof again, &all);
+        CHECK(!strcmp(answer, again), "run %d: '%s', '%s'", run, answer, again);
+        CHECK(run == 0 ? fresh == all : fresh < all && fresh < 110, "run %d reads %ld tokens of %ld", run, fresh, all);
+        talk_add(&t, "assistant", answer, "");
+        talk_add(&t, "user", "Go on, please, and do not stop", "");
+        stop(s);
+        CHECK(kept_files(folder, path, sizeof path) == 1, "run %d leaves %d files", run, kept_files(folder, path, sizeof path));
+    }
+    FILE *file = fopen(path, "r+b");
+    if (file && !fseek(file, 5000, SEEK_SET)) fputs("damage", file);
+    if (file) fclose(file);
+    server s = serve(arguments);
+    talk_ask(s, &t, 40, answer, sizeof answer, &fresh);
+    talk_ask(alone, &t, 40, again, sizeof again, &all);
+    CHECK(fresh == all && !strcmp(answer, again), "a damaged file: %ld tokens of %ld, '%s', '%s'", fresh, all, answer, again);
+    talk_add(&other, "user", "Tell me a story about a fox and a bird in a wood, and let it be a long one", "");
+    talk_ask(s, &other, 40, answer, sizeof answer, &fresh);
+    stop(s);
+    int files = kept_files(folder, path, sizeof path);
+    CHECK(files >= 2, "%d files of two conversations", files);
+    snprintf(arguments, sizeof arguments, "--parallel 1 --cache-dir %s --cache-disk 0", folder);
+    s = serve(arguments);
+    stop(s);
+    CHECK(kept_files(folder, path, sizeof path) < files, "%d files with room for none", kept_files(folder, path, sizeof path));
+    stop(alone);
+    temp_close();
+}
+
 // ---- Under load ------------------------------------------------------------------------------------------------------
 
 static const char endless[] = "{\"messages\": [" FP8 "], \"max_tokens\": 3500, \"ignore_eos\": true, \"stream\": true}";
@@ -706,6 +758,7 @@ int main(int argc, char **argv) {
     test_access();
     test_two();
     test_budget();
+    test_disk();
     test_queue();
     test_fairness();
     test_interrupt();
