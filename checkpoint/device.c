@@ -131,7 +131,7 @@ static int gpu_arena_open(mote_model *m, const char *dir, mote_error *err) {
 /* In pages of 2 MB where the system has them: decoding reads all of it, and asks for lines pages ahead, which are found faster. */
 static char *cpu_arena(size_t size) {
     enum { PAGE = 2 << 20 };
-    char *arena = (char *)aligned_alloc(size < PAGE ? 64 : PAGE, size);
+    char *arena = (char *)(size < PAGE ? aligned_alloc(64, size) : aligned_alloc(PAGE, (size + PAGE - 1) / PAGE * PAGE));
 #ifdef MADV_HUGEPAGE
     if (arena && size >= PAGE) (void)madvise(arena, size, MADV_HUGEPAGE);
 #endif
