@@ -99,8 +99,9 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 $(BUILD)/test_examples: $(EXAMPLES)
 
 $(patsubst %,$(BUILD)/test_%,chat checkpoint formats session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(patsubst %,$(BUILD)/test_%,chat checkpoint schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
 $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
 $(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
