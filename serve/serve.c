@@ -412,12 +412,12 @@ static int serve_model(const mote_model *model, const char *asked, const options
     int listener = code ? -1 : open_listener(s.host, &port);
     if (!code && listener < 0) code = EXIT_FAILURE;
     if (!code) {
+        catch_stop();                      // before anyone learns that it is there
         show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
                     s.context, s.slot_count, s.slot_count == 1 ? "" : "s", 1e-9 * (double)s.cache_most);
         const char *format = strchr(s.host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n";
         show_format(stderr, "mote: %s on ", s.name);
         fprintf(stderr, format, s.host, port);
-        catch_stop();
         serve_listen(&s, listener);
         code = s.sessions_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
     }
