@@ -357,18 +357,34 @@ static void reply_failure(connection *c, const failure *f) {
     buf_free(&out);
 }
 
-// A request that failed: as a whole, or in the middle of its events.
-static void openai_failed(reply *r) {
+// A request that failed: as a whole or, when events are out, by one more, which `tell` writes.
+static void reply_failed(reply *r, void (*tell)(reply *)) {
     if (!r->begun) {
         reply_failure(r->c, &r->f);
         return;
     }
     r->event.size = 0;
+    tell(r);
+    connection_end(r->c);
+}
+
+// Generates, passing the answer on; `last` ends it.
+static void reply_run(reply *r, void (*last)(reply *), void (*tell)(reply *)) {
+    if (!r->f.status && !answer_run(&r->a, 1, &r->f) && !r->c->gone) last(r);
+    if (r->f.status) reply_failed(r, tell);
+    reply_free(r);
+}
+
+static void openai_failure_event(reply *r) {
     buf_text(&r->event, "data: ");
     put_failure(&r->event, &r->f);
     buf_text(&r->event, "\n\n");
     reply_event(r);
-    connection_end(r->c);
+}
+
+static void chat_last(reply *r) {
+    if (r->streams) chat_stream_last(r);
+    else chat_whole(r);
 }
 
 static void serve_chat(server *s, connection *c, const json *j) {
@@ -376,10 +392,5 @@ static void serve_chat(server *s, connection *c, const json *j) {
     reply_open(&r, s, c, j, "chatcmpl-");
     r.a.event = chat_event;
     chat_request(&r);
-    if (!r.f.status && !answer_run(&r.a, 1, &r.f) && !c->gone) {
-        if (r.streams) chat_stream_last(&r);
-        else chat_whole(&r);
-    }
-    if (r.f.status) openai_failed(&r);
-    reply_free(&r);
+    reply_run(&r, chat_last, openai_failure_event);
 }

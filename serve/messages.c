@@ -266,17 +266,11 @@ static void message_last(reply *r) {
     connection_end(r->c);
 }
 
-static void message_failed(reply *r) {
-    if (!r->begun) {
-        reply_failure(r->c, &r->f);
-        return;
-    }
-    r->event.size = 0;
+static void message_failure_event(reply *r) {
     buf_text(&r->event, "event: error\ndata: ");
     put_anthropic_failure(&r->event, &r->f);
     buf_text(&r->event, "\n\n");
     reply_event(r);
-    connection_end(r->c);
 }
 
 static void serve_messages(server *s, connection *c, const json *j) {
@@ -286,9 +280,7 @@ static void serve_messages(server *s, connection *c, const json *j) {
     r.a.event = part_event;
     r.writer = &writer;
     messages_request(&r);
-    if (!r.f.status && !answer_run(&r.a, 1, &r.f) && !c->gone) message_last(&r);
-    if (r.f.status) message_failed(&r);
-    reply_free(&r);
+    reply_run(&r, message_last, message_failure_event);
 }
 
 static void serve_count_tokens(server *s, connection *c, const json *j) {
@@ -296,7 +288,7 @@ static void serve_count_tokens(server *s, connection *c, const json *j) {
     reply_open(&r, s, c, j, "");
     messages_prompt(&r.request);
     putf(&r.event, "{\"input_tokens\": %zu}", r.a.prompt_count);
-    if (r.f.status) message_failed(&r);
+    if (r.f.status) reply_failure(c, &r.f);
     else connection_reply(c, 200, "application/json", r.event.data, r.event.failed ? 0 : r.event.size);
     reply_free(&r);
 }

@@ -291,14 +291,8 @@ static void response_last(reply *r) {
     else connection_reply(r->c, 200, "application/json", r->event.data, r->event.size);
 }
 
-static void response_failed(reply *r) {
-    if (!r->begun) {
-        reply_failure(r->c, &r->f);
-        return;
-    }
-    r->event.size = 0;
+static void response_failure_event(reply *r) {
     response_state(r, "response.failed", "failed");
-    connection_end(r->c);
 }
 
 static void serve_responses(server *s, connection *c, const json *j) {
@@ -308,7 +302,5 @@ static void serve_responses(server *s, connection *c, const json *j) {
     r.a.event = part_event;
     r.writer = &writer;
     responses_request(&r);
-    if (!r.f.status && !answer_run(&r.a, 1, &r.f) && !c->gone) response_last(&r);
-    if (r.f.status) response_failed(&r);
-    reply_free(&r);
+    reply_run(&r, response_last, response_failure_event);
 }

@@ -267,7 +267,7 @@ static void serve_completions(server *s, connection *c, const json *j) {
     }
     if (!p.r.f.status && !c->gone && p.r.streams) completion_stream_last(&p);
     else if (!p.r.f.status && !c->gone) completion_whole(&p, &choices);
-    if (p.r.f.status) openai_failed(&p.r);
+    if (p.r.f.status) reply_failed(&p.r, openai_failure_event);
     buf_free(&choices);
     buf_free(&p.tokens);
     buf_free(&p.values);
@@ -297,7 +297,7 @@ static void serve_tokenize(server *s, connection *c, const json *j) {
     for (size_t i = 0; i < r.a.prompt_count && !r.f.status; i++) putf(out, "%s%" PRId32, i ? ", " : "", r.a.prompt[i]);
     putf(out, "], \"count\": %zu, \"max_model_len\": %d}", r.a.prompt_count, s->context);
     if (out->failed) refuse(&r.f, 503, NULL, "out of memory");
-    if (r.f.status) openai_failed(&r);
+    if (r.f.status) reply_failure(c, &r.f);
     else connection_reply(c, 200, "application/json", out->data, out->size);
     reply_free(&r);
 }
@@ -324,7 +324,7 @@ static void serve_detokenize(server *s, connection *c, const json *j) {
         buf_text(&r.event, "}");
         connection_reply(c, 200, "application/json", r.event.data, r.event.failed ? 0 : r.event.size);
     } else {
-        openai_failed(&r);
+        reply_failure(c, &r.f);
     }
     free(text);
     reply_free(&r);
