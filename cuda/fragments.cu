@@ -86,8 +86,8 @@ __device__ __forceinline__ activation_fragments activation_fragments_at(void *me
 
 /* Bytes of the activation fragments of `rows` rows of `k_blocks` k blocks. */
 static size_t activation_fragments_size(enum format format, int rows, int k_blocks) {
-    const size_t columns = formats[format]->planes[CODES].bits <= 8 ? 4 * K_BLOCK_COLS : 128;
-    return (size_t)k_blocks * (size_t)rows * (columns + sizeof(float)) + 16;
+    const size_t bytes = format_k_block_cols(format) < K_BLOCK_COLS ? 128 : 256;
+    return (size_t)k_blocks * (size_t)rows * (bytes + sizeof(float)) + 16;
 }
 
 /* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind

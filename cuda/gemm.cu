@@ -371,14 +371,15 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
             const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
             gemm_change_scale<NT>(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
         }
-        if (F::by_row && (kb == 0 || (F::groups && (kb & ((1 << of.k_block_shift) - 1)) == 0)))
-            gemm_change_rows<F, NT>(sum, raw, row_unit, kb == 0);
         if (p.in.units > 1 && stages.unit_changes(kb))
             gemm_change_unit<NT>(sum, stages.units_at(kb - 1) + column, stages.units_at(kb) + column);
         const uint32_t tokens = stages.base + kb % GEMM_STAGES * gemm_stages<WIDTH>::BYTES + row;
 #pragma unroll
-        for (int half = 0; half < F::prefill_loads; half++)
+        for (int half = 0; half < F::prefill_loads; half++) {
+            const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;         /* a group; halves are groups themselves */
+            if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F, NT>(sum, raw, row_unit, kb + half == 0);
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
+        }
     }
     if (F::by_row) {
         gemm_scale_rows<NT>(sum, row_unit);
@@ -520,6 +521,7 @@ template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kern
     else if (format == FORMAT_NVFP4) gemm_tile_for<format_nvfp4, WIDTH>(p, at, dynamic);
     else if (format == FORMAT_FP8_ROW) gemm_tile_for<format_fp8_row, WIDTH>(p, at, dynamic);
     else if (format == FORMAT_INT4) gemm_tile_for<format_int4, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_INT4_FINE) gemm_tile_for<format_int4_fine, WIDTH>(p, at, dynamic);
     else gemm_tile_for<format_bf16, WIDTH>(p, at, dynamic);
 }
 

@@ -31,18 +31,24 @@ struct format_int4 {
         *k0 = pair(codes, step % 2 * 2, r.group);
         *k1 = pair(codes, step % 2 * 2 + 1, r.group);
     }
-    /* Neighbouring columns, as token rows have them: from columns 0 4, 1 5 and 2 6, 3 7. */
+    /* Neighbouring columns, as token rows have them: from columns 0 4, 1 5 and 2 6, 3 7 of eight codes. */
+    static __device__ __forceinline__ void neighbours(uint32_t codes, int step, uint32_t group, uint32_t *k0, uint32_t *k1) {
+        const uint32_t of = step % 2 ? 0x7632 : 0x5410;
+        *k0 = __byte_perm(pair(codes, 0, group), pair(codes, 1, group), of);
+        *k1 = __byte_perm(pair(codes, 2, group), pair(codes, 3, group), of);
+    }
     static __device__ __forceinline__ void prefill(const raw &r, int step, float, uint32_t *k0, uint32_t *k1) {
-        const uint32_t codes = step < 2 ? r.codes.x : r.codes.y, of = step % 2 ? 0x7632 : 0x5410;
-        *k0 = __byte_perm(pair(codes, 0, r.group), pair(codes, 1, r.group), of);
-        *k1 = __byte_perm(pair(codes, 2, r.group), pair(codes, 3, r.group), of);
+        neighbours(step < 2 ? r.codes.x : r.codes.y, step, r.group, k0, k1);
+    }
+    /* Element [r][c] of a panel's k block of so many columns. */
+    static __device__ __forceinline__ float element(const char *at, int columns, int r, int c) {
+        const uint32_t code = ((const uint8_t *)at)[(r * columns + c) / 2] >> c % 2 * 4 & 15;
+        const uint32_t group = ((const uint32_t *)(const void *)(at + PANEL_ROWS * columns / 2))[r];
+        return ((float)code - (float)(group & INT4_ZERO)) * __uint_as_float(group & ~(uint32_t)INT4_ZERO);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const char *at = w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;
-        const int r = row % PANEL_ROWS, c = col % K_BLOCK_COLS;
-        const uint32_t code = ((const uint8_t *)at)[r * 32 + c / 2] >> c % 2 * 4 & 15;
-        const uint32_t group = ((const uint32_t *)(const void *)(at + PANEL_ROWS * 32))[r];
-        return ((float)code - (float)(group & INT4_ZERO)) * __uint_as_float(group & ~(uint32_t)INT4_ZERO);
+        return element(at, K_BLOCK_COLS, row % PANEL_ROWS, col % K_BLOCK_COLS);
     }
     static void place(gpu_matrix *g, const matrix *w) {
         g->k_block_shift = w->block_cols >= w->cols ? 30 : log2_of(w->block_cols) - 6;
