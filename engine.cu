@@ -28,6 +28,7 @@
 #endif
 #include <dirent.h>
 #include <float.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
 

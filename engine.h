@@ -417,7 +417,8 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
-   session, and may be used any number of times on it; behind thinking only until that is dropped, see mote_drop_thinking. */
+   session, and may be used any number of times on it, and on a session with the same options that has its timeline from it, by
+   mote_load or mote_clone; behind thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
 /* Back to the checkpoint. MOTE_EINVAL when the session's tokens up to there are no longer those of the checkpoint. */

@@ -23,6 +23,9 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -49,23 +52,28 @@ enum {
     STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
 };
+#include "cpu/scales.c"
+#include "cpu/stretches.c"
 #ifdef LEVELS
 #define LEVEL V4
 #define LANES 16
 #define TOKENS 6
 #define FOR(name) name##_v4
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #define LEVEL V3
 #define LANES 8
 #define TOKENS 3
 #define FOR(name) name##_v3
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #endif
 #define LEVEL
 #define LANES 4
 #define TOKENS 4
 #define FOR(name) name##_plain
 #include "cpu/products.c"
+#include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 

@@ -1,6 +1,6 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in cli/; each knows those above it in this list, which is the order to read
-   them in:
+   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the
+   order to read them in:
 
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser
@@ -28,10 +28,33 @@
      bench.c         bench: planning and running it
      selftest.c      selftest
 
+   and in serve/, which also includes the JSON reader of text/:
+
+     http.c          bytes -> HTTP requests
+     connection.c    a client's connection: requests from it, answers to it
+     write.c         JSON as it goes out
+     fields.c        a request's JSON, field by field; refusals
+     lexicon.c       the vocabulary in order, for masks
+     shape.c         a JSON schema -> what an answer may be
+     follow.c        a text followed through a shape, and the mask of what may come next
+     server.c        what connections share: sessions, and whose turn it is to compute
+     disk.c          timelines kept in a folder
+     cache.c         which session takes a request, and how much of its prompt is there already
+     answer.c        one answer, token by token
+     ask.c           what the APIs have in common in what they ask for
+     chat.c          /v1/chat/completions
+     tokens.c        /v1/completions, /tokenize, /detokenize
+     parts.c         answers that consist of parts
+     messages.c      /v1/messages
+     responses.c     /v1/responses
+     metrics.c       /metrics
+     serve.c         serve: paths, access, listening, the end
+
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
 #include "engine.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,14 +62,19 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <termios.h>
@@ -81,6 +109,32 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"             // serve needs a part of them
+#include "text/basics.c"
+#include "text/utf8.c"
+#include "text/json.c"
+#pragma GCC diagnostic pop
+#include "serve/http.c"
+#include "serve/connection.c"
+#include "serve/write.c"
+#include "serve/fields.c"
+#include "serve/lexicon.c"
+#include "serve/shape.c"
+#include "serve/follow.c"
+#include "serve/server.c"
+#include "serve/disk.c"
+#include "serve/cache.c"
+#include "serve/answer.c"
+#include "serve/ask.c"
+#include "serve/chat.c"
+#include "serve/tokens.c"
+#include "serve/parts.c"
+#include "serve/messages.c"
+#include "serve/responses.c"
+#include "serve/metrics.c"
+#include "serve/serve.c"
+
 // Commands, help and main.
 
 typedef struct command {
@@ -108,6 +162,11 @@ static const char run_more[] =
     "  mote run \"What is FP8?\" --think off -n 100\n"
     "  mote run --raw -p \"Once upon a time\"\n";
 
+static const char serve_more[] =
+    "Chat pages, agents and benchmarks connect to http://127.0.0.1:8080/v1; docs/server.md lists what they may ask for.\n"
+    "Ctrl-C lets answers finish, a second one stops. TLS is a proxy's business, and so is the open network.\n"
+    "  mote serve -m DIR --context 32768 --parallel 2\n";
+
 static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
     "behind their headers, it is an estimate, and says so.\n";
@@ -126,6 +185,7 @@ static const char bench_more[] =
 static const command command_table[] = {
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},
     {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run, run_more},
+    {"serve", "answer over HTTP, as OpenAI's and Anthropic's servers do", "[OPTIONS]", SERVE, command_serve, serve_more},
     {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info, info_more},
     {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize, NULL},
     {"detokenize", "lines of token ids from standard input to texts, each ended by a zero byte", "[-m DIR] < IDS",

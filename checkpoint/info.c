@@ -13,7 +13,8 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
             if (!(b->spelled[k] >> s & 1) || told) continue;
             sides[0] = 0;
             if (s == SPELLED_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
-            else if (format_has_blocks(as->format)) snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
+            else if (format_has_blocks(as->format) && s != SPELLED_FP8_TENSOR)
+                snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
             if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
             if (n < room) n += (size_t)snprintf(to + n, room - n, "%s%s%s", n ? "+" : "", as->name, sides);
         }

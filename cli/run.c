@@ -23,7 +23,7 @@ static int read_prompt(const options *o, bytes *prompt) {
 }
 
 // Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message.
-static int answer(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
+static int answer_prompt(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
                   const mote_generation *g, mote_result *result) {
     bytes ids = {NULL, 0, 0};
     const int32_t *feed = (const int32_t *)(const void *)prompt->data;
@@ -52,7 +52,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     memset(&result, 0, sizeof result);
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
-    if (!code) code = answer(model, session, o, prompt, &g, &result);
+    if (!code) code = answer_prompt(model, session, o, prompt, &g, &result);
     if (!code) {
         end_screen(&s);
         if (interrupted) code = EXIT_INTERRUPTED;

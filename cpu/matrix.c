@@ -4,9 +4,9 @@
    stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
    Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
-   end they are added pairwise. So it does not matter how many rows are computed together, on either side, or by which thread;
-   only from one level of processor to another do bits differ. The dot products of attention and the delta rule, below, are
-   kept in the same way, as 32 partial sums. */
+   end they are added pairwise; cpu/scales.c and cpu/nibbles.c say where scales come in, and what order four bits have. It is the
+   same for one row and for many, on either side, and for any thread; only from one level of processor to another do bits differ.
+   The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */
 
 /* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
 typedef struct partial { lanes low, high; } partial;
@@ -55,8 +55,6 @@ INLINE float dot(const float *a, const float *b, int n) {
 static void matrix_block_dots(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
 #ifdef LEVELS
     int level = cpu_level();
-    if (level == 4 && count == 1 && stream_v4(w, row, rows, x[0], y[0])) return;
-    if (level == 3 && count == 1 && stream_v3(w, row, rows, x[0], y[0])) return;
     if (level == 4) block_dots_v4(w, row, rows, x, count, y);
     else if (level == 3) block_dots_v3(w, row, rows, x, count, y);
     else

@@ -1,6 +1,6 @@
-/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file once for each level:
-   LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token rows whose sums fit into
-   registers beside those of four weight rows, and FOR(name) the name that a function has there.
+/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and cpu/nibbles.c
+   behind it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
+   rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
    all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
@@ -67,11 +67,11 @@ LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES);
 }
 
-/* The sum of the partial sums, pairwise. */
-LEVEL INLINE float FOR(sum_partial)(const float *partial) {
+/* The sum of n partial sums, a constant, pairwise. */
+LEVEL INLINE float FOR(sum_partial)(const float *partial, const int n) {
     quarter_lanes sum = *(const quarter_lanes *)partial;
-    if (LANES == 8) sum += *(const quarter_lanes *)(partial + 4);
-    if (LANES == 16)
+    if (n == 8) sum += *(const quarter_lanes *)(partial + 4);
+    if (n == 16)
         sum = (sum + *(const quarter_lanes *)(partial + 4)) +
               (*(const quarter_lanes *)(partial + 8) + *(const quarter_lanes *)(partial + 12));
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
@@ -87,28 +87,42 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
-LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+/* cpu/nibbles.c: block_dots of a matrix that nibble_order() is true of. */
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const float *const *x, int count,
+                                   float (*y)[ROW_BLOCK]);
+
+/* sum += the products of E4M3 codes, those of blocks times their scales. */
+LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
+                                const float *const *x, int count) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
-    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
-    int last = w->cols % LANES, fours = (rows + 3) / 4 * 4;
-    memset(sum, 0, (size_t)count * sizeof *sum);
-    weight_row from[ROW_BLOCK];
-    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
-    for (int col = 0, n; col < w->cols - last; col += n) {
-        n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
-        for (int r = 0; r < fours; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, fours, x, count, col, n);
+    for (int col = 0, n; col < w->cols; col += n) {
+        n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) {
+            const float *scale = (const float *)(const void *)from[r].plane[SCALES];
+            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+            for (int i = 0; w->format == FORMAT_FP8_BLOCK && i < n; i += LANES)
+                *(FOR(vec) *)(tile[r] + i) *= scale[(col + i / STREAM_COLS * STREAM_COLS) / w->block_cols] * E4M3_UNIT;
+        }
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
     }
-    if (last) FOR(add_last)(sum, w, row, fours, x, count, last);
-    for (int j = 0; j < count; j++)
-        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r]);
 }
 
-#if LANES > 4
-/* y[r] = W[row + r] . x for four weight rows and one token row: block_dots with the same bits, for the formats that decoding
-   reads most. The weights go from memory straight into registers, and the four rows below are asked for on the way: without,
-   there are too few cache lines on their way to fill the time that memory takes. f is a constant. */
+/* sum += the products of any other weights, tile by tile. */
+LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int row, int rows,
+                                  const float *const *x, int count) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    const int last = w->cols % LANES;
+    for (int col = 0, n; col < w->cols - last; col += n) {
+        n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+    }
+    if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
+}
+
+/* y[r] = W[row + r] . x for four weight rows and one token row, with the bits that tiles give. Weights go from memory straight
+   into registers, and the four rows below are asked for on the way: without, there are too few cache lines on their way to fill
+   the time that memory takes. f is a constant. */
 LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
     float sum[4][LANES] __attribute__((aligned(64)));
     weight_row first = row_of(w, row, f);
@@ -117,40 +131,70 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, flo
     const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
     FOR(vec) partial[4];
     memset(partial, 0, sizeof partial);
-    for (int col = 0; col < w->cols; col += STREAM_COLS)
+    for (int col = 0; col < w->cols; col += STREAM_COLS) {
+        FOR(vec) token[STREAM_COLS / LANES];
+        const float unit = f == FORMAT_FP8_BLOCK ? scale[col / w->block_cols] * E4M3_UNIT : 1;
+        memcpy(token, x + col, sizeof token);
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch(at + 4 * below + i);
-            if (f == FORMAT_FP8_BLOCK) FOR(unpack_fp8)((const uint8_t *)at, STREAM_COLS, scale[col / w->block_cols], weights);
-            else FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
-            for (int i = 0; i < STREAM_COLS; i += LANES)
-                partial[r] += *(const FOR(vec) *)(weights + i) * *(const FOR(vec) *)(x + col + i);
+            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64)
+                __builtin_prefetch((const void *)((uintptr_t)at + 4 * below + i));
+            if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
+            for (int i = 0; i < STREAM_COLS / LANES; i++) {
+                FOR(vec) weight = *(const FOR(vec) *)(weights + i * LANES);
+                if (f == FORMAT_FP8_BLOCK) weight *= unit;
+                partial[r] += weight * token[i];
+            }
         }
+    }
     for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
-    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r]);
+    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
+    for (int r = 0; f == FORMAT_FP8_ROW && r < 4; r++) y[r] *= scale[r] * E4M3_UNIT;
 }
 
-LEVEL static void FOR(stream_fp8_block)(const matrix *w, int row, const float *x, float *y) {
-    FOR(stream_dots)(w, row, x, y, FORMAT_FP8_BLOCK);
-}
-
-LEVEL static void FOR(stream_bf16)(const matrix *w, int row, const float *x, float *y) {
-    FOR(stream_dots)(w, row, x, y, FORMAT_BF16);
-}
+/* The formats that are streamed. */
+#define STREAMED(X) X(BF16, bf16) X(F16, f16) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row)
+#define STREAM(NAME, name)                                                                        \
+    LEVEL static void FOR(stream_##name)(const matrix *w, int row, const float *x, float *y) {    \
+        FOR(stream_dots)(w, row, x, y, FORMAT_##NAME);                                            \
+    }
+STREAMED(STREAM)
+#undef STREAM
 
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
-    int fp8 = w->format == FORMAT_FP8_BLOCK && w->block_cols % STREAM_COLS == 0 && w->block_rows % 4 == 0;
-    if ((!fp8 && w->format != FORMAT_BF16) || w->cols % STREAM_COLS || rows % 4) return 0;
+    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !e4m3_order(w))) return 0;
     for (int r = 0; r < rows; r += 4)
-        if (fp8) FOR(stream_fp8_block)(w, row + r, x, y + r);
-        else FOR(stream_bf16)(w, row + r, x, y + r);
+        switch (w->format) {
+#define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;
+            STREAMED(STREAM)
+#undef STREAM
+            default: return 0;
+        }
     return 1;
 }
-#endif
+#undef STREAMED
 
-#undef LEVEL
-#undef LANES
-#undef TOKENS
-#undef FOR
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
+   token rows. */
+LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+    if (nibble_order(w)) {
+        FOR(nibble_dots)(w, row, rows, x, count, y);
+        return;
+    }
+    if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
+    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
+    const int fours = (rows + 3) / 4 * 4, codes = e4m3_order(w);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    weight_row from[ROW_BLOCK];
+    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
+    if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
+    else FOR(add_floats)(sum, w, from, row, fours, x, count);
+    for (int r = 0; r < rows; r++) {
+        const float unit = codes && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
+    }
+}

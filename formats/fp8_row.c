@@ -14,10 +14,8 @@ static const spelling fp8_channel_spelling = {
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 INLINE void fp8_row_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
-    float unit = *(const float *)(const void *)row->plane[SCALES] * FP8_UNIT;
     (void)w;
-    for (int i = 0; i < n; i++) out[i] = fp8_bits(code[i]) * unit;
+    unpack_fp8((const uint8_t *)row->plane[CODES] + col, n, *(const float *)(const void *)row->plane[SCALES], out);
 }
 
 BOTH void fp8_row_random(int plane, uint32_t seed, uint32_t i, void *to) {

@@ -167,37 +167,13 @@ static const spelling int4_ct_spelling = {
 
 /* ---- Floats ---- */
 
-/* Groups in a tile of 128 columns: 1, 2 or 4; 0: the row is one group. -1: none of these. */
-INLINE int int4_tile_groups(const matrix *w) {
-    return w->block_cols >= w->cols ? 0 : w->block_cols == TILE ? 1 : w->block_cols == 64 ? 2 : w->block_cols == 32 ? 4 : -1;
-}
-
-/* TILE columns from a multiple of TILE on, whose words begin at `group`: `groups` of them, or, 0, one for the row. */
-INLINE void int4_tile(const uint8_t *codes, const uint32_t *group, int groups, float *__restrict out) {
-    enum { QUARTER = TILE / 4 };
-    for (int q = 0; q < 4; q++) {
-        const uint32_t word = group[q * groups >> 2];
-        const float scale = int4_scale(word), zero = SMALL_UNIT + (float)(int32_t)(word & INT4_ZERO);
-        for (int at = q * QUARTER; at < (q + 1) * QUARTER; at += 8) {
-            nibbles code;
-            half_lanes value;
-            nibbles_at(codes + at / 2, &code);
-            code = (code & 15) | SMALL_BITS;
-            memcpy(&value, &code, sizeof value);
-            value = (value - zero) * scale;
-            memcpy(out + at, &value, sizeof value);
-        }
-    }
-}
-
+/* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
 INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint32_t *group = (const uint32_t *)(const void *)row->plane[SCALES];
     const uint8_t *codes = (const uint8_t *)row->plane[CODES];
-    const int groups = int4_tile_groups(w), tiled = col % TILE || groups < 0 ? 0 : n / TILE * TILE;
-    for (int i = 0; i < tiled; i += TILE) int4_tile(codes + (col + i) / 2, group + (col + i) / TILE * groups, groups, out + i);
-    for (int i = tiled; i < n; i++) {
-        const uint32_t word = group[(col + i) / w->block_cols];
-        out[i] = ((float)nibble_at(codes, col + i) - (float)(word & INT4_ZERO)) * int4_scale(word);
+    for (int i = col; i < col + n; i++) {
+        const uint32_t word = group[i / w->block_cols];
+        out[i - col] = ((float)nibble_at(codes, i) - (float)(word & INT4_ZERO)) * int4_scale(word);
     }
 }
 

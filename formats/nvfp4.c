@@ -70,49 +70,13 @@ INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
     return codes[col / 2] >> col % 2 * 4 & 15;
 }
 
-/* Eight of them, of four bytes, in the low bits of a word each. */
-typedef uint32_t nibbles __attribute__((vector_size(32)));
-
-INLINE void nibbles_at(const uint8_t *from, nibbles *to) {
-    const nibbles places = {0, 4, 8, 12, 16, 20, 24, 28};
-    uint32_t w;
-    memcpy(&w, from, sizeof w);
-    const nibbles words = {w, w, w, w, w, w, w, w};
-    *to = words >> places;
-}
-
-/* Whole numbers from 0 to 15 as the last bits of 2^23: floats that are 2^23 too large. */
-#define SMALL_BITS 0x4b000000u
-#define SMALL_UNIT 0x1p23f
-
-/* TILE columns from a multiple of TILE on. */
-INLINE void nvfp4_tile(const uint8_t *codes, const uint8_t *scale, float factor, float *__restrict out) {
-    float unit[TILE / NVFP4_GROUP];
-    for (int g = 0; g < TILE / NVFP4_GROUP; g++) unit[g] = fp8_bits(scale[g]) * FP8_UNIT * factor * 0.5f;
-    for (int at = 0; at < TILE; at += 8) {
-        nibbles code, bits;
-        half_lanes value;
-        nibbles_at(codes + at / 2, &code);
-        bits = (E2M1_TWICE >> (code & 7) * 4 & 15) | SMALL_BITS;
-        memcpy(&value, &bits, sizeof value);
-        value -= SMALL_UNIT;
-        memcpy(&bits, &value, sizeof bits);
-        bits |= code << 28 & 0x80000000u;
-        memcpy(&value, &bits, sizeof value);
-        value *= unit[at / NVFP4_GROUP];
-        memcpy(out + at, &value, sizeof value);
-    }
-}
-
+/* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
 INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *scale = (const uint8_t *)row->plane[SCALES], *codes = (const uint8_t *)row->plane[CODES];
     const float factor = *(const float *)(const void *)row->plane[FACTOR];
-    const int tiled = col % TILE ? 0 : n / TILE * TILE;
     (void)w;
-    for (int i = 0; i < tiled; i += TILE)
-        nvfp4_tile(codes + (col + i) / 2, scale + (col + i) / NVFP4_GROUP, factor, out + i);
-    for (int i = tiled; i < n; i++)
-        out[i] = e2m1_value(nibble_at(codes, col + i)) * (fp8_bits(scale[(col + i) / NVFP4_GROUP]) * FP8_UNIT * factor);
+    for (int i = col; i < col + n; i++)
+        out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_UNIT * factor);
 }
 
 /* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of made-up BF16 weights. */

@@ -580,6 +580,45 @@ static void test_kept_thinking(const mote_model *m) {
     free(h);
 }
 
+// A timeline that moves to another session takes its checkpoints with it.
+static void test_moved_timeline(const mote_model *m) {
+    mote_session *s = session_at(m, MOTE_MTP_AUTO), *to = session_at(m, MOTE_MTP_AUTO);
+    mote_generation g;
+    mote_sampling greedy;
+    int32_t ids[256];
+    memset(&g, 0, sizeof g);
+    memset(&greedy, 0, sizeof greedy);
+    g.sampling = &greedy;
+    g.max_tokens = 20;
+    EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)text_ids(m, QUESTION, 1, ids, 256), &failure));
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    mote_checkpoint *c = checkpoint_of(s);
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
+    size_t size, count;
+    char *bytes = session_bytes(s, &size);
+    EXPECT(MOTE_EINVAL, mote_rewind(to, c, &failure));
+    EXPECT(MOTE_OK, mote_load(to, bytes, size, &failure));
+    free(bytes);
+    EXPECT(MOTE_OK, mote_reset(s, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
+    mote_session_close(s);
+    EXPECT(MOTE_OK, mote_rewind(to, c, &failure));
+    s = session_at(m, MOTE_MTP_AUTO);
+    mote_tokens(to, &count);
+    EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)text_ids(m, QUESTION, 1, ids, 256), &failure));
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    CHECK((size_t)count_of(s) == count, "%zu tokens after the rewind, expected %d", count, count_of(s));
+    CHECK(same_logits(to, mote_logits(s), mote_model_info(m)->vocab_size), "other logits behind a checkpoint that moved");
+    EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
+    EXPECT(MOTE_OK, mote_generate(to, &g, NULL, &failure));
+    CHECK(count_of(s) == count_of(to) && !memcmp(mote_tokens(s, NULL), mote_tokens(to, NULL), (size_t)count_of(s) * sizeof *ids),
+          "another text behind a checkpoint that moved");
+    mote_checkpoint_free(c);
+    mote_session_close(to);
+    mote_session_close(s);
+}
+
 static void test_turn_errors(const mote_model *m) {
     static const char *const tools[] = {"", "{}", "[", "[{}], 1"};
     const char *const results[] = {"a", NULL};
@@ -707,6 +746,7 @@ int main(int argc, char **argv) {
     test_thinking(demo, MOTE_MTP_AUTO);
     if (!test_brief) test_thinking(demo, MOTE_MTP_OFF);
     test_kept_thinking(demo);
+    test_moved_timeline(demo);
     test_turn_errors(demo);
     test_counts(demo);
     test_threads(demo);

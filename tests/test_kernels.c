@@ -300,10 +300,16 @@ static void test_linears(pool **pools) {
     }
     test_linear(FORMAT_BF16, 40, 1024, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 33, 1024, 128, pools);
+    test_linear(FORMAT_FP8_BLOCK, 33, 1088, 384, pools);       // columns that neither tiles nor blocks divide
+    test_linear(FORMAT_FP8_ROW, 33, 1088, 384, pools);
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
-    for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 16) test_linear(FORMAT_INT4, 2, 2048, group, pools);
+    for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 4) test_linear(FORMAT_INT4, 2, 2048, group, pools);
+    for (int cols = 2000; cols <= 4400; cols += 800) {       // more than is turned at a time, and ends of several lengths
+        test_linear(FORMAT_NVFP4, 19, cols, 128, pools);
+        for (int group = 16; group <= 512; group *= 2) test_linear(FORMAT_INT4, 5, cols, group, pools);
+    }
 }
 
 #ifdef LEVELS
@@ -314,21 +320,30 @@ static void test_unpacking(int level) {
     float plain[300], out[300];
     for (int round = 0; round < 300; round++) {
         int n = random_int(0, 300);
-        float scale = random_float();
         for (int i = 0; i < 300; i++) {
             code[i] = (uint8_t)random_bits();
             do half[i] = (uint16_t)random_bits();
             while ((half[i] & 0x7c00) == 0x7c00 && half[i] & 0x3ff);       // a NaN's bits are anybody's
         }
-        unpack_fp8_plain(code, n, scale, plain);
-        level == 4 ? unpack_fp8_v4(code, n, scale, out) : unpack_fp8_v3(code, n, scale, out);
+        unpack_e4m3_plain(code, n, plain);
+        level == 4 ? unpack_e4m3_v4(code, n, out) : unpack_e4m3_v3(code, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d FP8 codes", level, n);
         unpack_bf16_plain(half, n, plain);
         level == 4 ? unpack_bf16_v4(half, n, out) : unpack_bf16_v3(half, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d BF16 numbers", level, n);
         unpack_f16_plain(half, n, plain);
-        unpack_f16_v3(half, n, out);
+        level == 4 ? unpack_f16_v4(half, n, out) : unpack_f16_v3(half, n, out);
         CHECK(same_bits(out, plain, (size_t)n), "level %d: %d F16 numbers", level, n);
+    }
+}
+
+// A token row's product has the same bits however many others there are.
+static void test_batches(int level, const matrix *w, int rows, const float *const *from, float (*want)[ROW_BLOCK]) {
+    float y[TOKEN_BATCH][ROW_BLOCK];
+    for (int count = 1; count < 12; count++) {
+        (level == 4 ? block_dots_v4 : block_dots_v3)(w, 0, rows, from, count, y);
+        for (int t = 0; t < count; t++)
+            CHECK(same_bits(y[t], want[t], (size_t)rows), "level %d, type %d, row %d of %d", level, (int)w->format, t, count);
     }
 }
 
@@ -348,6 +363,7 @@ static void test_level_products(int level, enum format type, int rows, int cols,
             worst = fmax(worst, fabs((double)plain[t][i] - (double)y[t][i]));
         }
     CHECK(worst <= 1e-5 * size, "level %d, %dx%d of type %d: off by %g of %g", level, rows, cols, (int)type, worst, size);
+    test_batches(level, &r.w, rows, from, y);
     int streamed = (level == 4 ? stream_v4 : stream_v3)(&r.w, 0, rows, x, one);
     CHECK(streamed == streams && (!streamed || same_bits(one, y[0], (size_t)rows)), "level %d, %dx%d of type %d: streamed",
           level, rows, cols, (int)type);
@@ -355,11 +371,35 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     matrix_delete(&r);
 }
 
+// The pieces of products of four bits as the plain loops have them, bit for bit.
+static void test_stretches(int level) {
+    float x[STRETCH], plain[STRETCH_TOKEN], out[STRETCH_TOKEN], scale[2][STRETCH_LANES], lift[2][STRETCH_LANES];
+    for (int round = 0; round < 100; round++) {
+        uint8_t code[8];
+        uint32_t word[4];
+        const int shift = 2 + round % 3;
+        for (int i = 0; i < STRETCH; i++) x[i] = random_float();
+        for (int i = 0; i < 8; i++) code[i] = (uint8_t)random_int(0, 0x7e);
+        for (int i = 0; i < 4; i++) word[i] = (random_bits() & 0xbfffffe0) | (uint32_t)random_int(0, 16);
+        turn_token_plain(x, plain);
+        level == 4 ? turn_token_v4(x, out) : turn_token_v3(x, out);
+        CHECK(same_bits(out, plain, STRETCH_TOKEN), "level %d: a token's stretch", level);
+        e4m3_scales_plain(code, scale[0]);
+        level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
+        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES), "level %d: scales of NVFP4", level);
+        word_scales_plain(word, shift, scale[0], lift[0]);
+        level == 4 ? word_scales_v4(word, shift, scale[1], lift[1]) : word_scales_v3(word, shift, scale[1], lift[1]);
+        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES) && same_bits(lift[0], lift[1], STRETCH_LANES),
+              "level %d: scales and zero points of INT4, %d lanes each", level, 1 << shift);
+    }
+}
+
 static void test_levels(void) {
     for (int level = 3; level <= cpu_level(); level++) {
         test_unpacking(level);
+        test_stretches(level);
         for (int type = 0; type < FORMAT_COUNT; type++) {
-            int stream = type == FORMAT_BF16 || type == FORMAT_FP8_BLOCK;
+            int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
             test_level_products(level, (enum format)type, 16, 640, stream);
             test_level_products(level, (enum format)type, 4, 64, stream);
             test_level_products(level, (enum format)type, 16, 600, 0);
