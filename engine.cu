@@ -108,7 +108,7 @@ struct mote_model {
     const float *norm;
     layer *layers;
     matrix *experts;                           /* the gate, up and down matrices of all layers */
-    int has_kv_scales;                         /* some attention layer has scales for an FP8 KV cache */
+    float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     layer mtp;
     matrix mtp_fc;
@@ -258,6 +258,7 @@ void mote_close(mote_model *model) {
     free(model->c.mixers);
     free(model->layers);
     free(model->experts);
+    free(model->kv_scales);
     arena_close(model);
     free(model);
 }
@@ -298,8 +299,6 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
         return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = session_options(model, options, &o, error);
-    if (!code && model->gpu >= 0 && model->has_kv_scales && o.kv == MOTE_KV_FP8)
-        code = fail(error, MOTE_EUNSUPPORTED, "the checkpoint has scales for an FP8 KV cache, which only the CPU uses");
     if (code) return code;
     mote_session *s = session_shell(model);
     if (!s) return fail_memory(error);

@@ -41,6 +41,7 @@
 #include "formats/fp8_row.c"
 #include "formats/nvfp4.c"
 #include "formats/int4.c"
+#include "formats/int4_fine.c"
 #include "formats/dispatch.c"
 #include "cpu/threads.c"
 
@@ -105,6 +106,7 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "formats/nvfp4.cu"
 #include "formats/fp8_row.cu"
 #include "formats/int4.cu"
+#include "formats/int4_fine.cu"
 #include "formats/dispatch.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"

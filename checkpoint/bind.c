@@ -274,9 +274,6 @@ static void bind_seen(binder *b, enum spelled s, const matrix *w) {
     b->spelled[b->kind] |= 1u << s;
     b->formats[b->kind] |= 1u << f;
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
-    if (b->m->gpu < 0 || w->block_cols >= formats[f]->least_group || b->code) return;
-    b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s in groups of %d columns is not supported on a GPU, use the CPU",
-                   b->files->dir, b->name, spellings[s]->name, w->block_cols);
 }
 
 /* Has a spelled matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
@@ -295,6 +292,7 @@ static int bind_blocks(const binder *b, const spelling *s, const tensor *const *
         const uint64_t groups = part[k]->shape[dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
+        if (b->m->gpu >= 0 && w->block_cols < 64) w->format = (enum format)formats[s->format]->fine;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;
@@ -499,7 +497,6 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
             return;
         }
         t->used = 1;
-        b->m->has_kv_scales = 1;
         bind_floats(b, t, KV_SCALE, scale, 1, 1);
         return;
     }

@@ -229,6 +229,25 @@ static void loader_close(gpu_loader *l) {
     pthread_mutex_destroy(&l->lock);
 }
 
+/* Brings the scales of FP8 KV caches back to the host: kernels get them as arguments. */
+static int load_kv_scales(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(const void *)b->items.data;
+    const size_t count = b->items.size / sizeof *items;
+    size_t scales = 0;
+    cudaError_t status = cudaSuccess;
+    for (size_t i = 0; i < count; i++) scales += items[i].plane == KV_SCALE;
+    if (!scales) return MOTE_OK;
+    b->m->kv_scales = (float *)malloc(scales * sizeof(float));
+    if (!b->m->kv_scales) return fail_memory(err);
+    for (size_t i = 0; i < count && status == cudaSuccess; i++) {
+        if (items[i].plane != KV_SCALE) continue;
+        float *to = b->m->kv_scales + --scales;
+        *items[i].target = to;
+        status = cudaMemcpy(to, b->m->arena + items[i].at, sizeof *to, cudaMemcpyDeviceToHost);
+    }
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "reading the scales of the KV cache");
+}
+
 /* Reads the weights into an arena on a GPU. */
 static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     gpu_loader l;
@@ -255,6 +274,7 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
     }
     loader_close(&l);
     b->m->fingerprint += l.sample;
+    if (!l.err.code) (void)load_kv_scales(b, &l.err);
     if (l.err.code && err) *err = l.err;
     return l.err.code;
 }

@@ -19,6 +19,21 @@
             activation scale, is multiplied into the sum of the k block, as FP8's block scale is. Multiplying by
             a power of two does not round. */
 
+/* A tile's sums in units of its rows' scales, in formats whose rows have one for all columns. */
+struct row_scales {
+    float of[2];
+    template <class F, class PLACE> __device__ __forceinline__ void load(const PLACE &place) {
+        if (!F::by_row || F::groups) return;
+        of[0] = __ldg(place.scale);
+        of[1] = __ldg(place.scale + place.to_row);
+    }
+    template <class F> __device__ __forceinline__ void apply(float *sum) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (F::by_row && !F::groups) sum[i] *= of[i / 2];
+    }
+};
+
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
    of panel lane / 16; FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel behind the
    last counts as the last. All rows of a panel share a scale, but by row. */
@@ -86,8 +101,8 @@ __device__ __forceinline__ activation_fragments activation_fragments_at(void *me
 
 /* Bytes of the activation fragments of `rows` rows of `k_blocks` k blocks. */
 static size_t activation_fragments_size(enum format format, int rows, int k_blocks) {
-    const size_t columns = formats[format]->planes[CODES].bits <= 8 ? 4 * K_BLOCK_COLS : 128;
-    return (size_t)k_blocks * (size_t)rows * (columns + sizeof(float)) + 16;
+    const size_t bytes = format_k_block_cols(format) < K_BLOCK_COLS ? 128 : 256;
+    return (size_t)k_blocks * (size_t)rows * (bytes + sizeof(float)) + 16;
 }
 
 /* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind
@@ -104,7 +119,7 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
    `factor` on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o) or, if the panels share it (step = 0), on lane
    from + t. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
    2; the rows of a panel that is not there get zeros. */
-template <class F, int ROWS, int PANELS = 2>
+template <class F, int ROWS, int PANELS = 2, bool BY_ROW = F::by_row>
 __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there) {
     float part[4] = {0, 0, 0, 0};
@@ -121,7 +136,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *
     for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
-        if (F::by_row) part[i] *= F::row_scale(raw[i / 2]);
+        if (BY_ROW) part[i] *= F::row_scale(raw[i / 2]);
         if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
         else sum[i] += there ? part[i] : 0;
     }

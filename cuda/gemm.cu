@@ -371,14 +371,15 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
             const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
             gemm_change_scale<NT>(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
         }
-        if (F::by_row && (kb == 0 || (F::groups && (kb & ((1 << of.k_block_shift) - 1)) == 0)))
-            gemm_change_rows<F, NT>(sum, raw, row_unit, kb == 0);
         if (p.in.units > 1 && stages.unit_changes(kb))
             gemm_change_unit<NT>(sum, stages.units_at(kb - 1) + column, stages.units_at(kb) + column);
         const uint32_t tokens = stages.base + kb % GEMM_STAGES * gemm_stages<WIDTH>::BYTES + row;
 #pragma unroll
-        for (int half = 0; half < F::prefill_loads; half++)
+        for (int half = 0; half < F::prefill_loads; half++) {
+            const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;         /* a group; halves are groups themselves */
+            if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F, NT>(sum, raw, row_unit, kb + half == 0);
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
+        }
     }
     if (F::by_row) {
         gemm_scale_rows<NT>(sum, row_unit);
@@ -480,18 +481,30 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
     }
 }
 
+/* body(format) with the format of weights that GEMM takes. */
+template <class BODY> __device__ __forceinline__ void gemm_with_format(enum format format, const BODY &body) {
+    if (format == FORMAT_FP8_BLOCK) body(format_fp8_block());
+    else if (format == FORMAT_NVFP4) body(format_nvfp4());
+    else if (format == FORMAT_FP8_ROW) body(format_fp8_row());
+    else if (format == FORMAT_INT4) body(format_int4());
+    else if (format == FORMAT_INT4_FINE) body(format_int4_fine());
+    else body(format_bf16());
+}
+
 /* A tile whose tokens need NT * 8 columns of each warp. */
-template <class F, int WIDTH, int NT>
+template <int WIDTH, int NT>
 __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place &at, void *memory) {
     const gemm_product &o = p.product[at.product];
     const int warp = threadIdx.x / 32, across = WIDTH == 128 ? 2 : 1;
     const int rows = o.out == GEMM_SWIGLU ? 16 : 32, row = warp / across * rows, token = warp % across * 64;
     gemm_stages<WIDTH> stages(p, at, o.weight, memory);
-    gemm_weights<F> w;
     float sum[2][NT][4] = {};
     for (int kb = 0; kb < GEMM_STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
-    w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
-    gemm_sums<F, WIDTH, NT>(p, o.w, stages, w, token, sum);
+    gemm_with_format(o.w.format, [&](auto format) {
+        gemm_weights<decltype(format)> w;
+        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
+        gemm_sums<decltype(format), WIDTH, NT>(p, o.w, stages, w, token, sum);
+    });
     if (o.out != GEMM_SWIGLU) {
         gemm_store<WIDTH, NT>(o, at, stages, at.row + row, token, sum);
         return;
@@ -500,27 +513,16 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     gemm_store_swiglu<WIDTH, NT>(o, at, stages, at.row + row, token, sum, (float *)memory);
 }
 
-/* Tiles of half the tokens or fewer skip the other half. */
-template <class F, int WIDTH>
-__device__ __forceinline__ void gemm_tile_for(const gpu_gemm &p, const gemm_place &at, void *memory) {
-    enum { NT = WIDTH == 128 ? 8 : WIDTH / 8 };
-    if (WIDTH < 128 && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, (WIDTH < 128 ? NT / 2 : NT)>(p, at, memory);
-    else gemm_tile_of<F, WIDTH, NT>(p, at, memory);
-}
-
-/* Grid: weight tiles x token tiles. */
+/* Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip the other half. */
 template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
+    enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    const enum format format = p.product[at.product].w.format;
-    if (format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
-    else if (format == FORMAT_NVFP4) gemm_tile_for<format_nvfp4, WIDTH>(p, at, dynamic);
-    else if (format == FORMAT_FP8_ROW) gemm_tile_for<format_fp8_row, WIDTH>(p, at, dynamic);
-    else if (format == FORMAT_INT4) gemm_tile_for<format_int4, WIDTH>(p, at, dynamic);
-    else gemm_tile_for<format_bf16, WIDTH>(p, at, dynamic);
+    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<WIDTH, HALF>(p, at, dynamic);
+    else gemm_tile_of<WIDTH, NT>(p, at, dynamic);
 }
 
 /* Deals weight tiles of this width to the products; returns how many there are. */

@@ -10,7 +10,12 @@
    from consecutive bytes, and gets the A operand of mma.m16n8k16 without shuffles (cuda/fragments.cu). Scales come in the same
    stream as their weights. */
 
-enum { K_BLOCK_COLS = 64 };      /* of a k block, in formats of eight bits and of four */
+enum { K_BLOCK_COLS = 64 };      /* of a k block, in formats of eight bits and most of four */
+
+static int format_k_block_cols(enum format f) {
+    const plane *codes = &formats[f]->planes[CODES];
+    return codes->packed * 8 / codes->bits;
+}
 
 /* A packed matrix. */
 typedef struct gpu_matrix {

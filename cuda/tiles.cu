@@ -16,6 +16,7 @@ template <class F, int ROWS> struct gpu_ahead {
     gpu_place place;
     typename F::raw raw[AHEAD][2];
     float scale;                 /* of k block piece() of those in flight */
+    row_scales rows;
 
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
     /* Loads the warp's k block from + j, if it exists: there are `left` from `from` on. */
@@ -38,7 +39,10 @@ template <class F, int ROWS> struct gpu_ahead {
        tile into the L2. */
     template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
         int left = tiles.valid(tile) ? mine : 0;
-        if (left) place = tiles.template place<F>(tile);
+        if (left) {
+            place = tiles.template place<F>(tile);
+            rows.load<F>(place);
+        }
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(w, 0, left);
@@ -72,13 +76,17 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
         int next = tiles.next(tile);
         bool more = tiles.valid(next), stores = n % turns == turn && t < T;
         float sum[4] = {0, 0, 0, 0}, old = 0;
+        const row_scales rows = ahead.rows;
         if (stores) old = tiles.old(tile, row, t);
         for (int r = 0; r < rounds; r++) {
             bool last = r == rounds - 1;
             int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
             float factor = 0;
             if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
-            if (last && more) ahead.place = tiles.template place<F>(next);
+            if (last && more) {
+                ahead.place = tiles.template place<F>(next);
+                ahead.rows.template load<F>(ahead.place);
+            }
             if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
@@ -87,10 +95,11 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                 const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
-                gpu_multiply<F, ROWS>(sum, ahead.raw[j], x, factor, j * ROWS, 16, there);
+                gpu_multiply<F, ROWS, 2, F::groups>(sum, ahead.raw[j], x, factor, j * ROWS, 16, there);
                 ahead.load(j, from, left);
             }
         }
+        rows.template apply<F>(sum);
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
         __syncthreads();
@@ -129,6 +138,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     gpu_place place;
     typename F::raw raw[DEPTH][2];
     float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
+    row_scales rows;
 
     template <class IN> __host__ __device__ static constexpr int at_once() {
         return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
@@ -142,6 +152,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
             raw[j][half] = F::template load<true>(place.data[half] + (first() + j) * F::panel, place.scale + half * place.to_row);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
+        rows.load<F>(place);
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
             scale[k] = F::scaled && piece(k) < MINE ? F::unit * __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
@@ -156,6 +167,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     template <class NEXT>
     __device__ __forceinline__ void multiply(const uint4 *fragments, const float *factor, float *sum, bool more,
                                              const NEXT &next) {
+        const row_scales of_tile = rows;
         fragments += first() * pairs * 8 * ROWS;
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; round++, fragments += DEPTH * pairs * 8 * ROWS) {
@@ -174,10 +186,12 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
                 uint4 x[pairs];
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
-                gpu_multiply<F, ROWS>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16, true);
+                gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16,
+                                                    true);
                 if (!last || more) load(j);
             }
         }
+        of_tile.template apply<F>(sum);
     }
 };
 

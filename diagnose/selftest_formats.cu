@@ -10,7 +10,7 @@ static matrix try_shape(enum format format, int rows, int cols) {
     w.rows = rows;
     w.cols = cols;
     w.block_rows = format_has_groups(format) ? 1 : TILE;
-    w.block_cols = format_has_groups(format) ? (int)K_BLOCK_COLS : (int)TILE;
+    w.block_cols = format_has_groups(format) ? format_k_block_cols(format) : (int)TILE;
     return w;
 }
 
@@ -41,7 +41,7 @@ static void try_pack(selftest *t, const matrix *there, const char *raw) {
 /* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
    caches hold the matrix, unpacked (v) and packed (k). */
 static void try_format(selftest *t, enum format format, int cols) {
-    if ((format == FORMAT_NVFP4 && cols % NVFP4_GROUP) || (format == FORMAT_INT4 && cols % K_BLOCK_COLS)) return;
+    if ((format == FORMAT_NVFP4 && cols % NVFP4_GROUP) || (format_has_groups(format) && cols % format_k_block_cols(format))) return;
     scratch *w = &t->cpu->s;
     attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
     char *raw = (char *)kv->v;
@@ -83,7 +83,7 @@ static void try_table_plane(const matrix *here, int i) {
         const float unit = 0.25f;
         uint32_t word;
         memcpy(&word, &unit, 4);
-        if (here->format == FORMAT_INT4 && i == SCALES) word |= k % 17;
+        if (format_has_groups(here->format) && i == SCALES) word |= k % 17;
         if (p->bits == 4) to[k] = (char)four;
         else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
         else memcpy(to + 4 * (size_t)k, &word, 4);

@@ -55,7 +55,7 @@ static int matrix_k_blocks(const matrix *w) {
 static size_t matrix_plane_room(const matrix *w, int i) {
     const plane *p = &formats[w->format]->planes[i];
     const size_t packed = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
-    const size_t plain = plane_room(p, plane_rows(p, w), plane_cols(p, w));    /* more, of groups that no GPU takes */
+    const size_t plain = plane_room(p, plane_rows(p, w), plane_cols(p, w));    /* more, of narrow groups: INT4_FINE */
     return packed > plain ? (packed + 63) / 64 * 64 : plain;
 }
 

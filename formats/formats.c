@@ -30,10 +30,12 @@
      INT4            CODES 0..15, packed, two in a byte as in NVFP4. SCALES 32-bit words [rows][cols / block_cols], a group
                      of block_cols = 32, 64, 128 or cols columns each: the scale's F32 bits, of which the lowest five are
                      the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
-                     weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative */
+                     weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative
+     INT4_FINE       INT4 in groups of 32 columns on a GPU, where k blocks are as wide as groups or narrower */
 
 #define FORMATS(X) \
-    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4)
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4) \
+    X(INT4_FINE, int4_fine)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
 #define SPELLINGS(X) \
@@ -66,7 +68,7 @@ typedef struct weight_format {
     int plane_count;
     plane planes[MAX_PLANES];
     const char *(*unfit)(int block_rows, int block_cols);      /* what kernels do not take; NULL: they take all */
-    int least_group;             /* columns of a group that kernels on a GPU take at least */
+    int fine;                    /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
 } weight_format;
 
 typedef struct matrix {

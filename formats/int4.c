@@ -32,7 +32,7 @@ static size_t int4_find_wrong_scale(const void *numbers, size_t n, char value[32
 
 static const weight_format int4_format = {
     "INT4", 2,
-    {{4, 1, 1, 32, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL, 64};
+    {{4, 1, 1, 32, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL, FORMAT_INT4_FINE};
 
 static float int4_stored_scale(const conversion *c, int part, size_t i) {
     float scale;

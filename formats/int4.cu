@@ -19,11 +19,19 @@ struct format_int4 {
     static __device__ __forceinline__ float row_scale(const raw &r) {
         return __uint_as_float(r.group & ~(uint32_t)INT4_ZERO);
     }
-    /* Codes n and n + 4 of eight. As the last bits of 1024 they are F16, and so is what is taken from it. */
+    /* (a & mask) | bits, in one instruction. */
+    static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+        uint32_t r;
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+        return r;
+    }
+    /* Codes n and n + 4 of eight, less the zero point. As the last four bits of 1024 a code is F16 without a conversion; four bits
+       higher it stands there sixteenfold, which spares a shift: (1024 + 16 code) / 16 - (64 + zero point). All of it is exact. */
     static __device__ __forceinline__ uint32_t pair(uint32_t codes, int n, uint32_t group) {
-        const uint32_t value = (codes >> 4 * n & 0x000f000fu) | 0x64006400u;
-        const uint32_t zero = (group & INT4_ZERO) * 0x00010001u | 0x64006400u;
-        const __half2 less = __hsub2(*(const __half2 *)&value, *(const __half2 *)&zero);
+        const uint32_t value = and_or(codes >> n / 2 * 8, n % 2 ? 0x00f000f0u : 0x000f000fu, 0x64006400u);
+        const uint32_t zero = (group & INT4_ZERO) * 0x00010001u;
+        const uint32_t from = n % 2 ? zero * 16 + 0xd400d400u : zero + 0xe400e400u, times = n % 2 ? 0x2c002c00u : 0x3c003c00u;
+        const __half2 less = __hfma2(*(const __half2 *)&value, *(const __half2 *)&times, *(const __half2 *)&from);
         return *(const uint32_t *)&less;
     }
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
@@ -31,18 +39,24 @@ struct format_int4 {
         *k0 = pair(codes, step % 2 * 2, r.group);
         *k1 = pair(codes, step % 2 * 2 + 1, r.group);
     }
-    /* Neighbouring columns, as token rows have them: from columns 0 4, 1 5 and 2 6, 3 7. */
+    /* Neighbouring columns, as token rows have them: from columns 0 4, 1 5 and 2 6, 3 7 of eight codes. */
+    static __device__ __forceinline__ void neighbours(uint32_t codes, int step, uint32_t group, uint32_t *k0, uint32_t *k1) {
+        const uint32_t of = step % 2 ? 0x7632 : 0x5410;
+        *k0 = __byte_perm(pair(codes, 0, group), pair(codes, 1, group), of);
+        *k1 = __byte_perm(pair(codes, 2, group), pair(codes, 3, group), of);
+    }
     static __device__ __forceinline__ void prefill(const raw &r, int step, float, uint32_t *k0, uint32_t *k1) {
-        const uint32_t codes = step < 2 ? r.codes.x : r.codes.y, of = step % 2 ? 0x7632 : 0x5410;
-        *k0 = __byte_perm(pair(codes, 0, r.group), pair(codes, 1, r.group), of);
-        *k1 = __byte_perm(pair(codes, 2, r.group), pair(codes, 3, r.group), of);
+        neighbours(step < 2 ? r.codes.x : r.codes.y, step, r.group, k0, k1);
+    }
+    /* Element [r][c] of a panel's k block of so many columns. */
+    static __device__ __forceinline__ float element(const char *at, int columns, int r, int c) {
+        const uint32_t code = ((const uint8_t *)at)[(r * columns + c) / 2] >> c % 2 * 4 & 15;
+        const uint32_t group = ((const uint32_t *)(const void *)(at + PANEL_ROWS * columns / 2))[r];
+        return ((float)code - (float)(group & INT4_ZERO)) * __uint_as_float(group & ~(uint32_t)INT4_ZERO);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const char *at = w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;
-        const int r = row % PANEL_ROWS, c = col % K_BLOCK_COLS;
-        const uint32_t code = ((const uint8_t *)at)[r * 32 + c / 2] >> c % 2 * 4 & 15;
-        const uint32_t group = ((const uint32_t *)(const void *)(at + PANEL_ROWS * 32))[r];
-        return ((float)code - (float)(group & INT4_ZERO)) * __uint_as_float(group & ~(uint32_t)INT4_ZERO);
+        return element(at, K_BLOCK_COLS, row % PANEL_ROWS, col % K_BLOCK_COLS);
     }
     static void place(gpu_matrix *g, const matrix *w) {
         g->k_block_shift = w->block_cols >= w->cols ? 30 : log2_of(w->block_cols) - 6;

@@ -52,8 +52,8 @@ struct format_nvfp4 {
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }
     /* The group's scale in both halves: half of it, or 2^-7 for codes of their full value. */
     static __device__ __forceinline__ uint32_t scale_pair(const raw &r) {
-        const uint32_t bits = r.scale << 7, times = E2M1_IN_HARDWARE ? 0x40004000u : 0x58005800u;       /* 2, 2^7 */
-        return f16_times(bits | bits << 16, times);
+        const uint32_t times = E2M1_IN_HARDWARE ? 0x40004000u : 0x58005800u;        /* 2, 2^7 */
+        return f16_times(r.scale * 0x00800080u, times);
     }
     /* Columns 0 1 and 2 3, on SM12x, or 0 2 and 1 3, of this step's four. */
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {

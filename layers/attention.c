@@ -14,7 +14,7 @@ typedef struct attention_weights {
     const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim] */
-    const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth; NULL: 1 */
+    const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;
 
 typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
@@ -111,8 +111,8 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
 }
 
 /* What a number of the cache is worth. */
-static float kv_unit(const attention_job *job, const float *scale) {
-    return job->kv == DTYPE_FP8 && scale ? *scale : 1;
+static float kv_unit(dtype kv, const float *scale) {
+    return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
 
 /* The n numbers of a row into the cache, in units of `unit`. */
@@ -140,8 +140,8 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
         const size_t at = (size_t)(job->position + t) * kv;
-        attention_append(job, job->k, at, k, kv, kv_unit(job, job->w->k_scale));
-        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_unit(job, job->w->v_scale));
+        attention_append(job, job->k, at, k, kv, kv_unit(job->kv, job->w->k_scale));
+        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_unit(job->kv, job->w->v_scale));
     }
 }
 
@@ -176,7 +176,7 @@ INLINE void attention_item(const attention_job *job, int item, float *score, con
     size_t kv = (size_t)s->kv_heads * (size_t)d, group = (size_t)(h / (s->heads / s->kv_heads)) * (size_t)d;
     const float *q = job->qg + (size_t)item * 2 * (size_t)d, *gate = q + d;
     float *o = job->o + (size_t)item * (size_t)d, top = -INFINITY, sum = 0;
-    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job, job->w->k_scale), unit = kv_unit(job, job->w->v_scale);
+    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale), unit = kv_unit(job->kv, job->w->v_scale);
     for (int i = 0; i < length; i++) {
         score[i] = attention_score(job, q, (size_t)i * kv + group, type) * scale;
         if (score[i] > top) top = score[i];

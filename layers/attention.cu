@@ -48,6 +48,7 @@ typedef struct attention_gpu {
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
+    float k_unit, v_unit;        /* what its numbers are worth; 1 but for FP8 */
     int context;
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
@@ -86,16 +87,21 @@ __device__ __forceinline__ void attend_angle(const attention_gpu *p, int positio
     cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
 }
 
-/* Rounds x to the cache's type and stores it as element `at`. */
-template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x) {
-    if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x);
+/* Rounds x to the cache's type, FP8 in units of `unit`, and stores it as element `at`. */
+template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x, float unit) {
+    if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x / unit);
     else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
 }
 
 /* The same for elements 2 pair and 2 pair + 1. */
-template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x) {
-    if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x) | gpu_fp8(x.y) << 8);
+template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x, float unit) {
+    if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x / unit) | gpu_fp8(x.y / unit) << 8);
     else ((uint32_t *)cache)[pair] = bf16_pair(x.x, x.y);
+}
+
+/* A score q . k less `base`: the keys are in units of `unit`. */
+template <bool FP8> __device__ __forceinline__ float attend_above(float score, float unit, float base) {
+    return FP8 ? fmaf(score, unit, -base) : score - base;
 }
 
 template <bool FP8> __device__ __forceinline__ float attend_load(const void *cache, size_t at) {

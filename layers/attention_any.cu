@@ -35,10 +35,10 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
         size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
         if (warp == 0) {
             attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->k, to + i, q[i]);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->k, to + i, q[i], p->k_unit);
             __syncwarp();
         } else if (warp == 1) {
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->v, to + i, p->v_new[from + i]);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->v, to + i, p->v_new[from + i], p->v_unit);
         }
     }
     __syncthreads();
@@ -56,7 +56,7 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
         float sum = 0;
         for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(p->k, base + j * stride + i), sum);
         sum = warp_sum(sum);
-        if (lane == 0) weights[j] = sum;
+        if (lane == 0) weights[j] = sum * p->k_unit;
     }
     __syncthreads();
     float top = *m, sum = 0;
@@ -74,11 +74,11 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
 }
 
-/* o = o / l * sigmoid(gate). */
+/* o = o / l * v_unit * sigmoid(gate). */
 __device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
     int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
     size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
-    p->o[head * d + column] = o / (l == 0 ? 1 : l) * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
+    p->o[head * d + column] = o / (l == 0 ? 1 : l) * p->v_unit * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
 }
 
 /* Combines the partials of `units` blocks, in the order of the splits. */

@@ -221,8 +221,8 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
         size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, fresh.x[j]);
-            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j]);
+            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
+            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
         }
     }
 #pragma unroll 1
@@ -301,9 +301,10 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh
     }
 }
 
-/* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions. */
+/* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
+   the keys' unit is. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float (*c)[4]) {
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float k_unit, float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -317,7 +318,7 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            if (lane % 4 == 0) sh->top[row][warp] = top;
+            if (lane % 4 == 0) sh->top[row][warp] = FP8 ? top * k_unit : top;
         }
     }
 }
@@ -326,7 +327,7 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
    its positions as A fragments. For FP8, weights are multiplied by 2^14, so that small ones keep their bits in F16; l and o
    both carry the factor. A row that has seen nothing yet has m = -inf: 0 in its place avoids inf - inf. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, const float (*c)[4],
+__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_unit, const float (*c)[4],
                                                attend_state<ROWS> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
     const float unit = FP8 ? 16384.0f : 1.0f;
@@ -350,7 +351,8 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         for (int half = 0; half < HALVES; half++) {
             int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
-            float x = gpu_exp2(c[tile][2 * half] - base) * unit, y = gpu_exp2(c[tile][2 * half + 1] - base) * unit;
+            float x = gpu_exp2(attend_above<FP8>(c[tile][2 * half], k_unit, base)) * unit;
+            float y = gpu_exp2(attend_above<FP8>(c[tile][2 * half + 1], k_unit, base)) * unit;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
             split_pair<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
@@ -433,10 +435,10 @@ __device__ __forceinline__ float4 attend_gate(const attention_gpu *p, int row, i
     return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
-/* o = o / l * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
+/* o = o / l * v_unit * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
-    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l);
+    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_unit;
     *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
         make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
                     part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
@@ -642,9 +644,9 @@ attend_fast(const __grid_constant__ attention_gpu p) {
             attend_load_k<FP8>(&p, old, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS>(sh, chunk, tiles, c);
+        attend_tops<FP8, ROWS>(sh, chunk, tiles, p.k_unit, c);
         __syncthreads();
-        attend_weights<FP8, ROWS>(sh, tiles, c, &state);
+        attend_weights<FP8, ROWS>(sh, tiles, p.k_unit, c, &state);
         __syncthreads();
         attend_values<FP8, ROWS>(sh, &r, tiles, &state);
         if (next < s.chunks) {

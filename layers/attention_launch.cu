@@ -125,6 +125,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.T = rows->T;
     p.k = state->k;
     p.v = state->v;
+    p.k_unit = kv_unit(p.kv, w->k_scale);
+    p.v_unit = kv_unit(p.kv, w->v_scale);
     p.kv_only = rows->state_only;
     gpu_norm_qkv(rows->q, w, &p, rows->x);
     gpu_rope_attend(rows->q, &p);

@@ -63,6 +63,8 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.kv = scratch->kv;
     p.k = state->k;
     p.v = state->v;
+    p.k_unit = kv_unit(p.kv, w->k_scale);
+    p.v_unit = kv_unit(p.kv, w->v_scale);
     p.q = job.q;
     p.out = job.out;
     p.out_unit = job.unit;

@@ -692,19 +692,9 @@ static void test_move(const fixture *f, const mote_model *from, const mote_model
     free(back);
 }
 
-// On a GPU a checkpoint with scales for an FP8 cache is refused one.
-static int refuses_fp8_cache(const fixture *f) {
-    mote_session_options o = {.context = f->T, .kv = MOTE_KV_FP8};
-    mote_session *s = NULL;
-    if (!is_gpu || !strstr(f->dir, "nvfp4-fp8-tensor")) return 0;
-    EXPECT(MOTE_EUNSUPPORTED, mote_session_open(f->m, &o, &s, &failure));
-    CHECK(!s && strstr(failure.message, "scales"), "%s: %s", f->dir, failure.message);
-    return 1;
-}
-
 static void test_moves(const fixture *f) {
-    const int kinds[] = {cache, MOTE_KV_FP8}, count = refuses_fp8_cache(f) ? 1 : 2;
-    for (int i = 0; i < count; i++)
+    const int kinds[] = {cache, MOTE_KV_FP8};
+    for (int i = 0; i < 2; i++)
         for (int n = 0; n <= 7; n = n ? n + 2 : 1) {
             test_move(f, f->m, f->cpu, n, kinds[i]);
             test_move(f, f->cpu, f->m, n, kinds[i]);
@@ -722,7 +712,6 @@ static void test_moves(const fixture *f) {
 
 // An FP8 cache, GPU against CPU: each token from the CPU's cache of those before it, then all of them; and in pieces.
 static void test_fp8_cache(const fixture *f) {
-    if (refuses_fp8_cache(f)) return;
     mote_session *gpu = session_of(f->m, .context = f->T, .kv = MOTE_KV_FP8);
     mote_session *cpu = session_of(f->cpu, .context = f->T, .kv = MOTE_KV_FP8);
     float *all[4];
@@ -1652,13 +1641,12 @@ static void test_fixtures(fixture *f, int count) {
 }
 
 // Is it refused, as it should be? An order of columns, by any device. By a GPU, experts of different dtypes in one layer, which
-// only one fixture has, and formats without kernels.
+// only one fixture has.
 static int is_refused(const char *dir) {
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device};
     mote_model *m = NULL;
     const char *why = strstr(dir, "actorder") ? "desc_act" : NULL;
     if (is_gpu && strstr(dir, "mixed-all-attention")) why = "experts of different dtypes";
-    if (is_gpu && strstr(dir, "ct-int4")) why = "not supported on a GPU";        /* groups of 32 columns */
     if (!why) return 0;
     EXPECT(MOTE_EUNSUPPORTED, mote_open(dir, &o, &m, &failure));
     CHECK(!m && strstr(failure.message, why), "%s: %s", dir, failure.message);

@@ -158,7 +158,7 @@ typedef struct random_matrix { matrix w; void *data; double *value; } random_mat
 
 // So many columns, or a few more, that a format can have.
 static int cols_for(enum format type, int cols) {
-    int unit = type == FORMAT_NVFP4 ? 16 : type == FORMAT_INT4 ? 8 : 1;
+    int unit = type == FORMAT_NVFP4 ? 16 : format_has_groups(type) ? 8 : 1;
     return (cols + unit - 1) / unit * unit;
 }
 
@@ -175,7 +175,7 @@ static void random_number(enum format type, int plane, void *data, size_t i) {
         ((uint8_t *)data)[i] = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
     else if (plane == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
     else if (plane == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
-    else if (plane == SCALES && type == FORMAT_INT4) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
+    else if (plane == SCALES && format_has_groups(type)) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
     else ((float *)data)[i] = f;
 }
 
@@ -198,7 +198,7 @@ static double value_of(const matrix *w, int row, int col) {
     case FORMAT_NVFP4:
         block = code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0);
         return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->plane[FACTOR])[0]);
-    case FORMAT_INT4:
+    case FORMAT_INT4: case FORMAT_INT4_FINE:
         word = ((const uint32_t *)w->plane[SCALES])[at[SCALES]];
         return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
     default: return (float)code_value(bytes[at[CODES]], 4, 3, 0) * scale[at[SCALES]];
@@ -207,7 +207,7 @@ static double value_of(const matrix *w, int row, int col) {
 
 static random_matrix matrix_new(enum format type, int rows, int cols, int block_rows, int block_cols) {
     random_matrix r;
-    matrix w = {type, rows, cols, {NULL}, type == FORMAT_INT4 ? 1 : block_rows, block_cols};
+    matrix w = {type, rows, cols, {NULL}, format_has_groups(type) ? 1 : block_rows, block_cols};
     size_t size = 0, at = 0;
     for (int i = 0; i < formats[type]->plane_count; i++) size += matrix_plane_room(&w, i);
     r.data = room(size);
@@ -234,7 +234,7 @@ static void test_matrix_rows(void) {
         const enum format type = (enum format)(round % FORMAT_COUNT);
         int whole = round % 5 == 0, rows = random_int(1, 40), cols = cols_for(type, random_int(whole ? 256 : 1, 300));
         int block_cols = whole ? 32 << round % 3 : random_int(1, 140);
-        if (type == FORMAT_INT4 && round % 25 == 0) block_cols = cols;
+        if (format_has_groups(type) && round % 25 == 0) block_cols = cols;
         random_matrix r = matrix_new(type, rows, cols, random_int(1, 50), block_cols);
         int row = random_int(0, rows - 1), col = whole ? 128 * random_int(0, 1) : random_int(0, cols - 1);
         int n = whole ? 128 : random_int(1, cols - col), bad = 0;

@@ -1,0 +1,19 @@
+/* formats/int4_fine.c: INT4 in groups of 32 columns, as a GPU has it: the planes of int4.c, packed in k blocks of 32 columns, so that
+   a row has one scale and one zero point in each. The CPU needs no such difference: there these matrices are INT4. */
+
+static const weight_format int4_fine_format = {
+    "INT4", 2,
+    {{4, 1, 1, 16, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL,
+    FORMAT_INT4_FINE};
+
+INLINE void int4_fine_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    int4_floats(w, row, col, n, out);
+}
+
+BOTH void int4_fine_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    int4_random(plane, seed, i, to);
+}
+
+BOTH unsigned int4_fine_inspect(int plane, const void *numbers, size_t i) {
+    return int4_inspect(plane, numbers, i);
+}
