@@ -16,7 +16,6 @@ template <class F, int ROWS> struct gpu_ahead {
     gpu_place place;
     typename F::raw raw[AHEAD][2];
     float scale;                 /* of k block piece() of those in flight */
-    row_scales rows;
 
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
     /* Loads the warp's k block from + j, if it exists: there are `left` from `from` on. */
@@ -39,10 +38,7 @@ template <class F, int ROWS> struct gpu_ahead {
        tile into the L2. */
     template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
         int left = tiles.valid(tile) ? mine : 0;
-        if (left) {
-            place = tiles.template place<F>(tile);
-            rows.load<F>(place);
-        }
+        if (left) place = tiles.template place<F>(tile);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(w, 0, left);
@@ -76,17 +72,15 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
         int next = tiles.next(tile);
         bool more = tiles.valid(next), stores = n % turns == turn && t < T;
         float sum[4] = {0, 0, 0, 0}, old = 0;
-        const row_scales rows = ahead.rows;
+        row_scales rows = {};
         if (stores) old = tiles.old(tile, row, t);
         for (int r = 0; r < rounds; r++) {
             bool last = r == rounds - 1;
             int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
             float factor = 0;
             if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
-            if (last && more) {
-                ahead.place = tiles.template place<F>(next);
-                ahead.rows.template load<F>(ahead.place);
-            }
+            if (last) rows.load<F>(ahead.place);
+            if (last && more) ahead.place = tiles.template place<F>(next);
             if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
@@ -99,7 +93,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
                 ahead.load(j, from, left);
             }
         }
-        rows.template apply<F>(sum);
+        rows.apply<F>(sum);
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
         __syncthreads();
@@ -191,7 +185,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
                 if (!last || more) load(j);
             }
         }
-        of_tile.template apply<F>(sum);
+        of_tile.apply<F>(sum);
     }
 };
 
