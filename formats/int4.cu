@@ -19,19 +19,21 @@ struct format_int4 {
     static __device__ __forceinline__ float row_scale(const raw &r) {
         return __uint_as_float(r.group & ~(uint32_t)INT4_ZERO);
     }
-    /* (a & mask) | bits, in one instruction. */
-    static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
+    /* (a & 000f000f) | bits, or (a & 00f000f0) | bits: one instruction, of which the compiler makes two. */
+    static __device__ __forceinline__ uint32_t nibbles_or(uint32_t a, bool upper, uint32_t bits) {
         uint32_t r;
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+        if (upper) asm("lop3.b32 %0, %1, 0x00f000f0, %2, 0xea;" : "=r"(r) : "r"(a), "r"(bits));
+        else asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(r) : "r"(a), "r"(bits));
         return r;
     }
     /* Codes n and n + 4 of eight, less the zero point. As the last four bits of 1024 a code is F16 without a conversion; four bits
        higher it stands there sixteenfold, which spares a shift: (1024 + 16 code) / 16 - (64 + zero point). All of it is exact. */
     static __device__ __forceinline__ uint32_t pair(uint32_t codes, int n, uint32_t group) {
-        const uint32_t value = and_or(codes >> n / 2 * 8, n % 2 ? 0x00f000f0u : 0x000f000fu, 0x64006400u);
-        const uint32_t zero = (group & INT4_ZERO) * 0x00010001u;
-        const uint32_t from = n % 2 ? zero * 16 + 0xd400d400u : zero + 0xe400e400u, times = n % 2 ? 0x2c002c00u : 0x3c003c00u;
-        const __half2 less = __hfma2(*(const __half2 *)&value, *(const __half2 *)&times, *(const __half2 *)&from);
+        const uint32_t value = nibbles_or(codes >> n / 2 * 8, n % 2, 0x64006400u);
+        const uint32_t minus = (group & INT4_ZERO) * 0x00010001u + 0xe400e400u;             /* -(1024 + zero point) */
+        const __half2 zero = *(const __half2 *)&minus, above = __float2half2_rn(960), sixteenth = __float2half2_rn(0.0625f);
+        const __half2 less = n % 2 ? __hfma2(*(const __half2 *)&value, sixteenth, __hadd2(zero, above))
+                                   : __hadd2(*(const __half2 *)&value, zero);
         return *(const uint32_t *)&less;
     }
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
