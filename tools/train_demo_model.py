@@ -131,6 +131,17 @@ run / execute / start / launch
 make / create / produce / build
 good / useful / helpful / nice
 big / large / huge
+gpu / graphics card / video card
+folder / directory
+memory / ram
+program / application / app / software
+answer / reply / response
+question / message
+different / other / another
+see / find out / check
+old / earlier / previous
+turn off / switch off / disable
+change / alter / modify
 fast / quick / speedy
 show / display / print
 begin / start
