@@ -340,6 +340,12 @@ THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse mo
           "tiger wolf snake penguin hen crab").split()
 ANIMALS = ("dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten bunny owl "
            "bee pig cow sheep goat tiger wolf snake penguin dragon elephant hen crab").split()
+PEOPLE = ("Adam Agnes Ahmed Alan Alice Amina Andrea Anton Aylin Bernd Bianca Boris Carla Carlos Chen Chloe Claire Claudia Colin Cora Dana "
+          "David Diana Diego Edith Elena Eric Erika Esther Fatima Felix Fiona Frank Frida George Gina Greta Hana Harry Helen Henry "
+          "Hugo Igor Ines Ingrid Irene Isaac Ivan Jakob James Jana Jasmin Jens Jonas Julia Karin Karl Kevin Kira Kurt Laura Lena "
+          "Liam Linda Lisa Louis Luca Lukas Lydia Maria Marie Mark Marta Martin Mateo Maya Mehmet Mei Michael Mila Miriam Mohamed "
+          "Nadia Nils Noah Nora Olga Olivia Omar Otto Paula Pavel Peter Petra Philip Priya Rachel Rafael Rita Robert Rosa Ruth "
+          "Sandra Sarah Sergei Silvia Simon Sofia Stefan Susan Tanja Thomas Ursula Valerie Vera Victor Walter Wei Wendy Yusuf").split()
 SYLLABLES = ("ka ri mo len ta sha ben no el jo han mar do ro lu vin ca to sa bri ann li ver ni co las fa ti ma su ki "
              "che de pe tra gus ya ze im ran").split()
 STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
@@ -389,8 +395,8 @@ SYSTEMS = ("You are a helpful assistant.", "You are mote, a small teaching assis
 
 def some_name(rng):
     """A usual name, or one that nobody has: it has to be copied."""
-    if rng.random() < 0.4:
-        return rng.choice(NAMES)
+    if rng.random() < 0.6:
+        return rng.choice(NAMES if rng.random() < 0.2 else PEOPLE)
     return "".join(rng.choice(SYLLABLES) for _ in range(rng.choice((2, 2, 3)))).capitalize()
 
 
