@@ -26,18 +26,22 @@ endif
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats layers session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard cli/*.c)
+PROGRAM = main.c engine.h $(wildcard cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
-TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c)))
+TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
-# The test data archive is not part of the repository: tests that need it are skipped, and counted, without it.
-ARCHIVE = $(wildcard ../shared/data.tar.xz)
+# The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
+ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
-$(MOTE): $(PROGRAM) $(BUILD)/engine.o                 # make: the program, ./mote
-	$(CC) $(WARN) $(CFLAGS) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
+	$(CC) $(WARN) $(CFLAGS) -I$(BUILD) main.c $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+
+# The page of mote serve as a C string.
+$(BUILD)/page.inc: serve/page.html | $(BUILD)
+	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $< >$@
 
 ifeq ($(strip $(NVCC)),)
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
@@ -79,10 +83,25 @@ test: $(MOTE) $(SUITE) $(DATA)
 HEADERS = $(wildcard tests/*.h)
 INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
 $(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/engine.o
-	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
-$(patsubst %,$(BUILD)/test_%,chat checkpoint session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
+	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
+	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
+# What applications see, as C++; the tests' text is the same, so in brief.
+$(BUILD)/%_cpp: tests/%.c $(HEADERS) $(BUILD)/engine.o
+	$(CXX) -x c++ -std=c++20 $(filter-out -std=%,$(WARN)) $(CFLAGS) -DBRIEF -I. $< -x none $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(BUILD)/test_zero $(BUILD)/test_zero_cpp: private WARN += -Werror
+
+# make examples: those of examples/, in build/examples
+EXAMPLES = $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+examples: $(EXAMPLES)
+$(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
+	@mkdir -p $(BUILD)/examples
+	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(BUILD)/test_examples: $(EXAMPLES)
+
+$(patsubst %,$(BUILD)/test_%,chat checkpoint formats session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(patsubst %,$(BUILD)/test_%,chat checkpoint schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
+$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
 $(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
@@ -90,33 +109,35 @@ comma := ,
 
 data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
-	mkdir -p build
-	tar -C build -xJf $<
+	mkdir -p build/data
+	for archive in $^; do \
+	    case $$archive in *data-quant*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
+	done
 	touch $@
 
 # make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= \
 	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %/test_demo,$$(TESTS))'
+	    SUITE='$$(filter-out %/test_demo %_cpp,$$(TESTS))'
 
-# make threads: sessions on several threads again, with every data race caught. TSan dislikes the address space of newer kernels
+# make threads: sessions on several threads and the server again, with every data race caught. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_engine,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_api %/test_engine %/test_serve,$$(TESTS))'
 
 # make memory: what computes, again with every use of uninitialised memory caught (needs clang)
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter %/test_api %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files, text and arithmetic again under valgrind, which sees uninitialised memory and leaks in
 # any code, without the large data; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -124,7 +145,7 @@ valgrind:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %/test_chat_input %/test_cli %/test_demo %/test_engine %/test_misuse %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -133,7 +154,7 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY)
+build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
@@ -147,9 +168,29 @@ dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
 check-kernels: $(BUILD)/engine.o
 	tools/check_kernels.sh $(if $(strip $(NVCC)),$(NVCC) $(BUILD)/kernels.txt,$(error make check-kernels needs nvcc))
 
+# make soak: SOAK requests over 64 connections against mote serve, with memory errors caught, and its memory watched
+SOAK = 2000
+soak:
+	$(MAKE) --no-print-directory build/soak/mote build/soak/soak_serve BUILD=build/soak NVCC= \
+	    CFLAGS='-O2 -g -fsanitize=address -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
+	ASAN_OPTIONS=quarantine_size_mb=4 build/soak/mote serve --port 0 --parallel 3 --threads 1 --cache-memory 0.02 2>build/soak/log & \
+	    server=$$!; while ! grep -q http build/soak/log; do sleep 0.2; done; \
+	    build/soak/soak_serve $$(sed -n 's/.*http:.*://p' build/soak/log) $$server $(SOAK); code=$$?; \
+	    kill $$server; wait $$server && exit $$code || { cat build/soak/log; exit 1; }
+
+# make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
+CHROMIUM := $(shell command -v chromium 2>/dev/null)
+test-clients: $(MOTE) build/clients/.there
+	build/clients/bin/python tools/test_clients.py ./$(MOTE)
+	$(if $(CHROMIUM),CHROMIUM=$(CHROMIUM) build/clients/bin/python tools/test_page.py ./$(MOTE),@echo 'page: skipped: no Chromium')
+build/clients/.there: tools/clients.txt
+	python3 -m venv build/clients
+	build/clients/bin/pip install -q -r $<
+	touch $@
+
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_engine test_misuse test_speculation gpu_prefill gpu_production)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
@@ -187,5 +228,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:

@@ -8,7 +8,7 @@
                            share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      families/             what config.json says, which layers there are, what their tensors are called
-     session/              sampling, speculation, generating text, snapshots
+     session/              sampling, speculation, snapshots, generating text
      diagnose/             measuring and testing the user's machine, made-up models
 
    All is one translation unit: C11 and C++17 for the CPU, with nvcc for the CPU and GPUs. Compile it with optimisation (-O3):
@@ -23,8 +23,12 @@
 #include "kernels.cu"
 
 #ifdef __CUDACC__
+#include <cuda.h>
 #include <cxxabi.h>
 #endif
+#include <dirent.h>
+#include <float.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -57,6 +61,7 @@ static double seconds(void) {
 #include "checkpoint/safetensors.c"
 #include "checkpoint/folder.c"
 #include "checkpoint/config.c"
+#include "checkpoint/estimate.c"
 
 /* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
 static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
@@ -77,6 +82,7 @@ struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
+    int gpu_shared;                            /* bytes of shared memory of an SM */
     uint32_t gpu_cache;                        /* bytes of its L2 */
     float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
     int gpu_integrated;                        /* its memory is the system's */
@@ -90,7 +96,7 @@ struct mote_model {
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;
     mote_module modules[MODULE_KINDS];
-    char module_dtypes[MODULE_KINDS][64];
+    char module_dtypes[MODULE_KINDS][128];
 
     mote_layers kinds[LAYER_KIND_COUNT];       /* of info */
     mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
@@ -102,16 +108,19 @@ struct mote_model {
     const float *norm;
     layer *layers;
     matrix *experts;                           /* the gate, up and down matrices of all layers */
+    int has_kv_scales;                         /* some attention layer has scales for an FP8 KV cache */
     int has_mtp;
     layer mtp;
     matrix mtp_fc;
     const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
     int draft_rows;                            /* as asked for */
+    int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
     matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
     size_t draft_at;                           /* where in the arena its copy is */
     uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
 };
 
+#include "checkpoint/claims.c"
 #include "checkpoint/bind.c"
 #include "families/qwen3_5_moe.c"
 #include "families/families.c"
@@ -129,8 +138,8 @@ const char *mote_version(void) {
     return MOTE_VERSION;
 }
 
-/* Binds all tensors of the model that m->c describes: to files, or, with a format `made`, to none. */
-static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *made, binder *b,
+/* Binds all tensors of the model that m->c describes: to files, or, with a recipe `made`, to none. */
+static int model_bind_to(mote_model *m, checkpoint *files, const struct recipe *made, binder *b,
                          const mote_callbacks *callbacks, mote_error *err) {
     b->files = files;
     b->m = m;
@@ -138,20 +147,33 @@ static int model_bind_to(mote_model *m, checkpoint *files, const weight_format *
     b->err = err;
     bind_model(b, callbacks);
     if (b->code) return b->code;
-    model_module_dtypes(m, b->formats);
+    model_module_dtypes(m, b);
     model_info(m);
     return MOTE_OK;
 }
 
-/* Reads config.json and all headers and binds all tensors. The binder and files are the caller's to free in any case. */
-static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, const mote_callbacks *callbacks,
-                      mote_error *err) {
+/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
+   none is, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
+                      const mote_callbacks *callbacks, mote_error *err) {
+    const struct recipe *made = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
-    int code = config_read(&m->c, dir, err);
-    if (!code) code = checkpoint_open(files, dir, err);
-    if (!code) code = model_bind_to(m, files, NULL, b, callbacks, err);
+    claims said;
+    int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
+    files->dir = dir;
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_recipe(dir, m->quantize, &made, err);
+    if (!code && !there) code = model_bind_to(m, files, made, b, callbacks, err);
+    else if (!code) {
+        claims_read(&said, dir);
+        b->said = &said;
+        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        if (!code) claims_notice(&said, dir, callbacks);
+        claims_free(&said);
+    }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
+    if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
+    m->info.estimated = !there || files->table.without_data;
     return code;
 }
 
@@ -159,7 +181,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
                               mote_error *err) {
     checkpoint files;
     binder b;
-    int code = model_bind(m, &files, &b, dir, callbacks, err);
+    int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
     if (!code && load) code = load_weights(&b, callbacks, err);
     buf_free(&b.items);
     checkpoint_close(&files);
@@ -201,13 +223,15 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     mote_error failure;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0)
-        return fail(error, MOTE_EINVAL,
-                    "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., draft_rows of 0 or more");
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
+        o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
+        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
+                                        "draft_rows of 0 or more, quantize of MOTE_QUANTIZE_...");
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
+    m->quantize = o.quantize;
     int code = generation_read(m, dir, &o.callbacks, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
@@ -274,6 +298,8 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
         return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
     int code = session_options(model, options, &o, error);
+    if (!code && model->gpu >= 0 && model->has_kv_scales && o.kv == MOTE_KV_FP8)
+        code = fail(error, MOTE_EUNSUPPORTED, "the checkpoint has scales for an FP8 KV cache, which only the CPU uses");
     if (code) return code;
     mote_session *s = session_shell(model);
     if (!s) return fail_memory(error);
@@ -305,6 +331,7 @@ void mote_session_close(mote_session *session) {
 #endif
     if (mine) pool_close(session->threads);
     else pool_abandon(session->threads);
+    mote_checkpoint_free(session->before_answer);
     free(session->memory);
     free(session->state);
     free(session);
@@ -429,6 +456,7 @@ static void session_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
+#include "session/logprobs.c"
 #ifdef __CUDACC__
 #include "cuda/step.cu"
 static int session_fold(mote_session *s, mote_error *err);
@@ -575,41 +603,50 @@ static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_e
     return MOTE_OK;
 }
 
-/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
-static void report_prompt(const mote_session *s, double done, size_t count, double start) {
-    char what[96];
-    double passed = seconds() - start;
-    if (!s->o.callbacks.progress) return;
-    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", done, count,
-             passed > 0 ? done / passed : 0);
-    report(&s->o.callbacks, what, done / (double)count);
-}
-
 /* Rows that forward() computes at a time. */
 static int session_chunk(const mote_session *s) {
     return s->gpu ? BLOCK : s->o.chunk;
 }
 
-/* mote_feed_logits behind the door. Only the callbacks and a GPU can make it fail once the ids are checked. */
-static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
+/* How far a prompt of `count` tokens has been read, and how quickly since `start`. */
+static void report_prompt(const mote_session *s, double done, size_t count, double start) {
+    const mote_callbacks *c = &s->o.callbacks;
+    char what[96];
+    double passed = seconds() - start, all = done + (double)s->read_before;
+    count += s->read_before + s->read_behind;
+    if (c->prompt) c->prompt(c->user, (int)all, (int)count);
+    if (!c->progress || count <= (size_t)session_chunk(s)) return;
+    snprintf(what, sizeof what, "reading the prompt: %.0f of %zu tokens, %.0f tok/s", all, count,
+             passed > 0 ? done / passed : 0);
+    report(c, what, all / (double)count);
+}
+
+static void forget_answer(mote_session *s);
+
+/* mote_feed_logits or mote_feed_logprobs behind the door; scores: NULL, or in place of logits. Only the callbacks and a GPU can
+   make it fail once the ids are checked. */
+static int feed(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, prompt_scores *scores,
+                mote_error *err) {
     size_t vocab = (size_t)s->m->c.vocab, chunk = (size_t)session_chunk(s);
     double start = seconds();
     int code = check_ids(s, ids, count, err);
     if (code) return code;
+    if (scores && chunk > SCORED_ROWS) chunk = SCORED_ROWS;
 #ifdef __CUDACC__
-    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, err);
+    if (session_prefills(s, count)) return feed_prefill(s, ids, count, logits, mtp_logits, scores, err);
 #endif
     for (size_t done = 0; done < count;) {
         int T = (int)(count - done < chunk ? count - done : chunk), first = s->count;
         if (cancelled(&s->o.callbacks))
             return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", done, count);
-        code = forward(s, ids + done, T, done + (size_t)T == count, logits ? logits + done * vocab : NULL, mtp_logits,
-                       err);
+        float *rows = scores ? scores->rows : logits ? logits + done * vocab : NULL;
+        code = forward(s, ids + done, T, done + (size_t)T == count, rows, mtp_logits, err);
         if (code) return code;
+        if (scores) score_rows(scores, s->m->c.vocab, done, T);
         session_keep(s, T);
         done += (size_t)T;
         if (mtp_logits) mtp_logits += (size_t)(T - (first == 0)) * vocab;
-        if (count > chunk) report_prompt(s, (double)done, count, start);
+        report_prompt(s, (double)done, count, start);
         s->generated_from = s->count;
     }
     return session_finish(s, err);
@@ -623,9 +660,36 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
     if (code) return code;
+    const int before = s->count;
     s->busy = 1;
-    code = feed(s, ids, count, logits, mtp_logits, error);
+    code = feed(s, ids, count, logits, mtp_logits, NULL, error);
     s->busy = 0;
+    if (s->count > before) forget_answer(s);
+    return code;
+}
+
+int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
+                       mote_logprob *alternatives, mote_error *error) {
+    mote_session *s = session;
+    prompt_scores scores;
+    int code = session_enter(s, (ids && tokens && (alternatives || !top)) || !count,
+                             "mote_feed_logprobs: needs a session, tokens, and room for the results", error);
+    if (!code && (top < 0 || top > s->m->c.vocab))
+        code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
+    if (!code) code = check_ids(s, ids, count, error);
+    if (code || !count) return code;
+    code = scores_open(&scores, s, ids, count, top, error);
+    if (code) return code;
+    scores.tokens = tokens;
+    scores.alternatives = alternatives;
+    const int before = s->count;
+    s->busy = 1;
+    code = session_logits(s, error);
+    if (!code) score_token(&scores, s->count ? s->logits : NULL, s->m->c.vocab, 0);
+    if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
+    s->busy = 0;
+    if (s->count > before) forget_answer(s);
+    scores_close(&scores);
     return code;
 }
 
@@ -652,9 +716,10 @@ const float *mote_logits(const mote_session *session) {
 #include "session/sampling.c"
 #include "session/speculation.c"
 #include "session/verify.c"
-#include "session/generate.c"
 #include "session/snapshot.c"
 #include "session/files.c"
+#include "session/thinking.c"
+#include "session/generate.c"
 
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 
@@ -662,7 +727,9 @@ const float *mote_logits(const mote_session *session) {
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"
+#include "diagnose/selftest_formats.cu"
 #include "diagnose/selftest_prefill.cu"
 #endif
 
+#include "diagnose/measure.c"
 #include "diagnose/diagnose.c"

@@ -59,6 +59,8 @@ typedef struct mote_callbacks {
     void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
     void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
     int (*cancel)(void *user);                                             /* polled often; non-zero stops the call */
+    void (*prompt)(void *user, int done, int count);                       /* while `count` tokens are read: so many are, by the
+                                                                              work done; the last call has done == count */
     void *user;                                                            /* handed to each of them */
 } mote_callbacks;
 
@@ -74,11 +76,18 @@ enum {                                     /* which parts of a checkpoint folder
     MOTE_DESCRIPTION = 3                   /* everything but the values of the weights: for mote_model_info; no sessions */
 };
 
+enum {                                     /* what weights become when they are loaded */
+    MOTE_QUANTIZE_OFF = 0,                 /* nothing: they are what the checkpoint has */
+    MOTE_QUANTIZE_FP8 = 1                  /* BF16 matrices become FP8 in blocks of 128 x 128, half the bytes; not embeddings,
+                                              lm_head, routers and other small ones */
+};
+
 typedef struct mote_options {
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
     int draft_rows;                        /* drafts come from the first so many tokens of the vocabulary; default 65,536 */
+    int quantize;                          /* MOTE_QUANTIZE_... */
 } mote_options;
 
 /* Opens a Hugging Face checkpoint folder (config.json, *.safetensors, tokenizer.json, ...) as it is. Every tensor is checked
@@ -90,7 +99,8 @@ void mote_close(mote_model *model);
 
 typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
     const char *name;                      /* "experts", "attention", "deltanet", "embed_tokens", ... */
-    const char *dtype;                     /* "F32", "F16", "BF16", "FP8 128x128", or several joined by "+" */
+    const char *dtype;                     /* as stored: "BF16", "FP8 128x128", "NVFP4", "GPTQ INT4 g128", ..., or several
+                                              joined by "+" */
     uint64_t parameters;
     uint64_t bytes;                        /* as held in memory, scales included */
     uint64_t bytes_per_token;              /* of these, read to decode one token (top-k of the experts, one embedding row) */
@@ -116,6 +126,7 @@ typedef struct mote_info {
     int stage_count;
     const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
+    int quantize;                          /* as in mote_options: not 0, these are not the checkpoint's own weights */
     uint64_t parameters, active_parameters;/* in all, and used for one token; the MTP layer is not in the second */
     uint64_t weight_bytes;                 /* held in memory */
     uint64_t weight_bytes_per_token;       /* read to decode one token */
@@ -126,6 +137,8 @@ typedef struct mote_info {
                                               its own rounding; others as they are decoded. 0: all of them */
     const mote_module *modules;            /* by kind, module_count of them */
     int module_count;
+    int estimated;                         /* 1: MOTE_DESCRIPTION of a folder without weights, with config.json and at most the
+                                              headers of the safetensors files: sizes are what a published checkpoint has */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -140,12 +153,13 @@ enum {                                     /* how keys and values of attention l
     MOTE_KV_DEFAULT = 0,                   /* F32 on the CPU, BF16 on a GPU */
     MOTE_KV_F32 = 1,                       /* CPU only */
     MOTE_KV_BF16 = 2,
-    MOTE_KV_FP8 = 3                        /* E4M3 without scale, values beyond 448 become 448 */
+    MOTE_KV_FP8 = 3                        /* E4M3; in units of the layer's k_scale and v_scale where the
+                                              checkpoint has them. Beyond 448 units it is 448 */
 };
 
 typedef struct mote_session_options {
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
-    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 32; on a
+    int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
                                               GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     mote_callbacks callbacks;              /* used by every call on the session */
@@ -163,6 +177,7 @@ typedef struct mote_memory {
     int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
                                               maximum; 0: not even one token; -1: unknown */
+    int estimated;                         /* as in mote_info */
 } mote_memory;
 
 /* Plans the memory for a checkpoint folder and one session without allocating it: reads only config.json and the headers
@@ -177,8 +192,9 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
 
    The first four write at most `capacity` elements and always set *count: to the number needed, to 0 after any other
    failure. When the number is larger than capacity they return MOTE_EINVAL, so that a caller may ask for the size first
-   with capacity 0 (and NULL for the place). No terminating zero is written. Without a tokenizer, or for the two that
-   render without a chat template that mote knows, they fail with MOTE_EUNSUPPORTED. */
+   with capacity 0 (and NULL for the place): that counts tokens without computing anything, also with MOTE_TEXT_ONLY. No
+   terminating zero is written. Without a tokenizer, or for the two that render without a chat template that mote knows, they
+   fail with MOTE_EUNSUPPORTED. */
 
 /* Text to token ids. special: 1 = the text of a control token becomes that token; 0 = all is plain text, for text one does
    not trust. */
@@ -204,6 +220,9 @@ int mote_render_tokens(const mote_model *model, const char *request, size_t size
 /* The bytes of one token (not always whole characters), *size of them; NULL when the id has no text. Owned by the model. */
 const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size);
 
+/* 1 when the token ends an answer: see mote_generate. */
+int mote_is_end(const mote_model *model, int32_t id);
+
 /* ---- 4. Sessions ------------------------------------------------------------------------------------------------- */
 
 /* Starts an empty timeline on a model, with all the memory it will ever need. The model must outlive it. */
@@ -224,6 +243,20 @@ int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_erro
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error);
 
+typedef struct mote_logprob {
+    int32_t id;
+    float logprob;                         /* natural logarithm of its probability, in the model's own distribution over the
+                                              whole vocabulary: without temperature, penalties, bias or masks */
+} mote_logprob;
+
+/* mote_feed, and writes how probable each appended token was behind those before it: tokens [count]; and (top > 0) the `top`
+   most probable ones in its place, best first: alternatives [count][top], NULL with top 0. The first token of an empty
+   timeline has nothing before it: its logprob is 0, and its alternatives have id -1. Takes the memory of 32 rows of logits,
+   however many tokens there are; each row goes over the host, a millisecond for a vocabulary of 250,000. After a failure what
+   was written is of no meaning; the tokens of chunks already done stay appended. */
+int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, int top, mote_logprob *tokens,
+                       mote_logprob *alternatives, mote_error *error);
+
 /* The token history, *count ids. Owned by the session, valid until its next call. */
 const int32_t *mote_tokens(const mote_session *session, size_t *count);
 
@@ -234,13 +267,15 @@ int mote_context(const mote_session *session);
    timeline is empty. */
 const float *mote_logits(const mote_session *session);
 
-/* The n most probable next tokens, best first, with natural-log probabilities (no temperature, no penalties). */
+/* The n most probable next tokens, best first, with natural-log probabilities, as in mote_logprob. */
 int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error);
 
 /* Empties the timeline. */
 int mote_reset(mote_session *session, mote_error *error);
 
 /* ---- 5. Sampling ------------------------------------------------------------------------------------------------- */
+
+typedef struct mote_bias { int32_t id; float bias; } mote_bias;           /* -INFINITY: the token is never chosen */
 
 /* Zero-initialised: greedy, no penalties. The random number for a position depends on seed and position alone, so that the
    same seed on the same timeline gives the same text, however it was computed. */
@@ -253,13 +288,17 @@ typedef struct mote_sampling {
     float presence_penalty;                /* subtracted once from logits of tokens generated */
     float frequency_penalty;               /* subtracted for each time a token was generated */
     uint64_t seed;
+    const mote_bias *bias;                 /* added to the logits of these tokens, bias_count of them; the caller's */
+    int bias_count;
 } mote_sampling;
 
 /* The checkpoint's own defaults (generation_config.json) and a fresh random seed. */
 void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling);
 
-/* Chooses the next token from the current logits; the timeline stays as it is. Order: penalties, temperature, top-k, top-p,
-   min-p. Repetition counts the whole history, presence and frequency what came after the last mote_feed or mote_ask. */
+/* Chooses the next token from the current logits; the timeline stays as it is. Order: bias, penalties, (on_logits of
+   mote_generation,) temperature, top-k, top-p, min-p. A GPU samples by itself without bias and penalties; with them each row
+   of logits comes to the host (1 MB for a vocabulary of 250,000, and a millisecond or two). Repetition counts the whole
+   history, presence and frequency what came after the last mote_feed or mote_ask. */
 int mote_sample(const mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error);
 
 /* One decode step: mote_sample, then the token is appended and the next logits are computed. */
@@ -277,16 +316,37 @@ typedef struct mote_generation {
     const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
     int stop_count;
     const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
+    const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside
+                                              the system message; on_call looks up the types of arguments in them */
     const char *role;                      /* mote_ask: "user" (default) or "tool" */
+    const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, */
+    int result_count;                      /* these are those of its further calls, in order */
     int think;                             /* mote_ask: MOTE_THINK_... */
-    int raw;                               /* mote_generate: 1 = no channels, all text as MOTE_ANSWER */
+    int keep_thinking;                     /* mote_ask: 1 = a new user turn leaves the thinking before it where it is */
+    int raw;                               /* 1 = no channels and no calls, all text as MOTE_ANSWER */
     int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
-                                              whole state after each pass; the first difference is MOTE_EMISMATCH */
+                                              whole state after each pass; the first difference is MOTE_EMISMATCH. Not with
+                                              on_logits, which would be called twice */
     /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
        Non-zero stops the answer. Neither may call the session, except mote_tokens and mote_context. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
+    /* Called with every tool call that can be read, behind its text: a JSON object {"name": "...", "arguments": {...}} of
+       `size` bytes, zero-terminated, too. Calls are read as models write them, as JSON or as <function=...> tags, with text
+       around them, several in one, with brackets or end tags missing. One that the end of the answer cuts short is none: what
+       it would do may not be what was meant. Non-zero stops the answer. */
+    int (*on_call)(void *user, const char *call, size_t size);
+    /* Called once for each token, before it is chosen, in order, on the timeline as it will stay: mote_tokens holds all tokens
+       before it, and on_token was called with those of this answer. So it may keep state. logits [vocab_size], of the ids that
+       may be chosen, with bias and penalties: to be changed in place. A token at -INFINITY is never chosen, by no draft either;
+       when none is left that is MOTE_EINVAL. Non-zero stops the answer. Drafts are made without it, so a strict mask has few
+       accepted. On a GPU each row comes to the host, verified drafts' rows as well: 1 MB for a vocabulary of 250,000. */
+    int (*on_logits)(void *user, float *logits, int vocab_size);
+    /* Called with every token generated, behind on_token: its logprob, and the top_logprobs most probable ones in its place,
+       best first. The logits come to the host, as for on_logits. */
+    void (*on_logprobs)(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count);
+    int top_logprobs;
     void *user;
 } mote_generation;
 
@@ -296,7 +356,8 @@ enum {                                     /* why an answer ended */
 
 typedef struct mote_result {
     int stop;                              /* MOTE_STOP_... */
-    int prompt_tokens, generated_tokens;
+    int prompt_tokens, generated_tokens;   /* read: the turn, and what was read again of the answers before it; generated */
+    int calls, broken_calls;               /* tool calls that on_call got, and those that could not be read */
     double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
     uint64_t seed;                         /* the one used */
 } mote_result;
@@ -305,18 +366,36 @@ typedef struct mote_result {
    file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
    it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
    result may be NULL. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
-   MOTE_ENOMEM leaves the timeline as it was; when a later pass fails (MOTE_EDEVICE, MOTE_EMISMATCH, or MOTE_EFORMAT for a
-   logit that is not a number), the tokens generated until then stay in it. */
+   MOTE_ENOMEM leaves the timeline as it was, but for a tool call that on_call waits for; when a later pass fails (that,
+   MOTE_EDEVICE, MOTE_EMISMATCH, MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens
+   generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
-/* One turn of a conversation: renders the message behind what is already there (history is never rendered again), then
-   mote_generate. An interrupted answer before it is closed first. Text from outside never becomes a control token, in any
-   role: in system, message and tool result alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is
-   plain text, so that none of them can end its own turn. When it runs out of memory, or is cancelled while it reads the turn,
-   the timeline is as before (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is
-   in it, and what mote_generate says. */
+/* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer
+   before it is closed first. Text from outside never becomes a control token, in any role: in system, message and tool result
+   alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its
+   own turn.
+
+   History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline
+   is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as
+   it does there. For this a session holds a checkpoint before its last answer, in the host's memory.
+
+   When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
+   thinking (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is in it, and what
+   mote_generate says. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
+
+/* Leaves the thinking of the answers since the last user turn of mote_ask behind: goes back to before them and reads them
+   again without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or
+   mote_load, or when it was done. mote_ask does it by itself; call it before mote_checkpoint_take if the checkpoint is to hold
+   beyond the next user turn. *read (may be NULL): tokens read again. */
+int mote_drop_thinking(mote_session *session, size_t *read, mote_error *error);
+
+/* What mote_ask would do with the context, without computing anything. *read: tokens that it would read; *total: tokens of the
+   timeline then, before the answer. Either may be NULL. */
+int mote_ask_count(const mote_session *session, const char *message, const mote_generation *generation, size_t *read,
+                   size_t *total, mote_error *error);
 
 /* What speculation did on a session since it was opened. mote_generate and mote_ask draft, mote_step never does. The text is
    the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
@@ -337,8 +416,9 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 /* Recurrent state cannot be cut back to an earlier token, so a session is rewound to points that were remembered. */
 typedef struct mote_checkpoint mote_checkpoint;
 
-/* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive
-   the session, and may be used any number of times on it. */
+/* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
+   session, and may be used any number of times on it, and on a session with the same options that has its timeline from it, by
+   mote_load or mote_clone; behind thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
 /* Back to the checkpoint. MOTE_EINVAL when the session's tokens up to there are no longer those of the checkpoint. */
@@ -395,8 +475,9 @@ typedef struct mote_measurement {
 /* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
 
-/* Bytes per second that the GPU reads at best: the model's weights, streamed by a kernel that does nothing else. */
-int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error);
+/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
+   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
+int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
 
 typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
     const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */

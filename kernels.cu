@@ -20,6 +20,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -27,12 +33,46 @@
 #include "cpu/layout.c"
 #include "formats/numbers.c"
 #include "formats/formats.c"
+#include "cpu/unpack.c"
 #include "formats/f32.c"
 #include "formats/f16.c"
 #include "formats/bf16.c"
 #include "formats/fp8_block.c"
+#include "formats/fp8_row.c"
+#include "formats/nvfp4.c"
+#include "formats/int4.c"
 #include "formats/dispatch.c"
 #include "cpu/threads.c"
+
+/* The products of weight rows and token rows, for each level of processor. */
+enum {
+    TOKEN_BATCH = 48,            /* token rows in one call; a multiple of all TOKENS */
+    ROW_BLOCK = 16,              /* weight rows in one call */
+    STREAM_COLS = 64,            /* columns that decoding takes at a time */
+    TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
+};
+#include "cpu/scales.c"
+#include "cpu/stretches.c"
+#ifdef LEVELS
+#define LEVEL V4
+#define LANES 16
+#define TOKENS 6
+#define FOR(name) name##_v4
+#include "cpu/products.c"
+#include "cpu/nibbles.c"
+#define LEVEL V3
+#define LANES 8
+#define TOKENS 3
+#define FOR(name) name##_v3
+#include "cpu/products.c"
+#include "cpu/nibbles.c"
+#endif
+#define LEVEL
+#define LANES 4
+#define TOKENS 4
+#define FOR(name) name##_plain
+#include "cpu/products.c"
+#include "cpu/nibbles.c"
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 
@@ -62,6 +102,9 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 #include "formats/f16.cu"
 #include "formats/bf16.cu"
 #include "formats/fp8_block.cu"
+#include "formats/nvfp4.cu"
+#include "formats/fp8_row.cu"
+#include "formats/int4.cu"
 #include "formats/dispatch.cu"
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"

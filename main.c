@@ -1,6 +1,6 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in cli/; each knows those above it in this list, which is the order to read
-   them in:
+   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the
+   order to read them in:
 
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser
@@ -28,10 +28,33 @@
      bench.c         bench: planning and running it
      selftest.c      selftest
 
+   and in serve/, which also includes the JSON reader of text/:
+
+     http.c          bytes -> HTTP requests
+     connection.c    a client's connection: requests from it, answers to it
+     write.c         JSON as it goes out
+     fields.c        a request's JSON, field by field; refusals
+     lexicon.c       the vocabulary in order, for masks
+     shape.c         a JSON schema -> what an answer may be
+     follow.c        a text followed through a shape, and the mask of what may come next
+     server.c        what connections share: sessions, and whose turn it is to compute
+     disk.c          timelines kept in a folder
+     cache.c         which session takes a request, and how much of its prompt is there already
+     answer.c        one answer, token by token
+     ask.c           what the APIs have in common in what they ask for
+     chat.c          /v1/chat/completions
+     tokens.c        /v1/completions, /tokenize, /detokenize
+     parts.c         answers that consist of parts
+     messages.c      /v1/messages
+     responses.c     /v1/responses
+     metrics.c       /metrics
+     serve.c         serve: paths, access, listening, the end
+
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
 #include "engine.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,14 +62,19 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <termios.h>
@@ -81,12 +109,39 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"             // serve needs a part of them
+#include "text/basics.c"
+#include "text/utf8.c"
+#include "text/json.c"
+#pragma GCC diagnostic pop
+#include "serve/http.c"
+#include "serve/connection.c"
+#include "serve/write.c"
+#include "serve/fields.c"
+#include "serve/lexicon.c"
+#include "serve/shape.c"
+#include "serve/follow.c"
+#include "serve/server.c"
+#include "serve/disk.c"
+#include "serve/cache.c"
+#include "serve/answer.c"
+#include "serve/ask.c"
+#include "serve/chat.c"
+#include "serve/tokens.c"
+#include "serve/parts.c"
+#include "serve/messages.c"
+#include "serve/responses.c"
+#include "serve/metrics.c"
+#include "serve/serve.c"
+
 // Commands, help and main.
 
 typedef struct command {
     const char *name, *summary, *usage;
     int bit;                               // its bit in option.commands
     int (*function)(options *o);
+    const char *more;                      // behind its options; NULL: nothing
 } command;
 
 static int command_help(options *o);
@@ -97,22 +152,53 @@ static int command_version(options *o) {
     return 0;
 }
 
+static const char chat_more[] =
+    "/help in the chat lists its commands and keys. On a GPU the context is what fits beside the weights, up to\n"
+    "131,072 tokens; /context N goes on in another one. Thinking of earlier answers does not stay in it.\n";
+
+static const char run_more[] =
+    "The prompt is TEXT, or what is piped in. The answer alone goes to standard output: thinking is shown on a\n"
+    "terminal, and counted on standard error elsewhere.\n"
+    "  mote run \"What is FP8?\" --think off -n 100\n"
+    "  mote run --raw -p \"Once upon a time\"\n";
+
+static const char serve_more[] =
+    "Chat pages, agents and benchmarks connect to http://127.0.0.1:8080/v1; docs/server.md lists what they may ask for.\n"
+    "Ctrl-C lets answers finish, a second one stops. TLS is a proxy's business, and so is the open network.\n"
+    "  mote serve -m DIR --context 32768 --parallel 2\n";
+
+static const char info_more[] =
+    "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
+    "behind their headers, it is an estimate, and says so.\n";
+
+static const char bench_more[] =
+    "Rows are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 decodes 32 tokens\n"
+    "behind 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
+    "speculation verifies them, beside what the step reads and the share of the memory's speed that is; what is in\n"
+    "the context does not matter for that, so depths are pretended. Speculation depends on the text: --ask measures\n"
+    "it on questions, --accept simulates it. Files of --json keep their names from version to version.\n"
+    "  mote bench -m DIR --prompt 512,8192 --depth 0,32768\n"
+    "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
+    "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
+    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n";
+
 static const command command_table[] = {
-    {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat},
-    {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run},
-    {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info},
-    {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize},
+    {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},
+    {"run", "print one answer", "TEXT [OPTIONS]", RUN, command_run, run_more},
+    {"serve", "answer over HTTP, as OpenAI's and Anthropic's servers do", "[OPTIONS]", SERVE, command_serve, serve_more},
+    {"info", "what a model is made of, and the memory it takes", "[OPTIONS]", INFO, command_info, info_more},
+    {"tokenize", "text from standard input to token ids", "[-m DIR] [-0] < TEXT", TOKENIZE, command_tokenize, NULL},
     {"detokenize", "lines of token ids from standard input to texts, each ended by a zero byte", "[-m DIR] < IDS",
-     DETOKENIZE, command_detokenize},
+     DETOKENIZE, command_detokenize, NULL},
     {"render", "a chat request (JSON) from standard input to the prompt text", "[-m DIR] < REQUEST", RENDER,
-     command_render},
+     command_render, NULL},
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
-     command_logits},
-    {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench},
+     command_logits, NULL},
+    {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
     {"selftest", "test a GPU: every stage against its plain C twin; needs no model", "[OPTIONS]", SELFTEST,
-     command_selftest},
-    {"help", "explain a command", "[COMMAND]", HELP, command_help},
-    {"version", "print the version", "", HELP, command_version},
+     command_selftest, NULL},
+    {"help", "explain a command", "[COMMAND]", HELP, command_help, NULL},
+    {"version", "print the version", "", HELP, command_version, NULL},
 };
 enum { COMMAND_COUNT = sizeof command_table / sizeof command_table[0] };
 
@@ -127,13 +213,26 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
+// A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces.
+static void print_wrapped(const char *text, int column, int indent) {
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column + 1 + n > 110) column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", n, text);
+        text += n + (text[n] == ' ');
+    }
+    putchar('\n');
+}
+
 static void print_usage(const command *c) {
     printf("mote %s: %s\n\nusage: mote %s %s\n", c->name, c->summary, c->name, c->usage);
     for (int i = 0; i < OPTION_COUNT; i++) {
         const option *d = &option_table[i];
         if (!(d->commands & c->bit)) continue;
-        printf("  %-22s%-15s%s\n", d->name, d->value ? d->value : "", d->help);
+        int column = printf("  %-21s %-14s", d->name, d->value ? d->value : "");
+        print_wrapped(d->help, column, 38);
     }
+    if (c->more) printf("\n%s", c->more);
 }
 
 static int command_help(options *o) {
@@ -146,7 +245,7 @@ static int command_help(options *o) {
     printf("mote %s: chat with a Mixture-of-Experts model, from its checkpoint folder\n\n"
            "usage: mote [COMMAND] [OPTIONS]\n", mote_version());
     for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-11s%s\n", command_table[i].name, command_table[i].summary);
-    printf("\nmote COMMAND --help lists a command's options. Without -m DIR, commands use the bundled model.\n"
+    printf("\nmote help COMMAND tells the rest, with its options. Without -m DIR, commands use the bundled model.\n"
            "A text from a file or a pipe may have up to %d MiB. Exit codes: 0 done, 1 failed, 2 not asked for properly,\n"
            "130 stopped with Ctrl-C.\n", TEXT_MAX >> 20);
     return 0;

@@ -12,6 +12,7 @@
 //   python_text.c     text and values as Python writes them, which chat formats build on
 //   chat.c            messages -> prompt
 //   chat_stream.c     answer -> channels
+//   tool_calls.c      what a model writes as a tool call -> JSON
 //
 // Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
 // see utf8.c.
@@ -40,3 +41,4 @@
 #include "text/python_text.c"
 #include "text/chat.c"
 #include "text/chat_stream.c"
+#include "text/tool_calls.c"

@@ -2,24 +2,45 @@
 
    The model asks for each tensor it needs, by name and shape; binding finds it, checks it, gives it a place in the one
    block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
-   nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices stay as stored, plane
-   by plane (formats/formats.c); vectors (norms, gates, conv1d), small as they are, become float. */
+   nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices keep the numbers they
+   are stored in, plane by plane, however the file spells their format (formats/formats.c); vectors (norms, gates, conv1d),
+   small as they are, become float. */
 
 static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F16 && (int)FORMAT_BF16 == (int)TYPE_BF16,
               "the formats of plain numbers are called like their types");
+static_assert((int)SPELLED_F32 == (int)TYPE_F32 && (int)SPELLED_F16 == (int)TYPE_F16 && (int)SPELLED_BF16 == (int)TYPE_BF16,
+              "and so are their spellings");
 
-enum { VECTOR = -1 };
+enum { VECTOR = -1, KV_SCALE = -2 };
 
 /* A vector is loaded like a plane of a matrix. */
-static const plane vector_plane = {"", NULL, 32, 1, 1, 0, widen, NULL, NULL, NULL};
+static const plane vector_plane = {32, 1, 1, 0, NULL, NULL, NULL};
+static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
+    const float *scale = (const float *)numbers;
+    size_t i = 0;
+    while (i < n && scale[i] > 0x1p-64f && scale[i] < 0x1p64f) i++;
+    if (i < n) snprintf(value, 32, "%g", (double)scale[i]);
+    return i;
+}
+
+static const plane kv_scale_plane = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
+static const matrix_part vector_part = {"", NULL, "", 0};
+
+static int vector_floats(conversion *c, void *to) {
+    widen((dtype)c->type[0], c->part[0], to, c->rows, c->cols);
+    return -1;
+}
+
+static const plane_source vector_source = {0, 1, vector_floats};
 
 typedef struct load_item {
     const tensor *from;                        /* NULL: made up */
-    enum format format;                        /* of the matrix that this is a plane of; a vector's: F32 */
-    int plane;                                 /* CODES...; VECTOR */
+    const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
+    const plane_source *source;                /* how */
+    matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
+    int plane;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
-    int type;                                  /* as stored */
-    uint64_t offset, size;                     /* bytes inside the tensor */
+    uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
     int is_mtp;
     const void **target;                       /* the pointer to set */
@@ -27,7 +48,13 @@ typedef struct load_item {
 } load_item;
 
 static const plane *item_plane(const load_item *item) {
-    return item->plane == VECTOR ? &vector_plane : &formats[item->format]->planes[item->plane];
+    if (item->plane < 0) return item->plane == KV_SCALE ? &kv_scale_plane : &vector_plane;
+    return &formats[item->of.format]->planes[item->plane];
+}
+
+/* Is it read as it is stored, or converted? */
+static int item_converts(const load_item *item) {
+    return item->source->convert != NULL;
 }
 
 /* Bytes in the arena: those it holds, and with the zeros behind them. */
@@ -36,7 +63,7 @@ static size_t item_held(const load_item *item) {
 }
 
 static size_t item_room(const load_item *item) {
-    return plane_room(item_plane(item), item->rows, item->cols);
+    return item->plane >= 0 ? matrix_plane_room(&item->of, item->plane) : plane_room(item_plane(item), item->rows, item->cols);
 }
 
 static size_t item_words(const load_item *item) {
@@ -46,7 +73,8 @@ static size_t item_words(const load_item *item) {
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
-    const weight_format *made;                 /* all is made up, in this format; NULL: it is in files */
+    claims *said;                              /* of files: what config.json says of them */
+    const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
     tensor made_up[2];                         /* the last two tensors asked for */
     int made_next;
     buf items;                                 /* struct load_item */
@@ -54,6 +82,8 @@ typedef struct binder {
     enum module_kind kind;                     /* of what is being bound */
     uint64_t used, of;                         /* the share of it that one token reads */
     unsigned formats[MODULE_KINDS];            /* bit set of formats seen; a vector has that of its numbers */
+    unsigned spelled[MODULE_KINDS];            /* bit set of spellings seen */
+    int group[MODULE_KINDS];                   /* columns of INT4's groups; -1: of several widths */
     char prefix[64];                           /* "model.language_model." or "model." */
     char name[256];
     mote_error *err;
@@ -87,55 +117,51 @@ static const char *names_text(char *out, size_t size, const char *const *names, 
     return out;
 }
 
-/* Forms of other quantisations: a tensor that is there where another is missed; known: say what is supported. */
-static const struct { const char *missed, *there; int known; const char *what; } foreign[] = {
-    {".weight_scale_inv", ".weight_scale", 0,
-     "FP8 with one scale a tensor or a row is not supported (blocks with weight_scale_inv are)"},
-    {".weight", ".weight_packed", 1, "this quantisation is not supported"},
-    {".weight", ".qweight", 0, "this quantisation is not supported"},
-    {".weight", ".weight_scale", 1, "this quantisation is not supported"},
-    {".weight", ".weight_scale_2", 1, "this quantisation is not supported"},
-    {".weight", ".weight_zero_point", 1, "this quantisation is not supported"}};
-
-/* A tensor that is not there; if the checkpoint holds it in a form of another quantisation, that is said instead. */
-static int bind_missing(binder *b, const uint64_t *shape, int dims) {
-    char text[96], other[320], known[256];
-    const char *end = strrchr(b->name, '.'), *names[FORMAT_COUNT];
-    for (int f = 0; f < FORMAT_COUNT; f++) names[f] = formats[f]->known;
-    names_text(known, sizeof known, names, FORMAT_COUNT, ", ", " and ");
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign && end; i++) {
-        if (strcmp(end, foreign[i].missed)) continue;
-        snprintf(other, sizeof other, "%.*s%s", (int)(end - b->name), b->name, foreign[i].there);
-        if (!table_find(&b->files->table, other)) continue;
-        return fail(b->err, MOTE_EUNSUPPORTED, foreign[i].known ? "%s: %s: %s (%s are)" : "%s: %s: %s", b->files->dir, other,
-                    foreign[i].what, known);
-    }
-    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is missing, expected with shape %s", b->files->dir, b->name,
-                shape_text(text, sizeof text, shape, dims));
+/* The first tensor beside b->name that belongs to a spelling; NULL: there is none. */
+static const char *bind_beside(binder *b, char *name, size_t size) {
+    const char *end = strrchr(b->name, '.');
+    for (int i = 0; i < SPELLING_COUNT && end; i++)
+        for (int k = 0; k < part_count(spellings[i]); k++) {
+            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, spellings[i]->parts[k].suffix);
+            if (table_find(&b->files->table, name)) return name;
+        }
+    return NULL;
 }
+
+/* A tensor that is not there. shape: what it should have; dims < 0: nobody knows. */
+static int bind_missing(binder *b, const uint64_t *shape, int dims) {
+    char text[96], name[320], expected[128] = "";
+    const char *beside = bind_beside(b, name, sizeof name);
+    if (dims >= 0) snprintf(expected, sizeof expected, ", expected with shape %s", shape_text(text, sizeof text, shape, dims));
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is missing%s%s%s", b->files->dir, b->name, expected,
+                beside ? ", beside " : "", beside ? beside : "");
+}
+
+/* diagnose/synthetic.c: the spelling of a made-up matrix, or of a layer's experts, by its name. */
+static enum spelled made_spelling(const struct recipe *r, const char *name);
 
 /* Whether the checkpoint holds a tensor. A made-up one is like those published: experts are stacked in BF16 only. */
 static int bind_has(const binder *b, const char *name) {
     if (!b->made) return table_find(&b->files->table, name) != NULL;
     if (!strcmp(name, "mtp.fc.weight")) return b->m->c.mtp_layers > 0;
-    return b->made == formats[FORMAT_BF16] || !strstr(name, "mlp.experts.gate_up_proj");
+    return !strstr(name, "mlp.experts.gate_up_proj") || made_spelling(b->made, name) == SPELLED_BF16;
 }
 
-/* The type of a plane's tensor; -1: F32, F16 or BF16. */
-static int stored_type(const plane *p) {
+/* The type of a part's tensor; -1: F32, F16 or BF16. */
+static int stored_type(const matrix_part *p) {
     int type = 0;
     if (!p->stored) return -1;
     while (strcmp(p->stored, container_types[type].name)) type++;
     return type;
 }
 
-/* The tensor b->name of a made-up checkpoint, a plane of a matrix or a vector. */
-static tensor *bind_made(binder *b, const uint64_t *shape, int dims, const plane *p) {
+/* The tensor b->name of a made-up checkpoint: experts that are stacked, or a vector. */
+static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
     uint64_t elements = 1;
     tensor *t = &b->made_up[b->made_next];
     b->made_next ^= 1;
     memset(t, 0, sizeof *t);
-    t->type = p->stored ? stored_type(p) : TYPE_BF16;
+    t->type = TYPE_BF16;
     t->dims = dims;
     for (int i = 0; i < dims; i++) elements *= t->shape[i] = shape[i];
     t->size = elements * (uint64_t)container_types[t->type].bits / 8;
@@ -154,19 +180,23 @@ static made_floats made_floats_of(const char *name) {
     return known[last].values;
 }
 
-/* Is t stored as this plane is? */
-static int stored_as(const tensor *t, const plane *p) {
+/* Is t stored as this part is? */
+static int stored_as(const tensor *t, const matrix_part *p) {
     return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
 }
 
-/* The types in which formats store a tensor of this plane's name: "F32, F16, BF16 or F8_E4M3". */
-static const char *stored_text(char *out, size_t size, const plane *p) {
+/* The types in which spellings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
+static const char *stored_text(char *out, size_t size, const matrix_part *p) {
     const char *names[TYPE_COUNT];
     int n = 0;
     for (int type = 0; type < TYPE_COUNT; type++) {
         int fits = !p->stored && type <= TYPE_BF16;
-        for (int f = 0; p->stored && f < FORMAT_COUNT; f++)
-            fits |= !strcmp(formats[f]->planes[CODES].tensor, p->tensor) && stored_type(&formats[f]->planes[CODES]) == type;
+        for (int i = 0; *p->suffix && i < SPELLING_COUNT; i++)
+            for (int k = 0; k < part_count(spellings[i]); k++) {
+                const matrix_part *other = &spellings[i]->parts[k];
+                if (strcmp(other->suffix, p->suffix)) continue;
+                fits |= other->stored ? stored_type(other) == type : type <= TYPE_BF16;
+            }
         if (fits) names[n++] = container_types[type].name;
     }
     return names_text(out, size, names, n, ", ", " or ");
@@ -178,53 +208,51 @@ static int same_shape(const tensor *t, const uint64_t *shape, int dims) {
     return same;
 }
 
-/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
-static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const plane *p) {
+/* Says what is wrong with a tensor that has not this shape and a part's type. */
+static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int dims, const matrix_part *p) {
     char found[96], expected[96], types[96];
-    if (b->code) return NULL;
-    if (b->made) return bind_made(b, shape, dims, p);
-    tensor *t = table_find(&b->files->table, b->name);
-    if (!t) {
-        b->code = bind_missing(b, shape, dims);
-        return NULL;
-    }
     const char *path = b->files->shards[t->file].path;
-    int same = same_shape(t, shape, dims);
-    if (same && stored_as(t, p)) {
-        t->used = 1;
-        return t;
-    }
     shape_text(found, sizeof found, t->shape, t->dims);
     shape_text(expected, sizeof expected, shape, dims);
     stored_text(types, sizeof types, p);
-    if (same && container_types[t->type].bits <= 8)
-        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected %s, found %s", path, b->name, types,
-                       container_types[t->type].name);
-    else
-        b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in %s, found %s in %s", path, b->name,
-                       expected, types, found, container_types[t->type].name);
-    return NULL;
+    if (same_shape(t, shape, dims) && container_types[t->type].bits <= 8)
+        return fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected %s, found %s", path, b->name, types,
+                    container_types[t->type].name);
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in %s, found %s in %s", path, b->name, expected, types,
+                found, container_types[t->type].name);
 }
 
-/* Puts a plane of rows x cols numbers, stored from byte `offset` of a tensor on, on the list, to lie at the next 64-byte
-   boundary of the arena. */
-static void bind_load(binder *b, const tensor *t, uint64_t offset, enum format format, int plane, int rows, int cols,
-                      const void **target) {
+/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
+static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
+    if (b->code) return NULL;
+    if (b->made) return bind_made(b, shape, dims);
+    tensor *t = table_find(&b->files->table, b->name);
+    if (!t) b->code = bind_missing(b, shape, dims);
+    else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);
+    if (b->code) return NULL;
+    t->used = 1;
+    return t;
+}
+
+/* Puts a plane of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
+   64-byte boundary of the arena. A vector's `of` has the format of floats. */
+static load_item *bind_load(binder *b, const tensor *t, const plane_source *source, const matrix *of, int plane, int rows,
+                            int cols, const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t numbers = (uint64_t)rows * (uint64_t)cols;
     int is_weight = plane == CODES || plane == VECTOR;
     if (!item) {
         b->code = fail_memory(b->err);
-        return;
+        return NULL;
     }
+    memset(item, 0, sizeof *item);
     item->from = b->made ? NULL : t;
-    item->format = format;
+    item->source = source;
+    item->of = *of;
     item->plane = plane;
     item->rows = rows;
     item->cols = cols;
-    item->type = t->type;
-    item->offset = offset;
-    item->size = item_plane(item)->convert ? t->size : item_held(item);
+    item->size = b->made ? 0 : t->size;
     item->at = b->arena;
     item->is_mtp = b->kind == IN_MTP;
     item->target = target;
@@ -236,83 +264,204 @@ static void bind_load(binder *b, const tensor *t, uint64_t offset, enum format f
     m->bytes += held;
     m->bytes_per_token += held * b->used / b->of;
     if (is_weight && b->kind != IN_MTP) b->m->info.active_parameters += numbers * b->used / b->of;
-    if (plane == CODES) b->formats[b->kind] |= 1u << format;
-    else if (t->type <= TYPE_BF16) b->formats[b->kind] |= 1u << t->type;
+    return item;
 }
 
-/* In a made-up checkpoint experts and large projections have the asked-for format, as in those published. */
-static enum format made_format(const binder *b) {
+/* Notes of what a module consists. */
+static void bind_seen(binder *b, enum spelled s, const matrix *w) {
+    const enum format f = spellings[s]->format;
+    int *group = &b->group[b->kind];
+    b->spelled[b->kind] |= 1u << s;
+    b->formats[b->kind] |= 1u << f;
+    if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
+    if (b->m->gpu < 0 || w->block_cols >= formats[f]->least_group || b->code) return;
+    b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s in groups of %d columns is not supported on a GPU, use the CPU",
+                   b->files->dir, b->name, spellings[s]->name, w->block_cols);
+}
+
+/* Has a spelled matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
+   tell. 0: it cannot have as many groups as they say. */
+static int bind_blocks(const binder *b, const spelling *s, const tensor *const *part, matrix *w) {
+    w->format = s->format;
+    w->block_rows = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
+    w->block_cols = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
+    if (!format_has_groups(s->format)) return 1;
+    w->block_rows = 1;
+    w->block_cols = w->cols;
+    for (int k = 0; k < part_count(s); k++) {
+        const char *g = strchr(s->parts[k].shape, 'g');
+        const int dim = g && g > s->parts[k].shape;
+        if (!g || s->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
+        const uint64_t groups = part[k]->shape[dim];
+        if (!groups || (uint64_t)w->cols % groups) return 0;
+        w->block_cols = (int)((uint64_t)w->cols / groups);
+        return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
+    }
+    return 1;
+}
+
+/* Has t one of the shapes of this part? */
+static int part_fits(const tensor *t, const matrix_part *p, const matrix *w) {
+    uint64_t shape[2];
+    int fits = 0;
+    for (const char *form = p->shape; form && !fits;) {
+        int dims = part_shape(form, w, shape, &form);
+        fits = same_shape(t, shape, dims);
+    }
+    return fits;
+}
+
+/* The tensors of a matrix that are there, by a spelling; b->name's first `module` bytes name it. How well it fits: 100 when
+   all is as it should be, else more the more of it is there. */
+static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, const tensor **part) {
+    int there = 0, wrong = 0, codes = 0;
+    memset(part, 0, MAX_PARTS * sizeof *part);
+    for (int k = 0; k < part_count(s); k++) {
+        snprintf(b->name + module, sizeof b->name - module, "%s", s->parts[k].suffix);
+        part[k] = table_find(&b->files->table, b->name);
+        there += part[k] != NULL;
+    }
+    wrong = !bind_blocks(b, s, part, w) || w->cols % s->cols || w->rows % s->rows;
+    for (int k = 0; k < part_count(s); k++) {
+        const int fits = part[k] ? stored_as(part[k], &s->parts[k]) && part_fits(part[k], &s->parts[k], w)
+                                 : s->parts[k].optional;
+        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &s->parts[k]);
+        wrong |= !fits;
+    }
+    return !wrong ? 100 : !there ? 0 : there + 10 * codes;
+}
+
+/* The spelling of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
+   of is there, and binding says what is wrong with it. */
+static enum spelled bind_spelling(binder *b, size_t module, matrix *w, const tensor **part) {
+    int best = 0, found = SPELLED_F32;
+    for (int s = 0; s < SPELLING_COUNT && best < 100; s++) {
+        if (s == SPELLED_QUANTISED) continue;
+        const int fit = bind_try(b, module, spellings[s], w, part);
+        if (fit > best) best = fit, found = s;
+    }
+    bind_try(b, module, spellings[found], w, part);
+    return (enum spelled)found;
+}
+
+/* Checks all tensors of a matrix, and takes them. */
+static void bind_parts(binder *b, size_t module, const spelling *s, matrix *w, const tensor *const *part) {
+    const int blocks = bind_blocks(b, s, part, w);
+    for (int k = 0; k < part_count(s) && !b->code; k++) {
+        const matrix_part *p = &s->parts[k];
+        uint64_t shape[2];
+        const char *rest, *group = strchr(p->shape, 'g');
+        const int dims = part_shape(p->shape, w, shape, &rest);
+        snprintf(b->name + module, sizeof b->name - module, "%s", p->suffix);
+        tensor *t = table_find(&b->files->table, b->name);
+        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(s->format) ? -1 : dims);
+        if (!t) continue;
+        if (!stored_as(t, p) || (!part_fits(t, p, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
+        else if (w->cols % s->cols || w->rows % s->rows)
+            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: a matrix of %d x %d, and %s needs multiples of %d x %d",
+                           b->files->shards[t->file].path, b->name, w->rows, w->cols, s->name, s->rows, s->cols);
+        else if (!blocks && group)
+            b->code = fail(b->err, MOTE_EUNSUPPORTED,
+                           "%s: tensor %s: its shape does not fit %d columns in groups of 32, 64, 128 or all of them",
+                           b->files->shards[t->file].path, b->name, w->cols);
+        t->used = 1;
+    }
+}
+
+/* What belongs to activations, which are not quantised, is not needed. */
+static void bind_ignored(binder *b, size_t module) {
+    static const char *const names[] = {".input_scale", ".input_global_scale"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(b->name + module, sizeof b->name - module, "%s", names[i]);
+        tensor *t = table_find(&b->files->table, b->name);
+        if (t) t->used = 1;
+    }
+}
+
+/* Matrices that stay as they are when the others are quantised, as in the official FP8 checkpoints. */
+static int keeps_its_type(const char *name, size_t n) {
     static const char *const plain[] = {"embed_tokens", "lm_head",   "mlp.gate", "shared_expert_gate",
                                         "in_proj_a",    "in_proj_b", "mtp.fc"};
-    size_t n = strlen(b->name);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (n >= strlen(plain[i]) && !strcmp(b->name + n - strlen(plain[i]), plain[i])) return FORMAT_BF16;
-    int f = 0;
-    while (formats[f] != b->made) f++;
-    return (enum format)f;
+        if (n >= strlen(plain[i]) && !memcmp(name + n - strlen(plain[i]), plain[i], strlen(plain[i]))) return 1;
+    return 0;
 }
 
-/* The shape of a plane's tensor, whose elements may hold several numbers. */
-static void plane_shape(const plane *p, const matrix *w, uint64_t shape[2]) {
-    int type = stored_type(p);
-    uint64_t bits = type < 0 ? (uint64_t)p->bits : (uint64_t)container_types[type].bits;
-    shape[0] = (uint64_t)plane_rows(p, w);
-    shape[1] = ((uint64_t)plane_cols(p, w) * (uint64_t)p->bits + bits - 1) / bits;
+/* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
+static enum spelled bind_quantised(const binder *b, enum spelled s, size_t module, matrix *w) {
+    if (s != SPELLED_BF16 || !b->m->quantize || b->made || keeps_its_type(b->name, module)) return s;
+    w->format = FORMAT_FP8_BLOCK;
+    w->block_rows = w->block_cols = TILE;
+    return SPELLED_QUANTISED;
 }
 
-/* b->name = the tensor of a plane; its first `module` bytes name the matrix. */
-static void bind_plane_name(binder *b, size_t module, const plane *p) {
-    snprintf(b->name + module, sizeof b->name - module, "%s", p->tensor);
-}
-
-/* The format of a matrix, by the tensors that are there: the first that has all of its own. Without one the first whose
-   codes are there, and binding says what of it is missing; or F32, and binding says what is there instead. */
-static enum format bind_format(binder *b, size_t module, const matrix *w) {
-    int found = -1;
-    if (b->made) return made_format(b);
-    for (int f = 0; f < FORMAT_COUNT; f++) {
-        int there = 0, codes = 0;
-        for (int i = 0; i < formats[f]->plane_count; i++) {
-            const plane *p = &formats[f]->planes[i];
-            uint64_t shape[2];
-            bind_plane_name(b, module, p);
-            const tensor *t = table_find(&b->files->table, b->name);
-            plane_shape(p, w, shape);
-            codes |= i == CODES && t && stored_as(t, p);
-            there += t && stored_as(t, p) && same_shape(t, shape, 2);
-        }
-        if (there == formats[f]->plane_count) return (enum format)f;
-        if (codes && found < 0) found = f;
+/* Puts the planes of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
+static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
+    const spelling *s = spellings[as];
+    for (int i = 0; i < formats[w->format]->plane_count && !b->code; i++) {
+        const plane *p = &formats[w->format]->planes[i];
+        const plane_source *from = &s->planes[i];
+        load_item *item = bind_load(b, part[from->part], from, w, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
+        if (!item || b->made) continue;
+        if (size) item->offset = offset, item->size = size;
+        for (int k = 0; k < MAX_PARTS; k++)
+            if (from->needs >> k & 1) item->part[k] = part[k];
     }
-    return found < 0 ? FORMAT_F32 : (enum format)found;
+    bind_seen(b, as, w);
+}
+
+/* A made-up matrix. Groups are of 128 columns, as they mostly are. */
+static void bind_made_matrix(binder *b, matrix *w) {
+    const tensor *none[MAX_PARTS];
+    const enum spelled s = made_spelling(b->made, b->name);
+    memset(none, 0, sizeof none);
+    w->format = spellings[s]->format;
+    w->block_rows = w->block_cols = s == SPELLED_FP8_TENSOR ? ONE_BLOCK : TILE;
+    if (format_has_groups(w->format)) w->block_rows = 1;
+    bind_planes(b, s, w, none, 0, 0);
 }
 
 /* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. */
 static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
-    size_t module = strlen(b->name) - strlen(".weight");
+    const tensor *part[MAX_PARTS];
+    const size_t module = strlen(b->name) - strlen(".weight");
     if (b->code) return;
     w->rows = rows;
     w->cols = cols;
-    w->block_rows = b->m->c.fp8_rows;
-    w->block_cols = b->m->c.fp8_cols;
     b->name[module] = 0;
-    w->format = bind_format(b, module, w);
-    for (int i = 0; i < formats[w->format]->plane_count; i++) {
-        const plane *p = &formats[w->format]->planes[i];
-        uint64_t shape[2];
-        plane_shape(p, w, shape);
-        bind_plane_name(b, module, p);
-        const tensor *t = bind_find(b, shape, 2, p);
-        if (t) bind_load(b, t, 0, w->format, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
+    if (b->made) {
+        bind_made_matrix(b, w);
+        return;
     }
+    enum spelled s = bind_spelling(b, module, w, part);
+    bind_parts(b, module, spellings[s], w, part);
+    if (b->code) return;
+    bind_ignored(b, module);
+    b->name[module] = 0;
+    claims_compare(b->said, b->name, s > SPELLED_BF16, spellings[s]->name);
+    snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
+    s = bind_quantised(b, s, module, w);
+    bind_planes(b, s, w, part, 0, 0);
 }
 
-/* A vector, as floats. */
+/* Puts a vector on the list, as floats. */
+static void bind_floats(binder *b, const tensor *t, int plane, const float **v, int rows, int cols) {
+    matrix none;
+    memset(&none, 0, sizeof none);
+    none.format = FORMAT_F32;
+    load_item *item = bind_load(b, t, &vector_source, &none, plane, rows, cols, (const void **)v);
+    if (!item) return;
+    item->part[0] = item->from;
+    if (plane != VECTOR) return;
+    b->formats[b->kind] |= 1u << t->type;
+    b->spelled[b->kind] |= 1u << t->type;
+}
+
 static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
-    const tensor *t = bind_find(b, shape, dims, &vector_plane);
+    const tensor *t = bind_find(b, shape, dims, &vector_part);
     int cols = 1;
     for (int i = 1; i < dims; i++) cols *= (int)shape[i];
-    if (t) bind_load(b, t, 0, FORMAT_F32, VECTOR, (int)shape[0], cols, (const void **)v);
+    if (t) bind_floats(b, t, VECTOR, v, (int)shape[0], cols);
 }
 
 /* Sets the name of the next tensor: the prefix of the layer and what is in it. */
@@ -331,25 +480,50 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     bind_vector_named(b, v, shape, 1);
 }
 
+/* A tensor that may be there, and is not needed. */
+static void bind_unneeded(binder *b, const char *where, const char *what) {
+    bind_name(b, where, what);
+    tensor *t = b->made ? NULL : table_find(&b->files->table, b->name);
+    if (t) t->used = 1;
+}
+
+/* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
+static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
+    const uint64_t one[1] = {1};
+    for (int i = 0; i < count && !b->code && !b->made; i++) {
+        bind_name(b, where, names[i]);
+        tensor *t = table_find(&b->files->table, b->name);
+        if (!t) continue;
+        if ((t->dims && !same_shape(t, one, 1)) || t->type > TYPE_BF16) {
+            b->code = bind_misfit(b, t, one, 1, &vector_part);
+            return;
+        }
+        t->used = 1;
+        b->m->has_kv_scales = 1;
+        bind_floats(b, t, KV_SCALE, scale, 1, 1);
+        return;
+    }
+}
+
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
 static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
     const moe_shape *c = &b->m->c.shapes.moe;
     uint64_t up[3] = {(uint64_t)c->experts, 2 * (uint64_t)c->expert_size, (uint64_t)c->hidden};
     uint64_t down[3] = {(uint64_t)c->experts, (uint64_t)c->hidden, (uint64_t)c->expert_size};
     bind_name(b, where, "mlp.experts.gate_up_proj");
-    const tensor *gate_up = bind_find(b, up, 3, &vector_plane);
+    const tensor *gate_up = bind_find(b, up, 3, &vector_part);
     bind_name(b, where, "mlp.experts.down_proj");
-    const tensor *down_proj = bind_find(b, down, 3, &vector_plane);
+    const tensor *down_proj = bind_find(b, down, 3, &vector_part);
     for (int e = 0; e < c->experts && !b->code; e++) {
         matrix *all[3] = {&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e]};
-        for (int i = 0; i < 3; i++) {
-            const tensor *t = i < 2 ? gate_up : down_proj;
-            uint64_t size = t->size / (uint64_t)(c->experts * (i < 2 ? 2 : 1));
-            all[i]->format = (enum format)t->type;
+        for (int i = 0; i < 3 && !b->code; i++) {
+            const tensor *part[MAX_PARTS] = {i < 2 ? gate_up : down_proj};
+            const uint64_t size = part[0]->size / (uint64_t)(c->experts * (i < 2 ? 2 : 1));
+            all[i]->format = (enum format)part[0]->type;
             all[i]->rows = i < 2 ? c->expert_size : c->hidden;
             all[i]->cols = i < 2 ? c->hidden : c->expert_size;
-            bind_load(b, t, size * (uint64_t)(i < 2 ? 2 * e + i : e), all[i]->format, CODES, all[i]->rows, all[i]->cols,
-                      &all[i]->plane[CODES]);
+            const enum spelled s = bind_quantised(b, (enum spelled)part[0]->type, strlen(b->name), all[i]);
+            bind_planes(b, s, all[i], part, size * (uint64_t)(i < 2 ? 2 * e + i : e), size);
         }
     }
 }
@@ -376,16 +550,27 @@ static int has_prefix(const char *name, const char *prefix) {
     return !strncmp(name, prefix, strlen(prefix));
 }
 
+/* Is this the name of a tensor of a quantised matrix, behind the module's? */
+static int is_scale(const char *suffix) {
+    int is = 0;
+    for (int s = 0; s < SPELLING_COUNT; s++)
+        for (int k = 0; k < part_count(spellings[s]); k++) is |= !strcmp(spellings[s]->parts[k].suffix, suffix);
+    return is && strcmp(suffix, ".weight");
+}
+
 /* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. */
 static void bind_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
     int vision = 0, mtp = 0;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
-        const char *name = table_name(table, t);
+        const char *name = table_name(table, t), *end = strrchr(name, '.');
         if (t->used || (b->m->c.tied && !strcmp(name, "lm_head.weight"))) continue;
         if (has_prefix(name, "model.visual.") || has_prefix(name, "visual.")) vision++;
         else if (!b->m->has_mtp && has_prefix(name, "mtp.")) mtp++;
+        else if (end && is_scale(end))
+            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s belongs to another format than the tensors beside it",
+                           b->files->shards[t->file].path, name);
         else b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes",
                             b->files->shards[t->file].path, name);
     }

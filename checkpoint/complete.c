@@ -22,7 +22,7 @@ static int look_cuda(const mote_model *m, const load_item *item, unsigned *seen,
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     if (status == cudaSuccess)
-        gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->format, item->plane, m->arena + item->at,
+        gpu_look<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->of.format, item->plane, m->arena + item->at,
                                                             item_words(item), there);
     if (status == cudaSuccess) status = cudaGetLastError();
     if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
@@ -43,7 +43,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         unsigned seen = 0;
         if (!item->is_mtp) continue;
         for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->plane[CODES];
-        if (m->gpu < 0) seen = look_cpu(item->format, item->plane, m->arena + item->at, item_words(item));
+        if (m->gpu < 0) seen = look_cpu(item->of.format, item->plane, m->arena + item->at, item_words(item));
 #ifdef __CUDACC__
         else code = look_cuda(m, item, &seen, err);
 #endif
@@ -90,9 +90,8 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
-        if (items[i].format != FORMAT_BF16 || items[i].plane != CODES) continue;
-        const size_t row = plane_bytes(item_plane(&items[i]), items[i].cols);
-        const size_t words = (size_t)gpu_row_panels(items[i].rows) * (size_t)gpu_k_blocks(row) * PANEL_BYTES / 2;
+        if (items[i].of.format != FORMAT_BF16 || items[i].plane != CODES) continue;
+        const size_t words = matrix_plane_room(&items[i].of, CODES) / 2;
         gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
                                                                        there);
         status = cudaGetLastError();
@@ -103,23 +102,19 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
-/* Packs every plane that lies packed in place, by way of a copy that is as large as the largest. */
+/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed planes follow each other. */
 static int pack_weights(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items, largest = 0;
+    size_t n = b->items.size / sizeof *items, largest = 1;
     char *copy = NULL;
     for (size_t i = 0; i < n; i++)
-        if (item_plane(&items[i])->packed && item_held(&items[i]) > largest) largest = item_held(&items[i]);
-    cudaError_t status = cudaMalloc((void **)&copy, largest ? largest : 1);
+        if (items[i].plane == CODES) largest = larger(largest, packed_bytes(&items[i].of));
+    cudaError_t status = cudaMalloc((void **)&copy, largest);
     for (size_t i = 0; i < n && status == cudaSuccess; i++) {
-        gpu_packing p;
-        if (!item_plane(&items[i])->packed) continue;
-        p.from = copy;
-        p.to = b->m->arena + items[i].at;
-        p.rows = items[i].rows;
-        p.row_bytes = (int64_t)plane_bytes(item_plane(&items[i]), items[i].cols);
-        status = cudaMemcpyAsync(copy, p.to, item_held(&items[i]), cudaMemcpyDeviceToDevice, 0);
-        if (status == cudaSuccess) status = gpu_pack(&p, b->m->gpu_sms);
+        if (items[i].plane != CODES) continue;
+        char *at = b->m->arena + items[i].at;
+        status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
+        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->gpu_sms);
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     (void)cudaFree(copy);

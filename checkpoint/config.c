@@ -10,6 +10,7 @@ typedef struct config {
     const struct model_family *family;
     int layers, hidden, vocab, context_max, mtp_layers;
     int tied, fp8_rows, fp8_cols;
+    int zeros_stored, asymmetric;              /* of GPTQ: see conversion in formats/formats.c */
     float eps;
     layer_shapes shapes;
     unsigned char *mixers;                     /* [layers] enum layer_kind */
@@ -67,24 +68,45 @@ static void config_only(config_reader *r, uint32_t object, const char *key, cons
                    n->type < JSON_ARRAY ? text : "a list", value);
 }
 
-/* quantization_config: only the official block FP8; what each tensor really is, is seen when it is bound. */
-static void config_quantization(config_reader *r, config *c) {
-    uint32_t q = json_get(r->j, 0, "quantization_config"), size;
-    uint64_t rows = 128, cols = 128;
-    if (!q) q = json_get(r->j, r->text, "quantization_config");
-    if (q && r->j->nodes[q].type == JSON_OBJECT) {
-        config_only(r, q, "quant_method", "fp8");
-        config_only(r, q, "fmt", "e4m3");
-        size = json_get(r->j, q, "weight_block_size");
-        if (!r->code && size &&
-            (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 || !json_u64(r->j, size + 1, &rows) ||
-             !json_u64(r->j, size + 2, &cols) || !rows || !cols || rows > 1 << 20 || cols > 1 << 20))
-            r->code = fail(r->err, MOTE_EUNSUPPORTED,
-                           "%s/config.json: weight_block_size must be [rows, cols] (per-tensor FP8 is not supported)",
-                           r->dir);
+/* The sides of FP8 blocks: weight_block_size of the official checkpoints, block_structure of compressed-tensors' groups. */
+static void config_blocks(config_reader *r, uint32_t q, config *c) {
+    uint64_t rows = TILE, cols = TILE;
+    const char *key = "weight_block_size";
+    uint32_t size = json_get(r->j, q, key), groups = json_get(r->j, q, "config_groups");
+    if (!size && groups && r->j->nodes[groups].type == JSON_OBJECT) {
+        uint32_t name = groups + 1;
+        for (uint32_t i = 0; i < r->j->nodes[groups].size && !size; i++, name = r->j->nodes[name + 1].next) {
+            uint32_t weights = r->j->nodes[name + 1].type == JSON_OBJECT ? json_get(r->j, name + 1, "weights") : 0;
+            if (weights && r->j->nodes[weights].type == JSON_OBJECT) size = json_get(r->j, weights, "block_structure");
+            if (size && r->j->nodes[size].type == JSON_NULL) size = 0;
+        }
+        key = "block_structure";
     }
+    if (r->code || !size || r->j->nodes[size].type == JSON_NULL) return;
+    if (r->j->nodes[size].type != JSON_ARRAY || r->j->nodes[size].size != 2 || !json_u64(r->j, size + 1, &rows) ||
+        !json_u64(r->j, size + 2, &cols) || !rows || !cols || rows > 1 << 20 || cols > 1 << 20)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s must be [rows, cols]", r->dir, key);
     c->fp8_rows = (int)rows;
     c->fp8_cols = (int)cols;
+}
+
+/* quantization_config. Which format a tensor has is seen when it is bound; read here is what tensors do not tell: the sides of
+   FP8 blocks, and which of two layouts of one shape files of GPTQ and AWQ have. */
+static void config_quantization(config_reader *r, config *c) {
+    uint32_t q = json_get(r->j, 0, "quantization_config");
+    c->fp8_rows = c->fp8_cols = TILE;
+    if (!q) q = json_get(r->j, r->text, "quantization_config");
+    if (!q || r->j->nodes[q].type != JSON_OBJECT) return;
+    uint32_t method = json_get(r->j, q, "quant_method"), version = json_get(r->j, q, "checkpoint_format");
+    uint32_t packing = json_get(r->j, q, "packing_format"), symmetric = json_get(r->j, q, "sym");
+    config_only(r, q, "fmt", "e4m3");
+    if (method && json_equals(r->j, method, "awq")) config_only(r, q, "version", "gemm");
+    c->zeros_stored = version && json_equals(r->j, version, "gptq_v2");
+    if (packing && (json_equals(r->j, packing, "auto_round") || json_equals(r->j, packing, "auto_round:gptqmodel")))
+        c->zeros_stored = 1;
+    c->asymmetric = symmetric && r->j->nodes[symmetric].type == JSON_FALSE;
+    if (!c->zeros_stored) config_only(r, q, "checkpoint_format", "gptq");
+    config_blocks(r, q, c);
 }
 
 /* What all families have: the sizes of the residual stream and of the vocabulary. */
@@ -115,6 +137,7 @@ static uint64_t config_fingerprint(const config *c) {
                                c->tied,    c->fp8_rows, c->fp8_cols,    c->eos};
     const float reals[] = {c->eps, a->theta};
     uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
+    if (c->zeros_stored || c->asymmetric) hash = fnv1a(fnv1a(hash, &c->zeros_stored, sizeof(int)), &c->asymmetric, sizeof(int));
     return fnv1a(hash, c->mixers, (size_t)c->layers);
 }
 

@@ -48,6 +48,7 @@ static int gpu_find(mote_model *m, int ordinal, int *none, mote_error *err) {
     m->gpu_sms = about.multiProcessorCount;
     m->gpu_cache = (uint32_t)about.l2CacheSize;
     m->gpu_cc = about.major * 10 + about.minor;
+    m->gpu_shared = (int)about.sharedMemPerMultiprocessor;
     m->gpu_integrated = about.integrated;
     snprintf(m->device, sizeof m->device, "cuda:%d %s (sm_%d)", ordinal, about.name, m->gpu_cc);
     return MOTE_OK;
@@ -127,6 +128,16 @@ static int gpu_arena_open(mote_model *m, const char *dir, mote_error *err) {
 }
 #endif
 
+/* In pages of 2 MB where the system has them: decoding reads all of it, and asks for lines pages ahead, which are found faster. */
+static char *cpu_arena(size_t size) {
+    enum { PAGE = 2 << 20 };
+    char *arena = (char *)(size < PAGE ? aligned_alloc(64, size) : aligned_alloc(PAGE, (size + PAGE - 1) / PAGE * PAGE));
+#ifdef MADV_HUGEPAGE
+    if (arena && size >= PAGE) (void)madvise(arena, size, MADV_HUGEPAGE);
+#endif
+    return arena;
+}
+
 /* Allocates the arena, if it fits, and sets all pointers into it. */
 static int arena_open(binder *b, mote_error *err) {
     mote_model *m = b->m;
@@ -138,7 +149,7 @@ static int arena_open(binder *b, mote_error *err) {
         return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free%s%s",
                     b->files->dir, (double)m->arena_size * 1e-9, (double)available * 1e-9, m->gpu < 0 ? "" : " on ",
                     m->gpu < 0 ? "" : m->device);
-    if (m->gpu < 0) m->arena = (char *)aligned_alloc(64, m->arena_size);
+    if (m->gpu < 0) m->arena = cpu_arena(m->arena_size);
 #ifdef __CUDACC__
     else code = gpu_arena_open(m, b->files->dir, err);
 #endif

@@ -1,7 +1,8 @@
 /* checkpoint/folder.c: the files of a checkpoint folder and their index. Knows nothing of what the tensors are for.
 
    Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
-   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted. */
+   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted, and so is a file
+   that AutoRound puts beside the others and does not always list. */
 
 enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
 
@@ -124,18 +125,25 @@ static int read_json(const char *dir, const char *name, buf *text, json *j, mote
     return code;
 }
 
-/* Reads all headers. c is to be closed by the caller in any case. */
-static int checkpoint_open(checkpoint *c, const char *dir, mote_error *err) {
+static const char side_file[] = "model_extra_tensors.safetensors";
+
+/* Reads all headers. describes: the weights themselves are not wanted. c is to be closed by the caller in any case. */
+static int checkpoint_open(checkpoint *c, const char *dir, int describes, mote_error *err) {
     buf text;
     json j;
     int code;
     memset(c, 0, sizeof *c);
     memset(&text, 0, sizeof text);
     c->dir = dir;
+    c->table.describes = describes;
     if (file_exists(dir, "model.safetensors.index.json")) {
         code = read_json(dir, "model.safetensors.index.json", &text, &j, err);
         if (code) return code;
         code = checkpoint_read_index(c, &j, err);
+        if (!code && file_exists(dir, side_file)) {
+            int file = checkpoint_shard(c, side_file, err);
+            code = file < 0 ? -file : MOTE_OK;
+        }
         json_free(&j);
         buf_free(&text);
     } else if (file_exists(dir, "model.safetensors")) {

@@ -1,14 +1,22 @@
 /* checkpoint/info.c: what mote_model_info says of a model that has been bound. */
 
-static void model_module_dtypes(mote_model *m, const unsigned *seen) {
+/* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
+static void model_module_dtypes(mote_model *m, const binder *b) {
     for (int k = 0; k < MODULE_KINDS; k++) {
-        char *to = m->module_dtypes[k];
-        size_t n = 0;
-        for (int f = 0; f < FORMAT_COUNT; f++) {
-            if (!(seen[k] >> f & 1)) continue;
-            n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, "%s%s", n ? "+" : "", formats[f]->name);
-            if (format_has_blocks((enum format)f))
-                n += (size_t)snprintf(to + n, sizeof m->module_dtypes[k] - n, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
+        char *to = m->module_dtypes[k], sides[32];
+        size_t n = 0, room = sizeof m->module_dtypes[k];
+        for (int s = 0; s < SPELLING_COUNT; s++) {
+            const spelling *as = spellings[s];
+            int told = 0;
+            for (int other = 0; other < s; other++)             /* two spellings of one name */
+                told |= b->spelled[k] >> other & 1 && !strcmp(spellings[other]->name, as->name);
+            if (!(b->spelled[k] >> s & 1) || told) continue;
+            sides[0] = 0;
+            if (s == SPELLED_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
+            else if (format_has_blocks(as->format) && s != SPELLED_FP8_TENSOR)
+                snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
+            if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
+            if (n < room) n += (size_t)snprintf(to + n, room - n, "%s%s%s", n ? "+" : "", as->name, sides);
         }
         m->modules[k].name = module_names[k];
         m->modules[k].dtype = to;
@@ -72,6 +80,7 @@ static void model_info(mote_model *m) {
     o->vocab_size = c->vocab;
     o->context_max = c->context_max;
     o->tied_embeddings = c->tied;
+    o->quantize = m->quantize;
     o->modules = m->modules;
     for (int k = 0; k < MODULE_KINDS; k++) {
         if (!m->modules[k].parameters) continue;

@@ -12,19 +12,20 @@ static int by_place(const void *a, const void *b) {
     return i < j ? -1 : i > j;
 }
 
-/* What bytes [at, at + n) of an item add to the fingerprint, so that a session saved with one checkpoint is refused by
-   another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else the first 64 of each 64th part of it. A sum over
-   bytes, each mixed with its tensor's name and its place there: so it does not depend on how tensors are spread over files,
-   nor on the order in which threads load them. */
-static uint64_t sample_bytes(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n) {
+/* What bytes [at, at + n) of an item, which is `size` bytes of a tensor from `offset` on, add to the fingerprint, so that a
+   session saved with one checkpoint is refused by another. A sample, to be cheap: all bytes of an item of up to 4 KiB, else
+   the first 64 of each 64th part of it. A sum over bytes, each mixed with its tensor's name and its place there: so it does
+   not depend on how tensors are spread over files, nor on the order in which threads load them. */
+static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t offset, uint64_t size, const void *bytes,
+                             size_t at, size_t n) {
     enum { STRETCH = 64, STRETCHES = 64 };
-    const char *name = table_name(&files->table, item->from);
+    const char *name = table_name(&files->table, of);
     uint64_t seed = fnv1a(FNV_START, name, strlen(name)), sum = 0;
-    size_t period = larger((size_t)item->size / STRETCHES, STRETCH), end = at + n;
+    size_t period = larger((size_t)size / STRETCHES, STRETCH), end = at + n;
     for (size_t p = at; p < end; p++) {
         if (p % period >= STRETCH) p += period - p % period;
         if (p >= end) break;
-        uint64_t z = seed + ((item->offset + p) << 8 | ((const uint8_t *)bytes)[p - at]);
+        uint64_t z = seed + ((offset + p) << 8 | ((const uint8_t *)bytes)[p - at]);
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;                        /* splitmix64 */
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
         sum += z ^ z >> 31;
@@ -44,15 +45,38 @@ static int check_numbers(const checkpoint *files, const load_item *item, const v
                 table_name(&files->table, item->from), p->number, at * 8 / (size_t)p->bits + wrong, value, p->allowed);
 }
 
-/* Reads an item that is converted. */
-static int load_converted(mote_model *m, const checkpoint *files, const load_item *item, void *to, mote_error *err) {
-    const shard *s = &files->shards[item->from->file];
-    void *stored = malloc((size_t)item->size);
-    int code = stored ? read_at(s->fd, stored, (size_t)item->size, item->from->begin + item->offset, s->path, err)
-                      : fail_memory(err);
-    if (!code) item_plane(item)->convert((dtype)item->type, stored, to, item->rows, item->cols);
-    if (!code) m->fingerprint += sample_bytes(files, item, stored, 0, (size_t)item->size);
-    free(stored);
+/* Reads the tensors that an item is converted from; of its own tensor its share. They are c->part's to free. */
+static int load_parts(const checkpoint *files, const load_item *item, conversion *c, uint64_t *sample, mote_error *err) {
+    int code = MOTE_OK;
+    for (int k = 0; k < MAX_PARTS && !code; k++) {
+        const tensor *t = item->part[k];
+        if (!t) continue;
+        const uint64_t offset = t == item->from ? item->offset : 0, size = t == item->from ? item->size : t->size;
+        const shard *s = &files->shards[t->file];
+        void *bytes = malloc((size_t)size + 1);
+        c->part[k] = bytes;
+        c->type[k] = t->type;
+        code = bytes ? read_at(s->fd, bytes, (size_t)size, t->begin + offset, s->path, err) : fail_memory(err);
+        if (!code) *sample += sample_bytes(files, t, offset, size, bytes, 0, (size_t)size);
+    }
+    return code;
+}
+
+/* Reads an item that is converted, and adds to the fingerprint's sample. */
+static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                          mote_error *err) {
+    conversion c;
+    memset(&c, 0, sizeof c);
+    c.w = &item->of;
+    c.rows = item->rows;
+    c.cols = item->cols;
+    c.zeros_stored = m->c.zeros_stored;
+    c.asymmetric = m->c.asymmetric;
+    int code = load_parts(files, item, &c, sample, err), wrong = code ? -1 : item->source->convert(&c, to);
+    for (int k = 0; k < MAX_PARTS; k++) free((void *)(uintptr_t)c.part[k]);
+    if (wrong >= 0)
+        return fail(err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s", files->shards[item->part[wrong]->file].path,
+                    table_name(&files->table, item->part[wrong]), c.why);
     return code ? code : check_numbers(files, item, to, 0, item_held(item), err);
 }
 
@@ -61,10 +85,10 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     char *to = m->arena + item->at;
     size_t n = (size_t)item->size, held = item_held(item);
     memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
-    if (item_plane(item)->convert) return load_converted(m, files, item, to, err);
+    if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
     if (!code) code = check_numbers(files, item, to, 0, n, err);
-    if (!code) m->fingerprint += sample_bytes(files, item, to, 0, n);
+    if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to, 0, n);
     return code;
 }
 

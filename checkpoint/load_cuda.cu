@@ -2,8 +2,8 @@
    fingerprint; it knows items (load.c), not layers.
 
    A few threads read the files with direct I/O (O_DIRECT, past the page cache) into pinned buffers. Each has two: while one
-   is copied to the GPU on the thread's own stream, it reads into the other. Items that are converted are left to the
-   caller's thread: few bytes.
+   is copied to the GPU on the thread's own stream, it reads into the other. When all is read, they and the caller's thread
+   take the items that are converted, one by one, through the page cache.
 
    Threads take pieces by an atomic counter and write disjoint parts of the arena. What they share is atomic or, like the
    first failure, under a lock. The fingerprint is a sum, so their order does not matter. */
@@ -29,6 +29,7 @@ typedef struct gpu_loader {
     int *direct;                                               /* [shards] opened with O_DIRECT, or -1 */
     char *buffers;                                             /* pinned, [LOAD_THREADS][LOAD_BUFFERS][LOAD_PIECE] */
     size_t next;                                               /* piece to be taken next (atomic) */
+    size_t next_item;                                          /* item to be looked at next, is it converted? (atomic) */
     uint64_t done;                                             /* bytes read (atomic) */
     uint64_t sample;                                           /* sum of sample_bytes (atomic) */
     int running, stop;                                         /* threads that run; whether they must end (atomic) */
@@ -52,7 +53,7 @@ static int loader_cut(gpu_loader *l) {
     for (size_t i = 0; i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t at = item->from->begin + item->offset, end = at + item->size;
-        while (!item_plane(item)->convert && at < end) {
+        while (!item_converts(item) && at < end) {
             uint64_t limit = p ? p->begin / LOAD_ALIGN * LOAD_ALIGN + LOAD_PIECE : 0;
             if (!p || p->file != item->from->file || at > p->end + LOAD_GAP || at >= limit) {
                 p = (load_piece *)buf_add(&l->pieces, NULL, sizeof *p);
@@ -94,7 +95,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         const load_item *item = &l->items[i];
         uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
         if (item->from->file != p->file || begin >= p->end) break;
-        if (item_plane(item)->convert) continue;
+        if (item_converts(item)) continue;
         uint64_t low = begin > p->begin ? begin : p->begin, high = end < p->end ? end : p->end;
         const char *bytes = buffer + (low - base);
         code = check_numbers(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low), err);
@@ -104,7 +105,8 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
         if (status != cudaSuccess) code = gpu_fail(err, status, "copying weights to the GPU");
         if (code) break;
         __atomic_add_fetch(&l->done, high - low, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item, bytes, (size_t)(low - begin), (size_t)(high - low)),
+        __atomic_add_fetch(&l->sample, sample_bytes(l->files, item->from, item->offset, item->size, bytes, (size_t)(low - begin),
+                                                    (size_t)(high - low)),
                            __ATOMIC_RELAXED);
     }
     return code;
@@ -127,13 +129,34 @@ static int reader_pieces(gpu_loader *l, char *buffers, cudaStream_t stream, cons
     return MOTE_OK;
 }
 
+/* Loads the next item that is converted; *done: there is none. */
+static int loader_converted(gpu_loader *l, int *done, mote_error *err) {
+    const load_item *item = NULL;
+    uint64_t sample = 0;
+    while (!item) {
+        size_t i = __atomic_fetch_add(&l->next_item, 1, __ATOMIC_RELAXED);
+        *done = i >= l->item_count;
+        if (*done) return MOTE_OK;
+        if (item_converts(&l->items[i])) item = &l->items[i];
+    }
+    void *held = malloc(item_held(item));
+    int code = held ? load_converted(l->m, l->files, item, held, &sample, err) : fail_memory(err);
+    cudaError_t status =
+        code ? cudaSuccess : cudaMemcpy(l->m->arena + item->at, held, item_held(item), cudaMemcpyHostToDevice);
+    free(held);
+    if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
+    __atomic_add_fetch(&l->sample, sample, __ATOMIC_RELAXED);
+    if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
+    return code;
+}
+
 static void *reader_main(void *argument) {
     gpu_reader *me = (gpu_reader *)argument;
     gpu_loader *l = me->of;
     cudaStream_t stream = NULL;
     cudaEvent_t copied[LOAD_BUFFERS];
     mote_error err;
-    int events = 0, code = MOTE_OK;
+    int events = 0, code = MOTE_OK, done = 0;
     cudaError_t status = cudaSetDevice(l->m->gpu);
     if (status == cudaSuccess) status = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (status != cudaSuccess) stream = NULL;
@@ -143,6 +166,7 @@ static void *reader_main(void *argument) {
     }
     if (status != cudaSuccess) code = gpu_fail(&err, status, "starting a stream");
     else code = reader_pieces(l, me->buffers, stream, copied, &err);
+    while (!code && !done && !__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) code = loader_converted(l, &done, &err);
     if (stream) status = cudaStreamSynchronize(stream);        /* also after a failure: the copies read the buffers */
     if (!code && status != cudaSuccess) code = gpu_fail(&err, status, "copying weights to the GPU");
     for (int i = 0; i < events; i++) (void)cudaEventDestroy(copied[i]);
@@ -152,40 +176,27 @@ static void *reader_main(void *argument) {
     return NULL;
 }
 
-/* Loads an item that is converted. */
-static int loader_converted(gpu_loader *l, mote_model *m, const load_item *item, mote_error *err) {
-    void *held = malloc(item_held(item));
-    int code = held ? load_converted(m, l->files, item, held, err) : fail_memory(err);
-    cudaError_t status =
-        code ? cudaSuccess : cudaMemcpy(m->arena + item->at, held, item_held(item), cudaMemcpyHostToDevice);
-    free(held);
-    if (status != cudaSuccess) return gpu_fail(err, status, "copying weights to the GPU");
-    if (!code) __atomic_add_fetch(&l->done, item->size, __ATOMIC_RELAXED);
-    return code;
-}
-
 /* The caller's part while the threads read: items that are converted, progress reports, cancelling. */
-static void loader_run(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+static void loader_run(gpu_loader *l, uint64_t total, const mote_callbacks *callbacks) {
     struct timespec pause;
     mote_error err;
-    int code = MOTE_OK;
+    int code = MOTE_OK, done = 0;
     memset(&pause, 0, sizeof pause);
     pause.tv_nsec = 1000000;
-    for (size_t i = 0; i < l->item_count || __atomic_load_n(&l->running, __ATOMIC_ACQUIRE);) {
+    for (size_t i = 0; !done || __atomic_load_n(&l->running, __ATOMIC_ACQUIRE); i++) {
         if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) break;
         if (cancelled(callbacks))
             code = fail(&err, MOTE_ECANCELLED, "%s: loading was cancelled", l->files->dir);
-        else if (i < l->item_count && item_plane(&l->items[i])->convert) code = loader_converted(l, m, &l->items[i], &err);
-        if (i % 64 == 0 || i >= l->item_count)
+        else if (!done) code = loader_converted(l, &done, &err);
+        if (i % 64 == 0 || done)
             report(callbacks, "loading weights", (double)__atomic_load_n(&l->done, __ATOMIC_RELAXED) / (double)total);
         if (code) loader_failed(l, &err);
-        if (i < l->item_count) i++;
-        else nanosleep(&pause, NULL);
+        if (done) nanosleep(&pause, NULL);
     }
 }
 
 /* Starts up to LOAD_THREADS threads, does the caller's part, and joins them. */
-static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const mote_callbacks *callbacks) {
+static void loader_threads(gpu_loader *l, uint64_t total, const mote_callbacks *callbacks) {
     gpu_reader readers[LOAD_THREADS];
     mote_error err;
     int started = 0;
@@ -203,7 +214,7 @@ static void loader_threads(gpu_loader *l, mote_model *m, uint64_t total, const m
         fail(&err, MOTE_ENOMEM, "the system gives no thread to load weights");
         loader_failed(l, &err);
     }
-    loader_run(l, m, total ? total : 1, callbacks);
+    loader_run(l, total ? total : 1, callbacks);
     for (int i = 0; i < started; i++) pthread_join(readers[i].id, NULL);
 }
 
@@ -239,7 +250,7 @@ static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err)
         cudaError_t status = cudaSuccess;
         if (threads)
             status = cudaHostAlloc((void **)&l.buffers, threads * LOAD_BUFFERS * LOAD_PIECE, cudaHostAllocDefault);
-        if (status == cudaSuccess) loader_threads(&l, b->m, total, callbacks);
+        if (status == cudaSuccess) loader_threads(&l, total, callbacks);
         else gpu_fail(&l.err, status, "allocating pinned buffers");
     }
     loader_close(&l);

@@ -32,6 +32,8 @@ typedef struct tensor {
 /* All tensors of a checkpoint, found by name through a hash table with open addressing. */
 typedef struct tensor_table {
     buf names, tensors;          /* bytes; struct tensor */
+    int describes;               /* weights are not wanted: a file may end with its header */
+    int without_data;            /* one does */
     uint32_t *slots;             /* 0 = free, else tensor number + 1 */
     size_t slot_count;           /* a power of two */
 } tensor_table;
@@ -202,9 +204,11 @@ static int header_add(tensor_table *table, const json *j, uint32_t key, uint64_t
 }
 
 /* Checks the ranges of a file: they must tile the data section. */
-static int header_check_ranges(const tensor_table *table, byte_range *ranges, size_t n, uint64_t data_start,
+static int header_check_ranges(tensor_table *table, byte_range *ranges, size_t n, uint64_t data_start,
                                uint64_t file_size, const char *path, mote_error *err) {
     uint64_t at = data_start;
+    const int header_only = table->describes && file_size == data_start && n;
+    table->without_data |= header_only;
     qsort(ranges, n, sizeof *ranges, by_offset);
     for (size_t i = 0; i < n; i++) {
         if (ranges[i].begin != at)
@@ -212,9 +216,9 @@ static int header_check_ranges(const tensor_table *table, byte_range *ranges, si
                         table->names.data + ranges[i].name, (unsigned long long)(ranges[i].begin - data_start),
                         (unsigned long long)(at - data_start));
         at += ranges[i].size;
-        if (at > file_size || at < ranges[i].size) break;
+        if ((at > file_size && !header_only) || at < ranges[i].size) break;
     }
-    if (at != file_size)
+    if (at != file_size && !header_only)
         return fail(err, MOTE_EFORMAT, "%s: its tensors end at byte %llu, the file at %llu: %s", path,
                     (unsigned long long)at, (unsigned long long)file_size,
                     at > file_size ? "truncated" : "something follows them");

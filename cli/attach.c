@@ -23,7 +23,7 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
     if (!code) code = tokenize(model, text.data, text.size, &ids, &count);
     size_t ended = !code && text.size && text.data[text.size - 1] == '\n';
     if (!code) code = append(to, name, strlen(name)) || append(to, ":\n```\n", 6) || append(to, text.data, text.size) ||
-                      append(to, "\n```\n\n" + ended, 6 - ended);
+                      append(to, &"\n```\n\n"[ended], 6 - ended);
     human((double)text.size, "B", size);
     if (!code) show_format(out, "[read %s: %s, %zu tokens]\n", name, size, count);
     free(text.data);

@@ -50,7 +50,7 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
     int code = b->ids ? open_session(model, o, &b->session) : complain(EXIT_FAILURE, "out of memory");
-    if (!code && on_gpu(b->info) && mote_read_speed(model, &b->ceiling, &error)) code = report(&error);
+    if (!code && mote_read_speed(model, o->threads, &b->ceiling, &error)) code = report(&error);
     if (code) return code;
     print_head(b, name);
     json_head(b, name);

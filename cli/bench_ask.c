@@ -49,6 +49,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     memset(&g, 0, sizeof g);
     g.sampling = &greedy;
     g.max_tokens = b->o->steps;
+    g.keep_thinking = 1;                   // one turn
     g.on_token = on_asked;
     g.user = ids;
     ids->size = 0;

@@ -4,7 +4,7 @@
 // Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint
 // each time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at
 // half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
-// chosen; they are set against the read ceiling: what a kernel that only streams these weights reaches, measured first.
+// chosen. Both are set against the read ceiling: what a loop or kernel that only streams these weights reaches, measured first.
 
 // Reading prompts, and decoding on the CPU.
 
@@ -23,7 +23,7 @@ static int time_prefill(const bench *b, int length, timing *result) {
 
 static int time_steps(const bench *b, const mote_checkpoint *from, timing *result) {
     double rates[99];
-    mote_sampling sampling = {1.0f, 20, 0, 0, 0, 0, 0, 1};
+    mote_sampling sampling = {.temperature = 1.0f, .top_k = 20, .seed = 1};
     mote_error error = {0, ""};
     int32_t id;
     for (int r = 0; r < b->o->repeat; r++) {
@@ -57,7 +57,7 @@ static int bench_prefill(bench *b) {
     char label[LABEL + 14];
     int code = 0;
     fprintf(b->table, "%-*s%8s%12s%12s%12s", LABEL, "", "tokens", "tok/s", "lowest", "highest");
-    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s\n", "MB/token", "GB/s");
+    fprintf(b->table, on_gpu(b->info) ? "\n" : "%12s%9s%9s\n", "MB/token", "GB/s", "ceiling%");
     for (int i = 0; i < b->o->prompts.count && !code; i++) {
         code = time_prefill(b, b->o->prompts.value[i], &t);
         if (code) break;

@@ -13,7 +13,7 @@ typedef struct bench {
     int question_count;
     FILE *table, *json;                    // json: NULL when not wanted
     int json_rows;
-    double ceiling;                        // bytes per second; NAN on the CPU
+    double ceiling;                        // bytes per second; NAN: not measured
 } bench;
 
 typedef struct timing { double median, low, high; } timing;    // tokens per second, or ratios of them

@@ -56,7 +56,9 @@ static int command_chat(options *o) {
     if (c.edits) editor_open(&c.edit, c.styled ? stdout : stderr, !o->no_history);
     c.edit.complete = complete_message;
     catch_interrupt(0);
-    int code = open_model(o, MOTE_EVERYTHING, &model);
+    int code = find_model(o, MOTE_EVERYTHING);
+    if (!code) plan_context(o);
+    if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code) code = chat_with(model, &c);
     forget_undo(&c);
     if (c.edits) editor_close(&c.edit);

@@ -112,12 +112,12 @@ static void chat_ask(chat *c) {
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
     interrupted = 0;
-    if (take_undo(c, &error)) {
+    double began = clock_seconds();
+    if (mote_drop_thinking(c->session, NULL, &error) || take_undo(c, &error)) {      // so that /undo can go back to there
         chat_fail(c, &error);
         return;
     }
     mote_speculation_of(c->session, &before, NULL);
-    double began = clock_seconds();
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
     if (!code || s.last) end_screen(&s);
     if (code) {

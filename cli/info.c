@@ -27,21 +27,26 @@ static void print_sizes(const mote_info *i) {
 
 static void print_modules(const mote_info *i) {
     char parameters[32], size[32], per_token[32];
-    printf("\nweights by module\n  %-16s%-24s%12s%12s%18s\n", "", "dtype", "parameters", "bytes", "read per token");
+    int width = 24;
+    for (int m = 0; m < i->module_count; m++)
+        if ((int)strlen(i->modules[m].dtype) + 1 > width) width = (int)strlen(i->modules[m].dtype) + 1;
+    const char *note = i->quantize    ? ", quantised while loading: they are not the checkpoint's own"
+                       : i->estimated ? ", estimated" : "";
+    printf("\nweights by module%s\n  %-16s%-*s%12s%12s%18s\n", note, "", width, "dtype", "parameters", "bytes", "read per token");
     for (int m = 0; m < i->module_count; m++) {
         human((double)i->modules[m].parameters, "", parameters);
         human((double)i->modules[m].bytes, "B", size);
         human((double)i->modules[m].bytes_per_token, "B", per_token);
-        printf("  %-16s%-24s%12s%12s%18s\n", i->modules[m].name, i->modules[m].dtype, parameters, size, per_token);
+        printf("  %-16s%-*s%12s%12s%18s\n", i->modules[m].name, width, i->modules[m].dtype, parameters, size, per_token);
     }
     human((double)i->parameters, "", parameters);
     human((double)i->weight_bytes, "B", size);
     human((double)i->weight_bytes_per_token, "B", per_token);
-    printf("  %-16s%-24s%12s%12s%18s\n", "total", "", parameters, size, per_token);
+    printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
 }
 
 static void print_plan(const mote_info *info, const mote_memory *plan) {
-    printf("\nmemory for a session of %d tokens\n", plan->context);
+    printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
     print_amount("weights", (double)plan->weights, "B");
     print_amount("KV cache", (double)plan->kv, "B");
     print_amount("recurrent state", (double)plan->state, "B");
@@ -59,18 +64,25 @@ static int command_info(options *o) {
     mote_model *model = NULL;
     mote_memory plan;
     mote_error error = {0, ""};
-    int code = open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {MOTE_DESCRIPTION, {NULL, NULL, NULL, NULL}, o->device, 0};
+    int code = o->model && o->synthetic ? complain(EXIT_USAGE, "info: -m and --synthetic exclude each other")
+                                         : open_model(o, MOTE_DESCRIPTION, &model);
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
-    if (!code && mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    if (!code && !o->synthetic) {
+        plan_context(o);
+        how.context = chosen_context(o, mote_model_info(model));
+        if (mote_plan(o->model, &where, &how, &plan, &error)) code = report(&error);
+    }
     if (!code) {
         const mote_info *info = mote_model_info(model);
-        show_format(stdout, "model           %s\n", o->model);
+        show_format(stdout, "model           %s\n", o->synthetic ? o->synthetic : o->model);
+        if (info->estimated)
+            printf("estimate        of config.json and what headers there are: the weights themselves are not here\n");
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
-        print_plan(info, &plan);
+        if (!o->synthetic) print_plan(info, &plan);
     }
     mote_close(model);
     return code;

@@ -19,6 +19,7 @@ typedef struct editor {
     history history;
     size_t shown;                          // the message of history that is edited; their number: a new one
     int input, dumb, row;                  // row: of the cursor, from the first row drawn
+    int coloured;                          // the prompt is
     int ahead;                             // bytes typed before the terminal was in raw mode: Enter is a line feed there
     FILE *out;
     struct termios before;
@@ -84,7 +85,7 @@ static struct winsize screen_size(const editor *e) {
 }
 
 // Where drawing is: a row and a column from the beginning, and the rows that are on the screen.
-typedef struct pen { FILE *out; int row, column, width, first, last; } pen;
+typedef struct pen { FILE *out; int row, column, width, first, last, coloured; } pen;
 
 static void pen_new_row(pen *p) {
     if (p->out && p->row >= p->first && p->row < p->last) fputs("\r\n", p->out);
@@ -116,19 +117,22 @@ static void pen_bytes(pen *p, const char *text, size_t n) {
 
 // Draws the prompt and the first n bytes of the text.
 static void pen_text(pen *p, const char *prompt, const bytes *text, size_t n) {
+    int coloured = p->out && p->coloured && p->first == 0;  // it is on the first row
+    if (coloured) fputs("\033[1;36m", p->out);
     pen_bytes(p, prompt, strlen(prompt));
+    if (coloured) fputs("\033[0m", p->out);
     pen_bytes(p, text->data, n);
     if (p->column == p->width) pen_new_row(p);
 }
 
 static void editor_draw(editor *e, const char *prompt) {
     struct winsize size = screen_size(e);
-    pen cursor = {NULL, 0, 0, size.ws_col, 0, 0}, end = cursor;
+    pen cursor = {.width = size.ws_col}, end = cursor;
     pen_text(&cursor, prompt, &e->text, e->at);
     pen_text(&end, prompt, &e->text, e->text.size);
     if (e->row) fprintf(e->out, "\033[%dA", e->row);
     fputs("\r\033[J", e->out);
-    pen draw = {e->out, 0, 0, size.ws_col, cursor.row >= size.ws_row ? cursor.row - size.ws_row + 1 : 0, end.row};
+    pen draw = {e->out, 0, 0, size.ws_col, cursor.row >= size.ws_row ? cursor.row - size.ws_row + 1 : 0, end.row, e->coloured};
     if (draw.last > draw.first + size.ws_row - 1) draw.last = draw.first + size.ws_row - 1;
     pen_text(&draw, prompt, &e->text, e->text.size);
     if (draw.last > cursor.row) fprintf(e->out, "\033[%dA", draw.last - cursor.row);
@@ -439,11 +443,12 @@ static enum editor_end editor_read(editor *e, const char *prompt) {
 }
 
 static void editor_open(editor *e, FILE *out, int keeps_history) {
-    const char *term = getenv("TERM");
+    const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
     memset(e, 0, sizeof *e);
     e->input = STDIN_FILENO;
     e->out = out;
     e->dumb = !term || !*term || strcmp(term, "dumb") == 0;
+    e->coloured = !plain || !*plain;
     history_open(&e->history, keeps_history);
 }
 

@@ -17,17 +17,25 @@ static int find_bundled(char *path, size_t capacity) {
     return complain(EXIT_FAILURE, "models/demo is neither here nor beside the program; name a folder with -m DIR");
 }
 
-// The model that the options name. With --synthetic it is made up instead.
-static int open_model(options *o, int parts, mote_model **model) {
+// The folder of the model that the options name.
+static int find_model(options *o, int parts) {
     static char bundled[PATH_MAX + 16];
-    mote_options how = {parts, callbacks(), o->device, o->draft_rows};
-    mote_error error = {0, ""};
-    int code;
-    if (!o->model && !o->synthetic) {
+    if (o->synthetic) return 0;
+    if (!o->model) {
         if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
         o->model = bundled;
     }
-    if (o->model && !o->synthetic && (code = resolve_model(&o->model, parts != MOTE_TEXT_ONLY))) return code;
+    return resolve_model(&o->model, parts == MOTE_TEXT_ONLY     ? NO_WEIGHTS
+                                    : parts == MOTE_DESCRIPTION ? ALL_OR_NO_WEIGHTS
+                                                                : ALL_WEIGHTS);
+}
+
+// The model that the options name. With --synthetic it is made up instead.
+static int open_model(options *o, int parts, mote_model **model) {
+    mote_options how = {parts, callbacks(), o->device, o->draft_rows, o->quantize};
+    mote_error error = {0, ""};
+    int code = find_model(o, parts);
+    if (code) return code;
     if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
     else code = mote_open(o->model, &how, model, &error);
     if (code) code = report(&error);
@@ -86,9 +94,28 @@ static mote_session_options session_options(const options *o) {
     return s;
 }
 
+enum { CONTEXT_MOST = 131072 };            // tokens that the program takes by itself
+
+// Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
+// the weights are in memory, behind find_model. Without an answer, opening them will tell why.
+static void plan_context(options *o) {
+    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_session_options how = session_options(o);
+    mote_memory plan;
+    if (o->context || mote_plan(o->model, &where, &how, &plan, NULL) || plan.context_fits < 1) return;
+    o->fits = plan.context_fits - plan.context_fits / 16;
+    if (o->fits > CONTEXT_MOST) o->fits = CONTEXT_MOST;
+}
+
+// The context of a session of this model: as asked for, or, on a GPU, as planned.
+static int chosen_context(const options *o, const mote_info *info) {
+    return o->context || !on_gpu(info) ? o->context : o->fits;
+}
+
 static int open_session(const mote_model *model, const options *o, mote_session **session) {
     mote_session_options how = session_options(o);
     mote_error error = {0, ""};
+    how.context = chosen_context(o, mote_model_info(model));
     int code = mote_session_open(model, &how, session, &error) ? report(&error) : 0;
     if (!code && o->verbose) code = log_launches(mote_model_info(model), o, *session);
     return code;

@@ -4,7 +4,7 @@
 // One table describes every option: what it takes, where the value goes, which commands know it, its line of help.
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
-       SELFTEST = 512 };
+       SELFTEST = 512, SERVE = 1024 };
 enum { STOPS_MAX = 16, LIST_MAX = 16, DRAFTS_MAX = 3 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
@@ -14,13 +14,17 @@ typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
     const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
+    const char *host, *api_key, *cache_dir;
     texts stop;
     list prompts, depths, rows;
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
-    int kv, sms, stages, verbose, no_history, mtp, draft_rows, verify;
+    int fits;                              // tokens of context that the program chooses on a GPU; 0: the library does
+    int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
+    int port, parallel, queue, cors;       // port, queue: -1: not given
     double temperature, top_p, min_p, overlap;
+    double cache_memory, cache_disk;       // GB; -1: not given
     double repetition, presence, frequency;                    // NAN: not given
 } options;
 
@@ -28,13 +32,14 @@ static options defaults(void) {
     options o;
     memset(&o, 0, sizeof o);
     o.top_k = -1;
-    o.temperature = o.top_p = o.min_p = o.overlap = -1;
+    o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = -1;
+    o.port = o.queue = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
     return o;
 }
 
-enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP };
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP, QUANTIZE };
 
 typedef struct option {
     const char *name, *value;              // value: how the help calls it
@@ -46,8 +51,8 @@ typedef struct option {
 } option;
 
 #define AT(field) offsetof(options, field)
-#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH)
-#define COMPUTES (CHAT | RUN | INFO | LOGITS | BENCH)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE)
+#define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
 
 static const option option_table[] = {
     {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
@@ -60,7 +65,7 @@ static const option option_table[] = {
     {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
     {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
      "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
-    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, LOGITS, "tokens computed at a time"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, COMPUTES, "tokens of a prompt computed at a time"},
     {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
     {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
     {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
@@ -88,27 +93,40 @@ static const option option_table[] = {
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
      "with --accept: share of its experts that a row has in common with the first, simulated"},
-    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, BENCH,
+    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
      "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
     {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
-    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO,
-     "tokens of context (default: the model's maximum, at most 8192)"},
+    {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
+    {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
+    {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 4)"},
+    {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
+    {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
+     "memory for what conversations had read already (default: a quarter of what is free)"},
+    {"--cache-dir", "DIR", TEXT, AT(cache_dir), 0, 0, SERVE, "keep that here for the next run, too (default: nowhere)"},
+    {"--cache-disk", "GB", REAL, AT(cache_disk), 0, 1e6, SERVE, "at most so much of it there (default: 10)"},
+    {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: none)"},
+    {"--cors", NULL, FLAG, AT(cors), 0, 0, SERVE, "let web pages of any origin ask"},
+    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
+     "tokens of context (default: 8192; on a GPU what fits, at most 131072)"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
     {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
-    {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH,
+    {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
      "tokens to draft for each pass; auto: as many as pay (default)"},
-    {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH,
+    {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
+     "turn BF16 weights into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
+    {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH | SERVE,
      "drafts come from the first N tokens of the vocabulary (default: 65536)"},
     {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
      "check speculation: decode plainly beside it and stop at the first difference"},
     {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH,
+    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
      "threads, on the CPU (default: one for each processor, at most 256)"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
@@ -244,6 +262,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
+    case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
     case MTP: return parse_mtp(value, at) ? NULL : "auto, 0, 1, 2 or 3";
     case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : "up to 3 numbers with commas between them";
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";

@@ -100,7 +100,9 @@ static int missing_shards(const char *folder, const char *index, int *all, char 
     return missing;
 }
 
-static int check_shards(const char *folder) {
+enum { NO_WEIGHTS, ALL_OR_NO_WEIGHTS, ALL_WEIGHTS };   // what of a checkpoint must be there
+
+static int check_shards(const char *folder, int wanted) {
     char path[PATH_MAX], first[256];
     bytes index = {NULL, 0, 0};
     int all = 0, missing = 0;
@@ -109,13 +111,13 @@ static int check_shards(const char *folder) {
     if (in && !read_some(in, path, TEXT_MAX, &index)) missing = missing_shards(folder, index.data, &all, first);
     if (in) fclose(in);
     free(index.data);
-    if (!missing) return 0;
+    if (!missing || (wanted == ALL_OR_NO_WEIGHTS && missing == all)) return 0;
     return complain(EXIT_FAILURE, "%s: an incomplete download: %d of the %d files in model.safetensors.index.json are missing, "
                     "the first is %s", folder, missing, all, first);
 }
 
 // What is wrong with a folder as far as its files' names and first bytes tell: 0, or it has been said.
-static int check_folder(const char *folder, int weights_wanted) {
+static int check_folder(const char *folder, int wanted) {
     char path[PATH_MAX];
     int files = 0, weights = 0, gguf = 0, config = 0, code = 0;
     DIR *dir = opendir(folder);
@@ -136,11 +138,11 @@ static int check_folder(const char *folder, int weights_wanted) {
     if (gguf && !weights)
         return complain(EXIT_FAILURE, "%s: holds GGUF files only, which mote does not read: it opens the checkpoint they were "
                         "made of, config.json and *.safetensors", folder);
-    return config && weights_wanted ? check_shards(folder) : 0;
+    return config && wanted != NO_WEIGHTS ? check_shards(folder, wanted) : 0;
 }
 
 // The folder that was meant: *path may become another one, which lasts as long as the program.
-static int resolve_model(const char **path, int weights_wanted) {
+static int resolve_model(const char **path, int wanted) {
     static char found[PATH_MAX];
     struct stat s;
     if (stat(*path, &s)) {
@@ -155,5 +157,5 @@ static int resolve_model(const char **path, int weights_wanted) {
         snprintf(config, sizeof config, "%.3500s/config.json", *path);
         if (access(config, F_OK) && newest_snapshot(*path, found)) *path = found;
     }
-    return check_folder(*path, weights_wanted);
+    return check_folder(*path, wanted);
 }

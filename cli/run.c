@@ -23,7 +23,7 @@ static int read_prompt(const options *o, bytes *prompt) {
 }
 
 // Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message.
-static int answer(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
+static int answer_prompt(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
                   const mote_generation *g, mote_result *result) {
     bytes ids = {NULL, 0, 0};
     const int32_t *feed = (const int32_t *)(const void *)prompt->data;
@@ -47,11 +47,12 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     const int ids = o->ids || o->tokens, styled = !ids && isatty(STDOUT_FILENO);
     screen s = {.styled = styled, .ids = ids, .counts = !styled && !ids};
     mote_generation g = generation_for(o, &sampling, &s);
+    g.keep_thinking = 1;                   // one turn: nothing is ever to be gone back to
     mote_result result;
     memset(&result, 0, sizeof result);
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
-    if (!code) code = answer(model, session, o, prompt, &g, &result);
+    if (!code) code = answer_prompt(model, session, o, prompt, &g, &result);
     if (!code) {
         end_screen(&s);
         if (interrupted) code = EXIT_INTERRUPTED;
@@ -70,6 +71,8 @@ static int command_run(options *o) {
     int code = run_usage(o);
     if (!code && !o->tokens) code = read_prompt(o, &prompt);
     catch_interrupt(1);
+    if (!code) code = find_model(o, MOTE_EVERYTHING);
+    if (!code) plan_context(o);
     if (!code) code = open_model(o, o->tokens ? MOTE_WEIGHTS_ONLY : MOTE_EVERYTHING, &model);
     if (!code && o->tokens) code = read_tokens(o->tokens, mote_model_info(model), o->context, &prompt, &count);
     if (!code) code = run_prompt(model, o, &prompt);

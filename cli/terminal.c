@@ -127,7 +127,7 @@ static int on_cancel(void *user) {
 }
 
 static mote_callbacks callbacks(void) {
-    mote_callbacks c = {on_log, isatty(STDERR_FILENO) ? on_progress : NULL, on_cancel, NULL};
+    mote_callbacks c = {.log = on_log, .progress = isatty(STDERR_FILENO) ? on_progress : NULL, .cancel = on_cancel};
     return c;
 }
 

@@ -1,10 +1,12 @@
 /* cpu/matrix.c: weight rows times token rows on the CPU, where nearly all of its time goes. Knows formats, but no layers.
 
-   All linear layers are y = W x for a few token rows x. One token reads each weight once, so what counts is how fast the
-   weights stream through: a piece of a weight row is turned into floats in L1 once and used there for
-   all token rows. Each sum is kept as 32 partial sums, in the same order for any T. */
+   All linear layers are y = W x for token rows x. One token row reads each weight once, so what counts is how fast the weights
+   stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
-enum { TOKEN_BATCH = 64 };       /* token rows in one call */
+   Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
+   end they are added pairwise; cpu/scales.c and cpu/nibbles.c say where scales come in, and what order four bits have. It is the
+   same for one row and for many, on either side, and for any thread; only from one level of processor to another do bits differ.
+   The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */
 
 /* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
 typedef struct partial { lanes low, high; } partial;
@@ -49,47 +51,25 @@ INLINE float dot(const float *a, const float *b, int n) {
     return add_tail(sum_lanes(&sum), a, b, n);
 }
 
-/* y[t] = W[row] . x[t] for the `count` <= TOKEN_BATCH rows x[t]; f is a constant. */
-INLINE void format_dots(const matrix *w, int row, const float *const *x, int count, float *y, const enum format f) {
-    float tile[TILE] __attribute__((aligned(64)));
-    partial sum[TOKEN_BATCH] __attribute__((aligned(64)));
-    const weight_row from = row_of(w, row, f);
-    int col = 0, rest = w->cols % TILE;
-    for (int t = 0; t < count; t++) memset(&sum[t], 0, sizeof *sum);
-    for (; col < w->cols - rest; col += TILE) {
-        int t = 0;
-        row_floats(w, &from, col, TILE, tile, f);
-        for (; t + 4 <= count; t += 4) add_products(sum + t, tile, x + t, col, TILE, 4);
-        for (; t + 2 <= count; t += 2) add_products(sum + t, tile, x + t, col, TILE, 2);
-        for (; t < count; t++) add_products(sum + t, tile, x + t, col, TILE, 1);
-    }
-    if (!rest) {
-        for (int t = 0; t < count; t++) y[t] = sum_lanes(sum + t);
-        return;
-    }
-    float last[TILE]; /* not `tile`: what is never read again need not be stored */
-    row_floats(w, &from, col, rest, last, f);
-    for (int t = 0; t < count; t++) {
-        add_products(sum + t, last, x + t, col, rest, 1);
-        y[t] = add_tail(sum_lanes(sum + t), last, x[t] + col, rest);
-    }
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
+static void matrix_block_dots(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+#ifdef LEVELS
+    int level = cpu_level();
+    if (level == 4) block_dots_v4(w, row, rows, x, count, y);
+    else if (level == 3) block_dots_v3(w, row, rows, x, count, y);
+    else
+#endif
+        block_dots_plain(w, row, rows, x, count, y);
 }
 
-INLINE void any_format_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
-    switch (w->format) {
-#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: format_dots(w, row, x, count, y, FORMAT_##NAME); break;
-        FORMATS(FORMAT_CASE)
-#undef FORMAT_CASE
-        default: break;
-    }
+static int row_blocks(const matrix *w) {
+    return (w->rows - 1) / ROW_BLOCK + 1;
 }
 
-/* The same for a matrix of any format. One row, decoding, and two, verifying a draft, are worth a copy of their own: the sums
-   stay in registers. */
-SIMD static void matrix_row_dots(const matrix *w, int row, const float *const *x, int count, float *y) {
-    if (count == 1) any_format_dots(w, row, x, 1, y);
-    else if (count == 2) any_format_dots(w, row, x, 2, y);
-    else any_format_dots(w, row, x, count, y);
+/* Rows of block i. */
+static int block_rows(const matrix *w, int i) {
+    int left = w->rows - i * ROW_BLOCK;
+    return left < ROW_BLOCK ? left : ROW_BLOCK;
 }
 
 enum { PROJECTIONS = 4 };
@@ -103,30 +83,35 @@ typedef struct projection {
     int T, add;
 } projection;
 
-static void projection_rows(void *context, int begin, int end, int thread) {
-    const projection *p = (const projection *)context;
-    (void)thread;
-    for (int item = begin; item < end; item++) {
-        int i = 0, row = item;
-        while (row >= p->w[i]->rows) row -= p->w[i++]->rows;
-        const matrix *w = p->w[i];
-        for (int first = 0; first < p->T; first += TOKEN_BATCH) {
-            int count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
-            const float *x[TOKEN_BATCH];
-            float y[TOKEN_BATCH];
-            for (int t = 0; t < count; t++) x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
-            matrix_row_dots(w, row, x, count, y);
-            float *out = p->y[i] + (size_t)first * (size_t)w->rows + row;
-            for (int t = 0; t < count; t++)
-                out[(size_t)t * (size_t)w->rows] = p->add ? out[(size_t)t * (size_t)w->rows] + y[t] : y[t];
+static void projection_block(const projection *p, const matrix *w, int block, float *y) {
+    int rows = block_rows(w, block);
+    for (int first = 0; first < p->T; first += TOKEN_BATCH) {
+        int count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
+        const float *x[TOKEN_BATCH];
+        float sum[TOKEN_BATCH][ROW_BLOCK];
+        for (int t = 0; t < count; t++) x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
+        matrix_block_dots(w, block * ROW_BLOCK, rows, x, count, sum);
+        for (int t = 0; t < count; t++) {
+            float *out = y + (size_t)(first + t) * (size_t)w->rows + (size_t)(block * ROW_BLOCK);
+            for (int r = 0; r < rows; r++) out[r] = p->add ? out[r] + sum[t][r] : sum[t][r];
         }
     }
 }
 
+static void projection_blocks(void *context, int begin, int end, int thread) {
+    const projection *p = (const projection *)context;
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        int i = 0, block = item;
+        while (block >= row_blocks(p->w[i])) block -= row_blocks(p->w[i++]);
+        projection_block(p, p->w[i], block, p->y[i]);
+    }
+}
+
 static void project(pool *p, projection *job) {
-    int rows = 0;
-    for (int i = 0; i < job->count; i++) rows += job->w[i]->rows;
-    parallel(p, rows, projection_rows, job);
+    int blocks = 0;
+    for (int i = 0; i < job->count; i++) blocks += row_blocks(job->w[i]);
+    parallel(p, blocks, projection_blocks, job);
 }
 
 /* y[t] = W x[t], or y[t] += W x[t]. */

@@ -13,6 +13,24 @@
 #define SIMD
 #endif
 
+/* Kernels that are written for a level: functions marked V3 or V4 are compiled for AVX2 and for AVX-512, and cpu_level() says
+   which the processor has. Elsewhere there is the plain version alone. MOTE_CPU_LEVEL, set when compiling, is the highest one
+   used: to test and time the others where they would not be chosen. */
+#ifndef MOTE_CPU_LEVEL
+#define MOTE_CPU_LEVEL 4
+#endif
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && MOTE_CPU_LEVEL > 0
+#define LEVELS
+#define V3 __attribute__((target("avx2,fma,f16c")))
+#define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
+
+static inline int cpu_level(void) {
+    int wide = MOTE_CPU_LEVEL >= 4 && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
+}
+#endif
+
 /* Small helpers that must become part of the SIMD function around them. */
 #define INLINE static inline __attribute__((always_inline))
 
@@ -25,5 +43,5 @@
 
 /* 16 floats at any address: one register or several, whatever the processor has. */
 typedef float half_lanes __attribute__((vector_size(32)));
-typedef float quarter_lanes __attribute__((vector_size(16)));
+typedef float quarter_lanes __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));

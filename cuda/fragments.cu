@@ -19,22 +19,31 @@
             activation scale, is multiplied into the sum of the k block, as FP8's block scale is. Multiplying by
             a power of two does not round. */
 
-/* Where a lane reads a tile: data: its 16 bytes of the first k block of either panel; scale: FP8, of the first k block
-   of panel lane / 16. A panel behind the last counts as the last. All rows of a panel share a scale. */
+/* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
+   of panel lane / 16; FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel behind the
+   last counts as the last. All rows of a panel share a scale, but by row. */
 typedef struct gpu_place {
     const char *data[2];
     const float *scale;
+    int to_row;
 } gpu_place;
 
 /* The tile of panel_a of a and panel_b of b: two matrices of one shape, or the same one. */
+template <class F>
 __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel_a, const gpu_matrix &b, int panel_b) {
     gpu_place at;
     int lane = threadIdx.x % 32;
     panel_b = min(panel_b, b.panels - 1);
-    at.data[0] = a.data + (size_t)panel_a * (uint32_t)(a.k_blocks * PANEL_BYTES) + lane * 16;
-    at.data[1] = b.data + (size_t)panel_b * (uint32_t)(a.k_blocks * PANEL_BYTES) + lane * 16;
+    at.data[0] = a.data + (size_t)panel_a * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
+    at.data[1] = b.data + (size_t)panel_b * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
+    if (F::by_row) {
+        at.scale = a.scale + panel_a * PANEL_ROWS + lane / 4;
+        at.to_row = (int)(b.scale - a.scale) + (panel_b - panel_a) * PANEL_ROWS;
+        return at;
+    }
     at.scale = lane < 16 ? a.scale : b.scale;
     at.scale += ((lane < 16 ? panel_a : panel_b) * PANEL_ROWS >> a.row_shift) * a.scale_cols;
+    at.to_row = 0;
     return at;
 }
 
@@ -77,7 +86,8 @@ __device__ __forceinline__ activation_fragments activation_fragments_at(void *me
 
 /* Bytes of the activation fragments of `rows` rows of `k_blocks` k blocks. */
 static size_t activation_fragments_size(enum format format, int rows, int k_blocks) {
-    return (size_t)k_blocks * (size_t)rows * ((format == FORMAT_FP8_BLOCK ? 256 : 128) + sizeof(float)) + 16;
+    const size_t columns = formats[format]->planes[CODES].bits <= 8 ? 4 * K_BLOCK_COLS : 128;
+    return (size_t)k_blocks * (size_t)rows * (columns + sizeof(float)) + 16;
 }
 
 /* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind
@@ -87,7 +97,7 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
     return o.x + (lane / 16 * ROWS + lane % 16 / 4 % ROWS) * 4 + lane % 4;
 }
 
-/* sum += factor * (a k block of a tile times x), where raw has the lane's 16 bytes of each panel, and x its B registers,
+/* sum += factor * (a k block of a tile times x), where raw has the lane's weights of each panel, and x its B registers,
    two steps in each.
 
    With `half` the factor is the weight scale times the activation scale. For token row t and panel o it is the value of
@@ -95,7 +105,7 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
    from + t. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
    2; the rows of a panel that is not there get zeros. */
 template <class F, int ROWS, int PANELS = 2>
-__device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const uint4 *x, float factor, int from,
+__device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -111,6 +121,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
     for (int i = 0; i < 2 * PANELS; i++) {                  /* C: column 2 (lane % 4) + i % 2, row i / 2 * 8 + lane / 4 */
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
+        if (F::by_row) part[i] *= F::row_scale(raw[i / 2]);
         if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
         else sum[i] += there ? part[i] : 0;
     }
@@ -121,7 +132,10 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const uint4 *raw, const
 template <class F> __device__ __forceinline__ uint4 gpu_split(const float *v, uint4 *low) {
     uint32_t h[4], l[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) split_pair<F::half>(v[2 * i], v[2 * i + 1], &h[i], &l[i]);
+    for (int i = 0; i < 4; i++) {
+        const int first = F::apart == 1 ? 2 * i : F::apart == 2 ? i / 2 * 4 + i % 2 : i;
+        split_pair<F::half>(v[first], v[first + F::apart], &h[i], &l[i]);
+    }
     *low = make_uint4(l[0], l[1], l[2], l[3]);
     return make_uint4(h[0], h[1], h[2], h[3]);
 }

@@ -10,8 +10,9 @@
    the slots first .. first + count - 1 want. Otherwise all rows want the same matrix.
 
    Operands of mma.m16n8k16. A is the weights, from global memory or the L2 straight into registers, as they lie packed
-   (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8 exactly, BF16
-   times a power of two that is the whole model's (mote_model.bf16_factor). B is the tokens, F16 in shared memory. C is float.
+   (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
+   with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
+   (mote_model.bf16_factor). B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
@@ -19,7 +20,8 @@
 
    Scales without a second set of sums. The sums of k block kb are in units of scale[kb] and unit[kb]. Before the next k
    block is added, they are multiplied with scale[kb] / scale[kb + 1] and likewise with the units, where these change,
-   and at the end with the last of each. Powers of two do not round.
+   and at the end with the last of each. Powers of two do not round. Where each row has scales of its own (FP8 by row, INT4),
+   a lane does so for its four rows: gemm_change_rows.
 
    A tile: 8 warps, each 32 weight rows (four row panels; for GEMM_SWIGLU two of each matrix, so that gate and up of an
    element meet in one lane) x up to 64 tokens: 64 sums a lane. WIDTH tokens: 128, then four warps share 128 rows and two
@@ -153,19 +155,26 @@ __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, i
 /* A warp's weights: two m16 tiles, each of a panel `low` and a panel `high`. All rows of its low panels share their scales, and
    so do those of its high ones. Registers are short here: what can be is derived from one address. */
 template <class F> struct gemm_weights {
-    const char *low;             /* this lane's 16 bytes of the next k block of m tile 0 */
+    const char *low;             /* this lane's part of the next k block of m tile 0 */
     int64_t to_high;             /* bytes from there to the panel `high` */
     uint32_t step;               /* bytes from m tile 0 to m tile 1 */
+    const float *row;            /* by_row: this lane's row's scale of the panel `low` */
+    int to_high_row, step_row;   /* floats from there */
     uint32_t ratios;             /* the warp's two rows of gemm_scales, in shared memory */
 
     __device__ __forceinline__ void begin(const gemm_product &p, const gemm_place &at, int warp_row, float *scales) {
         const bool pairs = p.out == GEMM_SWIGLU;
-        const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * PANEL_BYTES, lane = threadIdx.x % 32;
+        const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * F::panel, lane = threadIdx.x % 32;
         const int all = pairs ? 2 : 4, panel = max(0, min((at.row + warp_row) / PANEL_ROWS, p.w.panels - all));
         const bool whole = p.w.panels >= all;               /* else there is one panel, which stands for all four */
-        low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * 16;
+        low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * F::lane;
         to_high = pairs ? p.up.data - p.w.data : whole ? panel_bytes : 0;
         step = !whole ? 0 : pairs ? panel_bytes : 2 * panel_bytes;
+        if (F::by_row) {
+            row = (const float *)((const char *)p.w.scale + at.offset) + panel * PANEL_ROWS + lane / 4;
+            to_high_row = pairs ? (int)(p.up.scale - p.w.scale) : whole ? PANEL_ROWS : 0;
+            step_row = !whole ? 0 : pairs ? PANEL_ROWS : 2 * PANEL_ROWS;
+        }
         if (!F::scaled) return;
         const int cols = p.w.scale_cols;
         const float *scale = (const float *)((const char *)p.w.scale + at.offset);
@@ -176,14 +185,14 @@ template <class F> struct gemm_weights {
         gemm_scales(scales + cols + 1, pairs ? scale + (p.up.scale - p.w.scale) : scale, cols);
         __syncwarp();
     }
-    /* The 16 bytes of all four panels; then on to the next. */
-    __device__ __forceinline__ void load(uint4 (*raw)[2]) {
+    /* Of all four panels; then on to the next k block. */
+    __device__ __forceinline__ void load(typename F::raw (*raw)[2]) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            raw[m][0] = __ldg((const uint4 *)(low + m * step));
-            raw[m][1] = __ldg((const uint4 *)(low + to_high + m * step));
+            raw[m][0] = F::template load<false>(low + m * step, row + m * step_row);
+            raw[m][1] = F::template load<false>(low + to_high + m * step, row + to_high_row + m * step_row);
         }
-        low += PANEL_BYTES;
+        low += F::panel;
     }
 };
 
@@ -269,6 +278,34 @@ template <int NT> __device__ __forceinline__ void gemm_change_scale(float (*sum)
         }
 }
 
+/* Multiplies the sums of this lane's rows: of panel o of m tile m by by[m][o]. */
+template <int NT> __device__ __forceinline__ void gemm_scale_rows(float (*sum)[NT][4], const float (*by)[2]) {
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int n = 0; n < 4; n++) sum[m][j][n] *= by[m][n / 2];
+}
+
+/* Formats whose rows have scales of their own: in *unit those of the last k block become those of this one, and the sums with
+   them. first: there are no sums yet. */
+template <class F, int NT>
+__device__ __forceinline__ void gemm_change_rows(float (*sum)[NT][4], const typename F::raw (*raw)[2], float (*unit)[2],
+                                                 bool first) {
+    float by[2][2];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int o = 0; o < 2; o++) {
+            const float scale = F::row_scale(raw[m][o]);
+            const float now = first ? scale != 0 ? scale : 0x1p-100f : gemm_scale_unit(scale, unit[m][o]);
+            by[m][o] = first ? 1 : unit[m][o] / now;
+            unit[m][o] = now;
+        }
+    if (!first) gemm_scale_rows<NT>(sum, by);
+}
+
 /* Multiplies the sums of columns that change their unit; before, now: where this lane's first two units are. */
 template <int NT> __device__ __forceinline__ void gemm_change_unit(float (*sum)[NT][4], uint32_t before, uint32_t now) {
 #pragma unroll
@@ -288,7 +325,7 @@ template <int NT> __device__ __forceinline__ void gemm_change_unit(float (*sum)[
 /* sum += the columns of one load of weights, 64 or, of BF16, half of them, times NT * 8 tokens. Once raw has become
    fragments it is loaded anew if there is `more`: that is on its way while the tensor cores work. */
 template <class F, int NT>
-__device__ __forceinline__ void gemm_k_block(float (*sum)[NT][4], gemm_weights<F> &w, uint4 (*raw)[2], bool more, int half,
+__device__ __forceinline__ void gemm_k_block(float (*sum)[NT][4], gemm_weights<F> &w, typename F::raw (*raw)[2], bool more, int half,
                                              float factor, uint32_t tokens) {
     const int lane = threadIdx.x % 32, i = lane % 4, odd = 5 * (lane / 4 % 2);
     enum { CHUNKS = F::prefill_loads == 1 ? 2 : 1 };        /* of 16 bytes of a token, for one load of weights */
@@ -322,7 +359,8 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
                                           gemm_weights<F> &w, int token, float (*sum)[NT][4]) {
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t column = (uint32_t)(token + 2 * (lane % 4)) * 4, row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
-    uint4 raw[2][2];
+    typename F::raw raw[2][2];
+    float row_unit[2][2];
     w.load(raw);
 #pragma unroll 1
     for (int kb = 0; kb < k_blocks; kb++) {
@@ -333,6 +371,8 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
             const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
             gemm_change_scale<NT>(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
         }
+        if (F::by_row && (kb == 0 || (F::groups && (kb & ((1 << of.k_block_shift) - 1)) == 0)))
+            gemm_change_rows<F, NT>(sum, raw, row_unit, kb == 0);
         if (p.in.units > 1 && stages.unit_changes(kb))
             gemm_change_unit<NT>(sum, stages.units_at(kb - 1) + column, stages.units_at(kb) + column);
         const uint32_t tokens = stages.base + kb % GEMM_STAGES * gemm_stages<WIDTH>::BYTES + row;
@@ -340,8 +380,12 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
         for (int half = 0; half < F::prefill_loads; half++)
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
     }
-    const float last_low = F::scaled ? load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
-    gemm_change_scale<NT>(sum, last_low, F::scaled ? load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
+    if (F::by_row) {
+        gemm_scale_rows<NT>(sum, row_unit);
+        return;
+    }
+    const float last_low = F::scaled ? F::unit * load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
+    gemm_change_scale<NT>(sum, last_low, F::scaled ? F::unit * load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
 }
 
 /* Of two neighbouring tokens' values (v0, v1) of row g, lanes g and g ^ 1 make two neighbouring rows' of one token: lanes of
@@ -471,7 +515,11 @@ template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kern
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    if (p.product[at.product].w.format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
+    const enum format format = p.product[at.product].w.format;
+    if (format == FORMAT_FP8_BLOCK) gemm_tile_for<format_fp8_block, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_NVFP4) gemm_tile_for<format_nvfp4, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_FP8_ROW) gemm_tile_for<format_fp8_row, WIDTH>(p, at, dynamic);
+    else if (format == FORMAT_INT4) gemm_tile_for<format_int4, WIDTH>(p, at, dynamic);
     else gemm_tile_for<format_bf16, WIDTH>(p, at, dynamic);
 }
 

@@ -50,6 +50,37 @@ __device__ __forceinline__ float2 f16_floats(uint32_t pair) {
     return __half22float2(*(__half2 *)&pair);
 }
 
+/* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins with a barrier. */
+__device__ __forceinline__ float block_max(float v, float *shared) {
+#pragma unroll
+    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < GPU_WARPS; w++) v = fmaxf(v, shared[w]);
+    return v;
+}
+
+/* The sum, likewise: of each warp, then of the warps in order. */
+__device__ __forceinline__ float block_sum(float v, float *shared) {
+    float all = 0;
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
+    return all;
+}
+
+/* 2^x in one instruction; results below 2^-126 are flushed to 0. */
+__device__ __forceinline__ float gpu_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Four E4M3 codes, the lowest byte first, as two pairs of F16: exact. */
 __device__ __forceinline__ void e4m3_pairs(uint32_t codes, uint32_t *low, uint32_t *high) {
     asm("{.reg .b16 first, second;\n\t"

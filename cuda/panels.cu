@@ -1,16 +1,16 @@
 /* cuda/panels.cu: a weight matrix in a GPU's memory: its packed layout, how it is packed when it is loaded, and where an
    element lies. Knows matrices; must not know token rows, fragments or stages.
 
-   Layout. Eight rows (a row panel) times 64 bytes (a k block) lie together as 512 bytes, row behind row. The k blocks of
-   a panel follow each other, then the next panel. Byte b of row r is at
+   Layout. Eight rows (a row panel) of a k block lie together: of the first packed plane, the codes, 64 bytes of each row, row
+   behind row, 32 where codes have four bits; then of the next plane, as many bytes of each row as go with those weights. The k
+   blocks of a panel follow each other, then the next panel. Rows are padded with zeros to whole panels and whole k blocks. The
+   bytes of a weight stay what they were.
 
-       (r / 8 * k_blocks + b / 64) * 512 + r % 8 * 64 + b % 64
+   Why: lane 4 g + i of a warp takes a quarter of row g, the i-th. So a warp loads a k block of a panel with one load a lane,
+   from consecutive bytes, and gets the A operand of mma.m16n8k16 without shuffles (cuda/fragments.cu). Scales come in the same
+   stream as their weights. */
 
-   Rows are padded with zeros to whole panels and whole k blocks. The bytes of a weight stay what they were.
-
-   Why: lane 4 g + i of a warp takes 16 bytes of row g, those from 16 i on. So a warp loads a k block of a panel with one
-   16-byte load a lane, from 512 consecutive bytes, and gets the A operand of mma.m16n8k16 without shuffles
-   (cuda/fragments.cu). */
+enum { K_BLOCK_COLS = 64 };      /* of a k block, in formats of eight bits and of four */
 
 /* A packed matrix. */
 typedef struct gpu_matrix {
@@ -18,41 +18,82 @@ typedef struct gpu_matrix {
     const float *scale;          /* of formats with blocks: [ceil(rows / 2^row_shift)][scale_cols] */
     int rows, cols;
     int k_blocks;                /* of a row */
+    int panel_bytes;             /* of a k block of a panel */
     int panels;
     int row_shift, k_block_shift;  /* log2 of a scale block's rows, and of its k blocks */
     int scale_cols;
     enum format format;
 } gpu_matrix;
 
-/* Bytes of a row's codes, and of all codes, packed. */
-static size_t format_row_bytes(enum format f, int cols) {
-    return plane_bytes(&formats[f]->planes[CODES], cols);
-}
+/* A plane to be packed: [rows][row_bytes] as in the file. */
+typedef struct gpu_packed_plane {
+    const char *from;
+    int64_t row_bytes;
+    int part, shared;            /* bytes of a row in a k block; k blocks that have the same ones */
+} gpu_packed_plane;
 
-
-/* A packing: from: [rows][row_bytes] as in the file; to: packed; total: bytes of `to`. */
-typedef struct gpu_packing { const char *from; char *to; int rows; int64_t row_bytes, total; } gpu_packing;
+/* total: bytes of `to`. */
+typedef struct gpu_packing {
+    gpu_packed_plane plane[MAX_PLANES];
+    char *to;
+    int rows, k_blocks, panel_bytes;
+    int64_t total;
+} gpu_packing;
 
 static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
-    int64_t k_blocks = (p.row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES;
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
-        int64_t piece = at / PANEL_BYTES, row = piece / k_blocks * PANEL_ROWS + at % PANEL_BYTES / K_BLOCK_BYTES;
-        int64_t byte = piece % k_blocks * K_BLOCK_BYTES + at % K_BLOCK_BYTES;
-        p.to[at] = row < p.rows && byte < p.row_bytes ? p.from[row * p.row_bytes + byte] : 0;
+        const int64_t block = at / p.panel_bytes, k_block = block % p.k_blocks;
+        int rest = (int)(at % p.panel_bytes), i = 0;
+        for (; rest >= PANEL_ROWS * p.plane[i].part; i++) rest -= PANEL_ROWS * p.plane[i].part;
+        const gpu_packed_plane &of = p.plane[i];
+        const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block / of.shared * of.part + rest % of.part;
+        p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
     }
 }
 
-static cudaError_t gpu_pack(const gpu_packing *packing, int sms) {
-    gpu_packing p = *packing;
-    p.total = (int64_t)gpu_row_panels(p.rows) * ((p.row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES) * PANEL_BYTES;
+/* Bytes of eight rows of a k block, in all packed planes. */
+static int format_panel_bytes(enum format f) {
+    int bytes = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) bytes += PANEL_ROWS * formats[f]->planes[i].packed;
+    return bytes;
+}
+
+/* Bytes of all packed planes of a matrix. */
+static size_t packed_bytes(const matrix *w) {
+    size_t bytes = 0;
+    for (int i = 0; i < formats[w->format]->plane_count; i++)
+        if (formats[w->format]->planes[i].packed) bytes += matrix_plane_room(w, i);
+    return bytes;
+}
+
+/* Packs the planes that lie at `from`, each in its room, to `to`. */
+static cudaError_t gpu_pack(const matrix *w, const char *from, char *to, int sms) {
+    gpu_packing p;
+    memset(&p, 0, sizeof p);
+    for (int i = 0, k = 0; i < formats[w->format]->plane_count; i++) {
+        const plane *of = &formats[w->format]->planes[i];
+        if (!of->packed) continue;
+        p.plane[k].from = from;
+        p.plane[k].row_bytes = (int64_t)plane_bytes(of, plane_cols(of, w));
+        const int columns = of->cols ? of->cols : w->block_cols;
+        p.plane[k].shared = columns > K_BLOCK_COLS ? columns / K_BLOCK_COLS : 1;
+        p.plane[k++].part = of->packed;
+        from += matrix_plane_room(w, i);
+    }
+    p.to = to;
+    p.rows = w->rows;
+    p.k_blocks = matrix_k_blocks(w);
+    p.panel_bytes = format_panel_bytes(w->format);
+    p.total = (int64_t)gpu_row_panels(w->rows) * p.k_blocks * p.panel_bytes;
     int64_t blocks = (p.total - 1) / GPU_THREADS + 1, most = (int64_t)sms * 8;
     gpu_pack_kernel<<<(unsigned)(blocks < most ? blocks : most), GPU_THREADS>>>(p);
     return cudaGetLastError();
 }
 
-/* Address of the element [row][col], of `size` bytes, of a packed matrix. */
+/* Address of the element [row][col], of `size` bytes, of a packed matrix of formats without scales in their panels. */
 __device__ __forceinline__ const char *gpu_element(const gpu_matrix *w, int row, int col, int size) {
-    size_t byte = (size_t)col * size;
-    return w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + byte / K_BLOCK_BYTES) * PANEL_BYTES +
-           row % PANEL_ROWS * K_BLOCK_BYTES + byte % K_BLOCK_BYTES;
+    enum { PART = 64 };          /* bytes of a row in a k block */
+    const size_t byte = (size_t)col * size;
+    return w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + byte / PART) * (PANEL_ROWS * PART) + row % PANEL_ROWS * PART +
+           byte % PART;
 }

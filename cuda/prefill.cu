@@ -14,7 +14,8 @@ typedef struct prefill_rows {
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
     float *x;                    /* [T][hidden] the residual */
-    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each */
+    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each; at the end of the room: see
+                                    prefill_take_rest */
     float *u_unit;               /* [T] */
     char *room;                  /* scratch of the kind of layer that runs: name_prefill_room bytes */
 } prefill_rows;
@@ -23,10 +24,10 @@ typedef struct prefill_rows {
 typedef struct prefill_scratch {
     int rows;                    /* of a super-chunk; 0: its prompts are decoded */
     float *x;                    /* [rows][hidden] */
-    uint16_t *u;                 /* F16 [rows][hidden] */
     float *u_unit;               /* [rows] */
     int32_t *ids;                /* [rows] */
     char *room;
+    uint16_t *u;                 /* F16 [rows][hidden], the room's end */
     size_t room_bytes;
     float *before;               /* the recurrent states before the super-chunk */
 } prefill_scratch;
@@ -38,11 +39,17 @@ static void *prefill_take(char *room, size_t *used, size_t bytes) {
     return at;
 }
 
+/* The bytes of a room of which `used` are taken by what is written while u is still read, and `rest` by what is written
+   later, in u's place. */
+static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
+    return used + larger(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
+}
+
 /* Can gemm_launch multiply with these matrices? */
 static int prefill_takes(const matrix *w) {
     const int blocks = w->format == FORMAT_FP8_BLOCK;
-    return (w->format == FORMAT_BF16 || blocks) && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_UNITS &&
-           (w->rows % 32 == 0 || w->rows <= PANEL_ROWS) &&
+    return w->format != FORMAT_F32 && w->format != FORMAT_F16 && w->cols % GEMM_COLS == 0 &&
+           w->cols / GEMM_COLS <= GEMM_UNITS && (w->rows % 32 == 0 || w->rows <= PANEL_ROWS) &&
            (!blocks || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
 }
 
@@ -93,29 +100,6 @@ static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows
     prefill_launch(r, &p);
 }
 
-/* The largest of a value that each thread of a block has; `shared`: one float a warp. Begins and ends with a barrier. */
-__device__ __forceinline__ float prefill_block_max(float v, float *shared) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < GPU_WARPS; w++) v = fmaxf(v, shared[w]);
-    return v;
-}
-
-__device__ __forceinline__ float prefill_block_sum(float v, float *shared) {
-    float all = 0;
-    v = warp_sum(v);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
-    return all;
-}
-
 /* A block stores its row, `n` floats in shared memory, n a multiple of 2, as F16 with one unit. top: its largest magnitude. */
 __device__ __forceinline__ void prefill_put_row(const float *row, int n, float top, uint16_t *to, float *unit) {
     float factor;
@@ -144,14 +128,14 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
         *(float4 *)(row + i) = v;
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
-    const float factor = rsqrtf(prefill_block_sum(sum, shared) / (float)p.cols + p.eps);
+    const float factor = rsqrtf(block_sum(sum, shared) / (float)p.cols + p.eps);
     for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             row[i + k] *= factor * (1.0f + __ldg(p.norm + i + k));
             top = fmaxf(top, fabsf(row[i + k]));
         }
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.unit + blockIdx.x);
 }
 

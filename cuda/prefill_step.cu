@@ -35,14 +35,15 @@ static void layout_prefill(layout *l, const mote_model *m, const mote_session_op
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
+    const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
     p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
-    p->room_bytes = larger(p->room_bytes, (size_t)m->c.vocab * sizeof(float));         /* logits of a row at least */
+    p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
-    p->u = (uint16_t *)(void *)layout_alloc(l, rows * hidden / 2);
     p->u_unit = layout_alloc(l, rows);
     p->ids = (int32_t *)(void *)layout_alloc(l, rows);
     p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
+    p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
     p->before = layout_alloc(l, state);
 }
 
@@ -96,22 +97,41 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
     gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
     for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
+}
+
+/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
+static void prefill_head(const mote_session *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
+    const mote_model *m = s->m;
+    prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                          r->stream), "reading the logits");
+}
+
+static int prefill_head_rows(const mote_session *s, const prefill_rows *r) {
+    return (int)((size_t)((const char *)s->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
 }
 
 /* Logits of T rows of x to the host, in pieces that fit the room. */
 static void prefill_logits(const mote_session *s, const prefill_rows *r, const float *norm, int T, float *logits) {
-    const mote_model *m = s->m;
-    const size_t vocab = (size_t)m->c.vocab, hidden = (size_t)m->c.hidden;
-    const int piece = (int)(s->gpu->prefill.room_bytes / (vocab * sizeof(float)));
-    for (int t = 0; t < T; t += piece) {
+    const int piece = prefill_head_rows(s, r);
+    for (int t = 0; t < T; t += piece)
+        prefill_head(s, r, norm, t, T - t < piece ? T - t : piece, logits + (size_t)t * (size_t)s->m->c.vocab);
+}
+
+/* The same into log-probabilities of the prompt's tokens, a few rows at a time. done: the prompt's tokens before r's. */
+static int prefill_scores(mote_session *s, const prefill_rows *r, int T, size_t done, prompt_scores *scores, mote_error *err) {
+    const int room = prefill_head_rows(s, r), piece = room < SCORED_ROWS ? room : (int)SCORED_ROWS;
+    int code = MOTE_OK;
+    for (int t = 0; t < T && !code; t += piece) {
         const int n = T - t < piece ? T - t : piece;
-        prefill_rms_norm(r, r->x + (size_t)t * hidden, norm, n, m->c.hidden, m->c.eps);
-        prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
-        gpu_check(&s->gpu->q, cudaMemcpyAsync(logits + (size_t)t * vocab, r->room, (size_t)n * vocab * sizeof(float),
-                                              cudaMemcpyDeviceToHost, r->stream), "reading the logits");
+        prefill_head(s, r, s->m->norm, t, n, scores->rows);
+        code = gpu_finish(s, err);
+        if (!code) score_rows(scores, s->m->c.vocab, done + (size_t)t, n);
     }
+    return code;
 }
 
 /* The MTP layer over the super-chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
@@ -165,7 +185,8 @@ static int prefill_layers(mote_session *s, const prefill_rows *r, const prompt_p
 }
 
 /* Computes T rows behind the timeline, which are in s->tokens already; they are not part of it until session_prefilled. */
-static int prefill_run(mote_session *s, int T, const prompt_part *part, float *logits, float *mtp_logits, mote_error *err) {
+static int prefill_run(mote_session *s, int T, const prompt_part *part, float *logits, float *mtp_logits, prompt_scores *scores,
+                       mote_error *err) {
     const mote_model *m = s->m;
     struct gpu_session *g = s->gpu;
     const size_t state = s->parts.state * sizeof(float);
@@ -185,6 +206,7 @@ static int prefill_run(mote_session *s, int T, const prompt_part *part, float *l
         return code;
     }
     if (logits) prefill_logits(s, &r, m->norm, T, logits);
+    if (scores && (code = prefill_scores(s, &r, T, part->done, scores, err))) return code;
     const float *last = r.x + (size_t)(T - 1) * (size_t)m->c.hidden;
     float *hidden = g->hidden;                              /* last_hidden is still wanted as it was */
     prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, hidden);
@@ -210,7 +232,8 @@ static int session_prefills(const mote_session *s, size_t count) {
 }
 
 /* feed() of a call that prefill reads. */
-static int feed_prefill(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits, mote_error *err) {
+static int feed_prefill(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
+                        prompt_scores *scores, mote_error *err) {
     const size_t vocab = (size_t)s->m->c.vocab;
     prompt_part part = {0, count, seconds()};
     int code = s->accepted ? session_fold(s, err) : MOTE_OK;
@@ -218,7 +241,7 @@ static int feed_prefill(mote_session *s, const int32_t *ids, size_t count, float
         const int end = s->count / PREFILL_UNIT * PREFILL_UNIT + s->gpu->prefill.rows, skip = s->count == 0;
         const int T = (size_t)(end - s->count) < count - done ? end - s->count : (int)(count - done);
         memcpy(s->tokens + s->count, ids + done, (size_t)T * sizeof *ids);
-        code = prefill_run(s, T, &part, logits ? logits + done * vocab : NULL, mtp_logits, err);
+        code = prefill_run(s, T, &part, logits ? logits + done * vocab : NULL, mtp_logits, scores, err);
         if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", done, count);
         if (code) return code;
         session_prefilled(s, T);

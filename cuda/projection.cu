@@ -88,8 +88,8 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ float eps() const { return p.eps; }
     __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
     __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.panels; }
-    __device__ __forceinline__ gpu_place place(int tile) const {
-        return pairs ? gpu_place_of(s.w, tile, s.up, tile) : gpu_place_of(s.w, 2 * tile, s.w, 2 * tile + 1);
+    template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
+        return pairs ? gpu_place_of<F>(s.w, tile, s.up, tile) : gpu_place_of<F>(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
     __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
@@ -147,10 +147,10 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    gpu_ahead<ROWS> ahead;
-    ahead.nothing(w);
-    ahead.begin(tiles, tile, w);
     gpu_with_format(w.format, [&](auto format) {
+        gpu_ahead<decltype(format), ROWS> ahead;
+        ahead.nothing(w);
+        ahead.begin(tiles, tile, w);
         gpu_run_tiles<decltype(format), ROWS>(tiles, tile, w, p.T, dynamic, &partials, ahead);
     });
 }
@@ -163,8 +163,8 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* gpu_project for one of the shapes of tiles.cu: segments of FP8 or BF16, one tile a block except for FP8 behind a norm.
-   Same bits as gpu_project. */
+/* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_fixed_takes; one tile a block, but behind a norm,
+   where only BF16 has no more. Same bits as gpu_project. */
 template <class IN, class SHAPE, int ROWS>
 __global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
@@ -175,9 +175,20 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    if (w.format == FORMAT_BF16) gpu_run_one_tile<format_bf16, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else if (IN::normed) gpu_run_short_tiles<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    else gpu_run_one_tile<format_fp8_block, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    auto run = [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (IN::normed && F::half) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+        else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+    };
+    if (w.format == FORMAT_BF16) run(format_bf16());
+    else if (w.format == FORMAT_FP8_BLOCK) run(format_fp8_block());
+    else if constexpr (gpu_fixed_for_all<SHAPE>(ROWS)) {
+        if (w.format == FORMAT_FP8_ROW) run(format_fp8_row());
+        else if (w.format == FORMAT_INT4) run(format_int4());
+        else if constexpr (IN::normed) run(format_nvfp4());
+    } else if constexpr (IN::normed) {
+        run(format_nvfp4());
+    }
 }
 
 /* Tiles of a segment. */
@@ -231,25 +242,36 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
     return T <= most ? kernels[T - 1] : NULL;
 }
 
-/* The kernel for these columns, if each segment is FP8 or BF16; NULL: there is none. */
-template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
-    const int of_35b = IN::normed ? shape_35b_a3b::HIDDEN : shape_35b_a3b::OUT;
-    const int of_122b = IN::normed ? shape_122b_a10b::HIDDEN : shape_122b_a10b::OUT;
-    for (int i = 0; i < p->count; i++) {
-        enum format format = p->segment[i].w.format;
-        if (p->segment[i].w.cols != p->cols || (format != FORMAT_FP8_BLOCK && format != FORMAT_BF16)) return NULL;
-    }
-    if (!p->in.is_short()) return NULL;
-    if (p->cols == of_35b) return gpu_fixed_of_rows<IN, shape_35b_a3b>(p->T);
-    return p->cols == of_122b ? gpu_fixed_of_rows<IN, shape_122b_a10b>(p->T) : NULL;
+/* Is a segment of this format for gpu_project_fixed, and may a block have several tiles of it? */
+template <class IN, class SHAPE> static bool gpu_fixed_takes(enum format f, int rows) {
+    return f == FORMAT_BF16 || f == FORMAT_FP8_BLOCK || (IN::normed && f == FORMAT_NVFP4) ||
+           (gpu_fixed_for_all<SHAPE>(rows) && (f == FORMAT_FP8_ROW || f == FORMAT_INT4));
 }
 
-/* Whether no block has more than one tile, except of FP8 behind a norm: what gpu_project_fixed relies on. */
+template <class IN> static bool gpu_fixed_loops(enum format f) {
+    return IN::normed && f != FORMAT_BF16;
+}
+
+/* The kernel for these columns, if it takes each segment; NULL: there is none. */
+template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_projection_of(const gpu_projection<IN> *p) {
+    const int cols = IN::normed ? SHAPE::HIDDEN : SHAPE::OUT;
+    if (p->cols != cols || !p->in.is_short()) return NULL;
+    for (int i = 0; i < p->count; i++)
+        if (p->segment[i].w.cols != cols || !gpu_fixed_takes<IN, SHAPE>(p->segment[i].w.format, p->T)) return NULL;
+    return gpu_fixed_of_rows<IN, SHAPE>(p->T);
+}
+
+template <class IN> static gpu_project_kernel<IN> gpu_fixed_projection(const gpu_projection<IN> *p) {
+    gpu_project_kernel<IN> kernel = gpu_fixed_projection_of<IN, shape_35b_a3b>(p);
+    return kernel ? kernel : gpu_fixed_projection_of<IN, shape_122b_a10b>(p);
+}
+
+/* Whether no block has more tiles than gpu_project_fixed takes. */
 template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        one = one && ((IN::normed && s->w.format == FORMAT_FP8_BLOCK) || s->blocks >= gpu_tiles(s));
+        one = one && (gpu_fixed_loops<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
     }
     return one;
 }
@@ -296,7 +318,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     n->can_poll = fixed;
     if (kind != KERNEL_IN_PROJ && kind != KERNEL_QKV && kind != KERNEL_HEAD) return;
     n->first_weights.from = w->data;
-    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * PANEL_BYTES, (int64_t)1 << 30);
+    n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
 }
 
 /* A projection without segments yet. */

@@ -15,7 +15,7 @@ typedef struct gpu_quantising { gpu_matrix from, to; } gpu_quantising;
 /* Grid: scale blocks of `to`, (column, row). */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_quantise_blocks(const __grid_constant__ gpu_quantising p) {
     __shared__ float largest[GPU_WARPS];
-    const int side_row = 1 << p.to.row_shift, side_col = K_BLOCK_BYTES << p.to.k_block_shift;
+    const int side_row = 1 << p.to.row_shift, side_col = K_BLOCK_COLS << p.to.k_block_shift;
     const int rows = min(side_row, p.to.rows - (int)blockIdx.y * side_row);
     const int cols = min(side_col, p.to.cols - (int)blockIdx.x * side_col);
     float most = 0;

@@ -462,6 +462,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     q->stream = g->stream;
     attention_gpu *a = &g->layers.attention;
     a->splits = gpu_attention_splits(q, &a->shape, s->kv_type, a->splits);
+    a->prefill_warps = attention_prefill_warps(s->m->gpu_shared);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     gpu_set_frequencies(s);
     sampling_parameters greedy;

@@ -11,10 +11,10 @@
    its predecessor, and the rest of its first tile is prefetched into the L2. */
 
 /* The weights that a warp has in flight: AHEAD k blocks of both panels of a tile. */
-template <int ROWS> struct gpu_ahead {
+template <class F, int ROWS> struct gpu_ahead {
     int first, mine;             /* the warp's k blocks of every tile */
     gpu_place place;
-    uint4 raw[AHEAD][2];
+    typename F::raw raw[AHEAD][2];
     float scale;                 /* of k block piece() of those in flight */
 
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
@@ -23,11 +23,10 @@ template <int ROWS> struct gpu_ahead {
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (j < left)
-                raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first + from) * PANEL_BYTES) +
-                                      j * (PANEL_BYTES / 16));
+                raw[j][half] = F::template load<true>(place.data[half] + (first + from) * F::panel + j * F::panel, place.scale + half * place.to_row);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
-        if (w.scale && piece() < left) scale = __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
+        if (F::scaled && piece() < left) scale = F::unit * __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
     }
     __device__ __forceinline__ void nothing(const gpu_matrix &w) {
         first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &mine);
@@ -39,19 +38,19 @@ template <int ROWS> struct gpu_ahead {
        tile into the L2. */
     template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
         int left = tiles.valid(tile) ? mine : 0;
-        if (left) place = tiles.place(tile);
+        if (left) place = tiles.template place<F>(tile);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(w, 0, left);
         if (threadIdx.x || !left || mine <= AHEAD) return;
-        l2_prefetch(place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
-        l2_prefetch(place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
+        l2_prefetch(place.data[0], (uint32_t)(w.k_blocks * F::panel));
+        l2_prefetch(place.data[1], (uint32_t)(w.k_blocks * F::panel));
     }
 };
 
 /* The loop over a block's tiles. TILES says what they are:
      next(tile), valid(tile)   the block's next tile; does this one exist
-     place(tile)               where this lane reads it
+     place<F>(tile)            where this lane reads it
      old(tile, row, t)         what is loaded before the sum is known, and handed on to store
      store(tile, row, t, partials of the tile, old, rms)
      prepare(first, mine, act, square)   waits for the predecessor and stages the activations, unless that is done
@@ -59,7 +58,7 @@ template <int ROWS> struct gpu_ahead {
    is the token row's factor where there is a norm. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
-                                              warp_partials *partials, gpu_ahead<ROWS> &ahead) {
+                                              warp_partials *partials, gpu_ahead<F, ROWS> &ahead) {
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles with n % turns == turn */
@@ -79,7 +78,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
             int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
             float factor = 0;
             if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
-            if (last && more) ahead.place = tiles.place(next);
+            if (last && more) ahead.place = tiles.template place<F>(next);
             if (F::scaled) ahead.load_scale(w, from, left);
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
@@ -106,6 +105,11 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
 
+/* Are there kernels of a shape and so many rows for FP8 by row and INT4, too? Each costs everyone who builds some seconds. */
+template <class SHAPE> __host__ __device__ constexpr bool gpu_fixed_for_all(int rows) {
+    return (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN && rows == 1;
+}
+
 /* A warp's part of a tile of COLS columns, which are MINE whole k blocks for each of the eight warps: the same sums in the
    same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived:
    all if they are no more than MOST, which depends on what else a kernel has in registers.
@@ -123,7 +127,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == MINE, "whole k blocks, whole rounds");
     static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
     gpu_place place;
-    uint4 raw[DEPTH][2];
+    typename F::raw raw[DEPTH][2];
     float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
 
     template <class IN> __host__ __device__ static constexpr int at_once() {
@@ -135,12 +139,12 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     __device__ __forceinline__ void load(int j) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            raw[j][half] = __ldcs((const uint4 *)(place.data[half] + (first() + j) * PANEL_BYTES));
+            raw[j][half] = F::template load<true>(place.data[half] + (first() + j) * F::panel, place.scale + half * place.to_row);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
-            scale[k] = F::scaled && piece(k) < MINE ? __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
+            scale[k] = F::scaled && piece(k) < MINE ? F::unit * __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
     }
     /* The activation scale of k block piece(k) of token row lane % 16 % ROWS. */
     __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
@@ -160,8 +164,8 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
 #pragma unroll
             for (int k = 1; ROUNDS > 1 && k < FACTORS; k++) of_round = round == k ? factor[k] : of_round;
             if (!last) {
-                place.data[0] += DEPTH * PANEL_BYTES;
-                place.data[1] += DEPTH * PANEL_BYTES;
+                place.data[0] += DEPTH * F::panel;
+                place.data[1] += DEPTH * F::panel;
             } else if (more) {
                 next();
             }
@@ -219,10 +223,10 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
     float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0, rms = 1;
-    weights.place = tiles.place(tile);
+    weights.place = tiles.template place<F>(tile);
     if ((LATE || sizes::ROUNDS > 1) && threadIdx.x == 0) {
-        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * PANEL_BYTES));
-        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * PANEL_BYTES));
+        l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
+        l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
     }
 #pragma unroll
     for (int j = 0; j < EARLY; j++) weights.load(j);
@@ -270,7 +274,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
     float square[ROWS] = {}, rms = 1, act_scale[sizes::FACTORS];
-    weights.place = tiles.place(tile);
+    weights.place = tiles.template place<F>(tile);
     if (SPECULATIVE) x.load(0);
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
@@ -291,7 +295,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
 #pragma unroll
         for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
         weights.multiply(fragments, factor, sum, more, [&] {
-            weights.place = tiles.place(next);
+            weights.place = tiles.template place<F>(next);
             weights.load_scale(w);
         });
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);

@@ -79,9 +79,10 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
     return fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
 }
 
-int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_error *error) {
-    if (!model || !bytes_per_second)
-        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model and a place for the speed");
+int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error) {
+    if (!model || !bytes_per_second || threads < 0 || threads > MAX_THREADS)
+        return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
+                    MAX_THREADS);
 #ifdef __CUDACC__
     const size_t enough = (size_t)1 << 30;                  /* far more than any L2 */
     if (model->gpu >= 0 && model->arena) {
@@ -99,9 +100,8 @@ int mote_read_speed(const mote_model *model, double *bytes_per_second, mote_erro
         return status == cudaSuccess ? MOTE_OK : gpu_fail(error, status, "measuring the read speed");
     }
 #endif
-    (void)model;
-    (void)bytes_per_second;
-    return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the weights of the model are not on a GPU");
+    if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
+    return measure_cpu_read(model, threads, bytes_per_second, error);
 }
 
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
@@ -164,6 +164,9 @@ int mote_selftest(const char *device, int sms,
     if (!t.code) try_model(&t, "tiny:bf16", 12);
     if (!t.code) try_model(&t, "small:fp8", 4);
     if (!t.code) try_model(&t, "small:bf16", 0);
+    if (!t.code) try_model(&t, "small:nvfp4", 0);
+    if (!t.code) try_model(&t, "small:int4", 0);
+    if (!t.code) try_model(&t, "small:fp8-channel", 0);
     code = t.code;
     if (!code) *failed = t.failed;
 #endif

@@ -102,7 +102,7 @@ static void measure_graph(mote_session *s, const mote_measurement *m, int T, int
     if (graph) (void)cudaGraphExecDestroy(graph);
 }
 
-/* Seconds of a step on the host's clock, as a caller of mote_step (one row), forward (several) or run_pass (cycle) sees. */
+/* Seconds of a step on the host's clock, as a caller of mote_step (one row), forward (several) or pass_begin (cycle) sees. */
 static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
     int32_t ids[GPU_ROWS];
     double start = 0;
@@ -115,7 +115,9 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
         }
         if (m->drafts) {
             measure_begin(s, m, i + 4, 1);
-            code = pass_on_gpu(s, NULL, m->drafts, &n, err);
+            decode_pass p = {};
+            code = pass_on_gpu(s, NULL, m->drafts, &p, err);
+            n = p.accepted;
             if (!code) session_keep(s, n);
         } else {
             measure_place(s, m, i + 4);

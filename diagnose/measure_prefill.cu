@@ -1,29 +1,93 @@
 /* diagnose/measure_prefill.cu: times super-chunks of prefill on a GPU, whole or cut down to some stages, by CUDA events. Like
    measure.cu it computes nothing of use; the caller empties the timeline before and after. */
 
+/* A stream whose kernels run on some of the GPU's SMs alone: a green context. For a session that is to use `sms` SMs. */
+typedef struct few_sms {
+    void *context;               /* CUgreenCtx; NULL: the session uses all SMs */
+    cudaStream_t stream;
+    int count;
+} few_sms;
+
+#if CUDART_VERSION >= 12050
+/* A function of the driver, which the library does not link with. */
+static cudaError_t driver_function(const char *name, void **function) {
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t status = cudaGetDriverEntryPointByVersion(name, function, 12050, cudaEnableDefault, &found);
+    return status == cudaSuccess && found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : status;
+}
+
+/* Leaves the green context, if there is one. */
+static void few_sms_close(few_sms *f) {
+    CUresult (*destroy)(CUgreenCtx) = NULL;
+    if (f->stream) (void)cudaStreamDestroy(f->stream);
+    if (f->context && driver_function("cuGreenCtxDestroy", (void **)&destroy) == cudaSuccess)
+        (void)destroy((CUgreenCtx)f->context);
+    memset(f, 0, sizeof *f);
+}
+
+/* The driver gives whole groups of SMs: f->count may be more than asked for. */
+static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) {
+    CUresult (*device_get)(CUdevice *, int) = NULL;
+    CUresult (*device_resource)(CUdevice, CUdevResource *, CUdevResourceType) = NULL;
+    CUresult (*split)(CUdevResource *, unsigned *, const CUdevResource *, CUdevResource *, unsigned, unsigned) = NULL;
+    CUresult (*describe)(CUdevResourceDesc *, CUdevResource *, unsigned) = NULL;
+    CUresult (*create)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned) = NULL;
+    CUresult (*stream)(CUstream *, CUgreenCtx, unsigned, int) = NULL;
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    CUgreenCtx context = NULL;
+    CUdevice device;
+    unsigned parts = 1;
+    memset(f, 0, sizeof *f);
+    cudaError_t status = driver_function("cuDeviceGet", (void **)&device_get);
+    if (status == cudaSuccess) status = driver_function("cuDeviceGetDevResource", (void **)&device_resource);
+    if (status == cudaSuccess) status = driver_function("cuDevSmResourceSplitByCount", (void **)&split);
+    if (status == cudaSuccess) status = driver_function("cuDevResourceGenerateDesc", (void **)&describe);
+    if (status == cudaSuccess) status = driver_function("cuGreenCtxCreate", (void **)&create);
+    if (status == cudaSuccess) status = driver_function("cuGreenCtxStreamCreate", (void **)&stream);
+    if (status != cudaSuccess) return status;
+    if (device_get(&device, gpu) || device_resource(device, &all, CU_DEV_RESOURCE_TYPE_SM) ||
+        split(&part, &parts, &all, NULL, 0, (unsigned)sms) || describe(&description, &part, 1) ||
+        create(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM) ||
+        stream(&f->stream, context, CU_STREAM_NON_BLOCKING, 0))
+        status = cudaErrorNotSupported;
+    f->context = context;
+    f->count = status == cudaSuccess ? (int)part.sm.smCount : 0;
+    if (status != cudaSuccess) few_sms_close(f);
+    return status;
+}
+#else
+static void few_sms_close(few_sms *f) { memset(f, 0, sizeof *f); }
+static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) { (void)f, (void)gpu, (void)sms; return cudaErrorNotSupported; }
+#endif
+
 /* Launches these stages of all layers, for the rows that are in place. */
-static void measure_layers(mote_session *s, int T, unsigned stages) {
-    prefill_rows r = prefill_rows_of(s, T);
+static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned stages) {
+    prefill_rows r = *rows;
     r.stages = stages;
     for (int i = 0; i < s->m->c.layers; i++)
         gpu_check(&s->gpu->q, layer_run_prefill(&r, &s->m->layers[i], &s->gpu->layers, &s->state[i]), "a layer");
 }
 
 /* Times m->steps runs of the stages, after one of all: what a stage reads is then in place. Fills `of`, ascending. */
-static void measure_prefill_times(mote_session *s, const mote_measurement *m, unsigned stages, double *of) {
+static void measure_prefill_times(mote_session *s, const mote_measurement *m, const few_sms *few, unsigned stages, double *of) {
     gpu_queue *q = &s->gpu->q;
     cudaEvent_t begin = NULL, end = NULL;
     prefill_rows r = prefill_rows_of(s, m->rows);
+    if (few->context) {
+        r.stream = few->stream;
+        r.sms = few->count;
+    }
     gpu_check(q, cudaEventCreate(&begin), "timing");
     gpu_check(q, cudaEventCreate(&end), "timing");
     gpu_check(q, cudaMemcpyAsync(s->gpu->prefill.ids, s->tokens + m->depth, (size_t)m->rows * sizeof(int32_t),
-                                 cudaMemcpyHostToDevice, q->stream), "copying tokens");
+                                 cudaMemcpyHostToDevice, r.stream), "copying tokens");
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
         if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, s->gpu->prefill.ids);
-        gpu_check(q, cudaEventRecord(begin, q->stream), "timing");
-        measure_layers(s, m->rows, i < 0 ? (unsigned)ALL_STAGES : stages);
-        gpu_check(q, cudaEventRecord(end, q->stream), "timing");
+        gpu_check(q, cudaEventRecord(begin, r.stream), "timing");
+        measure_layers(s, &r, i < 0 ? (unsigned)ALL_STAGES : stages);
+        gpu_check(q, cudaEventRecord(end, r.stream), "timing");
         gpu_check(q, cudaEventSynchronize(end), "timing");
         if (q->status == cudaSuccess) gpu_check(q, cudaEventElapsedTime(&ms, begin, end), "timing");
         if (i >= 0) of[i] = ms * 1e-3;
@@ -53,12 +117,19 @@ static void measure_prefill_work(const mote_session *s, mote_measurement *m, uns
 
 static int measure_prefill(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
+    few_sms few;
     int code = of ? gpu_enter(s, err) : fail_memory(err);
+    memset(&few, 0, sizeof few);
+    if (!code && s->gpu->q.sms < s->m->gpu_sms) {
+        cudaError_t status = few_sms_open(&few, s->m->gpu, s->gpu->q.sms);
+        if (status != cudaSuccess) code = gpu_fail(err, status, "keeping kernels to some SMs");
+    }
     if (!code) {
         for (int i = 0; i < m->rows; i++) measure_ids(s, i, 1, s->tokens + m->depth + i);
         s->count = m->depth;
-        measure_prefill_times(s, m, stages, of);
+        measure_prefill_times(s, m, &few, stages, of);
         code = gpu_session_failed(s, err);
+        few_sms_close(&few);
     }
     if (!code) {
         m->fastest = of[0];

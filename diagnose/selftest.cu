@@ -363,67 +363,6 @@ static void try_stages(selftest *t) {
     }
 }
 
-enum { TRY_MATRIX_ROWS = 77 };
-
-/* Plane i of a matrix, random, from here->plane[i] to there->plane[i]; `raw`: room on the GPU for it as it is before it is
-   packed. */
-static void try_plane(selftest *t, const matrix *here, const matrix *there, int i, char *raw) {
-    const plane *p = &formats[here->format]->planes[i];
-    gpu_queue *q = &t->g->q;
-    int rows = plane_rows(p, here), cols = plane_cols(p, here);
-    gpu_packing packing = {raw, (char *)there->plane[i], rows, (int64_t)plane_bytes(p, cols), 0};
-    try_random(t);
-    format_random(here->format, i, (uint32_t)(t->random >> 32), (void *)here->plane[i], 0,
-                  (uint32_t)plane_words(p, rows, cols), 1);
-    try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i], (size_t)rows * plane_bytes(p, cols));
-    if (p->packed && !t->code && gpu_check(q, gpu_pack(&packing, q->sms), "packing a matrix"))
-        gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
-}
-
-/* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
-   caches hold the matrix, unpacked (v) and packed (k). */
-static void try_format(selftest *t, enum format format, int cols) {
-    scratch *w = &t->cpu->s;
-    attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
-    void *data = t->cpu->state[TRY_ATTENTION].attention.k;
-    float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
-    gpu_queue *q = &t->g->q;
-    matrix here, there;
-    size_t at = 0;
-    float eps = t->cpu->m->c.eps;
-    memset(&here, 0, sizeof here);
-    here.format = format;
-    here.rows = TRY_MATRIX_ROWS;
-    here.cols = cols;
-    here.block_rows = here.block_cols = TILE;
-    there = here;
-    for (int i = 0; i < formats[format]->plane_count; i++) {
-        here.plane[i] = (char *)data + at;
-        there.plane[i] = (char *)kv->k + at;
-        try_plane(t, &here, &there, i, (char *)kv->v);
-        at += matrix_plane_room(&here, i);
-    }
-    try_fill(t, w->mtp_in, (size_t)cols);
-    try_rows(t, GPU_ROWS);
-    try_put(t, t->g->hidden, w->mtp_in, (size_t)cols * sizeof(float));
-    for (int T = 1; T <= GPU_ROWS; T++) {
-        size_t y = (size_t)(T * here.rows);
-        try_fill(t, y_cpu, y);
-        memcpy(before, y_cpu, y * sizeof(float));
-        try_put(t, y_gpu, y_cpu, y * sizeof(float));
-        linear(t->cpu->threads, &here, w->x, y_cpu, T, 1);
-        gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
-        try_end(t);
-        try_compare(t, y_gpu, y_cpu, before, y);
-        rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
-        linear(t->cpu->threads, &here, w->u, y_cpu, T, 0);
-        gpu_head(q, &there, t->g->hidden, t->g->x, T, eps, t->g->logits);
-        try_end(t);
-        try_compare(t, t->g->logits, y_cpu, NULL, y);
-    }
-    try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
-}
-
 /* Largest difference of a row of logits, relative to their standard deviation. */
 static double logits_difference(const float *got, const float *want, int rows, int vocab) {
     double most = 0;

@@ -7,7 +7,7 @@ BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t e
     made_floats f = item->made;
     if (item->plane == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
-    else format_random(item->format, item->plane, seed, to, begin, end, step);
+    else format_random(item->of.format, item->plane, seed, to, begin, end, step);
 }
 
 enum { MADE_PIECE = 1 << 16 };                                 /* words */
@@ -128,21 +128,52 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-enum { MADE_DEFAULT = FORMAT_FP8_BLOCK };                      /* as most checkpoints are */
+/* How the matrices of a made-up checkpoint are stored. The first four are one format in all large matrices, the others what
+   is published: nvidia's mixed NVFP4, and that of experts alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
+typedef struct recipe {
+    const char *name;
+    enum spelled experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
+} recipe;
 
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made the format of its large matrices. 0: not known. */
-static int preset_find(const char *name, preset *found, enum format *made) {
+static const recipe recipes[] = {
+    {"f32", SPELLED_F32, SPELLED_F32, SPELLED_F32, SPELLED_BF16, SPELLED_F32},
+    {"f16", SPELLED_F16, SPELLED_F16, SPELLED_F16, SPELLED_BF16, SPELLED_F16},
+    {"bf16", SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
+    {"fp8", SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_BF16, SPELLED_FP8_BLOCK},
+    {"nvfp4", SPELLED_NVFP4, SPELLED_NVFP4, SPELLED_FP8_TENSOR, SPELLED_NVFP4, SPELLED_BF16},
+    {"nvfp4-experts", SPELLED_NVFP4, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
+    {"int4", SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_BF16, SPELLED_BF16},
+    {"int4-experts", SPELLED_GPTQ, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
+    {"fp8-channel", SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_BF16, SPELLED_BF16}};
+
+enum { RECIPES = sizeof recipes / sizeof *recipes, RECIPE_DEFAULT = 3 };       /* as most checkpoints are */
+
+static const struct recipe *recipe_named(const char *name) {
+    for (int i = 0; i < RECIPES; i++)
+        if (!strcmp(recipes[i].name, name)) return &recipes[i];
+    return &recipes[RECIPE_DEFAULT];
+}
+
+static enum spelled made_spelling(const struct recipe *r, const char *name) {
+    if (!strcmp(name, "lm_head")) return r->head;
+    if (keeps_its_type(name, strlen(name))) return SPELLED_BF16;
+    if (has_prefix(name, "mtp.")) return r->mtp;
+    return strstr(name, ".experts.") ? r->experts : strstr(name, ".shared_expert.") ? r->shared : r->mixers;
+}
+
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made how its matrices are stored. 0: not known. */
+static int preset_find(const char *name, preset *found, const recipe **made) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *made = (enum format)MADE_DEFAULT;
+    *made = &recipes[RECIPE_DEFAULT];
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
     if (!found->name) return 0;
-    for (int f = 0; f < FORMAT_COUNT && *rest; f++) {
-        n = strlen(formats[f]->made);
-        if (strncmp(rest + 1, formats[f]->made, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
-        *made = (enum format)f;
+    for (int i = 0; i < RECIPES && *rest; i++) {
+        n = strlen(recipes[i].name);
+        if (strncmp(rest + 1, recipes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
+        *made = &recipes[i];
         rest += 1 + n;
         break;
     }
@@ -155,14 +186,14 @@ static int preset_find(const char *name, preset *found, enum format *made) {
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    const char *names[PRESETS], *endings[FORMAT_COUNT];
-    char known[200], made[64];
+    const char *names[PRESETS], *endings[RECIPES];
+    char known[200], made[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
-    for (int f = 0; f < FORMAT_COUNT; f++) endings[f] = formats[f]->made;
+    for (int i = 0; i < RECIPES; i++) endings[i] = recipes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
                 names_text(known, sizeof known, names, PRESETS, ", ", ", "),
-                names_text(made, sizeof made, endings, FORMAT_COUNT, ", :", " or :"), formats[MADE_DEFAULT]->made);
+                names_text(made, sizeof made, endings, RECIPES, ", :", " or :"), recipes[RECIPE_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -171,15 +202,15 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
-    enum format made;
+    const recipe *made;
     memset(&o, 0, sizeof o);
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     if (options) o = *options;
     if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
-        o.draft_rows < 0)
-        return fail(error, MOTE_EINVAL,
-                    "mote_open_synthetic: needs a name, a place for the model, no text, and draft_rows of 0 or more");
+        o.draft_rows < 0 || o.quantize)
+        return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
+                                        "more, and quantize of 0: the name says the format");
     if (!preset_find(name, &p, &made)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
@@ -187,8 +218,8 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     int code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, formats[made], &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), &made, sizeof made);   /* the weights are made of these */
+    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* weights are made of it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);

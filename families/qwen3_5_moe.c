@@ -138,12 +138,18 @@ static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w
 
 /* The MTP layer is bound as IN_MTP by the caller, the others as IN_ATTENTION. */
 static void qwen_bind_attention(binder *b, const char *where, attention_weights *w) {
+    static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
+    static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
     const attention_shape *s = &b->m->c.shapes.attention;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, 2 * s->heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_vector(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
     bind_vector(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
+    bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
+    bind_kv_scale(b, where, v_scales, 3, &w->v_scale);
+    bind_unneeded(b, where, "self_attn.q_scale");              /* queries are not quantised */
+    bind_unneeded(b, where, "self_attn.prob_scale");
     if (b->kind == IN_MTP) bind_as(b, IN_MTP, 0, 1);           /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
 }

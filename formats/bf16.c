@@ -1,12 +1,13 @@
 /* formats/bf16.c: weights as the upper halves of floats. */
 
-static const weight_format bf16_format = {
-    "BF16", "BF16", "bf16", 1, {{".weight", "BF16", 16, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+
+static const spelling bf16_spelling = {
+    "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;
     (void)w;
-    for (int i = 0; i < n; i++) out[i] = float_of_bf16(half[i]);
+    unpack_bf16((const uint16_t *)(const void *)row->plane[CODES] + col, n, out);
 }
 
 /* Standard deviation 0.02 */

@@ -1,6 +1,6 @@
 /* formats/bf16.cu: BF16 in a kernel: as the tensor cores take it. */
 
-struct format_bf16 {
+struct format_bf16 : format_of_16_bytes {
     enum { per_load = 8, terms = 1, half = 0, scaled = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         *k0 = gpu_word(raw, 2 * step);

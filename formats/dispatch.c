@@ -1,9 +1,42 @@
-/* formats/dispatch.c: what the table of formats generates: the array of their descriptions, and a switch for each of their
-   functions. */
+/* formats/dispatch.c: what the tables of formats and of spellings generate: arrays of their descriptions, and a switch for
+   each of the formats' functions. */
 
 #define FORMAT_ADDRESS(NAME, name) &name##_format,
 static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 #undef FORMAT_ADDRESS
+
+#define SPELLING_ADDRESS(NAME, name) &name##_spelling,
+static const spelling *const spellings[] = {SPELLINGS(SPELLING_ADDRESS)};
+#undef SPELLING_ADDRESS
+
+static int part_count(const spelling *s) {
+    int n = 0;
+    while (n < MAX_PARTS && s->parts[n].suffix) n++;
+    return n;
+}
+
+/* Has it numbers for groups of columns, whose width the shape of the scales tells? */
+static int format_has_groups(enum format f) {
+    int has = 0;
+    for (int i = 0; i < formats[f]->plane_count; i++) has |= formats[f]->planes[i].rows && !formats[f]->planes[i].cols;
+    return has;
+}
+
+/* The shape "n k/8|..." of a part of a matrix; returns its dimensions. *rest: the next that is as good, or NULL. */
+static int part_shape(const char *form, const matrix *w, uint64_t shape[2], const char **rest) {
+    int dims = 0;
+    while (*form && *form != '|' && dims < 2) {
+        const char of = *form++;
+        uint64_t size = of == 'n' ? (uint64_t)w->rows : of == 'k' ? (uint64_t)w->cols : (uint64_t)(of - '0'), per = 1;
+        if (of == 'h') size = (uint64_t)w->rows, per = (uint64_t)w->block_rows;
+        if (of == 'g') size = (uint64_t)w->cols, per = (uint64_t)w->block_cols;
+        if (*form == '/') per = strtoul(form + 1, (char **)&form, 10);
+        shape[dims++] = (size + per - 1) / per;
+        while (*form == ' ') form++;
+    }
+    *rest = *form == '|' ? form + 1 : NULL;
+    return dims;
+}
 
 /* Does it have numbers for blocks whose sides config.json says? */
 static int format_has_blocks(enum format f) {
@@ -12,10 +45,18 @@ static int format_has_blocks(enum format f) {
     return has;
 }
 
-/* Bytes of memory that plane i of a matrix is given. */
+/* k blocks of a row. */
+static int matrix_k_blocks(const matrix *w) {
+    const plane *codes = &formats[w->format]->planes[CODES];
+    return (int)((plane_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
+}
+
+/* Bytes of memory that plane i of a matrix is given. Packed planes follow each other, and are packed together. */
 static size_t matrix_plane_room(const matrix *w, int i) {
     const plane *p = &formats[w->format]->planes[i];
-    return plane_room(p, plane_rows(p, w), plane_cols(p, w));
+    const size_t packed = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
+    const size_t plain = plane_room(p, plane_rows(p, w), plane_cols(p, w));    /* more, of groups that no GPU takes */
+    return packed > plain ? (packed + 63) / 64 * 64 : plain;
 }
 
 /* Bytes of all planes of a matrix. */
@@ -33,7 +74,7 @@ static inline double matrix_operations(const matrix *w) {
 
 /* Of a matrix of format f. */
 INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
-    weight_row r;
+    weight_row r = {{NULL}};
     for (int i = 0; i < formats[f]->plane_count; i++) {
         const plane *p = &formats[f]->planes[i];
         size_t at = (size_t)(row / (p->rows ? p->rows : w->block_rows));
@@ -51,9 +92,27 @@ INLINE void row_floats(const matrix *w, const weight_row *row, int col, int n, f
 }
 
 /* The same of any matrix. */
+static weight_row matrix_row(const matrix *w, int row) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: return row_of(w, row, FORMAT_##NAME);
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: return row_of(w, row, FORMAT_F32);
+    }
+}
+
+static void matrix_row_floats(const matrix *w, const weight_row *row, int col, int n, float *out) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: row_floats(w, row, col, n, out, FORMAT_##NAME); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
+}
+
 static void matrix_floats(const matrix *w, int row, int col, int n, float *out) {
-    weight_row r = row_of(w, row, w->format);
-    row_floats(w, &r, col, n, out, w->format);
+    weight_row r = matrix_row(w, row);
+    matrix_row_floats(w, &r, col, n, out);
 }
 
 /* Words begin, begin + step, ... before end of a plane = random ones. */

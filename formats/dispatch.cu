@@ -6,7 +6,8 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     g.data = (const char *)w->plane[CODES];
     g.rows = w->rows;
     g.cols = w->cols;
-    g.k_blocks = gpu_k_blocks(format_row_bytes(w->format, w->cols));
+    g.k_blocks = matrix_k_blocks(w);
+    g.panel_bytes = format_panel_bytes(w->format);
     g.panels = gpu_row_panels(w->rows);
     g.format = w->format;
     switch (w->format) {

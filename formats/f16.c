@@ -1,12 +1,13 @@
 /* formats/f16.c: weights as IEEE half precision numbers. */
 
-static const weight_format f16_format = {
-    "F16", "F16", "f16", 1, {{".weight", "F16", 16, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+
+static const spelling f16_spelling = {
+    "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint16_t *__restrict half = (const uint16_t *)(const void *)row->plane[CODES] + col;
     (void)w;
-    for (int i = 0; i < n; i++) out[i] = float_of_f16(half[i]);
+    unpack_f16((const uint16_t *)(const void *)row->plane[CODES] + col, n, out);
 }
 
 /* Standard deviation 0.018; a bell's 9 bits times 2^-13 are exact, and normal numbers. */

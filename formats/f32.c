@@ -1,7 +1,9 @@
 /* formats/f32.c: weights as floats. */
 
-static const weight_format f32_format = {
-    "F32", "F32", "f32", 1, {{".weight", "F32", 32, 1, 1, 1, NULL, NULL, NULL, NULL}}, NULL};
+static const weight_format f32_format = {"F32", 1, {{32, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
+
+static const spelling f32_spelling = {
+    "F32", FORMAT_F32, 1, 1, {{".weight", "F32", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;

@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t bf16_term(float x, float y, int term) {
     return pair;
 }
 
-struct format_f32 {              /* three BF16 terms of 8 bits each hold all 24 of a float */
+struct format_f32 : format_of_16_bytes {              /* three BF16 terms of 8 bits each hold all 24 of a float */
     enum { per_load = 4, terms = 3, half = 0, scaled = 0 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int, int term, uint32_t *k0, uint32_t *k1) {
         *k0 = bf16_term(__uint_as_float(raw.x), __uint_as_float(raw.y), term);

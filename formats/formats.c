@@ -2,8 +2,12 @@
    numbers; must not know layers, files or threads.
 
    A matrix consists of planes, arrays of numbers. The first, CODES, has a number for each weight. The others have one for
-   so many rows and columns: scales; zero points, an order of columns or a factor of all weights are planes, too. Binding,
-   loading, checking, packing and counting go over planes and do not ask for the format.
+   so many rows and columns: scales, or a factor of all weights. Computing, checking, packing and counting go over planes
+   and do not ask for the format.
+
+   Checkpoints spell one format in several ways. A spelling lists the tensors that stand for a matrix, and says how each
+   plane is made of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which spelling a
+   matrix has is seen from the tensors that are there.
 
    A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
      name_format     a weight_format: what it is called, and its planes
@@ -11,26 +15,46 @@
      name_random     random numbers for made-up models
      name_inspect    whether a number is zero, or not finite
      format_name     in name.cu: see formats/fragments.cu
-   formats/dispatch.c and .cu make of them the switches that the rest calls. In hot code the format is a constant. */
+   and its spellings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
+   In hot code the format is a constant.
 
-#define FORMATS(X) X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block)
+   The planes of a matrix [rows][cols]; `packed` ones lie in row panels in a GPU's memory (cuda/panels.cu), the others row
+   by row, without gaps between the rows:
+     F32, F16, BF16  CODES the weights, packed
+     FP8_BLOCK       CODES E4M3, packed. SCALES F32 [blocks down][blocks across], of block_rows x block_cols weights;
+                     ONE_BLOCK is both where there is one scale in all
+     FP8_ROW         CODES E4M3, packed. SCALES F32 [rows]: one for each row
+     NVFP4           CODES E2M1, packed: two in a byte, the even column in the lower half, cols / 2 bytes a row.
+                     SCALES E4M3, never negative, [rows][cols / 16]. FACTOR one F32, never negative
+                     weight = code * (scale * factor); cols is a multiple of 16
+     INT4            CODES 0..15, packed, two in a byte as in NVFP4. SCALES 32-bit words [rows][cols / block_cols], a group
+                     of block_cols = 32, 64, 128 or cols columns each: the scale's F32 bits, of which the lowest five are
+                     the zero point 0..16 instead. An F16 or BF16 has zeros there, so those scales are exact
+                     weight = (code - zero point) * scale; cols is a multiple of 8; scales may be negative */
+
+#define FORMATS(X) \
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(NVFP4, nvfp4) X(FP8_ROW, fp8_row) X(INT4, int4)
+
+/* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
+#define SPELLINGS(X) \
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
+    X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
+    X(QUANTISED, quantised)
 
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
+#define SPELLING_ENUMERATOR(NAME, name) SPELLED_##NAME,
+enum spelled { SPELLINGS(SPELLING_ENUMERATOR) SPELLING_COUNT };
+#undef SPELLING_ENUMERATOR
 
-enum { CODES, SCALES, MAX_PLANES = 4 };
+enum { CODES, SCALES, FACTOR, MAX_PLANES = 4, MAX_PARTS = 5 };
 
 /* A plane of a format. */
 typedef struct plane {
-    const char *tensor;          /* its name behind the module's: ".weight" */
-    const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
-    int packed;                  /* lies in row panels in a GPU's memory: see cuda/panels.cu */
-
-    /* What is stored -> what lies in memory, rows x cols numbers; NULL: they are the same. Needs a whole tensor at a time. */
-    void (*convert)(dtype stored, const void *from, void *to, int rows, int cols);
+    int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */
 
     /* The first of n numbers that is not allowed, in *value how it is written; n: all are. NULL: any will do. */
     size_t (*find_wrong)(const void *numbers, size_t n, char value[32]);
@@ -39,11 +63,10 @@ typedef struct plane {
 
 typedef struct weight_format {
     const char *name;            /* in reports: "FP8" */
-    const char *known;           /* in messages: "FP8 with weight_scale_inv" */
-    const char *made;            /* behind the name of a made-up model: "fp8" */
     int plane_count;
     plane planes[MAX_PLANES];
     const char *(*unfit)(int block_rows, int block_cols);      /* what kernels do not take; NULL: they take all */
+    int least_group;             /* columns of a group that kernels on a GPU take at least */
 } weight_format;
 
 typedef struct matrix {
@@ -56,7 +79,46 @@ typedef struct matrix {
 /* Where a row's numbers lie, in each plane. */
 typedef struct weight_row { const char *plane[MAX_PLANES]; } weight_row;
 
-enum { TILE = 128 };             /* columns turned into floats at a time, the width of an FP8 block */
+/* A tensor that stands for a matrix, or for a part of it. */
+typedef struct matrix_part {
+    const char *suffix;          /* its name behind the module's: ".weight" */
+    const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
+    const char *shape;           /* "n k/8": the matrix's rows, and an eighth of its columns. h, g: its blocks down and
+                                    across. Behind "|" another that is as good */
+    int optional;
+} matrix_part;
+
+/* What planes are made of: the tensors of a matrix, and what a plane of it needs to know. */
+typedef struct conversion {
+    const matrix *w;
+    int rows, cols;              /* of the plane, in numbers */
+    const void *part[MAX_PARTS]; /* the tensors' bytes; NULL: not there, or not needed */
+    int type[MAX_PARTS];         /* their types, dtype or another */
+    int zeros_stored, asymmetric;/* of GPTQ, as config.json has it: zero points are not stored less one; differ from 8 */
+    char why[96];                /* what is wrong, for the message */
+} conversion;
+
+/* How a plane is made. */
+typedef struct plane_source {
+    int part;                    /* of this tensor */
+    unsigned needs;              /* and of these: a bit set */
+
+    /* NULL: as it is stored. Else fills `to`; returns -1, or the tensor that cannot be, and c->why. */
+    int (*convert)(conversion *c, void *to);
+} plane_source;
+
+typedef struct spelling {
+    const char *name;            /* in reports: "FP8 per tensor" */
+    enum format format;
+    int rows, cols;              /* the matrix has a multiple of so many */
+    matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
+    plane_source planes[MAX_PLANES];
+} spelling;
+
+enum {
+    TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
+    ONE_BLOCK = 1 << 29          /* sides of a block that is all of a matrix */
+};
 
 /* Numbers of a plane along the matrix's rows, and along its columns. */
 INLINE int plane_rows(const plane *p, const matrix *w) {
@@ -78,23 +140,17 @@ INLINE size_t plane_words(const plane *p, int rows, int cols) {
     return (size_t)rows * (p->bits < 8 ? plane_bytes(p, cols) : (size_t)cols);
 }
 
-/* In a GPU's memory eight rows (a row panel) times 64 bytes (a k block) of a packed plane lie together, see cuda/panels.cu. It
-   is given the room that takes on a CPU, too. */
-enum { PANEL_ROWS = 8, K_BLOCK_BYTES = 64, PANEL_BYTES = PANEL_ROWS * K_BLOCK_BYTES };
-
-static int gpu_k_blocks(size_t row_bytes) {
-    return (int)((row_bytes + K_BLOCK_BYTES - 1) / K_BLOCK_BYTES);
-}
+/* In a GPU's memory eight rows (a row panel) of a k block of each packed plane lie together, see cuda/panels.cu. A packed
+   plane is given the room that takes on a CPU, too. */
+enum { PANEL_ROWS = 8 };
 
 static int gpu_row_panels(int rows) {
     return (rows + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* Bytes of memory that a plane of rows x cols numbers is given. */
+/* Bytes of a plane's numbers side by side, with zeros to the next 64. */
 static size_t plane_room(const plane *p, int rows, int cols) {
-    size_t row = plane_bytes(p, cols);
-    if (p->packed) return (size_t)gpu_row_panels(rows) * (size_t)gpu_k_blocks(row) * PANEL_BYTES;
-    return ((size_t)rows * row + 63) / 64 * 64;
+    return ((size_t)rows * plane_bytes(p, cols) + 63) / 64 * 64;
 }
 
 /* What name_inspect finds. */

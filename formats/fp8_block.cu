@@ -7,7 +7,7 @@ static int log2_of(int n) {
     return 1 << shift == n ? shift : -1;
 }
 
-struct format_fp8_block {
+struct format_fp8_block : format_of_16_bytes {
     enum { per_load = 16, terms = 1, half = 1, scaled = 1 };
     static __device__ __forceinline__ void fragment(const uint4 &raw, int step, int, uint32_t *k0, uint32_t *k1) {
         e4m3_pairs(gpu_word(raw, step), k0, k1);
@@ -17,7 +17,7 @@ struct format_fp8_block {
         e4m3_pairs(gpu_word(raw, step), k0, k1);
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
-        int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_BYTES >> w->k_block_shift;
+        int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_COLS >> w->k_block_shift;
         return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
                (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
     }

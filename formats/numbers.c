@@ -7,7 +7,7 @@
 /* Types of single numbers: in a KV cache, in a stored vector. How the numbers of a matrix are stored is its format. */
 typedef enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 } dtype;
 
-static inline float float_of_bits(uint32_t bits) {
+BOTH float float_of_bits(uint32_t bits) {
     float f;
     memcpy(&f, &bits, 4);
     return f;

@@ -14,6 +14,7 @@ typedef struct attention_weights {
     const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim] */
+    const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth; NULL: 1 */
 } attention_weights;
 
 typedef struct attention_state { void *k, *v; } attention_state;       /* KV cache [context][kv_heads][head_dim] */
@@ -109,6 +110,17 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
     project(p, &job);
 }
 
+/* What a number of the cache is worth. */
+static float kv_unit(const attention_job *job, const float *scale) {
+    return job->kv == DTYPE_FP8 && scale ? *scale : 1;
+}
+
+/* The n numbers of a row into the cache, in units of `unit`. */
+static void attention_append(const attention_job *job, void *cache, size_t at, float *row, size_t n, float unit) {
+    for (size_t i = 0; unit != 1 && i < n; i++) row[i] /= unit;
+    kv_store(job->kv, cache, at, row, n);
+}
+
 /* Norm and rotation of the queries and keys in place, and keys and values into the cache, for rows begin..end-1. */
 static void attention_prepare(void *context, int begin, int end, int thread) {
     const attention_job *job = (const attention_job *)context;
@@ -127,8 +139,9 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
-        kv_store(job->kv, job->k, (size_t)(job->position + t) * kv, k, kv);
-        kv_store(job->kv, job->v, (size_t)(job->position + t) * kv, job->v_new + (size_t)t * kv, kv);
+        const size_t at = (size_t)(job->position + t) * kv;
+        attention_append(job, job->k, at, k, kv, kv_unit(job, job->w->k_scale));
+        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_unit(job, job->w->v_scale));
     }
 }
 
@@ -162,7 +175,8 @@ INLINE void attention_item(const attention_job *job, int item, float *score, con
     int d = s->head_dim, t = item / s->heads, h = item % s->heads, length = job->position + t + 1;
     size_t kv = (size_t)s->kv_heads * (size_t)d, group = (size_t)(h / (s->heads / s->kv_heads)) * (size_t)d;
     const float *q = job->qg + (size_t)item * 2 * (size_t)d, *gate = q + d;
-    float *o = job->o + (size_t)item * (size_t)d, top = -INFINITY, sum = 0, scale = 1.0f / sqrtf((float)d);
+    float *o = job->o + (size_t)item * (size_t)d, top = -INFINITY, sum = 0;
+    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job, job->w->k_scale), unit = kv_unit(job, job->w->v_scale);
     for (int i = 0; i < length; i++) {
         score[i] = attention_score(job, q, (size_t)i * kv + group, type) * scale;
         if (score[i] > top) top = score[i];
@@ -173,7 +187,7 @@ INLINE void attention_item(const attention_job *job, int item, float *score, con
         sum += weight;
         attention_add(job, o, weight, (size_t)i * kv + group, type);
     }
-    for (int i = 0; i < d; i++) o[i] = o[i] / sum * sigmoid(gate[i]);
+    for (int i = 0; i < d; i++) o[i] = o[i] / sum * unit * sigmoid(gate[i]);
 }
 
 /* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for items (row, head). */

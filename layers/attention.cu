@@ -54,6 +54,7 @@ typedef struct attention_gpu {
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
     float *o;                    /* [T][heads][head_dim] */
     int kv_only;                 /* only append k and v */
+    int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
 
 /* The positions of a launch. */
@@ -83,13 +84,6 @@ __device__ __forceinline__ void attend_angle(const attention_gpu *p, int positio
     float rest = (float)(turn - 2 * rint(turn / 2));
     cs[i] = cospif(rest);
     cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
-}
-
-/* 2^x; results below 2^-126 are flushed to 0. */
-__device__ __forceinline__ float attend_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* Rounds x to the cache's type and stores it as element `at`. */

@@ -61,14 +61,14 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
     float top = *m, sum = 0;
     for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
-    float shift = top == -INFINITY ? 0 : top, fade = attend_exp2(*m - shift);
-    for (int j = 0; j < count; j++) sum += attend_exp2(weights[j] - shift);
+    float shift = top == -INFINITY ? 0 : top, fade = gpu_exp2(*m - shift);
+    for (int j = 0; j < count; j++) sum += gpu_exp2(weights[j] - shift);
     *m = top;
     *l = fmaf(*l, fade, sum);
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
         float value = o[i] * fade;
         for (int j = 0; j < count; j++)
-            value = fmaf(attend_exp2(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
+            value = fmaf(gpu_exp2(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
         o[i] = value;
     }
     __syncthreads();
@@ -90,7 +90,7 @@ __device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int r
         for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
         for (int i = 0; i < units; i++) {
             float2 ml = __ldcg(attend_part_ml(p, rows, i, row, 0));
-            float weight = ml.x == -INFINITY ? 0 : attend_exp2(ml.x - top);
+            float weight = ml.x == -INFINITY ? 0 : gpu_exp2(ml.x - top);
             l = fmaf(weight, ml.y, l);
             o = fmaf(weight, __ldcg(attend_part_o(p, rows, i, row, column)), o);
         }

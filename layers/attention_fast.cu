@@ -339,7 +339,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
         m = fmaxf(m, state->m[k]);
         bases[k] = m == -INFINITY ? 0 : m;
-        fades[k] = attend_exp2(state->m[k] - bases[k]);
+        fades[k] = gpu_exp2(state->m[k] - bases[k]);
         state->m[k] = m;
     }
 #pragma unroll
@@ -350,7 +350,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         for (int half = 0; half < HALVES; half++) {
             int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
-            float x = attend_exp2(c[tile][2 * half] - base) * unit, y = attend_exp2(c[tile][2 * half + 1] - base) * unit;
+            float x = gpu_exp2(c[tile][2 * half] - base) * unit, y = gpu_exp2(c[tile][2 * half + 1] - base) * unit;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
             split_pair<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
@@ -413,13 +413,13 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < count) top = fmaxf(top, ml[i].x);
-    float base = top == -INFINITY ? 0 : top, fade = attend_exp2(to->m - base);
+    float base = top == -INFINITY ? 0 : top, fade = gpu_exp2(to->m - base);
     to->m = top;
     to->l *= fade;
     to->o = make_float4(to->o.x * fade, to->o.y * fade, to->o.z * fade, to->o.w * fade);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float weight = i < count ? attend_exp2(ml[i].x - base) : 0;
+        float weight = i < count ? gpu_exp2(ml[i].x - base) : 0;
         to->l = fmaf(weight, ml[i].y, to->l);
         to->o.x = fmaf(weight, o[i].x, to->o.x);
         to->o.y = fmaf(weight, o[i].y, to->o.y);

@@ -41,6 +41,7 @@ typedef struct attention_prefill {
     void *out;                   /* [T][heads][head_dim] F16: o / out_unit */
     float *out_unit;             /* [T][heads][head_dim / 64] powers of two: gemm_unit */
     int kv_only;                 /* only append k and v */
+    int warps;                   /* of a block: attention_prefill_warps */
 } attention_prefill;
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
@@ -254,12 +255,12 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float *
         for (int n = 0; n < PLAN::KEYS / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        fade[h] = attend_exp2(m[h] - top);
+        fade[h] = gpu_exp2(m[h] - top);
         m[h] = top;
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
-            float x = attend_exp2(s[n][2 * h] - base), y = attend_exp2(s[n][2 * h + 1] - base);
+            float x = gpu_exp2(s[n][2 * h] - base), y = gpu_exp2(s[n][2 * h + 1] - base);
             sum += x + y;
             w[n / 2][n % 2 * 2 + h] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
         }
@@ -429,20 +430,20 @@ template <bool FP8, int WARPS> static cudaError_t attend_prefill_launch(const at
     return cudaGetLastError();
 }
 
-template <bool FP8> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
-    int device, most = 0;
-    attend_prefill_prepare<FP8><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
-    cudaError_t status = cudaGetLastError();
-    if (status == cudaSuccess && !p->kv_only) status = cudaGetDevice(&device);
-    if (status != cudaSuccess || p->kv_only) return status;
-    status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (status != cudaSuccess) return status;
-    return most >= 2 * GPU_SHARED ? attend_prefill_launch<FP8, 4>(p, stream) : attend_prefill_launch<FP8, 8>(p, stream);
+/* Where an SM has room for two blocks (Hopper), blocks have four warps: they overlap one's softmax with the other's mma.
+   Elsewhere one block of eight. The choice depends on the GPU alone: so do a row's bits. */
+static int attention_prefill_warps(int shared_bytes_an_sm) {
+    return shared_bytes_an_sm >= 2 * GPU_SHARED ? 4 : 8;
 }
 
-/* rope_attend for p->T rows. Where an SM has room for two blocks (Hopper), blocks have four warps: they overlap one's softmax
-   with the other's mma. Elsewhere one block of eight. The choice depends on the GPU alone: so do a row's bits. */
-static cudaError_t attention_prefill_run(const attention_prefill *p, cudaStream_t stream, int sms) {
-    (void)sms;                                               /* the grid follows from the rows */
+template <bool FP8> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
+    attend_prefill_prepare<FP8><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
+    const cudaError_t status = cudaGetLastError();
+    if (status != cudaSuccess || p->kv_only) return status;
+    return p->warps == 4 ? attend_prefill_launch<FP8, 4>(p, stream) : attend_prefill_launch<FP8, 8>(p, stream);
+}
+
+/* rope_attend for p->T rows. */
+static cudaError_t attention_prefill_run(const attention_prefill *p, cudaStream_t stream) {
     return p->kv == DTYPE_FP8 ? attend_prefill_run<true>(p, stream) : attend_prefill_run<false>(p, stream);
 }

@@ -14,10 +14,11 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
     p->qg = (float *)prefill_take(room, &used, 2 * all * sizeof(float));
     p->k = (float *)prefill_take(room, &used, kv * sizeof(float));
     p->v = (float *)prefill_take(room, &used, kv * sizeof(float));
+    const size_t early = used;
     p->q = prefill_take(room, &used, attention_prefill_scratch(s, T));
     p->out = prefill_take(room, &used, all * 2);
     p->unit = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
-    return used;
+    return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
 /* What layers/kinds.cu asks of a kind for prefill. */
@@ -66,9 +67,10 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.out = job.out;
     p.out_unit = job.unit;
     p.kv_only = r->state_only;
+    p.warps = scratch->prefill_warps;
     if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, s, w, &job);
     cudaError_t status = cudaSuccess;
-    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream, r->sms);
+    if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);
     const gemm_rows out = {job.out, job.unit, s->heads * s->head_dim / GEMM_COLS};
     if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
     return status;

@@ -98,17 +98,10 @@ __device__ __forceinline__ delta_rows gpu_delta_rows_of(const delta_prefill *p, 
     return r;
 }
 
-/* 2^x in one instruction; 0 below 2^-126. */
-__device__ __forceinline__ float gpu_delta_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* x / (1 + e^-x) in five instructions: gpu_silu without its care for denormal numbers. prep computes 8,192 of them a row. */
 __device__ __forceinline__ float gpu_delta_silu(float x) {
     float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + gpu_delta_exp2(x * -1.44269504f)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + gpu_exp2(x * -1.44269504f)));
     return x * y;
 }
 
@@ -274,7 +267,7 @@ __device__ __forceinline__ void gpu_delta_fades(const float4 *gates, int i, floa
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         *since += i + e > j ? gate[e] : 0;
-        fade[e] = gpu_delta_exp2(*since);
+        fade[e] = gpu_exp2(*since);
     }
 }
 
@@ -306,8 +299,8 @@ __device__ __forceinline__ void gpu_delta_put_scores(delta_head *to, const float
         all += i <= j ? ((const float *)gates)[i] : 0;
         gpu_delta_put(to->scores, i, i < j ? 0 : qk[i][j] * fade[i % 4]);
     }
-    to->fade[j] = gpu_delta_exp2(all);
-    to->rest[j] = gpu_delta_exp2(since);
+    to->fade[j] = gpu_exp2(all);
+    to->rest[j] = gpu_exp2(since);
 }
 
 /* The gates of a value head, for lane i of row i; 0 without a row. log2 of decay is -1e30 at least, which no sum of a

@@ -31,28 +31,31 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
             top = fmaxf(top, fabsf(gated));
         }
     }
-    top = prefill_block_max(top, shared);
+    top = block_max(top, shared);
     prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.unit + blockIdx.x);
 }
 
 /* Scratch of a call of T rows. */
 typedef struct deltanet_prefill_job {
-    float *raw, *z, *a, *b, *o;  /* as deltanet_job's */
-    float *unit;                 /* [T] of the gated rows, which take raw's place */
+    float *raw, *a, *b, *o;      /* as deltanet_job's */
     void *scratch;               /* of delta_prefill */
+    float *z;                    /* behind the delta rule, in raw's place: as deltanet_job's, */
+    uint16_t *gated;             /* F16 [T][value_heads value_dim] the gated rows */
+    float *unit;                 /* [T] of these */
 } deltanet_prefill_job;
 
 static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, deltanet_prefill_job *p) {
     const size_t heads = (size_t)T * (size_t)s->value_heads * sizeof(float), values = heads * (size_t)s->value_dim;
     size_t used = 0;
-    p->raw = (float *)prefill_take(room, &used, (size_t)T * (size_t)deltanet_channels(s) * sizeof(float));
-    p->z = (float *)prefill_take(room, &used, values);
-    p->o = (float *)prefill_take(room, &used, values);
+    p->raw = (float *)prefill_take(room, &used, larger((size_t)T * (size_t)deltanet_channels(s) * sizeof(float), 2 * values));
+    p->z = p->raw;
+    p->gated = (uint16_t *)(void *)((char *)p->raw + values);
     p->a = (float *)prefill_take(room, &used, heads);
     p->b = (float *)prefill_take(room, &used, heads);
     p->unit = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
     p->scratch = prefill_take(room, &used, delta_prefill_scratch(s, T));
-    return used;
+    p->o = (float *)prefill_take(room, &used, values);
+    return prefill_take_rest(used, 0, T, s->hidden);
 }
 
 /* What layers/kinds.cu asks of a kind for prefill. */
@@ -98,15 +101,15 @@ static void deltanet_prefill_in(const prefill_rows *r, const deltanet_shape *s, 
     prefill_product(&p, &w->in_proj_a, GEMM_STORE, job->a);
     prefill_product(&p, &w->in_proj_b, GEMM_STORE, job->b);
     prefill_product(&p, &w->in_proj_qkv, GEMM_STORE, job->raw);
-    prefill_product(&p, &w->in_proj_z, GEMM_STORE, job->z);
     prefill_launch(r, &p);
 }
 
 static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
                                  const deltanet_prefill_job *job) {
     const size_t row = (size_t)(s->value_heads * s->value_dim) * sizeof(float);
-    const delta_gate gate = {job->o, job->z, w->norm, (uint16_t *)job->raw, job->unit, s->value_heads, s->value_dim, s->eps};
-    const gemm_rows gated = {job->raw, job->unit, 1};
+    const delta_gate gate = {job->o, job->z, w->norm, job->gated, job->unit, s->value_heads, s->value_dim, s->eps};
+    const gemm_rows gated = {job->gated, job->unit, 1};
+    prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);
     prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);
 }

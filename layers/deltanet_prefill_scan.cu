@@ -80,11 +80,6 @@ __device__ __forceinline__ void gpu_delta_fetch(const delta_slice *s, const gpu_
     cp_async_commit();
 }
 
-/* Barrier A, for all threads of the block. It has a number and a count of its own, as the warps come there from different code. */
-template <int WARPS> __device__ __forceinline__ void gpu_delta_barrier_a(void) {
-    asm volatile("bar.sync 2, %0;" ::"n"(64 * WARPS) : "memory");
-}
-
 /* Barrier B: warps of S arrive, warps of o wait for them. */
 template <bool WAIT, int WARPS> __device__ __forceinline__ void gpu_delta_barrier_b(void) {
     if (WAIT) asm volatile("bar.sync 1, %0;" ::"n"(64 * WARPS) : "memory");
@@ -277,28 +272,26 @@ __device__ __forceinline__ void gpu_delta_next_state(const gpu_delta_part *part,
         for (int e = 0; e < 4; e++) S[n][e] *= both[e / 2];
 }
 
-template <int WARPS>
-__device__ __forceinline__ void gpu_delta_states(const delta_slice *s, const gpu_delta_part *part,
-                                                 delta_shared<WARPS> *shared) {
-    float S[DELTA_DIM / 8][4], unit[2], one[2] = {1, 1};
+/* This lane's part of S, and where it is in memory: S[n][2 low], S[n][2 low + 1] at at[(8 low DELTA_DIM + 8 n) / 2]. */
+__device__ __forceinline__ float2 *gpu_delta_state_at(const delta_slice *s, const gpu_delta_part *part) {
     const size_t row = (size_t)part->h * DELTA_DIM + part->element + part->warp * 16 + part->lane / 4;
-    float2 *at = (float2 *)(s->p.S + row * DELTA_DIM) + part->lane % 4;
+    return (float2 *)(s->p.S + row * DELTA_DIM) + part->lane % 4;
+}
+
+__device__ __forceinline__ void gpu_delta_load_state(const float2 *at, float (*S)[4], float *unit) {
+    const float one[2] = {1, 1};
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
 #pragma unroll
         for (int low = 0; low < 2; low++) *(float2 *)&S[n][2 * low] = at[(8 * low * DELTA_DIM + 8 * n) / 2];
     gpu_delta_units(S, one, unit);
-    int now = 0;
-#pragma unroll 1
-    for (int c = s->first; c < s->end; c++) {
-        gpu_delta_barrier_a<WARPS>();
-        gpu_delta_next_state(part, shared, &shared->stage[now], S, unit);
-        now = now + 1 == DELTA_STAGES ? 0 : now + 1;
-    }
+}
+
+__device__ __forceinline__ void gpu_delta_store_state(float2 *at, const float (*S)[4]) {
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
 #pragma unroll
-        for (int low = 0; low < 2; low++) at[(8 * low * DELTA_DIM + 8 * n) / 2] = *(float2 *)&S[n][2 * low];
+        for (int low = 0; low < 2; low++) at[(8 * low * DELTA_DIM + 8 * n) / 2] = *(const float2 *)&S[n][2 * low];
 }
 
 /* Warps of o, one chunk, from barrier B on. */
@@ -323,22 +316,6 @@ __device__ __forceinline__ void gpu_delta_output(const delta_slice *s, const gpu
         for (int e = 0; e < 4; e++) o[n][e] *= factor[n][e];
     gpu_delta_times_lower(o, x, stage->head.scores);
     gpu_delta_store(s, part, c, o, both);
-}
-
-template <int WARPS>
-__device__ __forceinline__ void gpu_delta_outputs(const delta_slice *s, const gpu_delta_part *part,
-                                                 delta_shared<WARPS> *shared) {
-    int now = 0, next = DELTA_STAGES - 1;
-#pragma unroll 1
-    for (int c = s->first; c < s->end; c++) {
-        cp_async_wait<DELTA_STAGES - 2>();
-        gpu_delta_barrier_a<WARPS>();
-        gpu_delta_fetch(s, part, c + DELTA_STAGES - 1, &shared->stage[next]);
-        gpu_delta_barrier_b<true, WARPS>();
-        gpu_delta_output(s, part, c, shared, &shared->stage[now]);
-        next = now;
-        now = now + 1 == DELTA_STAGES ? 0 : now + 1;
-    }
 }
 
 /* window = the last three raw rows up to the call's last. prep, which reads the old ones, is complete. */
@@ -366,12 +343,27 @@ template <int WARPS> __global__ void __launch_bounds__(64 * WARPS, 1) gpu_delta_
     part.element = blockIdx.x % type::PARTS * type::VALUES;
     part.warp = threadIdx.x / 32 % WARPS;
     part.lane = threadIdx.x % 32;
-    if (threadIdx.x < type::HALF) gpu_delta_states<WARPS>(&s, &part, shared);
-    else {
-        for (int i = 0; i < DELTA_STAGES - 1; i++) gpu_delta_fetch<WARPS>(&s, &part, s.first + i, &shared->stage[i]);
-        if (s.last) gpu_delta_window(&s.p, blockIdx.x * type::HALF + threadIdx.x % type::HALF, gridDim.x * type::HALF);
-        gpu_delta_outputs<WARPS>(&s, &part, shared);
+    const bool of_S = threadIdx.x < type::HALF;
+    float S[DELTA_DIM / 8][4], unit[2];
+    if (of_S) gpu_delta_load_state(gpu_delta_state_at(&s, &part), S, unit);
+    for (int i = 0; !of_S && i < DELTA_STAGES - 1; i++) gpu_delta_fetch<WARPS>(&s, &part, s.first + i, &shared->stage[i]);
+    if (!of_S && s.last) gpu_delta_window(&s.p, blockIdx.x * type::HALF + threadIdx.x % type::HALF, gridDim.x * type::HALF);
+    int now = 0, next = DELTA_STAGES - 1;
+#pragma unroll 1
+    for (int c = s.first; c < s.end; c++) {
+        if (!of_S) cp_async_wait<DELTA_STAGES - 2>();
+        __syncthreads();                                    /* A */
+        if (of_S) {
+            gpu_delta_next_state(&part, shared, &shared->stage[now], S, unit);
+        } else {
+            gpu_delta_fetch(&s, &part, c + DELTA_STAGES - 1, &shared->stage[next]);
+            gpu_delta_barrier_b<true, WARPS>();
+            gpu_delta_output(&s, &part, c, shared, &shared->stage[now]);
+        }
+        next = now;
+        now = now + 1 == DELTA_STAGES ? 0 : now + 1;
     }
+    if (of_S) gpu_delta_store_state(gpu_delta_state_at(&s, &part), S);
 }
 
 /* ---- on the host ---------------------------------------------------------------------------------------------------- */

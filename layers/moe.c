@@ -38,6 +38,11 @@ static int moe_width(const moe_shape *s) {
     return s->expert_size > s->shared_size ? s->expert_size : s->shared_size;
 }
 
+/* Blocks of rows of an expert's gate_proj and up_proj, at most. */
+static int moe_blocks(const moe_shape *s) {
+    return (moe_width(s) - 1) / ROW_BLOCK + 1;
+}
+
 /* The top_k best of a row's logits (the lower index first among equals), ascending by index, and softmax over them, which
    equals softmax over all experts renormalised to the chosen. */
 static void moe_choose(const float *logits, int experts, int top_k, int32_t *choice, float *weight) {
@@ -115,55 +120,70 @@ static void stage_norm_router(pool *p, moe_job *job) {
     moe_list_assignments(job);
 }
 
-/* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u), for items (expert of the list, r). */
-static void moe_up_rows(void *context, int begin, int end, int thread) {
-    const moe_job *job = (const moe_job *)context;
+/* h[use][r] = SiLU(gate_proj[r] . u) * (up_proj[r] . u) for a block of rows r, for all uses of expert i of the list. */
+static void moe_up_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
-    int width = moe_width(s);
+    const matrix *gate_proj = &job->w->gate_proj[job->list[i]], *up_proj = &job->w->up_proj[job->list[i]];
+    int row = block * ROW_BLOCK, rows = block_rows(gate_proj, block);
+    size_t width = (size_t)moe_width(s);
+    for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
+        int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+        const float *x[TOKEN_BATCH];
+        float gate[TOKEN_BATCH][ROW_BLOCK], up[TOKEN_BATCH][ROW_BLOCK];
+        for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->assignment_row[first + j] * (size_t)s->hidden;
+        matrix_block_dots(gate_proj, row, rows, x, count, gate);
+        matrix_block_dots(up_proj, row, rows, x, count, up);
+        for (int j = 0; j < count; j++)
+            for (int r = 0; r < rows; r++)
+                job->h[(size_t)(first + j) * width + (size_t)(row + r)] = silu(gate[j][r]) * up[j][r];
+    }
+}
+
+/* Items: blocks of rows of each expert of the list. */
+static void moe_up_blocks(void *context, int begin, int end, int thread) {
+    const moe_job *job = (const moe_job *)context;
+    int blocks = moe_blocks(job->shape);
     (void)thread;
     for (int item = begin; item < end; item++) {
-        int i = item / width, r = item % width, e = job->list[i];
-        if (r >= job->w->gate_proj[e].rows) continue;
-        for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
-            int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
-            const float *x[TOKEN_BATCH];
-            float gate[TOKEN_BATCH], up[TOKEN_BATCH];
-            for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->assignment_row[first + j] * (size_t)s->hidden;
-            matrix_row_dots(&job->w->gate_proj[e], r, x, count, gate);
-            matrix_row_dots(&job->w->up_proj[e], r, x, count, up);
-            for (int j = 0; j < count; j++)
-                job->h[(size_t)(first + j) * (size_t)width + (size_t)r] = silu(gate[j]) * up[j];
+        int i = item / blocks, block = item % blocks;
+        if (block < row_blocks(&job->w->gate_proj[job->list[i]])) moe_up_block(job, i, block);
+    }
+}
+
+/* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
+static void moe_down_block(const moe_job *job, int i, int block) {
+    const moe_shape *s = job->shape;
+    const matrix *down_proj = &job->w->down_proj[job->list[i]];
+    int row = block * ROW_BLOCK, rows = block_rows(down_proj, block);
+    size_t width = (size_t)moe_width(s);
+    for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
+        int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+        const float *h[TOKEN_BATCH];
+        float y[TOKEN_BATCH][ROW_BLOCK];
+        for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * width;
+        matrix_block_dots(down_proj, row, rows, h, count, y);
+        for (int j = 0; j < count; j++) {
+            float *x = job->x + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
+            for (int r = 0; r < rows; r++) x[r] += job->assignment_weight[first + j] * y[j][r];
         }
     }
 }
 
-/* x[t][r] += sum over the row's assignments of weight * (down_proj[r] . h[use]), for output rows r. */
-static void moe_down_rows(void *context, int begin, int end, int thread) {
+/* Items: blocks of output rows. Expert by expert, so that of each a long piece is read. */
+static void moe_down_blocks(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
-    const moe_shape *s = job->shape;
-    int width = moe_width(s);
     (void)thread;
-    for (int r = begin; r < end; r++)
-        for (int i = 0; i < job->count; i++)
-            for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
-                int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
-                const float *h[TOKEN_BATCH];
-                float y[TOKEN_BATCH];
-                for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * (size_t)width;
-                matrix_row_dots(&job->w->down_proj[job->list[i]], r, h, count, y);
-                for (int j = 0; j < count; j++)
-                    job->x[(size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)r] +=
-                        job->assignment_weight[first + j] * y[j];
-            }
+    for (int i = 0; i < job->count; i++)
+        for (int block = begin; block < end; block++) moe_down_block(job, i, block);
 }
 
 /* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
-    parallel(p, job->count * moe_width(job->shape), moe_up_rows, job);
+    parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
 }
 
 static void stage_experts_down(pool *p, moe_job *job) {
-    parallel(p, job->shape->hidden, moe_down_rows, job);
+    parallel(p, row_blocks(&job->w->down_proj[job->shape->experts]), moe_down_blocks, job);
 }
 
 /* What layers/kinds.c asks of a kind. */

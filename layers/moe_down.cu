@@ -138,33 +138,37 @@ template <int ROWS> __host__ __device__ constexpr int gpu_down_bytes() {
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
-    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, DEEP = gpu_down_sizes<ROWS>::DEEP, PANELS = gpu_down_sizes<ROWS>::PANELS };
+    enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, PANELS = gpu_down_sizes<ROWS>::PANELS };
+    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* what registers have room for */
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int piece = lane / ROWS % DEEP;                   /* of the items in flight, whose scale it holds */
     const gpu_matrix &w = low ? p.down : p.shared_down;
-    const gpu_place shared = gpu_place_of(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
-    const gpu_place routed = gpu_place_of(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
-    const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]) / 16;
+    const gpu_place shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
+    const gpu_place routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
+    const int panel = (int)(low ? routed.data[1] - routed.data[0] : shared.data[1] - shared.data[0]);
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {assignments};
     items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.mine);
     items.per_mine = items.mine ? reciprocal_of(items.mine) : 0;
     const int end = high * items.mine;
-    uint4 raw[DEEP][PANELS] = {};
+    typename F::raw raw[DEEP][PANELS] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
         if (item >= end) return;
         int i = items.entry(item);
-        const uint4 *at = (const uint4 *)(i ? routed.data[0] : shared.data[0]);
-        at += assignments->shift[i] + (items.first + items.k_block(item)) * (PANEL_BYTES / 16);
-        for (int o = 0; o < PANELS; o++) raw[j][o] = __ldcs(at + o * panel);
+        const char *at = i ? routed.data[0] : shared.data[0];
+        const int64_t shift = (int64_t)assignments->shift[i] * 16;
+        at += shift + (items.first + items.k_block(item)) * F::panel;
+#pragma unroll
+        for (int o = 0; o < PANELS; o++)
+            raw[j][o] = F::template load<true>(at + o * panel, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
-        scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
+        scale = F::unit * __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
     };
     int base = low * items.mine;
 #pragma unroll

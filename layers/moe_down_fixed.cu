@@ -1,4 +1,4 @@
-/* layers/moe_down_fixed.cu: experts_down for the shapes of cuda/tiles.cu, FP8 and BF16, the shared expert of the same format
+/* layers/moe_down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
    and size as the routed ones. One kernel for one token row, one for two to four.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
@@ -39,35 +39,35 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __shared__ const float *scales[EXPERTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
     /* bytes from the tile's first row panel to its second */
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * F::panel : 0;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
     const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
     float shared[8], routed[PARTS][8], scale = 1, sum[4] = {0, 0, 0, 0};
-    uint4 raw[ROUND][2];
+    typename F::raw raw[ROUND][2];
     pdl_launch_dependents();
     auto load_h = [&](float *to, int part) {                /* eight columns of h, of expert part / EIGHTS */
         const float *h = p.h + part / EIGHTS * GPU_ROWS * p.h_row + (warp * EIGHTS + part % EIGHTS) * 8;
         gpu_load4(to, h, true);
         gpu_load4(to + 4, h + 4, true);
     };
-    auto load_k_block = [&](int j, const char *expert, int k_block) {
-        const char *at = expert + ((warp * MINE + k_block) * PANEL_BYTES + lane * 16);
-        raw[j][0] = __ldcs((const uint4 *)at);
-        raw[j][1] = __ldcs((const uint4 *)(at + panel));
+    auto load_k_block = [&](int j, const char *expert, const float *rows, int k_block) {
+        const char *at = expert + ((warp * MINE + k_block) * F::panel + lane * F::lane);
+        raw[j][0] = F::template load<true>(at, rows + lane / 4);
+        raw[j][1] = F::template load<true>(at + panel, rows + lane / 4 + (panel ? PANEL_ROWS : 0));
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
-        load_k_block(j, data[item / MINE], item % MINE);
+        load_k_block(j, data[item / MINE], scales[item / MINE], item % MINE);
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
         int item = round * ROUND + lane;
-        if (F::scaled && lane < ROUND) scale = __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
+        if (F::scaled && lane < ROUND) scale = F::unit * __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
     /* bytes of a matrix before this tile */
-    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * PANEL_BYTES);
+    const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
 #pragma unroll
-    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, j);         /* needs no routing */
+    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);  /* needs no routing */
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
@@ -150,7 +150,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
     else to->count = 1 + count;
     if (entry >= sizes::ACTIVE) return;
     const int64_t shift = rows && entry ? expert * p.stride : 0;
-    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.k_blocks * PANEL_BYTES);
+    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.k_blocks * F::panel);
     to->scales[entry] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
 #pragma unroll
     for (int t = 0; t < GPU_ROWS; t++) {
@@ -176,24 +176,25 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
     /* bytes from the tile's first row panel to its second */
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * PANEL_BYTES : 0;
-    const int mine = warp * MINE * PANEL_BYTES + lane * 16;
+    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * F::panel : 0;
+    const int mine = warp * MINE * F::panel + lane * F::lane;
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (sizes::ASSIGNMENTS + 1) * MINE);
     const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
     const bool stores = t < ROWS && row < p.shape.hidden;
-    uint4 raw[DEEP][2] = {};
-    float sum[4] = {0, 0, 0, 0}, scale = 0;
+    typename F::raw raw[DEEP][2] = {};
+    float sum[4] = {0, 0, 0, 0}, scale = F::scaled ? 0 : 1;
     pdl_launch_dependents();
     auto load = [&](int j, int from) {                      /* item j of the round that begins with active expert `from` */
         if (from + j / MINE >= active.count) return;
-        const char *at = active.data[from + j / MINE] + (mine + j % MINE * PANEL_BYTES);
-        raw[j][0] = __ldcs((const uint4 *)at);
-        raw[j][1] = __ldcs((const uint4 *)(at + panel));
+        const char *at = active.data[from + j / MINE] + (mine + j % MINE * F::panel);
+        const float *rows = active.scales[from + j / MINE] + lane / 4;
+        raw[j][0] = F::template load<true>(at, rows);
+        raw[j][1] = F::template load<true>(at + panel, rows + (panel ? PANEL_ROWS : 0));
     };
     auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
         if (F::scaled && piece < DEEP && from + piece / MINE < active.count)
-            scale = __ldg(active.scales[from + piece / MINE] + (warp * MINE + piece % MINE >> p.down.k_block_shift));
+            scale = F::unit * __ldg(active.scales[from + piece / MINE] + (warp * MINE + piece % MINE >> p.down.k_block_shift));
     };
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
@@ -251,17 +252,26 @@ template <class F, class SHAPE, int ROWS> static gpu_moe_kernel gpu_down_of_rows
     else return gpu_experts_down_rows<F, SHAPE, ROWS>;
 }
 
+template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of_row(size_t *shared) {
+    *shared = GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES;
+    return gpu_experts_down_row<F, SHAPE>;
+}
+
 template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of(int T, size_t *shared) {
     if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>(shared);
     if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>(shared);
     if (T == GPU_ROWS) return gpu_down_of_rows<F, SHAPE, GPU_ROWS>(shared);
-    *shared = GPU_WARPS * (size_t)down_row_sizes<F, SHAPE>::BYTES;
-    return gpu_experts_down_row<F, SHAPE>;
+    return gpu_down_of_row<F, SHAPE>(shared);
 }
 
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p, size_t *shared) {
     if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return NULL;
     if (p->down.format == FORMAT_BF16) return gpu_down_of<format_bf16, SHAPE>(p->T, shared);
+    if (p->down.format == FORMAT_NVFP4) return gpu_down_of<format_nvfp4, SHAPE>(p->T, shared);
+    if constexpr (gpu_fixed_for_all<SHAPE>(1)) {
+        if (p->down.format == FORMAT_FP8_ROW && p->T == 1) return gpu_down_of_row<format_fp8_row, SHAPE>(shared);
+        if (p->down.format == FORMAT_INT4 && p->T == 1) return gpu_down_of_row<format_int4, SHAPE>(shared);
+    }
     if (p->down.format != FORMAT_FP8_BLOCK || 1 << p->down.row_shift < TILE_ROWS) return NULL;       /* one scale for both panels */
     return gpu_down_of<format_fp8_block, SHAPE>(p->T, shared);
 }

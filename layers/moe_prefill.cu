@@ -164,8 +164,9 @@ static size_t moe_prefill_lay(const moe_shape *s, int T, char *room, moe_prefill
     p->h_unit = (float *)prefill_take(room, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
     p->shared_h = (uint16_t *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size * 2);
     p->shared_h_unit = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
+    const size_t early = used;
     p->part = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->hidden * 2);
-    return used;
+    return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
 static size_t moe_prefill_room(const moe_shape *s, int T, dtype kv) {

@@ -30,9 +30,9 @@ template <int ROWS> struct gpu_up_tiles {
     __device__ __forceinline__ int entry(int tile) const {
         return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile);
     }
-    __device__ __forceinline__ gpu_place place(int tile) const {
+    template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
         int i = entry(tile), panel = tile - i * p.gate.panels;
-        gpu_place at = gpu_place_of(p.gate, panel, p.up, panel);
+        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
         int64_t shift = choice->list.expert[i] * p.stride;
         at.data[0] += shift;
         at.data[1] += shift;
@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     __shared__ __align__(16) warp_partials partials;
     __shared__ gpu_block_routing choice;
     const int tile = (int)blockIdx.x;
-    gpu_ahead<ROWS> ahead;
     gpu_up_tiles<ROWS> tiles = {p, &choice, {}, 0, 0};
     l2_prefetch_share(p.link.prefetch);
     gpu_route_nothing(&choice);
@@ -89,14 +88,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
                 p.routing->rows[i] = choice.list.rows[i];
             }
         });
-    ahead.nothing(p.gate);
-    ahead.begin(tiles, tile, p.gate);
     gpu_with_format(p.gate.format, [&](auto format) {
+        gpu_ahead<decltype(format), ROWS> ahead;
+        ahead.nothing(p.gate);
+        ahead.begin(tiles, tile, p.gate);
         gpu_run_tiles<decltype(format), ROWS>(tiles, tile, p.gate, p.T, dynamic, &partials, ahead);
     });
 }
 
-/* experts_up for a fixed shape: FP8 or BF16, HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
+/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
    rows.
 
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     auto begin = [&](int tile) {
         int i = entry(tile), panel = tile - i * p.gate.panels;
         int64_t shift = __shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1) * p.stride;
-        weights.place = gpu_place_of(p.gate, panel, p.up, panel);
+        weights.place = gpu_place_of<F>(p.gate, panel, p.up, panel);
         weights.place.data[0] += shift;
         weights.place.data[1] += shift;
         weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
@@ -256,6 +256,11 @@ template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
     if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN) return NULL;
     if (p->gate.format == FORMAT_FP8_BLOCK) return gpu_up_of_rows<format_fp8_block, SHAPE>(p->T);
+    if (p->gate.format == FORMAT_NVFP4) return gpu_up_of_rows<format_nvfp4, SHAPE>(p->T);
+    if constexpr (gpu_fixed_for_all<SHAPE>(1)) {
+        if (p->gate.format == FORMAT_FP8_ROW && p->T == 1) return gpu_experts_up_fixed<format_fp8_row, SHAPE, 1>;
+        if (p->gate.format == FORMAT_INT4 && p->T == 1) return gpu_experts_up_fixed<format_int4, SHAPE, 1>;
+    }
     return p->gate.format == FORMAT_BF16 ? gpu_up_of_rows<format_bf16, SHAPE>(p->T) : NULL;
 }
 

@@ -19,16 +19,12 @@ typedef struct gpu_mtp_input {
 } gpu_mtp_input;
 
 /* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory. All threads of a block call it;
-   `shared` holds one float per warp. The barrier at the end lets the caller reuse `shared` and read `to`. */
+   `shared` holds one float per warp. The barrier at the end lets the caller read `to`. */
 __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const float *norm, int cols, float eps,
                                              float *shared) {
-    float sum = 0, all = 0;
+    float sum = 0;
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) sum = fmaf(from[i], from[i], sum);
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
-    __syncthreads();
-    for (int w = 0; w < GPU_WARPS; w++) all += shared[w];
-    float factor = rsqrtf(all / (float)cols + eps);
+    const float factor = rsqrtf(block_sum(sum, shared) / (float)cols + eps);
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to[i] = from[i] * factor * (1.0f + norm[i]);
     __syncthreads();
 }

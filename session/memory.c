@@ -3,7 +3,7 @@
    A session owns one block of floats, laid out once: KV cache, DeltaNet state with its log, and scratch for one chunk of
    rows. Laying out with no memory yet just counts, which is how the memory plan is made. */
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 32, MAX_CHUNK = 8192, CHUNK_UNIT = 64, CHUNK_LEAST = 512, MAX_THREADS = 256 };
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 256, MAX_CHUNK = 8192, CHUNK_UNIT = 64, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
@@ -52,6 +52,8 @@ struct mote_session {
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
+    mote_checkpoint *before_answer;                         /* see session/thinking.c; NULL: never taken */
+    size_t read_before, read_behind;                        /* tokens of a turn read before and behind what feed() reads */
     speculation spec;
     scratch s;
 };
@@ -275,7 +277,8 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
     if (!m) return error->code;
     if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
-    int code = model_bind(m, &files, &b, dir, &silent, error);
+    if (model) m->quantize = model->quantize;
+    int code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, options, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
@@ -290,6 +293,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
         plan->context = o.context;
         plan->chunk = o.chunk;
         plan->context_fits = -1;
+        plan->estimated = m->info.estimated;
         if (available) plan->context_fits = context_that_fits(m, &o, available > b.arena ? available - b.arena : 0, s);
     }
     mote_session_close(s);

@@ -20,33 +20,67 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
     free(checkpoint);
 }
 
-static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
-    size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+/* Floats of a checkpoint's values. */
+static size_t checkpoint_floats(const mote_session *s) {
+    return s->parts.state + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
+}
+
+/* A checkpoint of nothing yet, with room for so many tokens; NULL: there is no memory. */
+static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
-    if (!c) return fail_memory(err);
+    if (!c) return NULL;
     c->m = s->m;
+    c->count = -1;
+    c->state_floats = s->parts.state;
+    c->tokens = (int32_t *)malloc(((size_t)tokens + 1) * sizeof *c->tokens);
+    c->values = (float *)malloc(checkpoint_floats(s) * sizeof(float));
+    if (c->tokens && c->values) return c;
+    mote_checkpoint_free(c);
+    return NULL;
+}
+
+/* Remembers the present position. On failure it is of nothing. */
+static int checkpoint_fill(const mote_session *s, mote_checkpoint *c, mote_error *err) {
+    size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+    c->count = -1;
+    int code = session_logits(s, err);
+    if (!code) code = session_read(s, c->values, s->recurrent, state * sizeof(float), err);
+    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
+    if (code) return code;
+    memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
+    memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
     c->count = s->count;
     c->generated_from = s->generated_from;
     c->pending = s->pending;
     c->accepted = s->accepted;
-    c->state_floats = state;
-    c->tokens = (int32_t *)malloc(((size_t)s->count + 1) * sizeof *c->tokens);
-    c->values = (float *)malloc((state + hidden + vocab) * sizeof(float));
-    if (!c->tokens || !c->values) {
-        mote_checkpoint_free(c);
-        return fail_memory(err);
-    }
-    memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
-    int code = session_logits(s, err);
-    if (!code) code = session_read(s, c->values, s->recurrent, state * sizeof(float), err);
-    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
-    if (code) {
-        mote_checkpoint_free(c);
-        return code;
-    }
-    memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
-    *checkpoint = c;
     return MOTE_OK;
+}
+
+static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
+    mote_checkpoint *c = checkpoint_new(s, s->count);
+    if (!c) return fail_memory(err);
+    int code = checkpoint_fill(s, c, err);
+    if (code) mote_checkpoint_free(c);
+    else *checkpoint = c;
+    return code;
+}
+
+/* A copy with room for so many tokens; NULL: there is no memory. */
+static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkpoint *from, int tokens) {
+    mote_checkpoint *c = checkpoint_new(s, tokens);
+    if (!c || from->count < 0) return c;
+    memcpy(c->tokens, from->tokens, (size_t)from->count * sizeof *c->tokens);
+    memcpy(c->values, from->values, checkpoint_floats(s) * sizeof(float));
+    c->count = from->count;
+    c->generated_from = from->generated_from;
+    c->pending = from->pending;
+    c->accepted = from->accepted;
+    return c;
+}
+
+/* Are the session's first tokens still those of the checkpoint? */
+static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
+    return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens);
 }
 
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
@@ -59,7 +93,7 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     size_t hidden = (size_t)s->m->c.hidden;
     if (c->m != s->m || c->state_floats != s->parts.state)
         return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
-    if (c->count > s->valid || memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens))
+    if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
     s->count = c->count;
     s->generated_from = c->generated_from;
@@ -286,6 +320,10 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
     int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
     if (!code) code = mote_session_open(session->m, &session->o, &s, error);
     if (!code) code = session_copy(s, session, error);
+    if (!code && session->before_answer) {
+        s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
+        if (!s->before_answer) code = fail_memory(error);
+    }
     if (code) mote_session_close(s);
     else *clone = s;
     return code;

@@ -77,8 +77,8 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
-/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was noise,
-   or the machine has changed: it is measured again before the next answer. */
+/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was
+   noise, or the machine has changed: it is measured again before the next answer. */
 static void speculation_time(mote_session *s, int drafts, double spent) {
     enum { PASSES = 64 };
     speculation *p = &s->spec;
@@ -175,80 +175,109 @@ static int drafts_wanted(const mote_session *s, int count, int left) {
     return k > 0 ? k : 0;
 }
 
-/* Computes ids[0], the chosen token, and the k drafts behind it as one block, and samples what follows each. *n rows may be
-   accepted, up to the first token that differs from its draft: that is p->next. The rows' tokens are s->tokens[s->count..];
-   the caller accepts them by session_keep. */
-static int verify_drafts(mote_session *s, const mote_sampling *sampling, const int32_t *ids, int k, int *n,
-                         mote_error *err) {
-    speculation *p = &s->spec;
+/* A pass of an answer: a block of rows that is kept row by row, as far as their tokens are those that are chosen. */
+typedef struct decode_pass {
+    int rows;                    /* computed: s->tokens[s->block_at..] are their tokens */
+    int accepted;                /* the first rows, known to be accepted: all that will be, if the device chose the tokens */
+    int kept;                    /* of these, in the timeline */
+    int judged;                  /* drafts of which it is known whether they are accepted */
+    int by_host;
+} decode_pass;
+
+/* Computes ids[0], the chosen token, and the k drafts behind it as one block. */
+static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
     int code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
     if (code) return code;
-    for (*n = 1;; ++*n) {
-        session_keep(s, *n);
-        if (choose(s, sampling, &p->next, NULL)) p->next = -1;          /* the next pass reports why */
-        if (*n > k || p->next != ids[*n]) break;
-    }
-    s->count = s->block_at;
+    s->spec.next = -1;
+    p->by_host = p->accepted = 1;
+    p->rows = k + 1;
     return MOTE_OK;
 }
 
 /* A pass in which the host samples the tokens. */
-static int pass_by_host(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+static int pass_by_host(mote_session *s, chooser *by, int k, decode_pass *p, mote_error *err) {
     int32_t ids[BLOCK];
-    int code = s->spec.next < 0 ? choose(s, sampling, &s->spec.next, err) : MOTE_OK;
+    int code = s->spec.next < 0 ? choose(s, by, &s->spec.next, err) : MOTE_OK;
+    if (code || by->stopped) return code;
     ids[0] = s->spec.next;
-    if (!code && k) code = make_drafts(s, ids[0], k, ids + 1, err);
-    return code ? code : verify_drafts(s, sampling, ids, k, n, err);
+    if (k) code = make_drafts(s, ids[0], k, ids + 1, err);
+    return code ? code : pass_verify(s, ids, k, p, err);
 }
 
 #ifdef __CUDACC__
-/* The same by the GPU alone: the p->drafts drafts of this pass are in step_parameters already; k are made for the next. */
-static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, int *n, mote_error *err) {
+/* The same by the GPU alone: the s->spec.drafts drafts of this pass are in step_parameters already; k are made for the next. */
+static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, decode_pass *of, mote_error *err) {
     speculation *p = &s->spec;
     int32_t ids[BLOCK];
-    int T = p->drafts + 1, code = gpu_enter(s, err);
+    int T = p->drafts + 1, n, code = gpu_enter(s, err);
     if (!code && T == 1) {
         gpu_choose_next(s, sampling);
-        code = mailbox_wait(s, &p->next, n, err);
+        code = mailbox_wait(s, &p->next, &n, err);
     }
     if (!code && p->next < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
     if (code) return code;
     gpu_launch_cycle(s, T, k);
     session_computed(s, T);
     code = gpu_session_failed(s, err);
-    if (!code) code = mailbox_wait(s, ids, n, err);
+    if (!code) code = mailbox_wait(s, ids, &n, err);
     if (code) return code;
     s->tokens[s->count] = p->next;
-    memcpy(s->tokens + s->count + 1, ids, (size_t)(*n - 1) * sizeof *ids);
-    p->next = ids[*n - 1];
+    memcpy(s->tokens + s->count + 1, ids, (size_t)(n - 1) * sizeof *ids);
+    of->rows = T;
+    of->accepted = n;
+    of->judged = T - 1;
+    p->next = ids[n - 1];
     p->drafts = k;
     return MOTE_OK;
 }
 
 /* A plain step, as part of an answer. */
-static int pass_plain(mote_session *s, const mote_sampling *sampling, int *n, mote_error *err) {
+static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pass *p, mote_error *err) {
     int code = gpu_step_sampled(s, sampling, s->tokens + s->count, err);
-    *n = 1;
+    p->rows = p->accepted = 1;
     s->spec.next = -1;
     return code;
 }
 #endif
 
-/* One pass of an answer of which `left` tokens are left: *n >= 1 rows may be accepted, see verify_drafts. The caller
-   accepts at least one; if not all, it ends the answer. */
-static int run_pass(mote_session *s, const mote_sampling *sampling, int left, int *n, mote_error *err) {
+/* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
+static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
     double start = seconds();
+    memset(p, 0, sizeof *p);
 #ifdef __CUDACC__
-    if (can_sample_on_gpu(s, sampling)) {
+    if (can_sample_on_gpu(s, by)) {
         int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
         drafts = s->spec.drafts;
-        if (!drafts && !next) code = pass_plain(s, sampling, n, err);
-        else code = pass_on_gpu(s, sampling, next, n, err);
+        if (!drafts && !next) code = pass_plain(s, &by->p, p, err);
+        else code = pass_on_gpu(s, &by->p, next, p, err);
     } else
 #endif
-        code = pass_by_host(s, sampling, drafts, n, err);
-    if (!code) speculation_time(s, drafts, seconds() - start);
-    if (!code) speculation_learn(s, drafts, *n - 1);
+        code = pass_by_host(s, by, drafts, p, err);
+    if (!code && p->rows) speculation_time(s, drafts, seconds() - start);
     return code;
+}
+
+/* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
+   when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
+   what comes behind an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
+static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
+    *more = 0;
+    if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {
+        int code = choose(s, by, &s->spec.next, err);
+        if (code || by->stopped) return code;
+        p->judged++;
+        if (s->spec.next == s->tokens[s->block_at + p->kept]) {
+            p->accepted++;
+            s->spec.next = -1;
+        }
+    }
+    *more = p->kept < p->accepted;
+    if (*more) session_keep(s, ++p->kept);
+    return MOTE_OK;
+}
+
+/* Behind the last row that is kept. */
+static void pass_end(mote_session *s, const decode_pass *p) {
+    if (p->rows) speculation_learn(s, p->judged, p->accepted - 1);
 }

@@ -29,7 +29,10 @@ static inline void expect(int want, int other, int code, const char *file, int l
 // ---- Models and sessions: what cannot be opened ends the program ------------------------------------------------------
 
 static inline mote_model *model_on(const char *device, const char *dir, int parts) {
-    mote_options o = {.parts = parts, .device = device};
+    mote_options o;
+    memset(&o, 0, sizeof o);
+    o.parts = parts;
+    o.device = device;
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open(dir, &o, &m, &failure));
     if (!m) exit(test_main_end() ? 1 : 2);
@@ -85,6 +88,18 @@ static inline int session_is(const mote_session *s, const char *bytes, size_t si
 static inline int same_logits(const mote_session *s, const float *want, int vocab) {
     const float *got = mote_logits(s);
     return got && want && !memcmp(got, want, (size_t)vocab * sizeof *want);
+}
+
+// The root mean square of a - b in standard deviations of b; infinite for what is no number.
+static inline double off(const float *a, const float *b, size_t n) {
+    double sum = 0, mean = 0, square = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        mean += (double)b[i] / (double)n;
+        square += (double)b[i] * b[i] / (double)n;
+    }
+    double result = sqrt(sum / (double)n / (square - mean * mean));
+    return result >= 0 ? result : INFINITY;
 }
 
 static inline int best_of(const float *logits, int n) {

@@ -66,6 +66,12 @@ enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER
        SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEEDS };
 
 static buf seeds[SEEDS], weights;
+
+// Checkpoints of quantised layouts: header, data, config.json.
+enum { QUANTISED = 3 };
+static const char *const quantised[QUANTISED] = {"tests/fixtures/nvfp4-fp8-tensor", "tests/fixtures/ct-nvfp4-fp8-int4",
+                                                 "tests/fixtures/gptq-awq-int4"};
+static struct { buf header, data, config; } quantised_seeds[QUANTISED];
 static char temp_dir[256];
 static mote_model *model, *text_model;
 static mote_session *session;
@@ -95,6 +101,11 @@ static void clean_up(void) {
     mote_close(text_model);
     for (int i = 0; i < SEEDS; i++) buf_free(&seeds[i]);
     buf_free(&weights);
+    for (int i = 0; i < QUANTISED; i++) {
+        buf_free(&quantised_seeds[i].header);
+        buf_free(&quantised_seeds[i].data);
+        buf_free(&quantised_seeds[i].config);
+    }
     remove_temp();
     rmdir(temp_dir);
 }
@@ -137,17 +148,27 @@ static void start_session(void) {
     must(!mote_save(session, buf_add(&seeds[SEED_SAVED], NULL, n), n, &n, &err), "save");
 }
 
+// A checkpoint's file in two: the header, and what follows it.
+static void load_weights_of(const char *dir, buf *header, buf *data) {
+    mote_error err;
+    uint32_t size;
+    must(!read_file(dir, "model.safetensors", data, &err), "run this from the top of the repository");
+    memcpy(&size, data->data, 4);
+    buf_add(header, data->data + 8, size);
+    memmove(data->data, data->data + 8 + size, data->size -= 8 + size);
+}
+
 static void start(void) {
     mote_options o;
     mote_error err;
     const char *tmp = getenv("TMPDIR");
     snprintf(temp_dir, sizeof temp_dir, "%s/mote-fuzz-XXXXXX", tmp ? tmp : "/tmp");
     must(mkdtemp(temp_dir) && !atexit(clean_up), "cannot make a temporary folder");
-    must(!read_file(FIXTURE, "model.safetensors", &weights, &err), "run this from the top of the repository");
-    uint32_t header;
-    memcpy(&header, weights.data, 4);
-    buf_add(&seeds[SEED_HEADER], weights.data + 8, header);
-    memmove(weights.data, weights.data + 8 + header, weights.size -= 8 + header);
+    load_weights_of(FIXTURE, &seeds[SEED_HEADER], &weights);
+    for (int i = 0; i < QUANTISED; i++) {
+        load_weights_of(quantised[i], &quantised_seeds[i].header, &quantised_seeds[i].data);
+        must(!read_file(quantised[i], "config.json", &quantised_seeds[i].config, &err), "a quantised fixture is missing");
+    }
     load_seed(SEED_CONFIG, FIXTURE, "config.json");
     load_seed(SEED_INDEX, SHARDS, "model.safetensors.index.json");
     load_seed(SEED_DEMO_TOKENIZER, DEMO, "tokenizer.json");
@@ -164,7 +185,8 @@ static void start(void) {
               "'add_generation_prompt':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
-    buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n</function>\n</tool_call>"
+    buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
+             "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
              "\nc");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
@@ -394,6 +416,34 @@ static void fuzz_answer(const buf *text, unsigned step, int thinking) {
     buf_free(&pieces);
 }
 
+static void check_call(void *user, const char *call, size_t size) {
+    json j;
+    mote_error err;
+    ++*(int *)user;
+    must(strlen(call) == size && !json_parse(&j, call, size, "call", &err), "a call is no JSON");
+    uint32_t name = json_get(&j, 0, "name"), arguments = json_get(&j, 0, "arguments");
+    must(name && j.nodes[name].type == JSON_STRING && arguments && j.nodes[arguments].type == JSON_OBJECT, "a call lacks its parts");
+    json_free(&j);
+}
+
+// The same text as a tool call: whatever is given on is a call. In an answer the text is well formed.
+static void fuzz_call(const buf *text, int closed) {
+    static const char tools[] = "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"type\": [\"string\", \"null\"]}}}}]";
+    buf clean = {NULL, 0, 0, 0};
+    utf8_stream stream;
+    mote_error err;
+    json j;
+    int calls = 0, broken = -1;
+    memset(&stream, 0, sizeof stream);
+    utf8_stream_push(&stream, text->data, text->size, &clean);
+    utf8_stream_end(&stream, &clean);
+    must(!json_parse(&j, tools, sizeof tools - 1, "tools", &err), "tools");
+    must(!tool_calls_read(clean.data, clean.size, closed, &j, check_call, &calls, &broken, &err), "a call's memory");
+    must(broken == !calls, "broken and read");
+    json_free(&j);
+    buf_free(&clean);
+}
+
 static void fuzz_saved(const buf *saved) {
     buf after = {NULL, 0, 0, 0};
     mote_error err;
@@ -429,6 +479,23 @@ static void fuzz_text_files(const buf *text, const char *name) {
     mote_close(m);
 }
 
+// A quantised checkpoint with its header or its config.json edited, or some bytes of its tensors.
+static void fuzz_quantised(unsigned which, unsigned part, fuzz_input *in) {
+    buf edited = {NULL, 0, 0, 0};
+    const buf *header = &quantised_seeds[which].header, *data = &quantised_seeds[which].data;
+    const buf *config_text = &quantised_seeds[which].config;
+    if (part < 2) edit(in, part ? config_text : header, &edited);
+    if (part == 2) buf_add(&edited, data->data, data->size);
+    for (int i = 0; part == 2 && i < 8 && in->p < in->end; i++) {
+        size_t at = next_bytes(in, 3) % edited.size;
+        edited.data[at] = (char)next_bytes(in, 1);
+    }
+    write_model(part == 0 ? &edited : header, part == 1 ? &edited : config_text, part == 2 ? &edited : data, 0);
+    use_model();
+    buf_free(&edited);
+    remove_temp();
+}
+
 static void run_target(unsigned target, fuzz_input *in) {
     static const int seed_of[] = {SEED_REQUEST, SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER,
                                   SEED_DEMO_TOKENIZER, SEED_TEXT, SEED_REQUEST, SEED_ANSWER, SEED_SAVED,
@@ -443,7 +510,7 @@ static void run_target(unsigned target, fuzz_input *in) {
     if (target == 4 || target == 5) fuzz_tokenizer(&text);
     if (target == 6) fuzz_text(&text, step);
     if (target == 7) fuzz_request(&text, option);
-    if (target == 8) fuzz_answer(&text, step, option & 128);
+    if (target == 8) fuzz_answer(&text, step, option & 128), fuzz_call(&text, option & 64);
     if (target == 9) fuzz_saved(&text);
     if (target == 10) fuzz_text_files(&text, "generation_config.json");
     if (target == 11) fuzz_text_files(&text, "chat_template.jinja");
@@ -457,7 +524,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_input in = {data, data + size};
     if (!*temp_dir) start();
-    run_target(next_bytes(&in, 1) % 13, &in);
+    unsigned target = next_bytes(&in, 1) % (13 + 3 * QUANTISED);
+    if (target < 13) run_target(target, &in);
+    else fuzz_quantised((target - 13) % QUANTISED, (target - 13) / QUANTISED, &in);
     return 0;
 }
 

@@ -1,7 +1,8 @@
 // The kernels that production runs, once each: made-up models of real layer sizes, steps of one to four rows and cycles with
 // one to three drafts. For compute-sanitizer, under which every second counts; that the numbers are right is tested elsewhere.
 //
-// Usage: gpu_production MODEL...     names of mote_open_synthetic, as small:fp8
+// Usage: gpu_production [--prompt N | --rows] MODEL...     names of mote_open_synthetic, as small:fp8
+//        --prompt: only a prompt of N tokens, with the logits of all; --rows: only steps of one to four rows, and cycles
 
 #include "api.h"
 
@@ -27,6 +28,16 @@ static void run_prompt(mote_session *s, int vocab) {
     free(mtp);
 }
 
+// One prompt alone.
+static void run_short_prompt(mote_session *s, int tokens, int vocab) {
+    int32_t *ids = (int32_t *)room((size_t)tokens * sizeof *ids);
+    float *logits = (float *)room((size_t)tokens * (size_t)vocab * sizeof *logits);
+    for (int i = 0; i < tokens; i++) ids[i] = i * 977 % vocab;
+    EXPECT(MOTE_OK, mote_feed_logits(s, ids, (size_t)tokens, logits, NULL, &failure));
+    free(ids);
+    free(logits);
+}
+
 // A context that several clusters of blocks share, pretended.
 static void run_deep(mote_session *s, int rows) {
     mote_measurement m = {.rows = rows, .depth = 5000, .steps = 1};
@@ -43,11 +54,8 @@ static void run_cycles(mote_session *s) {
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
 }
 
-static void run_model(const char *name) {
-    mote_options how = {.device = "cuda"};
-    mote_model *m = NULL;
-    EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
-    for (int drafts = 1; m && drafts <= 3; drafts++) {
+static void run_all(const mote_model *m) {
+    for (int drafts = 1; drafts <= 3; drafts++) {
         mote_session *s = session_of(m, .context = 6000, .mtp = drafts);
         if (drafts == 2) run_prompt(s, mote_model_info(m)->vocab_size), mote_reset(s, NULL);
         if (drafts == 1) run_rows(s);
@@ -56,11 +64,28 @@ static void run_model(const char *name) {
         if (drafts == 3) run_deep(s, 1), run_deep(s, 4);
         mote_session_close(s);
     }
+}
+
+// prompt: 0: everything; -1: steps and cycles only; else only a prompt of so many tokens.
+static void run_model(const char *name, int prompt) {
+    mote_options how = {.device = "cuda"};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &how, &m, &failure));
+    if (m && !prompt) run_all(m);
+    if (m && prompt) {
+        mote_session *s = session_of(m, .context = prompt > 0 ? prompt : 64, .mtp = 3);
+        if (prompt > 0) run_short_prompt(s, prompt, mote_model_info(m)->vocab_size);
+        else run_rows(s), run_cycles(s);
+        mote_session_close(s);
+    }
     mote_close(m);
 }
 
 int main(int argc, char **argv) {
+    int i = 1, prompt = 0;
+    if (argc > 2 && !strcmp(argv[1], "--prompt")) prompt = atoi(argv[2]), i = 3;
+    else if (argc > 1 && !strcmp(argv[1], "--rows")) prompt = -1, i = 2;
     test_main_begin("gpu_production", 0, NULL);
-    for (int i = 1; i < argc; i++) run_model(argv[i]);
+    for (; i < argc; i++) run_model(argv[i], prompt);
     return test_main_end();
 }

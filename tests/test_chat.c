@@ -203,8 +203,8 @@ static void test_malformed(void) {
     marked_text none;
     memset(&none, 0, sizeof none);
     CHECK(chat_render(CHAT_UNKNOWN, text, whole, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_UNKNOWN, NULL, "user", "x", 0, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
-    CHECK(chat_turn(CHAT_QWEN3, NULL, "system", "x", 0, &none, NULL) == MOTE_EINVAL, "a turn of another role");
+    CHECK(chat_turn(CHAT_UNKNOWN, &(turn){.role = "user", .message = "x"}, &none, NULL) == MOTE_EUNSUPPORTED, "an unknown template");
+    CHECK(chat_turn(CHAT_QWEN3, &(turn){.role = "system", .message = "x"}, &none, NULL) == MOTE_EINVAL, "a turn of another role");
     CHECK(!none.text.size, "output after an error");
 }
 
@@ -214,7 +214,8 @@ static void check_turn(int family, const char *system, const char *role, const c
                        const char *want) {
     marked_text out;
     memset(&out, 0, sizeof out);
-    int code = chat_turn((chat_family)family, system, role, content, think, &out, NULL);
+    turn t = {.system = system, .role = role, .message = content, .think = think};
+    int code = chat_turn((chat_family)family, &t, &out, NULL);
     const buf *got = &out.text;
     CHECK(!code && got->size == strlen(want) && !memcmp(got->data, want, got->size), "turn %s: got\n%.*s\nwant\n%s",
           content, (int)got->size, got->data, want);
@@ -241,7 +242,8 @@ static void test_turn(void) {
             snprintf(text, sizeof text, "{'messages':[%s{'role':'user','content':' a\\n'}],'enable_thinking':%s}",
                      i < 3 ? "{'role':'system','content':'S '}," : "", flags[i % 3]);
             size_t n = put_quotes(request, text);
-            CHECK(!chat_turn((chat_family)families[f], i < 3 ? "S " : NULL, "user", " a\n", i % 3, &out, NULL), "turn");
+            turn t = {.system = i < 3 ? "S " : NULL, .role = "user", .message = " a\n", .think = i % 3};
+            CHECK(!chat_turn((chat_family)families[f], &t, &out, NULL), "turn");
             check_render(families[f], request, n, out.text.data, out.text.size, "turn and render");
             marked_free(&out);
         }
@@ -423,16 +425,20 @@ static void check_place(const mote_model *m, const char *place, const char *word
 static int ask(const mote_model *m, const int32_t *last, const char *role, const char *system, const char *message,
                buf *ids) {
     mote_session s;
-    mote_generation g;
+    generator a;
+    turn_plan p;
     memset(&s, 0, sizeof s);
-    memset(&g, 0, sizeof g);
+    memset(&a, 0, sizeof a);
     s.m = m;
     s.tokens = (int32_t *)last;
     s.count = last != NULL;
-    g.role = role;
-    g.system = system;
+    a.g.role = role;
+    a.g.system = system;
+    int code = plan_open(&p, &s, message, &a, NULL);
     ids->size = 0;
-    return ask_tokens(&s, message, &g, ids, NULL);
+    buf_add(ids, p.ids.data, p.ids.size);
+    plan_close(&p);
+    return code;
 }
 
 static void check_ask(const mote_model *m, const char *control) {
@@ -550,14 +556,82 @@ static void test_same_tokens(tokenizer *t) {
     for (size_t i = 0; i < COUNT(messages) * COUNT(families) * 2; i++) {
         mote_model m = text_model(t, families[i / 2 % COUNT(families)]);
         const char *text = messages[i / 2 / COUNT(families)], *role = i % 2 ? "tool" : "user";
-        marked_text turn;
-        memset(&turn, 0, sizeof turn);
-        CHECK(!chat_turn(m.family, "Be brief.\n", role, text, 0, &turn, NULL), "turn");
+        marked_text rendered;
+        turn of = {.system = "Be brief.\n", .role = role, .message = text};
+        memset(&rendered, 0, sizeof rendered);
+        CHECK(!chat_turn(m.family, &of, &rendered, NULL), "turn");
         CHECK(!ask(&m, NULL, role, "Be brief.\n", text, &ids), "ask");
-        check_marked(t, &turn, &ids, text);
-        marked_free(&turn);
+        check_marked(t, &rendered, &ids, text);
+        marked_free(&rendered);
     }
     buf_free(&ids);
+}
+
+// What takes the place of an answer with its thinking, and the turn behind it, is the template's rendering of the history.
+// raw: what the model wrote; its content. NULL: it did not think, so the answer stays as it is.
+static void check_past(tokenizer *t, int family, int think, const char *raw, const char *content) {
+    mote_model m = text_model(t, family);
+    mote_checkpoint before;
+    mote_session s;
+    generator a;
+    turn_plan p;
+    buf ids, want;
+    char request[512], text[512];
+    const char *on = think == MOTE_THINK_OFF ? "false" : "true";
+    memset(&s, 0, sizeof s);
+    memset(&before, 0, sizeof before);
+    memset(&a, 0, sizeof a);
+    memset(&ids, 0, sizeof ids);
+    memset(&want, 0, sizeof want);
+    snprintf(text, sizeof text, "{'messages':[{'role':'user','content':'Q'}],'enable_thinking':%s}", on);
+    CHECK(!render_tokens(&m, request, put_quotes(request, text), &ids), "render");
+    for (size_t i = 0; i < id_count(&ids); i++)
+        if (id_at(&ids, i) == tokenizer_find(t, "<|im_start|>")) before.count = (int)i;
+    CHECK(!tokenizer_encode(t, raw, strlen(raw), NULL, 0, &ids, NULL), "encode");
+    s.m = &m;
+    s.tokens = (int32_t *)(void *)ids.data;
+    s.count = s.valid = (int)id_count(&ids);
+    s.o.context = 4096;
+    s.before_answer = &before;
+    before.tokens = s.tokens;
+    a.g.think = think;
+    CHECK(!plan_open(&p, &s, "Next", &a, NULL), "plan");
+    CHECK((p.past_count > 0) == (content != NULL), "family %d, \"%s\": is thinking dropped?", family, raw);
+    if (content) {
+        snprintf(text, sizeof text, "{'messages':[{'role':'user','content':'Q'},{'role':'assistant','content':'%s'},"
+                 "{'role':'user','content':'Next'}],'enable_thinking':%s}", content, on);
+        CHECK(!render_tokens(&m, request, put_quotes(request, text), &want), "render");
+        ids.size = (size_t)before.count * sizeof(int32_t);
+        buf_add(&ids, p.past.data, p.past.size);
+        buf_add(&ids, p.ids.data, p.ids.size);
+        CHECK(same_ids(&ids, &want), "family %d, think %d, \"%s\": %zu tokens, the template has %zu", family, think, raw, id_count(&ids),
+              id_count(&want));
+        CHECK(p.total == id_count(&ids), "%zu tokens planned, %zu", p.total, id_count(&ids));
+    }
+    plan_close(&p);
+    buf_free(&ids);
+    buf_free(&want);
+}
+
+static void test_past(tokenizer *t, const int *list, size_t count) {
+    for (size_t f = 0; f < count; f++) {
+        int new = list[f] & CHAT_QWEN3_5;
+        const char *open = new ? "" : "<think>\n";
+        static const struct { const char *raw, *content; } cases[] = {
+            {"R\n</think>\n\nA b.<|im_end|>", "A b."}, {"\n</think>\n\nA\n\nb", "A\\n\\nb"}, {"R", ""}, {"R</think>", ""},
+            {"R<|im_end|>", ""}, {"<|im_end|>", ""}};
+        for (int i = 0; i < 6; i++) {
+            char raw[256];
+            snprintf(raw, sizeof raw, "%s%s", open, cases[i].raw);
+            check_past(t, list[f], MOTE_THINK_ON, raw, cases[i].content);
+        }
+        check_past(t, list[f], MOTE_THINK_OFF, "A.<|im_end|>", "A.");
+        check_past(t, list[f], MOTE_THINK_OFF, "A. \n<|im_end|>", new ? "A." : "A. \\n");
+        check_past(t, list[f], MOTE_THINK_OFF, " A", new ? "A" : " A");
+        check_past(t, list[f], MOTE_THINK_OFF, "\nA", "A");
+        check_past(t, list[f], MOTE_THINK_OFF, "e\xCC\x81t\xC3\xA9", "e\xCC\x81t\xC3\xA9");
+        if (!new) check_past(t, list[f], MOTE_THINK_ON, "No thought.<|im_end|>", NULL);
+    }
 }
 
 // "\nIt is 21.\n\n" between the tags of a tool's result: the message's line feed and the template's are one token.
@@ -649,7 +723,7 @@ static const char long_request[] =
     "'Thank you, and what will it be like tomorrow, " X30 X30 X30 "?'}],"
     "'tools':[{'type':'function','function':{'name':'f','parameters':{'minimum':-1.25}}}]}";
 
-static int call_json(const mote_model *m, buf *result, mote_error *err) {
+static int call_double(const mote_model *m, buf *result, mote_error *err) {
     json j;
     double value = -7;
     (void)m;
@@ -728,7 +802,8 @@ static int call_render_tokens(const mote_model *m, buf *result, mote_error *err)
 static int call_turn(const mote_model *m, buf *result, mote_error *err) {
     marked_text out;
     memset(&out, 0, sizeof out);
-    int code = chat_turn(m->family, "Be brief.", "tool", long_text, 0, &out, err);
+    turn t = {.system = "Be brief.", .role = "tool", .message = long_text};
+    int code = chat_turn(m->family, &t, &out, err);
     if (!code) buf_add(result, out.text.data, out.text.size);
     if (!code) buf_add(result, out.outside.data, out.outside.size);
     marked_free(&out);
@@ -793,7 +868,7 @@ static void write_tokenizer(void) {
 
 static void test_memory(tokenizer *t) {
     static const memory_case cases[] = {
-        {"json_double", call_json},
+        {"json_double", call_double},
         {"config_float", call_config},
         {"generation_read", call_generation},
         {"tokenizer_open", call_open},
@@ -926,10 +1001,12 @@ static void test_with_data(const char *data) {
     if (qwen3) {
         test_tool_result(qwen3);
         test_same_tokens(qwen3);
+        test_past(qwen3, families, 2);
         test_outside(qwen3, families, 2);
     }
     if (qwen35) {
         test_same_tokens(qwen35);
+        test_past(qwen35, families + 2, COUNT(families) - 2);
         test_outside(qwen35, families + 2, COUNT(families) - 2);
     }
     tokenizer_free(qwen3);
@@ -945,6 +1022,7 @@ static void test_demo(void) {
     if (failure.code) return;
     test_arguments(m);
     test_same_tokens(m->text);
+    test_past(m->text, families, COUNT(families));
     test_outside(m->text, families, COUNT(families));
     test_memory(m->text);
     mote_close(m);

@@ -67,7 +67,7 @@ static void type(const char *keys) {
 }
 
 // The prompt as it is drawn with nothing behind it.
-static const char *prompt = "\033[J> \r\033[2C";
+static const char *prompt = "\033[J\033[1;36m> \033[0m\r\033[2C";
 
 // Types keys; the program then says this, and waits for more.
 static void says(const char *keys, const char *wanted, const char *what) {
@@ -223,6 +223,7 @@ static void test_history(void) {
 int main(int argc, char **argv) {
     test_main_begin("test_chat_input", argc, argv);
     temp_open();
+    unsetenv("NO_COLOR");
     if (!begin("xterm", "", 40)) {
         test_skip("no pseudo-terminal here: typing");
         return test_main_end();
@@ -235,6 +236,14 @@ int main(int argc, char **argv) {
     test_interrupts();
     end("\003");
     test_history();
+    prompt = "\033[J> \r\033[2C";
+    setenv("NO_COLOR", "1", 1);
+    if (begin("xterm", "", 40)) {
+        says("", "", "a prompt without colour");
+        CHECK(!strstr(screen, "\033[1;"), "NO_COLOR, and a colour: %.300s", screen);
+        end("/bye\r");
+    }
+    unsetenv("NO_COLOR");
     prompt = "> ";
     if (begin("dumb", "", 40)) {
         says("", "", "a terminal that only prints");

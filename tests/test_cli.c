@@ -87,7 +87,7 @@ static void check_refused(const char *command, int expected, const char *part) {
 
 static void test_help(void) {
     static const char *const commands[] = {"chat",       "run",    "info",   "tokenize",
-                                           "detokenize", "render", "logits", "bench"};
+                                           "detokenize", "render", "logits", "bench", "serve"};
     char line[64], usage[64];
     shell("mote --version");
     CHECK(code == 0 && strcmp(out.data, "mote " MOTE_VERSION "\n") == 0, "--version: %d %s", code, out.data);
@@ -104,6 +104,16 @@ static void test_help(void) {
     }
     shell("mote help run");
     CHECK(code == 0 && strstr(out.data, "--top-k"), "help run: %d %s", code, out.data);
+    CHECK(strstr(out.data, "mote run \"What is FP8?\""), "help run has no example: %s", out.data);
+    shell("mote --help");
+    int lines = 0;
+    for (const char *at = out.data; (at = strchr(at, '\n')); at++) lines++;
+    CHECK(lines <= 24, "mote --help does not fit a screen: %d lines", lines);
+    shell("mote help bench");
+    size_t widest = 0;
+    for (const char *at = out.data; *at; at += strcspn(at, "\n") + 1) widest = strcspn(at, "\n") > widest ? strcspn(at, "\n") : widest;
+    CHECK(strstr(out.data, "pp512") && strstr(out.data, "--accept 0.85,0.80,0.75") && widest <= 112, "help bench, %zu columns: %s", widest,
+          out.data);
     shell("mote help selftest");
     CHECK(code == 0 && strstr(out.data, "usage: mote selftest ") && strstr(out.data, "\n  --device ") &&
               strstr(out.data, "\n  --sms ") && !strstr(out.data, "  -m "),
@@ -111,7 +121,7 @@ static void test_help(void) {
     static const struct { const char *command, *options[12]; } news[] = {
         {"chat", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
         {"run", {"--device", "--kv", "-v", "--mtp", "--draft-rows", "--verify-spec"}},
-        {"info", {"--device", "--kv"}}, {"logits", {"--device", "--kv", "--mtp"}},
+        {"info", {"--device", "--kv", "--quantize", "--synthetic"}}, {"logits", {"--device", "--kv", "--mtp"}},
         {"bench", {"--device", "--kv", "-v", "--sms", "--rows", "--synthetic", "--stages", "--json", "--context"}},
         {"bench", {"--mtp", "--draft-rows", "--accept", "--overlap", "--ask"}}};
     for (size_t i = 0; i < sizeof news / sizeof news[0]; i++) {
@@ -153,6 +163,8 @@ static void test_mistakes(void) {
     check_refused("mote info --device cuda:", 2, "not 'cuda:'");
     check_refused("mote run -p x --device cuda:1x", 2, "not 'cuda:1x'");
     check_refused("mote info --kv f16", 2, "--kv needs f32, bf16 or fp8, not 'f16'");
+    check_refused("mote info --quantize int4", 2, "--quantize needs fp8, not 'int4'");
+    check_refused("mote info -m x --synthetic y", 2, "exclude each other");
     check_refused("mote bench --rows 1,5", 2, "--rows needs");
     check_refused("mote bench -m x --synthetic y", 2, "exclude each other");
     check_refused("mote run -p x --mtp 4", 2, "--mtp needs auto, 0, 1, 2 or 3, not '4'");
@@ -235,6 +247,28 @@ static void test_paths(void) {
     shell("HF_HUB_CACHE=@/hub " MOTE_PROGRAM " info -m A/B");
     CHECK(code == 0 && strstr(out.data, "snapshots/2"), "a Hugging Face id that is in the cache: %d %s", code, err.data);
     shell("rm -r @/empty @/gguf @/lfs @/part @/hub");
+}
+
+// info needs no weights: of config.json alone, with or without an index, and of files without data it is an estimate.
+static void test_estimates(void) {
+    shell("mkdir @/config @/index @/headers; cp tests/fixtures/bf16-as-3.5/config.json @/config;"
+          "cp tests/fixtures/bf16-as-3.5/config.json tests/fixtures/bf16-as-3.5/model.safetensors.index.json @/index;"
+          "cp tests/fixtures/bf16-as-3.5/*.json @/headers; for f in 1 2; do F=model-0000$f-of-00002.safetensors;"
+          "S=tests/fixtures/bf16-as-3.5/$F; N=$(od -An -t u8 -N 8 $S); head -c $((N + 8)) $S > @/headers/$F; done");
+    static const char *const folders[] = {"config", "index", "headers"};
+    for (int i = 0; i < 3; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "mote info -m @/%s", folders[i]);
+        shell(line);
+        CHECK(code == 0 && strstr(out.data, "\nestimate ") && strstr(out.data, "by module, estimated\n") && strstr(out.data, "tokens, estimated\n"),
+              "%s: %d %s%s", line, code, out.data, err.data);
+        snprintf(line, sizeof line, "mote run -m @/%s Hello", folders[i]);
+        shell(line);
+        CHECK(code == 1 && err.size > 0, "%s: %d", line, code);
+    }
+    shell("mote info -m tests/fixtures/bf16-as-3.5");
+    CHECK(code == 0 && !strstr(out.data, "estimate"), "an estimate of what is there: %s", out.data);
+    shell("rm -r @/config @/index @/headers");
 }
 
 static void test_outputs(void) {
@@ -448,7 +482,7 @@ static void test_json(void) {
     data[size] = 0;
     CHECK(code == 0 && line_count(&out) == 9 && is_json(data), "bench --json: %d %s %s", code, err.data, data);
     CHECK(strstr(data, "\"synthetic\": false") && strstr(data, "\"device\": \"cpu\"") &&
-              strstr(data, "\"read_ceiling\": null") && strstr(data, "\"tokens_per_second\": ") &&
+              strstr(data, "\"read_ceiling\": ") && !strstr(data, "\"read_ceiling\": null") && strstr(data, "\"tokens_per_second\": ") &&
               strstr(data, "{\"kind\": \"decode\""),
           "bench --json lacks something: %s", data);
     shell("mote bench --device cpu -m " FIXTURE " --prompt 4 --depth 0 --tokens 2 --repeat 1 --json -");
@@ -461,6 +495,13 @@ static void test_json(void) {
 }
 
 static void test_synthetic(void) {
+    shell("mote info --synthetic qwen3.5-397b-a17b:nvfp4 --device cpu");
+    CHECK(code == 0 && strstr(out.data, "model           qwen3.5-397b-a17b:nvfp4\n") &&
+          strstr(out.data, "\nlayers          60;") && strstr(out.data, "FP8 per tensor ") && !strstr(out.data, "128x128") &&
+          !strstr(out.data, "memory for a session"), "info --synthetic: %d %s %s", code, out.data, err.data);
+    shell("mote info --device cpu -m tests/fixtures/bf16-as-3.5 --quantize fp8");
+    CHECK(code == 0 && strstr(out.data, "not the checkpoint's own") && strstr(out.data, "BF16 as FP8 128x128"),
+          "info --quantize: %d %s %s", code, out.data, err.data);
     check_refused("mote bench --device cpu --synthetic nosuch", 1, "nosuch");
     if (!strstr(err.data, "tiny")) {
         test_skip("no synthetic model named tiny");
@@ -842,6 +883,7 @@ int main(int argc, char **argv) {
     test_mistakes();
     test_failures();
     test_paths();
+    test_estimates();
     test_outputs();
     test_endless();
     test_logits();

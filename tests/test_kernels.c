@@ -154,50 +154,94 @@ static void test_pools(void) {
 
 // ---- 4. Matrices ----------------------------------------------------------------------------------------------------
 
-typedef struct random_matrix { matrix w; void *data; float *scale; double *value; } random_matrix;
+typedef struct random_matrix { matrix w; void *data; double *value; } random_matrix;
+
+// So many columns, or a few more, that a format can have.
+static int cols_for(enum format type, int cols) {
+    int unit = type == FORMAT_NVFP4 ? 16 : type == FORMAT_INT4 ? 8 : 1;
+    return (cols + unit - 1) / unit * unit;
+}
+
+// A random number of a plane that is as stored, and no NaN.
+static void random_number(enum format type, int plane, void *data, size_t i) {
+    uint16_t half = (uint16_t)((random_bits() & 0x83ff) | (uint32_t)random_int(10, 15) << 10);
+    uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
+    float f = random_float();
+    uint32_t word;
+    memcpy(&word, &f, 4);
+    if (plane == CODES && type == FORMAT_F16) ((uint16_t *)data)[i] = half;
+    else if (plane == CODES && type == FORMAT_BF16) ((uint16_t *)data)[i] = bf16;
+    else if (plane == CODES && (type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW))
+        ((uint8_t *)data)[i] = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
+    else if (plane == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
+    else if (plane == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
+    else if (plane == SCALES && type == FORMAT_INT4) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
+    else ((float *)data)[i] = f;
+}
+
+// The weight of random planes, by the textbook. at: which number of its plane each one is.
+static double value_of(const matrix *w, int row, int col) {
+    size_t at[MAX_PLANES] = {0};
+    const plane *p = formats[w->format]->planes;
+    for (int i = 0; i < formats[w->format]->plane_count; i++) {
+        int rows = p[i].rows ? p[i].rows : w->block_rows, cols = p[i].cols ? p[i].cols : w->block_cols;
+        at[i] = (size_t)(row / rows) * (size_t)((w->cols - 1) / cols + 1) + (size_t)(col / cols);
+    }
+    const float *scale = (const float *)w->plane[SCALES];
+    const uint8_t *bytes = (const uint8_t *)w->plane[CODES];
+    uint32_t nibble = bytes[at[CODES] / 2] >> (at[CODES] % 2 ? 4 : 0) & 15, word = 0;
+    double block = 0;
+    switch ((int)w->format) {
+    case FORMAT_F32: return ((const float *)w->plane[CODES])[at[CODES]];
+    case FORMAT_F16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 5, 10, 1);
+    case FORMAT_BF16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 8, 7, 1);
+    case FORMAT_NVFP4:
+        block = code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0);
+        return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->plane[FACTOR])[0]);
+    case FORMAT_INT4:
+        word = ((const uint32_t *)w->plane[SCALES])[at[SCALES]];
+        return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
+    default: return (float)code_value(bytes[at[CODES]], 4, 3, 0) * scale[at[SCALES]];
+    }
+}
 
 static random_matrix matrix_new(enum format type, int rows, int cols, int block_rows, int block_cols) {
     random_matrix r;
-    size_t n = (size_t)rows * (size_t)cols;
-    int across = (cols - 1) / block_cols + 1, down = (rows - 1) / block_rows + 1;
-    r.data = room(n * 4);
-    r.scale = random_floats((size_t)(across * down), 1.5f);
-    r.value = (double *)room(n * sizeof(double));
-    for (size_t i = 0; i < n; i++) {
-        float f = random_float();
-        uint16_t half = (uint16_t)((random_bits() & 0x83ff) | (uint32_t)random_int(10, 15) << 10);
-        uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
-        uint8_t fp8 = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
-        int block = (int)(i / (size_t)cols) / block_rows * across + (int)(i % (size_t)cols) / block_cols;
-        if (type == FORMAT_F32) ((float *)r.data)[i] = f, r.value[i] = f;
-        if (type == FORMAT_F16) ((uint16_t *)r.data)[i] = half, r.value[i] = code_value(half, 5, 10, 1);
-        if (type == FORMAT_BF16) ((uint16_t *)r.data)[i] = bf16, r.value[i] = code_value(bf16, 8, 7, 1);
-        if (type == FORMAT_FP8_BLOCK)
-            ((uint8_t *)r.data)[i] = fp8, r.value[i] = (float)code_value(fp8, 4, 3, 0) * r.scale[block];
+    matrix w = {type, rows, cols, {NULL}, type == FORMAT_INT4 ? 1 : block_rows, block_cols};
+    size_t size = 0, at = 0;
+    for (int i = 0; i < formats[type]->plane_count; i++) size += matrix_plane_room(&w, i);
+    r.data = room(size);
+    for (int i = 0; i < formats[type]->plane_count; at += matrix_plane_room(&w, i), i++) {
+        const plane *p = &formats[type]->planes[i];
+        w.plane[i] = (char *)r.data + at;
+        for (size_t n = plane_words(p, plane_rows(p, &w), plane_cols(p, &w)); n--;)
+            random_number(type, i, (char *)r.data + at, n);
     }
-    matrix w = {type, rows, cols, {r.data, r.scale}, block_rows, block_cols};
+    r.value = (double *)room((size_t)rows * (size_t)cols * sizeof(double));
+    for (int i = 0; i < rows * cols; i++) r.value[i] = value_of(&w, i / cols, i % cols);
     r.w = w;
     return r;
 }
 
 static void matrix_delete(random_matrix *r) {
     free(r->data);
-    free(r->scale);
     free(r->value);
 }
 
 // Any slice of any row, with blocks that divide nothing, and whole blocks of 128 columns.
 static void test_matrix_rows(void) {
-    for (int round = 0; round < 400; round++) {
-        int whole = round % 5 == 0, rows = random_int(1, 40), cols = random_int(whole ? 256 : 1, 300);
-        int block_cols = whole ? 128 : random_int(1, 140);
-        random_matrix r = matrix_new((enum format)(round % 4), rows, cols, random_int(1, 50), block_cols);
+    for (int round = 0; round < 100 * FORMAT_COUNT; round++) {
+        const enum format type = (enum format)(round % FORMAT_COUNT);
+        int whole = round % 5 == 0, rows = random_int(1, 40), cols = cols_for(type, random_int(whole ? 256 : 1, 300));
+        int block_cols = whole ? 32 << round % 3 : random_int(1, 140);
+        if (type == FORMAT_INT4 && round % 25 == 0) block_cols = cols;
+        random_matrix r = matrix_new(type, rows, cols, random_int(1, 50), block_cols);
         int row = random_int(0, rows - 1), col = whole ? 128 * random_int(0, 1) : random_int(0, cols - 1);
         int n = whole ? 128 : random_int(1, cols - col), bad = 0;
         float *out = floats((size_t)n);
         matrix_floats(&r.w, row, col, n, out);
         for (int i = 0; i < n; i++) bad += out[i] != (float)r.value[row * cols + col + i];
-        CHECK(!bad, "type %d, %dx%d, row %d, columns %d+%d: %d wrong", round % 4, rows, cols, row, col, n, bad);
+        CHECK(!bad, "type %d, %dx%d, row %d, columns %d+%d: %d wrong", (int)type, rows, cols, row, col, n, bad);
         free(out);
         matrix_delete(&r);
     }
@@ -250,13 +294,121 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
 
 static void test_linears(pool **pools) {
     for (int type = 0; type < FORMAT_COUNT; type++) {
-        test_linear((enum format)type, 37, 65, 40, pools);
-        test_linear((enum format)type, 1, 1, 128, pools);
-        test_linear((enum format)type, 3, 300, 128, pools);
+        test_linear((enum format)type, 37, cols_for((enum format)type, 65), 40, pools);
+        test_linear((enum format)type, 1, cols_for((enum format)type, 1), 128, pools);
+        test_linear((enum format)type, 3, cols_for((enum format)type, 300), 128, pools);
     }
+    test_linear(FORMAT_BF16, 40, 1024, 1, pools);
+    test_linear(FORMAT_FP8_BLOCK, 33, 1024, 128, pools);
+    test_linear(FORMAT_FP8_BLOCK, 33, 1088, 384, pools);       // columns that neither tiles nor blocks divide
+    test_linear(FORMAT_FP8_ROW, 33, 1088, 384, pools);
     test_linear(FORMAT_F32, 1, 4096, 1, pools);
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
+    test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
+    for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 4) test_linear(FORMAT_INT4, 2, 2048, group, pools);
+    for (int cols = 2000; cols <= 4400; cols += 800) {       // more than is turned at a time, and ends of several lengths
+        test_linear(FORMAT_NVFP4, 19, cols, 128, pools);
+        for (int group = 16; group <= 512; group *= 2) test_linear(FORMAT_INT4, 5, cols, group, pools);
+    }
 }
+
+#ifdef LEVELS
+// Numbers to floats as the plain loops do it, bit for bit, in any length.
+static void test_unpacking(int level) {
+    uint16_t half[300];
+    uint8_t code[300];
+    float plain[300], out[300];
+    for (int round = 0; round < 300; round++) {
+        int n = random_int(0, 300);
+        for (int i = 0; i < 300; i++) {
+            code[i] = (uint8_t)random_bits();
+            do half[i] = (uint16_t)random_bits();
+            while ((half[i] & 0x7c00) == 0x7c00 && half[i] & 0x3ff);       // a NaN's bits are anybody's
+        }
+        unpack_e4m3_plain(code, n, plain);
+        level == 4 ? unpack_e4m3_v4(code, n, out) : unpack_e4m3_v3(code, n, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d FP8 codes", level, n);
+        unpack_bf16_plain(half, n, plain);
+        level == 4 ? unpack_bf16_v4(half, n, out) : unpack_bf16_v3(half, n, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d BF16 numbers", level, n);
+        unpack_f16_plain(half, n, plain);
+        level == 4 ? unpack_f16_v4(half, n, out) : unpack_f16_v3(half, n, out);
+        CHECK(same_bits(out, plain, (size_t)n), "level %d: %d F16 numbers", level, n);
+    }
+}
+
+// A token row's product has the same bits however many others there are.
+static void test_batches(int level, const matrix *w, int rows, const float *const *from, float (*want)[ROW_BLOCK]) {
+    float y[TOKEN_BATCH][ROW_BLOCK];
+    for (int count = 1; count < 12; count++) {
+        (level == 4 ? block_dots_v4 : block_dots_v3)(w, 0, rows, from, count, y);
+        for (int t = 0; t < count; t++)
+            CHECK(same_bits(y[t], want[t], (size_t)rows), "level %d, type %d, row %d of %d", level, (int)w->format, t, count);
+    }
+}
+
+// A block's products near those of the plain version; and, for one token row, streamed with the same bits as in a block.
+static void test_level_products(int level, enum format type, int rows, int cols, int streams) {
+    random_matrix r = matrix_new(type, rows, cols, 16, 128);
+    float *x = random_floats((size_t)TOKEN_BATCH * (size_t)cols, 1), plain[TOKEN_BATCH][ROW_BLOCK], y[TOKEN_BATCH][ROW_BLOCK];
+    float one[ROW_BLOCK];
+    const float *from[TOKEN_BATCH];
+    double size = 0, worst = 0;
+    for (int t = 0; t < TOKEN_BATCH; t++) from[t] = x + (size_t)t * (size_t)cols;
+    block_dots_plain(&r.w, 0, rows, from, TOKEN_BATCH, plain);
+    (level == 4 ? block_dots_v4 : block_dots_v3)(&r.w, 0, rows, from, TOKEN_BATCH, y);
+    for (int t = 0; t < TOKEN_BATCH; t++)
+        for (int i = 0; i < rows; i++) {
+            size = fmax(size, fabs((double)plain[t][i]));
+            worst = fmax(worst, fabs((double)plain[t][i] - (double)y[t][i]));
+        }
+    CHECK(worst <= 1e-5 * size, "level %d, %dx%d of type %d: off by %g of %g", level, rows, cols, (int)type, worst, size);
+    test_batches(level, &r.w, rows, from, y);
+    int streamed = (level == 4 ? stream_v4 : stream_v3)(&r.w, 0, rows, x, one);
+    CHECK(streamed == streams && (!streamed || same_bits(one, y[0], (size_t)rows)), "level %d, %dx%d of type %d: streamed",
+          level, rows, cols, (int)type);
+    free(x);
+    matrix_delete(&r);
+}
+
+// The pieces of products of four bits as the plain loops have them, bit for bit.
+static void test_stretches(int level) {
+    float x[STRETCH], plain[STRETCH_TOKEN], out[STRETCH_TOKEN], scale[2][STRETCH_LANES], lift[2][STRETCH_LANES];
+    for (int round = 0; round < 100; round++) {
+        uint8_t code[8];
+        uint32_t word[4];
+        const int shift = 2 + round % 3;
+        for (int i = 0; i < STRETCH; i++) x[i] = random_float();
+        for (int i = 0; i < 8; i++) code[i] = (uint8_t)random_int(0, 0x7e);
+        for (int i = 0; i < 4; i++) word[i] = (random_bits() & 0xbfffffe0) | (uint32_t)random_int(0, 16);
+        turn_token_plain(x, plain);
+        level == 4 ? turn_token_v4(x, out) : turn_token_v3(x, out);
+        CHECK(same_bits(out, plain, STRETCH_TOKEN), "level %d: a token's stretch", level);
+        e4m3_scales_plain(code, scale[0]);
+        level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
+        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES), "level %d: scales of NVFP4", level);
+        word_scales_plain(word, shift, scale[0], lift[0]);
+        level == 4 ? word_scales_v4(word, shift, scale[1], lift[1]) : word_scales_v3(word, shift, scale[1], lift[1]);
+        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES) && same_bits(lift[0], lift[1], STRETCH_LANES),
+              "level %d: scales and zero points of INT4, %d lanes each", level, 1 << shift);
+    }
+}
+
+static void test_levels(void) {
+    for (int level = 3; level <= cpu_level(); level++) {
+        test_unpacking(level);
+        test_stretches(level);
+        for (int type = 0; type < FORMAT_COUNT; type++) {
+            int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
+            test_level_products(level, (enum format)type, 16, 640, stream);
+            test_level_products(level, (enum format)type, 4, 64, stream);
+            test_level_products(level, (enum format)type, 16, 600, 0);
+            test_level_products(level, (enum format)type, 7, 640, 0);
+            test_level_products(level, (enum format)type, 1, 3, 0);
+        }
+    }
+}
+#endif
 
 // Four matrices of one input in one loop give what each gives alone.
 static void test_project(pool **pools) {
@@ -760,6 +912,47 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     free(want);
 }
 
+// Keys and values far beyond 448, in an FP8 cache: with the layer's scales nothing is cut off, for any number of rows; other
+// caches do not use the scales.
+static void test_kv_scales(pool **pools) {
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
+    const float k_scale = 11, v_scale = 13;
+    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f};
+    attention_case c, scaled;
+    float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
+    float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
+    double *want = (double *)room(LENGTH * WIDE * sizeof(double));
+    memset(&c, 0, sizeof c);
+    c.shape = shape;
+    c.length = LENGTH;
+    c.qg = random_floats(LENGTH * WIDE * 2, 3);
+    c.k = random_floats(LENGTH * KV, 3);
+    c.v = floats(LENGTH * KV);
+    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float() - 1;
+    c.w.q_norm = q_norm;
+    c.w.k_norm = k_norm;
+    scaled = c;
+    scaled.w.k_scale = &k_scale;
+    scaled.w.v_scale = &v_scale;
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    for (int i = 0; i < LENGTH * HEADS; i++) naive_attention(&c, i / HEADS, i % HEADS, 1e4f, want + i * DIM);
+    attention_run(&c, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) > 0.5, "without scales: off by only %g", distance(o, want, LENGTH * WIDE));
+    attention_run(&scaled, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) < 0.1, "with scales: off by %g", distance(o, want, LENGTH * WIDE));
+    for (int T = 2; T <= LENGTH; T += T < 5 ? 1 : 9) {
+        memcpy(c.v, v, LENGTH * KV * sizeof(float));
+        attention_run(&scaled, pools[T % 3], T % 3 + 1, T, 1e4f, DTYPE_FP8, other);
+        CHECK(same_bits(o, other, LENGTH * WIDE), "scales in blocks of %d", T);
+    }
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    attention_run(&c, pools[0], 1, 7, 1e4f, DTYPE_BF16, o);
+    attention_run(&scaled, pools[0], 1, 7, 1e4f, DTYPE_BF16, other);
+    CHECK(same_bits(o, other, LENGTH * WIDE), "scales change a BF16 cache");
+    void *all[] = {c.qg, c.k, c.v, v, o, other, want};
+    for (int i = 0; i < 7; i++) free(all[i]);
+}
+
 // Scores far apart neither overflow nor give NaN: the best one wins.
 static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
@@ -1031,6 +1224,9 @@ int main(int argc, char **argv) {
     test_matrix_rows();
     test_dots();
     test_linears(pools);
+#ifdef LEVELS
+    test_levels();
+#endif
     test_project(pools);
     test_embed();
     test_activations();
@@ -1049,6 +1245,7 @@ int main(int argc, char **argv) {
     test_attention(8, 2, 32, 8, pools);
     test_attention(6, 2, 66, 2, pools);
     test_attention(2, 1, 128, 64, pools);
+    test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
     test_moe_choose_nan();

@@ -76,6 +76,7 @@ typedef struct trial {
     const char *dir;
     const mote_model *m;
     mote_session *s, *other, *back;    // what the trial is about; one with other keys and values, and one like that
+    const mote_session *talked;        // not NULL: s is a copy of this one, with the thinking that it can drop
     char *before, *saved;              // s, and what is loaded
     size_t before_size, saved_size;
     heard want, got;
@@ -88,7 +89,12 @@ typedef struct trial {
 } trial;
 
 static void trial_reset(trial *t) {
-    if (t->s) EXPECT(MOTE_OK, mote_load(t->s, t->before, t->before_size, &failure));
+    if (t->talked) {
+        mote_session_close(t->s);
+        t->s = NULL;
+        EXPECT(MOTE_OK, mote_clone(t->talked, &t->s, &failure));
+    }
+    if (t->s && !t->talked) EXPECT(MOTE_OK, mote_load(t->s, t->before, t->before_size, &failure));
     t->got.size = t->got.count = 0;
 }
 
@@ -179,6 +185,49 @@ static int run_ask(trial *t, mote_error *err) {
     return mote_ask(t->s, "What is a mixture of experts?", &g, NULL, err);
 }
 
+// Behind an answer with thinking, and with everything that takes memory of its own.
+static int ignore_call(void *user, const char *call, size_t size) {
+    (void)user, (void)call, (void)size;
+    return 0;
+}
+
+static void ignore_logprobs(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count) {
+    (void)user, (void)token, (void)alternatives, (void)count;
+}
+
+static int run_ask_again(trial *t, mote_error *err) {
+    mote_generation g = generation_to(&t->got, 12);
+    g.think = MOTE_THINK_ON;
+    g.tools = "[{\"name\": \"f\"}]";
+    g.on_call = ignore_call;
+    g.on_logprobs = ignore_logprobs;
+    g.top_logprobs = 3;
+    return mote_ask(t->s, "And how is one of the experts chosen for a token?", &g, NULL, err);
+}
+
+static int run_drop(trial *t, mote_error *err) {
+    size_t read = 0;
+    int code = mote_drop_thinking(t->s, &read, err);
+    t->got.count = t->got.size = read > 0;
+    return code;
+}
+
+static int run_logprobs(trial *t, mote_error *err) {
+    const int32_t ids[] = {5, 6, 7};
+    mote_logprob tokens[3], best[6];
+    int code = mote_feed_logprobs(t->s, ids, 3, 2, tokens, best, err);
+    t->got.count = t->got.size = !code && tokens[2].id == 7 && tokens[2].logprob < 0 && best[5].logprob <= best[4].logprob;
+    return code;
+}
+
+static int run_ask_count(trial *t, mote_error *err) {
+    size_t read = 0, total = 0;
+    int code = mote_ask_count(t->s, "And?", NULL, &read, &total, err);
+    t->got.count = (int)read;
+    t->got.size = total;
+    return code;
+}
+
 static int run_generate(trial *t, mote_error *err) {
     mote_generation g = generation_to(&t->got, 12);
     g.verify = t->verify;
@@ -250,7 +299,7 @@ static int never(void *user) {
 }
 
 static void test_memory(const mote_model *demo) {
-    mote_callbacks callbacks = {NULL, NULL, never, NULL};   // one that may cancel: a turn takes a checkpoint
+    mote_callbacks callbacks = {.cancel = never};   // one that may cancel: a turn takes a checkpoint
     static const struct {
         const char *name, *dir;                             // dir: of the checkpoint that it opens; NULL: it has a session
         int (*run)(trial *, mote_error *), (*whole)(trial *);
@@ -264,6 +313,10 @@ static void test_memory(const mote_model *demo) {
         {"generate, verified", NULL, run_generate, whole_answer, 1},
         {"ask", NULL, run_ask, whole_answer, 0},
         {"ask, verified", NULL, run_ask, whole_answer, 1},
+        {"ask again", NULL, run_ask_again, whole_answer, 0},
+        {"drop thinking", NULL, run_drop, whole_answer, 0},
+        {"log-probabilities", NULL, run_logprobs, whole_answer, 0},
+        {"count", NULL, run_ask_count, whole_answer, 0},
         {"clone", NULL, run_clone, whole_clone, 0},
         {"checkpoint", NULL, run_checkpoint, whole_checkpoint, 0},
         {"save", NULL, run_save, whole_save, 0},
@@ -273,6 +326,9 @@ static void test_memory(const mote_model *demo) {
     mote_model *fixture = model_of(FIXTURE, MOTE_EVERYTHING);
     mote_session *s = session_on(demo, 160, &callbacks), *others[2];
     for (int i = 0; i < 2; i++) others[i] = session_of(demo, .context = 160, .threads = 2, .kv = MOTE_KV_BF16, .mtp = 2);
+    mote_generation g = {.max_tokens = 10, .think = MOTE_THINK_ON, .sampling = &(mote_sampling){0}};
+    mote_session *thinks = session_on(demo, 160, &callbacks);
+    EXPECT(MOTE_OK, mote_ask(thinks, "What is a router?", &g, NULL, &failure));
     feed_some(s, 0, 19);
     feed_some(others[0], 7, 30);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -285,10 +341,12 @@ static void test_memory(const mote_model *demo) {
         t->verify = all[i].verify;
         t->m = t->dir == FIXTURE ? fixture : demo;
         if (!t->dir) {
-            t->s = s;
+            if (t->run == run_ask_again || t->run == run_drop || t->run == run_ask_count || t->run == run_clone) t->talked = thinks;
+            else t->s = s;
+            if (t->talked) trial_reset(t);
             t->other = others[0];
             t->back = others[1];
-            t->before = session_bytes(s, &t->before_size);
+            t->before = session_bytes(t->s, &t->before_size);
             t->saved = session_bytes(others[0], &t->saved_size);
             EXPECT(MOTE_OK, mote_save_file(others[0], temp_path(t->run == run_save ? "saved" : "other"), &failure));
         }
@@ -297,12 +355,14 @@ static void test_memory(const mote_model *demo) {
             CHECK(t->whole(t), "%s: an answer", t->name);
         }
         run_trial(t);
-        if (t->s) EXPECT(MOTE_OK, mote_load(s, t->before, t->before_size, &failure));
+        if (t->talked) mote_session_close(t->s);
+        else if (t->s) EXPECT(MOTE_OK, mote_load(t->s, t->before, t->before_size, &failure));
         free(t->before);
         free(t->saved);
         free(t);
     }
     mote_session_close(s);
+    mote_session_close(thinks);
     mote_session_close(others[0]);
     mote_session_close(others[1]);
     mote_close(fixture);
@@ -326,6 +386,7 @@ static void try_everything(intruder *me) {
     mote_speculation speculation;
     const mote_launch *launches;
     const int32_t ids[] = {1, 2, 3};
+    mote_logprob told;
     float logprob;
     int32_t id = -1;
     size_t count = 0;
@@ -334,6 +395,9 @@ static void try_everything(intruder *me) {
     EXPECT(MOTE_EINVAL, mote_feed(s, ids, 3, &failure));
     CHECK(strstr(failure.message, "busy"), "%s", failure.message);
     EXPECT(MOTE_EINVAL, mote_feed_logits(s, ids, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, ids, 1, 0, &told, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_drop_thinking(s, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask_count(s, "Hello", NULL, &count, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_step(s, NULL, &id, &failure));
     EXPECT(MOTE_EINVAL, mote_sample(s, NULL, &id, &failure));
     EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, &id, &logprob, &failure));
@@ -368,6 +432,22 @@ static void intruder_progress(void *user, const char *what, double fraction) {
     try_everything((intruder *)user);
 }
 
+static void intruder_prompt(void *user, int done, int count) {
+    (void)done, (void)count;
+    try_everything((intruder *)user);
+}
+
+static int intruder_logits(void *user, float *logits, int vocab_size) {
+    (void)logits, (void)vocab_size;
+    try_everything((intruder *)user);
+    return 0;
+}
+
+static void intruder_logprobs(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count) {
+    (void)token, (void)alternatives, (void)count;
+    try_everything((intruder *)user);
+}
+
 static int intruder_cancel(void *user) {
     try_everything((intruder *)user);
     return 0;
@@ -390,7 +470,7 @@ static void test_callbacks(const mote_model *demo) {
     size_t size[2];
     memset(who, 0, sizeof who);
     for (int i = 0; i < 2; i++) {
-        mote_callbacks callbacks = {intruder_log, intruder_progress, intruder_cancel, &who[i]};
+        mote_callbacks callbacks = {.log = intruder_log, .progress = intruder_progress, .cancel = intruder_cancel, .prompt = intruder_prompt, .user = &who[i]};
         mote_generation g = generation_to(NULL, 9);
         g.on_text = intruder_text;
         g.on_token = intruder_token;
@@ -399,7 +479,10 @@ static void test_callbacks(const mote_model *demo) {
         who[i].s = session_on(demo, 128, &callbacks);
         feed_some(who[i].s, 0, 20);
         EXPECT(MOTE_OK, mote_generate(who[i].s, &g, NULL, &failure));
+        g.on_logits = intruder_logits;
+        g.on_logprobs = intruder_logprobs;
         EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
+        g.on_logits = NULL;
         g.verify = 1;
         EXPECT(MOTE_OK, mote_ask(who[i].s, "What is FP8?", &g, NULL, &failure));
         bytes[i] = session_bytes(who[i].s, &size[i]);
@@ -421,13 +504,14 @@ static int cancel_later(void *user) {
 
 static void test_cancelled_turn(const mote_model *demo) {
     canceller c = {0, 0};
-    mote_callbacks callbacks = {NULL, NULL, cancel_later, &c};
+    mote_callbacks callbacks = {.cancel = cancel_later, .user = &c};
     mote_generation g = {0};
     g.max_tokens = 5;
     g.system = "Be brief, and use only words that everybody knows.";
     mote_session *s = session_on(demo, 256, &callbacks);
     for (int turn = 0; turn < 3; turn++) {
         size_t size;
+        EXPECT(MOTE_OK, mote_drop_thinking(s, NULL, &failure));         // what a turn does first, and stays done
         char *before = session_bytes(s, &size);
         for (int at = 0; at < 3; at++) {                    // of at least three chunks
             c.polls = 0;
@@ -480,8 +564,10 @@ static void test_null_models(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_render_tokens(NULL, "{}", 2, &id, 1, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_render_tokens(demo, NULL, 2, &id, 1, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_render_tokens(demo, "{}", 2, &id, 1, NULL, &failure));
-    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, &speed, &failure));
-    EXPECT(MOTE_EINVAL, mote_read_speed(demo, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, 0, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, -1, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 257, &speed, &failure));
     EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, NULL, NULL, (int *)&id, &failure));
     EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, row_of_nothing, NULL, NULL, &failure));
     CHECK(!mote_model_info(NULL) && !mote_token_bytes(NULL, 0, &count) && !mote_token_bytes(demo, 0, NULL), "no model");
@@ -500,6 +586,7 @@ static void test_null_sessions(const mote_model *demo) {
     mote_measurement measurement = {0};
     mote_speculation speculation;
     const mote_launch *launches;
+    mote_logprob told;
     float logprob;
     int32_t id = 1;
     size_t count = 0;
@@ -509,6 +596,16 @@ static void test_null_sessions(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_feed(s, NULL, 1, &failure));
     EXPECT(MOTE_OK, mote_feed(s, NULL, 0, &failure));
     EXPECT(MOTE_EINVAL, mote_feed_logits(NULL, &id, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(NULL, &id, 1, 0, &told, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, NULL, 1, 0, &told, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 0, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 1, &told, NULL, &failure));
+    EXPECT(MOTE_OK, mote_feed_logprobs(s, NULL, 0, 0, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_drop_thinking(NULL, NULL, &failure));
+    EXPECT(MOTE_OK, mote_drop_thinking(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask_count(NULL, "a", NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask_count(s, NULL, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_OK, mote_ask_count(s, "a", NULL, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_sample(NULL, NULL, &id, &failure));
     EXPECT(MOTE_EINVAL, mote_sample(s, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_step(NULL, NULL, &id, &failure));

@@ -2,9 +2,10 @@
 // Usage: test_open, from the top of the repository. Where there is a GPU and the library was built for it, what is
 // refused without one is skipped.
 //
-// Contents   1. Devices      2. Plans      3. Models of random weights
+// Contents   1. Devices      2. Plans      3. Models of random weights      4. Folders without weights
 
 #include "api.h"
+#include "files.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -170,7 +171,8 @@ static void test_made_shapes(void) {
         CHECK(h->weight_bytes > 1.9 * (double)f->weight_bytes, "%g, %g", (double)h->weight_bytes, (double)f->weight_bytes);
         for (int i = 0; i < f->module_count; i++) {
             int plain = strstr("embed_tokens lm_head router norms", f->modules[i].name) != NULL;
-            const char *dtype = plain ? "BF16" : "BF16+FP8 128x128";
+            int experts = strstr("experts shared_expert", f->modules[i].name) != NULL;
+            const char *dtype = plain ? "BF16" : experts ? "FP8 128x128" : "BF16+FP8 128x128";
             CHECK(!strcmp(f->modules[i].dtype, dtype), "%s is %s", f->modules[i].name, f->modules[i].dtype);
         }
     }
@@ -226,6 +228,85 @@ static void test_made_refused(void) {
     }
 }
 
+// ---- 4. Folders without weights -------------------------------------------------------------------------------------
+
+static void only_header(const char *name, char **bytes, size_t *size, const void *how) {
+    uint64_t header = 0;
+    if (*size < 8 || !strstr(name, ".safetensors") || strstr(name, ".json")) return;
+    memcpy(&header, *bytes, 8);
+    *size = (size_t)header + 8 + *(const size_t *)how;
+}
+
+static int same_sizes(const mote_info *a, const mote_info *b, int and_dtypes) {
+    int same = a->parameters == b->parameters && a->active_parameters == b->active_parameters && a->weight_bytes == b->weight_bytes &&
+               a->weight_bytes_per_token == b->weight_bytes_per_token && a->mtp_layers == b->mtp_layers &&
+               a->kv_bytes_per_token == b->kv_bytes_per_token && a->state_bytes == b->state_bytes && a->module_count == b->module_count;
+    for (int i = 0; same && and_dtypes && i < a->module_count; i++) same = !strcmp(a->modules[i].dtype, b->modules[i].dtype);
+    return same;
+}
+
+// Headers say as much as the whole files, config.json alone says it of a checkpoint like those published; only to describe and to
+// plan for.
+static void test_estimates(const char *dir, int config_only) {
+    mote_options o = {.parts = MOTE_DESCRIPTION};
+    mote_model *whole = NULL, *m = NULL;
+    mote_memory want, plan;
+    const size_t nothing = 0, some = 5;
+    EXPECT(MOTE_OK, mote_open(dir, &o, &whole, &failure));
+    EXPECT(MOTE_OK, mote_plan(dir, NULL, NULL, &want, &failure));
+    CHECK(!mote_model_info(whole)->estimated && !want.estimated, "%s is estimated", dir);
+    temp_copy_of(dir, only_header, &nothing);
+    for (int way = 0; way < 1 + config_only; way++) {
+        if (way) temp_empty();
+        if (way) {
+            size_t n;
+            char path[256], *config;
+            snprintf(path, sizeof path, "%s/config.json", dir);
+            config = file_bytes(path, &n);
+            temp_write("config.json", config, n);
+            free(config);
+        }
+        EXPECT(MOTE_OK, mote_open(temp_dir, &o, &m, &failure));
+        CHECK(m && same_sizes(mote_model_info(m), mote_model_info(whole), !way) && mote_model_info(m)->estimated, "%s, way %d: other sizes", dir, way);
+        mote_close(m);
+        m = NULL;
+        EXPECT(MOTE_OK, mote_plan(temp_dir, NULL, NULL, &plan, &failure));
+        CHECK(plan.weights == want.weights && plan.total == want.total && plan.estimated, "%s, way %d: another plan", dir, way);
+        EXPECT_EITHER(MOTE_EFORMAT, MOTE_EIO, mote_open(temp_dir, NULL, &m, &failure));
+    }
+    temp_copy_of(dir, only_header, &some);                  // truncated data is no header alone
+    EXPECT(MOTE_EFORMAT, mote_open(temp_dir, &o, &m, &failure));
+    temp_empty();
+    EXPECT(MOTE_EIO, mote_open(temp_dir, &o, &m, &failure));
+    mote_close(whole);
+}
+
+static void test_estimated_formats(void) {
+    static const struct { const char *quantisation, *dtype; int code; } cases[] = {
+        {"\"quantization_config\": {\"quant_method\": \"fp8\"},", "FP8 128x128", MOTE_OK}, {"", "BF16", MOTE_OK},
+        {"\"dtype\": \"float32\", ", "F32", MOTE_OK}, {"\"torch_dtype\": \"float16\", ", "F16", MOTE_OK},
+        {"\"quantization_config\": {\"quant_method\": \"secret\"},", "", MOTE_EUNSUPPORTED}};
+    size_t n;
+    char *config = file_bytes("tests/fixtures/bf16-as-3.5/config.json", &n), text[8192];
+    char *dtype = strstr(config, "\"dtype\"");
+    if (dtype) dtype[1] = 'D';                              // not a key that is known
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        mote_options o = {.parts = MOTE_DESCRIPTION};
+        mote_model *m = NULL;
+        const char *experts = "";
+        snprintf(text, sizeof text, "{%s%s", cases[i].quantisation, strchr(config, '{') + 1);
+        temp_empty();
+        temp_write("config.json", text, strlen(text));
+        EXPECT(cases[i].code, mote_open(temp_dir, &o, &m, &failure));
+        const mote_info *info = mote_model_info(m);
+        for (int k = 0; m && k < info->module_count; k++)
+            if (!strcmp(info->modules[k].name, "experts")) experts = info->modules[k].dtype;
+        CHECK(strstr(experts, cases[i].dtype), "case %zu: experts in %s", i, experts);
+        mote_close(m);
+    }
+    free(config);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_open", argc, argv);
     test_devices();
@@ -236,5 +317,11 @@ int main(int argc, char **argv) {
     test_made("tiny:bf16");
     test_made_shapes();
     test_made_refused();
+    if (!temp_open()) return test_main_end();
+    test_estimates(demo, 1);
+    test_estimates(fixture, 1);
+    test_estimates("tests/fixtures/fp8-ragged", 0);
+    test_estimated_formats();
+    temp_close();
     return test_main_end();
 }

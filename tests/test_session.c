@@ -187,12 +187,16 @@ static void pair_rewind(pair *x) {
 // count no more.
 static void draft(pair *x, int at, int k, int a) {
     int32_t ids[BLOCK];
-    int n = 0, first = x->prompt + at;
+    int more = 1, first = x->prompt + at, next = a < k ? x->truth[at + a + 1] : -1;
+    chooser by = chooser_of(&greedy);
+    decode_pass p = {0};
     for (int i = 0; i <= k; i++) ids[i] = i == a + 1 ? (x->truth[at + i] + 1) % 60 : x->truth[at + i];
-    EXPECT(MOTE_OK, verify_drafts(x->s, &greedy, ids, k, &n, &failure));
-    CHECK(n == a + 1 && x->s->spec.next == x->truth[at + a + 1], "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k,
-          n, x->s->spec.next);
-    CHECK(x->s->count == first && !memcmp(x->s->tokens + first, ids, (size_t)n * sizeof *ids), "%s: tokens", x->what);
+    EXPECT(MOTE_OK, pass_verify(x->s, ids, k, &p, &failure));
+    while (more) EXPECT(MOTE_OK, pass_keep(x->s, &by, &p, &more, &failure));
+    CHECK(p.kept == a + 1 && p.judged == (a < k ? a + 1 : k) && x->s->spec.next == next,
+          "%s: %d of %d drafts: %d rows, surprise %d", x->what, a, k, p.kept, x->s->spec.next);
+    CHECK(x->s->count == first + a + 1 && !memcmp(x->s->tokens + first, ids, (size_t)(a + 1) * sizeof *ids), "%s: tokens",
+          x->what);
 }
 
 // Plain steps: the true tokens from number `at` on.
@@ -732,7 +736,7 @@ static void test_options(const fixture *f) {
     mote_session *s = session_of(f->m, 0), *t = session_of(f->m, .context = f->T, .chunk = 3, .threads = 2, .kv = MOTE_KV_FP8);
     mote_session *none = NULL, *clone = NULL;
     int most = f->m->c.context_max;
-    CHECK(s->o.chunk == 32 && s->o.threads == processors(), "default chunk %d, %d threads", s->o.chunk, s->o.threads);
+    CHECK(s->o.chunk == 256 && s->o.threads == processors(), "default chunk %d, %d threads", s->o.chunk, s->o.threads);
     CHECK(s->o.context == (most < 8192 ? most : 8192), "default context %d", s->o.context);
     EXPECT(MOTE_OK, mote_clone(t, &clone, &failure));
     CHECK(clone && !memcmp(&clone->o, &t->o, sizeof t->o), "options of a clone");

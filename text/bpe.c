@@ -127,6 +127,15 @@ static const added_token *match_added(const added_set *s, const char *p, const c
     return found;
 }
 
+// Is it a control token?
+static int tokenizer_is_added(const tokenizer *t, int32_t id) {
+    size_t n;
+    const char *text = tokenizer_token(t, id, &n);
+    if (!text) return 0;
+    const added_token *raw = match_added(&t->raw, text, text + n), *normalized = match_added(&t->normalized, text, text + n);
+    return (raw && raw->id == (uint32_t)id) || (normalized && normalized->id == (uint32_t)id);
+}
+
 // The id of a token by its whole text, added tokens first; -1 when there is none.
 static int32_t tokenizer_find(const tokenizer *t, const char *text) {
     size_t n = strlen(text);

@@ -105,6 +105,16 @@ const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) 
     return model && size && model->text ? tokenizer_token(model->text, id, size) : NULL;
 }
 
+static int is_eos(const mote_model *m, int32_t id) {
+    for (int i = 0; i < m->eos_count; i++)
+        if (m->eos[i] == id) return 1;
+    return 0;
+}
+
+int mote_is_end(const mote_model *model, int32_t id) {
+    return model && is_eos(model, id);
+}
+
 void mote_sampling_defaults(const mote_model *model, mote_sampling *sampling) {
     if (!sampling) return;
     memset(sampling, 0, sizeof *sampling);

@@ -109,7 +109,8 @@ typedef struct chat {
     mote_error *err;
     buf messages;             // uint32_t node of each message
     uint32_t n, last_query;   // messages; index of the last one in which the user asks
-    uint32_t tools;           // node of a list that is not empty, or 0
+    int has_tools;            // tools is a list that is not empty
+    uint32_t tools;           // its node
     int preserve, vision_ids; // "preserve_thinking", "add_vision_id"
     unsigned images, videos;  // so far, for vision_ids
     marked_text content;      // of the message at hand
@@ -208,13 +209,12 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-// The system turn: a system message at the beginning and the tools.
-static int chat_head(chat *c) {
-    slice system = slice_of(NULL, 0);
-    int given = chat_role(c, 0, "system"), code = given ? chat_content(c, 0, CONTENT_SYSTEM, &system) : MOTE_OK;
-    if (code || !(given || c->tools)) return code;
+// The system turn: a system message, if one is given, which is a slice of c->content, and the tools.
+static int chat_system(chat *c, int given, slice system) {
+    int code = MOTE_OK;
+    if (!given && !c->has_tools) return MOTE_OK;
     put_words(c->out, "<|im_start|>system\n");
-    if (c->tools && c->family & CHAT_QWEN3) {
+    if (c->has_tools && c->family & CHAT_QWEN3) {
         put_marked(c->out, &c->content, system);
         if (given) put_words(c->out, "\n\n");
         put_words(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -223,7 +223,7 @@ static int chat_head(chat *c) {
         put_words(c->out, "\n\nFor each function call, return a json object with function name and arguments within "
                          "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "
                          "\"arguments\": <args-json-object>}\n</tool_call>");
-    } else if (c->tools) {
+    } else if (c->has_tools) {
         put_words(c->out, "# Tools\n\nYou have access to the following functions:\n\n<tools>");
         code = chat_tools(c);
         put_words(c->out,
@@ -401,9 +401,11 @@ static uint32_t chat_list(chat *c, const char *key, int *code) {
 static int chat_request(chat *c) {
     const json *j = &c->j;
     int code = MOTE_OK;
+    slice system = slice_of(NULL, 0);
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
     uint32_t messages = chat_list(c, "messages", &code), enable = json_get(j, 0, "enable_thinking");
     c->tools = chat_list(c, "tools", &code);
+    c->has_tools = c->tools != 0;
     if (code) return code;
     if (!messages) return fail(c->err, MOTE_EINVAL, "No messages provided.");
     for (uint32_t k = messages + 1; k < j->nodes[messages].next; k = j->nodes[k].next) {
@@ -417,7 +419,9 @@ static int chat_request(chat *c) {
     c->vision_ids = chat_flag(c, "add_vision_id", 0);
     if (on < 0 || prompt < 0 || preserve < 0 || c->vision_ids < 0) return MOTE_EINVAL;
     c->preserve = preserve && c->family & CHAT_PRESERVE;
-    code = chat_head(c);
+    int given = chat_role(c, 0, "system");
+    if (given) code = chat_content(c, 0, CONTENT_SYSTEM, &system);
+    if (!code) code = chat_system(c, given, system);
     if (!code) code = chat_find_query(c);
     if (!code) code = chat_messages(c);
     int chosen = enable && j->nodes[enable].type != JSON_NULL;
@@ -452,25 +456,67 @@ static int chat_render(chat_family f, const char *request, size_t len, marked_te
     return code;
 }
 
-// One more turn of a conversation that is only ever appended to: the system message (NULL or "" for none; first turn
-// only), a message of role "user" or "tool", and the beginning of the model's turn. think as in chat_prompt. System
-// message and message are from outside.
-static int chat_turn(chat_family f, const char *system, const char *role, const char *content, int think,
-                     marked_text *out, mote_error *err) {
-    int tool = !strcmp(role, "tool"), trim = f & CHAT_QWEN3_5;
+// One more turn of a conversation. All texts are from outside.
+typedef struct turn {
+    const char *system;        // NULL or "": none; first turn only
+    const json *tools;         // a list; NULL: none; first turn only
+    const char *role, *message;        // "user" or "tool"
+    const char *const *results;        // "tool": of further calls, behind the message
+    int result_count;
+    int think;                 // as in chat_prompt
+} turn;
+
+// The system turn of a conversation that begins.
+static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    chat c;
+    memset(&c, 0, sizeof c);
+    c.family = f;
+    c.out = out;
+    c.err = err;
+    if (t->tools) c.j = *t->tools;
+    c.has_tools = t->tools && t->tools->nodes[0].size;
+    put_outside(&c.content, slice_of(t->system, t->system ? strlen(t->system) : 0));
+    slice system = slice_of(c.content.text.data, c.content.text.size);
+    int given = system.n > 0, code = MOTE_OK;
+    if (f & CHAT_QWEN3_5) system = slice_trim(system);
+    code = chat_system(&c, given, system);
+    if (marked_failed(&c.content)) code = fail_memory(err);
+    marked_free(&c.content);
+    return code;
+}
+
+// Renders it behind the ones before, with the beginning of the model's turn.
+static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
-    if (!tool && strcmp(role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", role);
-    slice text = slice_of(content, strlen(content)), before = slice_of(system, system ? strlen(system) : 0);
-    if (before.n) {
-        put_words(out, "<|im_start|>system\n");
-        put_outside(out, trim ? slice_trim(before) : before);
-        put_words(out, "<|im_end|>\n");
+    if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
+    if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
+    int code = chat_begin(f, t, out, err);
+    if (code) return code;
+    put_words(out, tool ? "<|im_start|>user" : "<|im_start|>user\n");
+    for (int i = -1; i < t->result_count; i++) {
+        const char *message = i < 0 ? t->message : t->results[i];
+        slice text = slice_of(message, strlen(message));
+        if (tool) put_words(out, "\n<tool_response>\n");
+        put_outside(out, trim ? slice_trim(text) : text);
+        if (tool) put_words(out, "\n</tool_response>");
     }
-    put_words(out, tool ? "<|im_start|>user\n<tool_response>\n" : "<|im_start|>user\n");
-    put_outside(out, trim ? slice_trim(text) : text);
-    put_words(out, tool ? "\n</tool_response><|im_end|>\n" : "<|im_end|>\n");
-    chat_prompt(f, think, &out->text);
+    put_words(out, "<|im_end|>\n");
+    chat_prompt(f, t->think, &out->text);
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
+}
+
+// What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
+// slice of `from`, behind "assistant\n" and up to the turn's end.
+static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    slice thought = slice_skip_newlines(text);
+    if (slice_starts(thought, "<think>")) {
+        size_t end = slice_before(thought, "</think>").n, call = slice_before(thought, "<tool_call>").n;
+        if (call < end) text = slice_from(thought, call);
+        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen("</think>")));
+        else text = slice_of(thought.p, 0);
+    }
+    put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
 
 // Does a prompt end inside an open <think>? Then chat_stream_begin wants to know.

@@ -4,7 +4,8 @@
 // The answer as a stream: tags switch between thinking, answer and tool calls. The tags and the newlines next to
 // them are no part of any channel's text. Only what may still become a tag, or newlines that a tag may follow, is held
 // back. A call's text is what its tags enclose; an empty piece on MOTE_TOOL_CALL says that the call is complete (an
-// output that was cut short has none for its last call). A tag where it means nothing, such as <think> after the first
+// output that was cut short has none for its last call). Some models forget to open a call: where calls are expected, a line
+// that begins with <function= opens one, of which that is already the text. A tag where it means nothing, such as <think> after the first
 // text, stays text.
 
 typedef void (*chat_emit)(void *user, int channel, const char *text, size_t len);
@@ -16,6 +17,7 @@ typedef struct chat_stream {
     size_t newlines; // held back
     char held[16];   // n bytes, the beginning of a tag
     int n;
+    int expects_calls;
 } chat_stream;
 
 static void chat_stream_begin(chat_stream *s, int thinking) {
@@ -47,14 +49,15 @@ static void chat_stream_text(chat_stream *s, const char *text, size_t n, chat_em
 // Compares what is held with the tags that mean something now: 2 = it is one (*to is the next channel), 1 = it may
 // become one.
 static int chat_stream_match(const chat_stream *s, int *to) {
-    static const char *const tags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
-    static const int channels[] = {MOTE_THINKING, MOTE_ANSWER, MOTE_TOOL_CALL, MOTE_ANSWER};
-    int active[4], best = 0;
+    static const char *const tags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<function="};
+    static const int channels[] = {MOTE_THINKING, MOTE_ANSWER, MOTE_TOOL_CALL, MOTE_ANSWER, MOTE_TOOL_CALL};
+    int active[5], best = 0;
     active[0] = s->fresh;
     active[1] = s->channel == MOTE_THINKING;
     active[2] = s->channel != MOTE_TOOL_CALL; // inside thinking it ends the thinking
     active[3] = s->channel == MOTE_TOOL_CALL;
-    for (int i = 0; i < 4; i++) {
+    active[4] = s->expects_calls && s->channel == MOTE_ANSWER && (s->fresh || s->after_tag || s->newlines);
+    for (int i = 0; i < 5; i++) {
         if (!active[i] || strncmp(tags[i], s->held, (size_t)s->n)) continue;
         *to = channels[i];
         if (!tags[i][s->n]) return 2;
@@ -81,6 +84,7 @@ static void chat_stream_push(chat_stream *s, const char *text, size_t n, chat_em
             s->after_tag = 1;
             s->fresh = s->n = 0;
             s->newlines = 0;
+            if (s->held[1] == 'f') chat_stream_text(s, "<function=", 10, emit, user);
         } else if (!match) { // '<' only begins a tag, so what was held is text and this byte may begin the next tag
             int held = s->n - 1;
             s->n = 0;

@@ -15,6 +15,11 @@ static slice slice_of(const char *p, size_t n) {
     return s;
 }
 
+// s[at:]
+static slice slice_from(slice s, size_t at) {
+    return at ? slice_of(s.p + at, s.n - at) : s; // of nothing, p may be NULL
+}
+
 static void buf_slice(buf *out, slice s) {
     buf_add(out, s.p, s.n);
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Writes the library as two files, engine.h and engine.cu, into a folder (default: dist). Every file that engine.cu includes, and
-# that those include, is put where it is included; a second include of the same file, or of engine.h, is dropped.
+# that those include, is put where it is included; a second include of the same file, or of engine.h, is dropped, but of
+# cpu/products.c and cpu/nibbles.c, which are compiled for each level of processor.
 # Usage: tools/amalgamate.sh [FOLDER], from the top of the repository
 set -eu
 
@@ -8,7 +9,7 @@ out=${1:-dist}
 mkdir -p "$out"
 awk '
 function inline_file(name,    line, part) {
-    if (name in seen) return
+    if (name in seen && name !~ "^cpu/(products|nibbles)[.]c$") return
     seen[name] = 1
     while ((status = (getline line < name)) > 0) {
         if (line !~ /^#include "/) {

@@ -41,6 +41,8 @@ from torch import nn
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
+import quant_layouts
+
 BF16, F16, F32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK = 128                     # FP8 weights have one scale per BLOCK x BLOCK tile; the last tiles may be smaller
 
@@ -59,6 +61,9 @@ class Fixture:
     dtypes: tuple = ()                  # (pattern, dtype) exceptions, first match wins
     fp8_scale: torch.dtype = None       # set: matrices are block FP8 with scales of this dtype
     fp8_not: str = "$^"                 # pattern of the matrices which stay as they are
+    layouts: tuple = ()                 # (pattern, layout of quant_layouts.py) of quantised matrices, first match wins
+    config: dict = None                 # quantization_config, with these
+    kv_scales: bool = False             # add the scales of an FP8 cache, which the reference has no use for
     experts: str = "each"               # "each": three matrices per expert; "stacked": two 3-D tensors
     mtp_experts: str = "each"
     shards: str = None                  # None: one file; "split": two files by turns; "layers": one file per layer
@@ -125,6 +130,25 @@ SMALL = {
               rope_parameters=rope(1e6, 0.5)),
         tokens=30, seed=700, fp8_scale=F32, fp8_not=r"^mtp|k_proj|v_proj|layers\.1\..*shared_expert",
         mtp_experts="stacked"),
+    "nvfp4-fp8-tensor": Fixture(
+        sizes(64, 2, 72, (4, 2, 16), (2, 4, 16, 12), (4, 2, 48, 32), layer_types=pattern("da"), rope_parameters=rope()),
+        tokens=40, seed=800, nested=True, mtp_experts="stacked", kv_scales=True,
+        layouts=((r"^mtp", None), (r"experts\.\d|shared_expert\.|lm_head", "nvfp4"),
+                 (r"self_attn\.[qkvo]_proj|in_proj_qkv|in_proj_z|out_proj", "fp8-tensor")),
+        config=dict(quant_method="modelopt", quant_algo="MIXED_PRECISION", ignore=["mtp*"])),
+    "ct-nvfp4-fp8-int4": Fixture(
+        sizes(64, 2, 75, (2, 1, 32), (1, 3, 16, 16), (4, 2, 32, 64), layer_types=pattern("ad"), rope_parameters=rope(1e6, 0.5)),
+        tokens=36, seed=900,
+        layouts=((r"layers\.0\.mlp\.experts\.\d", "nvfp4-ct"), (r"layers\.1\.mlp\.experts\.\d|lm_head", "fp8-channel"),
+                 (r"^mtp.*experts\.\d", "int4-asym:32"), (r"shared_expert\.", "int4-asym:32"),
+                 (r"self_attn\.[qkvo]_proj", "fp8-channel"), (r"in_proj_qkv|in_proj_z", "int4:64")),
+        config=dict(quant_method="compressed-tensors", format="mixed-precision")),
+    "gptq-awq-int4": Fixture(
+        sizes(128, 2, 70, (4, 2, 16), (2, 4, 16, 16), (3, 2, 32, 64), layer_types=pattern("da"), rope_parameters=rope()),
+        tokens=34, seed=950, mtp_experts="stacked",
+        layouts=((r"^mtp", None), (r"experts\.\d+\.(gate|up)_proj", "gptq:64"), (r"experts\.\d+\.down_proj", "gptq:32"),
+                 (r"shared_expert\.", "gptq:0"), (r"self_attn\.[qkvo]_proj|in_proj_qkv|in_proj_z", "awq:32")),
+        config=dict(quant_method="gptq", bits=4, group_size=64, sym=False, desc_act=False, checkpoint_format="gptq")),
 }
 
 LARGE = {
@@ -239,28 +263,41 @@ def to_tensors(fixture, body, mtp):
         each = (fixture.mtp_experts if is_mtp else fixture.experts) == "each"
         pieces = split_experts(name, parameter.data) if each and STACKED.match(name) else [(name, parameter.data)]
         for piece, value in pieces:
-            if fixture.fp8_scale and FP8_MATRIX.search(piece) and not re.search(fixture.fp8_not, piece):
+            layout = next((layout for pat, layout in fixture.layouts if re.search(pat, piece)), None)
+            if layout:
+                for suffix, part in quant_layouts.pack(value, layout).items():
+                    tensors[piece.removesuffix("weight") + suffix] = part
+            elif fixture.fp8_scale and FP8_MATRIX.search(piece) and not re.search(fixture.fp8_not, piece):
                 tensors[piece], tensors[piece + "_scale_inv"] = quantise(value, fixture.fp8_scale)
             else:
                 dtype = next((d for pat, d in fixture.dtypes if re.search(pat, piece)), fixture.dtype)
                 tensors[piece] = value.to(dtype)
+        if fixture.kv_scales and name.endswith("self_attn.k_norm.weight"):
+            for kv, scale in (("k", 0.0123), ("v", 0.0061)):
+                tensors[name.replace("k_norm.weight", f"{kv}_proj.{kv}_scale")] = torch.tensor(scale)
+                tensors[name.replace("k_norm.weight", f"{kv}_proj.input_scale")] = torch.tensor(0.5)
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
 
 def from_tensors(tensors, body, mtp, nested):
     """Fills the parameters; every tensor must be used exactly once, vision aside."""
-    left = {name: tensor for name, tensor in tensors.items() if not name.startswith("model.visual.")}
+    left = {name: tensor for name, tensor in tensors.items()
+            if not re.search(r"^model\.visual\.|_proj\.[kv]_scale$", name)}
 
-    def take(name):
-        value = left.pop(name).float()
+    def take(name, shape):
         scale = left.pop(name + "_scale_inv", None)
-        return value if scale is None else value * spread(scale, value.shape)
+        if scale is not None:
+            value = left.pop(name).float()
+            return value * spread(scale, value.shape)
+        if len(shape) == 2 and name.endswith(".weight"):
+            return quant_layouts.unpack(lambda part: left.pop(name.removesuffix("weight") + part, None), shape)
+        return left.pop(name).float()
 
     for parameter, name, _ in parameters(body, mtp, nested):
-        if name in left:
-            value = take(name)
+        if name in left or not STACKED.match(name):
+            value = take(name, parameter.shape)
         else:
-            rows = [take(piece) for piece, _ in split_experts(name, parameter.data)]
+            rows = [take(piece, matrix.shape) for piece, matrix in split_experts(name, parameter.data)]
             value = torch.cat(rows).view(parameter.shape)
         assert value.shape == parameter.shape, name
         parameter.data.copy_(value)
@@ -421,6 +458,8 @@ def full_config(fixture, tensors):
         config = dict(architectures=["Qwen3_5MoeForCausalLM"], **text)
     if fixture.vision:
         config["vision_config"] = dict(model_type="qwen3_5_moe", depth=1, hidden_size=8, patch_size=4)
+    if fixture.config:
+        config["quantization_config"] = fixture.config
     if fixture.fp8_scale:
         plain = sorted(name.removesuffix(".weight") for name, tensor in tensors.items()
                        if name.endswith(".weight") and tensor.dim() == 2 and tensor.dtype != FP8)

@@ -1,0 +1,96 @@
+/* checkpoint/claims.c: what config.json says of which matrices are quantised. Nothing is decided by it: the tensors that are
+   there are what counts, and where they say otherwise there is one notice. Knows names, and no tensors. */
+
+typedef struct claims {
+    tensor_table plain, quantised;             /* of these entries only the names count */
+    buf patterns;                              /* of plain ones, "mtp*", each ended by a zero */
+    char method[32];                           /* quant_method; "": none */
+    int seen;                                  /* matrices that are quantised */
+    int against;                               /* matrices that are not as it says */
+    char first[192];                           /* one of them, and how it is stored */
+} claims;
+
+/* Does a name match a pattern whose stars stand for anything? Regular expressions ("re:") match nothing here. */
+static int claim_matches(const char *pattern, const char *name) {
+    const char *star = NULL, *again = name;
+    while (*name) {
+        if (*pattern == '*') star = pattern++, again = name;
+        else if (*pattern == *name) pattern++, name++;
+        else if (star) pattern = star + 1, name = ++again;
+        else return 0;
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
+static void claims_add(claims *c, tensor_table *to, const json *j, uint32_t node) {
+    char name[256];
+    int found;
+    size_t at = to->names.size, n = json_string(j, node, name, sizeof name - 1);
+    if (n >= sizeof name || memchr(name, 0, n)) return;
+    name[n] = 0;
+    if (to == &c->plain && strchr(name, '*')) buf_add(&c->patterns, name, n + 1);
+    else if (buf_add(&to->names, name, n + 1)) table_add(to, at, &found);
+}
+
+/* What is missing, of another kind, or for which there is no memory, claims nothing. */
+static void claims_read(claims *c, const char *dir) {
+    static const char *const lists[] = {"modules_to_not_convert", "ignore", "exclude_modules"};
+    buf text;
+    json j;
+    mote_error ignored;
+    memset(c, 0, sizeof *c);
+    memset(&text, 0, sizeof text);
+    if (read_json(dir, "config.json", &text, &j, &ignored)) return;
+    uint32_t q = json_get(&j, 0, "quantization_config"), inner = json_get(&j, 0, "text_config");
+    if (!q && inner && j.nodes[inner].type == JSON_OBJECT) q = json_get(&j, inner, "quantization_config");
+    if (q && j.nodes[q].type == JSON_OBJECT) {
+        uint32_t method = json_get(&j, q, "quant_method"), layers = json_get(&j, q, "quantized_layers");
+        if (method && j.nodes[method].type == JSON_STRING) json_string(&j, method, c->method, sizeof c->method - 1);
+        for (int i = 0; i < 3; i++) {
+            uint32_t list = json_get(&j, q, lists[i]), node = list + 1;
+            uint32_t n = list && j.nodes[list].type == JSON_ARRAY ? j.nodes[list].size : 0;
+            for (uint32_t k = 0; k < n; k++, node = j.nodes[node].next)
+                if (j.nodes[node].type == JSON_STRING) claims_add(c, &c->plain, &j, node);
+        }
+        uint32_t key = layers + 1;
+        for (uint32_t k = 0; layers && j.nodes[layers].type == JSON_OBJECT && k < j.nodes[layers].size; k++) {
+            claims_add(c, &c->quantised, &j, key);
+            key = j.nodes[key + 1].next;
+        }
+    }
+    json_free(&j);
+    buf_free(&text);
+}
+
+static void claims_free(claims *c) {
+    table_free(&c->plain);
+    table_free(&c->quantised);
+    buf_free(&c->patterns);
+}
+
+static int claimed_plain(const claims *c, const char *module) {
+    if (table_find(&c->plain, module)) return 1;
+    for (size_t at = 0; at < c->patterns.size; at += strlen(c->patterns.data + at) + 1)
+        if (claim_matches(c->patterns.data + at, module)) return 1;
+    return 0;
+}
+
+/* Compares a matrix, stored as `name` says, with what is claimed of it, or of all experts of its layer. */
+static void claims_compare(claims *c, const char *module, int is_quantised, const char *name) {
+    char experts[256];
+    const char *end = strstr(module, ".experts.");
+    snprintf(experts, sizeof experts, "%.*s", end ? (int)(end - module) + 8 : 0, module);
+    c->seen += is_quantised;
+    int against = is_quantised ? claimed_plain(c, module)
+                               : table_find(&c->quantised, module) || (end && table_find(&c->quantised, experts));
+    if (against && !c->against++) snprintf(c->first, sizeof c->first, "%.120s is %s", module, name);
+}
+
+static void claims_notice(const claims *c, const char *dir, const mote_callbacks *callbacks) {
+    if (c->against)
+        notice(callbacks, "%s: %d matrices are not stored as config.json says, and used as they are stored: %s, for one", dir,
+               c->against, c->first);
+    else if (c->method[0] && !c->seen)
+        notice(callbacks, "%s: config.json says that weights are quantised (%s), and none is", dir, c->method);
+}

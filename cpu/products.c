@@ -1,0 +1,200 @@
+/* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and cpu/nibbles.c
+   behind it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
+   rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
+
+   A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
+   all token rows use them. A sum is kept as LANES partial sums; partial sum l takes the products of columns l, l + LANES, ...,
+   in this order whatever the number of rows: see cpu/matrix.c. */
+
+typedef float FOR(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* sum[j][r] += w[r] . x[j][col..col+n) for four rows r and `count` <= TOKENS rows j, a constant. n: a multiple of LANES. */
+LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int col,
+                                    int n, const int count) {
+    FOR(vec) partial[TOKENS][4];
+    const float *from[TOKENS];
+    for (int j = 0; j < count; j++) {
+        from[j] = x[j] + col;
+        for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
+    }
+    for (int i = 0; i < n; i += LANES) {
+        FOR(vec) weights[4];
+        for (int r = 0; r < 4; r++) weights[r] = *(const FOR(vec) *)(w[r] + i);
+        for (int j = 0; j < count; j++) {
+            FOR(vec) token = *(const FOR(vec) *)(from[j] + i);
+            for (int r = 0; r < 4; r++) partial[j][r] += weights[r] * token;
+        }
+    }
+    for (int j = 0; j < count; j++)
+        for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
+}
+
+/* The same for any number of token rows, and `rows` weight rows, a multiple of four. */
+LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
+                                int count, int col, int n) {
+    for (int j = 0; j < count; j += TOKENS)
+        for (int r = 0; r < rows; r += 4) {
+            float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
+            switch (count - j) {
+                case 1: FOR(add_products)(to, w + r, x + j, col, n, 1); break;
+                case 2: FOR(add_products)(to, w + r, x + j, col, n, 2); break;
+#if TOKENS > 4
+                case 3: FOR(add_products)(to, w + r, x + j, col, n, 3); break;
+                case 4: FOR(add_products)(to, w + r, x + j, col, n, 4); break;
+                case 5: FOR(add_products)(to, w + r, x + j, col, n, 5); break;
+#elif TOKENS > 3
+                case 3: FOR(add_products)(to, w + r, x + j, col, n, 3); break;
+#endif
+                default: FOR(add_products)(to, w + r, x + j, col, n, TOKENS); break;
+            }
+        }
+}
+
+/* The last n < LANES columns, with zeros behind them. */
+LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, int row, int rows, const float *const *x,
+                                int count, int n) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), tokens[TOKEN_BATCH][LANES];
+    const float *padded[TOKEN_BATCH];
+    for (int r = 0; r < rows; r++) {
+        memset(tile[r], 0, LANES * sizeof(float));
+        matrix_floats(w, row + r < w->rows ? row + r : w->rows - 1, w->cols - n, n, tile[r]);
+    }
+    for (int j = 0; j < count; j++) {
+        memset(tokens[j], 0, sizeof tokens[j]);
+        memcpy(tokens[j], x[j] + w->cols - n, (size_t)n * sizeof(float));
+        padded[j] = tokens[j];
+    }
+    FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES);
+}
+
+/* The sum of n partial sums, a constant, pairwise. */
+LEVEL INLINE float FOR(sum_partial)(const float *partial, const int n) {
+    quarter_lanes sum = *(const quarter_lanes *)partial;
+    if (n == 8) sum += *(const quarter_lanes *)(partial + 4);
+    if (n == 16)
+        sum = (sum + *(const quarter_lanes *)(partial + 4)) +
+              (*(const quarter_lanes *)(partial + 8) + *(const quarter_lanes *)(partial + 12));
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* row_floats of any matrix, compiled for this level. */
+LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int col, int n, float *out) {
+    switch (w->format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: row_floats(w, row, col, n, out, FORMAT_##NAME); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default: break;
+    }
+}
+
+/* cpu/nibbles.c: block_dots of a matrix that nibble_order() is true of. */
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const float *const *x, int count,
+                                   float (*y)[ROW_BLOCK]);
+
+/* sum += the products of E4M3 codes, those of blocks times their scales. */
+LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
+                                const float *const *x, int count) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    for (int col = 0, n; col < w->cols; col += n) {
+        n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) {
+            const float *scale = (const float *)(const void *)from[r].plane[SCALES];
+            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+            for (int i = 0; w->format == FORMAT_FP8_BLOCK && i < n; i += LANES)
+                *(FOR(vec) *)(tile[r] + i) *= scale[(col + i / STREAM_COLS * STREAM_COLS) / w->block_cols] * E4M3_UNIT;
+        }
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+    }
+}
+
+/* sum += the products of any other weights, tile by tile. */
+LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int row, int rows,
+                                  const float *const *x, int count) {
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    const int last = w->cols % LANES;
+    for (int col = 0, n; col < w->cols - last; col += n) {
+        n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
+        for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+    }
+    if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
+}
+
+/* y[r] = W[row + r] . x for four weight rows and one token row, with the bits that tiles give. Weights go from memory straight
+   into registers, and the four rows below are asked for on the way: without, there are too few cache lines on their way to fill
+   the time that memory takes. f is a constant. */
+LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
+    float sum[4][LANES] __attribute__((aligned(64)));
+    weight_row first = row_of(w, row, f);
+    const char *codes = first.plane[CODES];
+    const float *scale = (const float *)(const void *)first.plane[SCALES];
+    const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
+    FOR(vec) partial[4];
+    memset(partial, 0, sizeof partial);
+    for (int col = 0; col < w->cols; col += STREAM_COLS) {
+        FOR(vec) token[STREAM_COLS / LANES];
+        const float unit = f == FORMAT_FP8_BLOCK ? scale[col / w->block_cols] * E4M3_UNIT : 1;
+        memcpy(token, x + col, sizeof token);
+        for (int r = 0; r < 4; r++) {
+            float weights[STREAM_COLS] __attribute__((aligned(64)));
+            const char *at = codes + (size_t)r * below + (size_t)col * bytes;
+            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64)
+                __builtin_prefetch((const void *)((uintptr_t)at + 4 * below + i));
+            if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
+            for (int i = 0; i < STREAM_COLS / LANES; i++) {
+                FOR(vec) weight = *(const FOR(vec) *)(weights + i * LANES);
+                if (f == FORMAT_FP8_BLOCK) weight *= unit;
+                partial[r] += weight * token[i];
+            }
+        }
+    }
+    for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
+    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
+    for (int r = 0; f == FORMAT_FP8_ROW && r < 4; r++) y[r] *= scale[r] * E4M3_UNIT;
+}
+
+/* The formats that are streamed. */
+#define STREAMED(X) X(BF16, bf16) X(F16, f16) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row)
+#define STREAM(NAME, name)                                                                        \
+    LEVEL static void FOR(stream_##name)(const matrix *w, int row, const float *x, float *y) {    \
+        FOR(stream_dots)(w, row, x, y, FORMAT_##NAME);                                            \
+    }
+STREAMED(STREAM)
+#undef STREAM
+
+/* Whether it was one for stream_dots. */
+LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
+    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !e4m3_order(w))) return 0;
+    for (int r = 0; r < rows; r += 4)
+        switch (w->format) {
+#define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;
+            STREAMED(STREAM)
+#undef STREAM
+            default: return 0;
+        }
+    return 1;
+}
+#undef STREAMED
+
+/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
+   token rows. */
+LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+    if (nibble_order(w)) {
+        FOR(nibble_dots)(w, row, rows, x, count, y);
+        return;
+    }
+    if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
+    float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
+    const int fours = (rows + 3) / 4 * 4, codes = e4m3_order(w);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    weight_row from[ROW_BLOCK];
+    for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
+    if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
+    else FOR(add_floats)(sum, w, from, row, fours, x, count);
+    for (int r = 0; r < rows; r++) {
+        const float unit = codes && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
+    }
+}

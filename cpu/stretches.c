@@ -1,0 +1,56 @@
+/* cpu/stretches.c: where the codes and scales of a weight row's stretches lie, for cpu/nibbles.c. */
+
+enum {
+    FEW_TOKENS = 4,              /* token rows that are multiplied while weights come from memory */
+    TURNED_STRETCHES = 16,       /* stretches of their columns that are turned at a time, and the floats of these */
+    TURNED_ROOM = TURNED_STRETCHES * STRETCH_TOKEN,
+    MANY_STRETCHES = 2,          /* stretches that many token rows use before their sums leave L1 */
+    NIBBLES_AHEAD = 4096         /* the codes so many bytes on are asked for: a core by itself does not look that far ahead */
+};
+
+/* A weight row from some stretch on. */
+typedef struct nibble_row {
+    const uint8_t *codes;
+    const char *scales;
+    int stretch, step, mask;     /* behind each stretch whose successor's number & mask is 0, scales lie `step` bytes on */
+    int shift;                   /* INT4: 2^shift lanes of a stretch have one scale */
+} nibble_row;
+
+/* What of a row's end is less than a stretch, with zeros behind it. */
+typedef struct row_end {
+    uint8_t codes[STRETCH / 2];
+    char scales[STRETCH_LANES];
+} row_end;
+
+/* Is a matrix one for cpu/nibbles.c? There a lane's columns have one scale, and so have whole lanes of a stretch. */
+static int nibble_order(const matrix *w) {
+    const int group = w->block_cols;
+    return w->format == FORMAT_NVFP4 ||
+           (w->format == FORMAT_INT4 && (group >= w->cols || (group >= 32 && !(group & (group - 1)))));
+}
+
+/* f is a constant. */
+INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enum format f) {
+    const plane *planes = formats[f]->planes;
+    const int col = stretch * STRETCH, group = f == FORMAT_NVFP4 ? NVFP4_GROUP : w->block_cols;
+    const int words = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
+    const size_t at = (size_t)row * plane_bytes(&planes[SCALES], plane_cols(&planes[SCALES], w));
+    nibble_row r = {(const uint8_t *)w->plane[CODES] + ((size_t)row * (size_t)w->cols + (size_t)col) / 2,
+                    (const char *)w->plane[SCALES] + at + (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4),
+                    stretch, f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words,
+                    group > STRETCH ? group / STRETCH - 1 : 0, group == 32 ? 2 : group == 64 ? 3 : 4};
+    if (group >= w->cols) r.shift = 4;
+    return r;
+}
+
+/* A row whose last stretch, not a whole one, has so many columns: from there on. f is a constant. */
+INLINE nibble_row nibble_row_end(nibble_row r, int cols, row_end *end, const enum format f) {
+    const int lanes = (cols + 7) / 8;
+    const size_t bytes = f == FORMAT_NVFP4 ? (size_t)lanes / 2 : (((size_t)lanes - 1) >> r.shift << 2) + 4;
+    memset(end, 0, sizeof *end);
+    memcpy(end->codes, r.codes, (size_t)cols / 2);
+    memcpy(end->scales, r.scales, bytes);
+    r.codes = end->codes;
+    r.scales = end->scales;
+    return r;
+}

@@ -1,0 +1,170 @@
+/* diagnose/selftest_formats.cu: compares kernels with their C twins for every weight format: random matrices of all widths, and
+   each code under each scale. With the helpers of selftest.cu. */
+
+enum { TRY_MATRIX_ROWS = 77 };
+
+static matrix try_shape(enum format format, int rows, int cols) {
+    matrix w;
+    memset(&w, 0, sizeof w);
+    w.format = format;
+    w.rows = rows;
+    w.cols = cols;
+    w.block_rows = format_has_groups(format) ? 1 : TILE;
+    w.block_cols = format_has_groups(format) ? (int)K_BLOCK_COLS : (int)TILE;
+    return w;
+}
+
+/* A matrix for both, whose planes lie at `data` and `there`, random; `raw`: room on the GPU for it as it is before it is
+   packed. */
+static void try_matrix(selftest *t, matrix *here, matrix *there, char *data, char *at, char *raw) {
+    *there = *here;
+    for (int i = 0; i < formats[here->format]->plane_count; i++) {
+        const plane *p = &formats[here->format]->planes[i];
+        const int rows = plane_rows(p, here), cols = plane_cols(p, here);
+        here->plane[i] = data;
+        there->plane[i] = at;
+        try_random(t);
+        format_random(here->format, i, (uint32_t)(t->random >> 32), data, 0, (uint32_t)plane_words(p, rows, cols), 1);
+        try_put(t, p->packed ? raw : at, data, (size_t)rows * plane_bytes(p, cols));
+        data += matrix_plane_room(here, i);
+        at += matrix_plane_room(here, i);
+        raw += p->packed ? matrix_plane_room(here, i) : 0;
+    }
+}
+
+static void try_pack(selftest *t, const matrix *there, const char *raw) {
+    gpu_queue *q = &t->g->q;
+    if (!t->code && gpu_check(q, gpu_pack(there, raw, (char *)there->plane[CODES], q->sms), "packing a matrix"))
+        gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
+}
+
+/* A projection by a matrix of any format and width, with and without a norm before it. Borrows the session's memory: its KV
+   caches hold the matrix, unpacked (v) and packed (k). */
+static void try_format(selftest *t, enum format format, int cols) {
+    if ((format == FORMAT_NVFP4 && cols % NVFP4_GROUP) || (format == FORMAT_INT4 && cols % K_BLOCK_COLS)) return;
+    scratch *w = &t->cpu->s;
+    attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
+    char *raw = (char *)kv->v;
+    float *y_cpu = w->jobs.attention.o, *before = w->jobs.attention.qg, *y_gpu = t->g->layers.attention.o;
+    gpu_queue *q = &t->g->q;
+    matrix here = try_shape(format, TRY_MATRIX_ROWS, cols), there;
+    float eps = t->cpu->m->c.eps;
+    try_matrix(t, &here, &there, (char *)t->cpu->state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
+    try_pack(t, &there, raw);
+    try_fill(t, w->mtp_in, (size_t)cols);
+    try_rows(t, GPU_ROWS);
+    try_put(t, t->g->hidden, w->mtp_in, (size_t)cols * sizeof(float));
+    for (int T = 1; T <= GPU_ROWS; T++) {
+        size_t y = (size_t)(T * here.rows);
+        try_fill(t, y_cpu, y);
+        memcpy(before, y_cpu, y * sizeof(float));
+        try_put(t, y_gpu, y_cpu, y * sizeof(float));
+        linear(t->cpu->threads, &here, w->x, y_cpu, T, 1);
+        gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
+        try_end(t);
+        try_compare(t, y_gpu, y_cpu, before, y);
+        rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
+        linear(t->cpu->threads, &here, w->u, y_cpu, T, 0);
+        gpu_head(q, &there, t->g->hidden, t->g->x, T, eps, t->g->logits);
+        try_end(t);
+        try_compare(t, t->g->logits, y_cpu, NULL, y);
+    }
+    try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
+}
+
+/* Words of plane i of a matrix of 64 columns, such that every code occurs, of four bits under every scale or zero point.
+   Factors and other scales are powers of two: what comes out is exact. */
+static void try_table_plane(const matrix *here, int i) {
+    const plane *p = &formats[here->format]->planes[i];
+    const uint32_t n = (uint32_t)plane_words(p, plane_rows(p, here), plane_cols(p, here));
+    char *to = (char *)here->plane[i];
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t four = (2 * k & 15) | (2 * k + 1 & 15) << 4, byte = (k & 0x7f) == 0x7f ? 0 : k & 0xff;
+        const float unit = 0.25f;
+        uint32_t word;
+        memcpy(&word, &unit, 4);
+        if (here->format == FORMAT_INT4 && i == SCALES) word |= k % 17;
+        if (p->bits == 4) to[k] = (char)four;
+        else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
+        else memcpy(to + 4 * (size_t)k, &word, 4);
+    }
+}
+
+enum { TABLE_ROWS = 96, TABLE_COLS = 64 };
+
+/* That matrix, for both. 0: the format has no table. */
+static int try_table_matrix(selftest *t, enum format format, matrix *here, matrix *there) {
+    attention_state *kv = &t->gpu->state[TRY_ATTENTION].attention;
+    char *raw = (char *)kv->v;
+    *here = try_shape(format, TABLE_ROWS, TABLE_COLS);
+    try_matrix(t, here, there, (char *)t->cpu->state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
+    if (t->code || formats[format]->planes[CODES].bits > 8) return 0;
+    for (int i = 0; i < formats[format]->plane_count; i++) {
+        const plane *p = &formats[format]->planes[i];
+        try_table_plane(here, i);
+        try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i],
+                (size_t)plane_rows(p, here) * plane_bytes(p, plane_cols(p, here)));
+        raw += p->packed ? matrix_plane_room(here, i) : 0;
+    }
+    try_pack(t, there, (char *)kv->v);
+    return 1;
+}
+
+/* `rows` rows of zeros, but for a 1 in column `first` and those that follow it. */
+static void try_unit_rows(float *x, int first, int rows) {
+    memset(x, 0, (size_t)(rows * TABLE_COLS) * sizeof *x);
+    for (int i = 0; i < rows; i++) x[i * TABLE_COLS + first + i] = 1;
+}
+
+/* The largest difference relative to the element: the kernels of decode put a tag into the two lowest bits. */
+static void try_elements(selftest *t, const float *at, const float *want, int n) {
+    float got[GPU_ROWS * TABLE_ROWS];
+    if (!t->code) t->code = session_read(t->gpu, got, at, (size_t)n * sizeof *got, t->err);
+    for (int i = 0; i < n && !t->code; i++) {
+        const double off = fabs((double)got[i] - (double)want[i]);
+        try_worse(t, want[i] != 0 ? off / fabs((double)want[i]) : off > 1e-30 ? INFINITY : 0);
+    }
+}
+
+/* Every weight of that matrix as the kernels of decode see it: products with rows that are 1 in one column. */
+static void try_table(selftest *t, enum format format) {
+    float *x = t->cpu->s.x, *want = t->cpu->s.jobs.attention.o, *y = t->g->layers.attention.o;
+    matrix here, there;
+    if (!try_table_matrix(t, format, &here, &there)) return;
+    for (int first = 0; first < TABLE_COLS; first += GPU_ROWS) {
+        try_unit_rows(x, first, GPU_ROWS);
+        memset(want, 0, GPU_ROWS * TABLE_ROWS * sizeof *want);
+        try_put(t, t->g->x, x, GPU_ROWS * TABLE_COLS * sizeof *x);
+        try_put(t, y, want, GPU_ROWS * TABLE_ROWS * sizeof *want);
+        linear(t->cpu->threads, &here, x, want, GPU_ROWS, 0);
+        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, GPU_ROWS);
+        try_end(t);
+        try_elements(t, y, want, GPU_ROWS * TABLE_ROWS);
+    }
+    try_row(t, 4e-7, "every code of %s", formats[format]->name);
+}
+
+/* The same as prefill sees it. The session has its scratch. */
+static void try_prefill_table(selftest *t, enum format format) {
+    enum { ROWS = TABLE_COLS / 2 };
+    static const uint16_t f16_one = 0x3c00;
+    const prefill_scratch *g = &t->g->prefill;
+    float *x = t->cpu->s.x, *want = t->cpu->s.jobs.attention.qg, ones[ROWS];
+    uint16_t rows[ROWS * TABLE_COLS];
+    matrix here, there;
+    if (!try_table_matrix(t, format, &here, &there) || !prefill_takes(&here)) return;
+    const prefill_rows r = prefill_rows_of(t->gpu, ROWS);
+    const gemm_rows in = {g->u, g->u_unit, 1};
+    for (int first = 0; first < TABLE_COLS; first += ROWS) {
+        try_unit_rows(x, first, ROWS);
+        for (int i = 0; i < ROWS * TABLE_COLS; i++) rows[i] = x[i] != 0 ? f16_one : 0;
+        for (int i = 0; i < ROWS; i++) ones[i] = 1;
+        try_put(t, g->u, rows, sizeof rows);
+        try_put(t, g->u_unit, ones, sizeof ones);
+        linear(t->cpu->threads, &here, x, want, ROWS, 0);
+        prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->room);
+        if (!t->code) t->code = gpu_finish(t->gpu, t->err);
+        try_compare(t, (float *)(void *)g->room, want, NULL, ROWS * TABLE_ROWS);
+    }
+    try_row(t, 0, "prefill: every code of %s", formats[format]->name);
+}

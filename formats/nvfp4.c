@@ -1,0 +1,92 @@
+/* formats/nvfp4.c: E2M1 codes under an E4M3 scale for each 16 columns of a row, and one factor for all.
+
+   weight = code * (scale * factor). A code is sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. modelopt
+   stores the factor (weight_scale_2), compressed-tensors what it divides by (weight_global_scale). Activations, for which
+   checkpoints may bring a factor as well (input_scale), are not quantised. */
+
+enum { NVFP4_GROUP = 16 };
+
+static size_t nvfp4_find_wrong_scale(const void *numbers, size_t n, char value[32]) {
+    const uint8_t *code = (const uint8_t *)numbers;
+    size_t i = 0;
+    while (i < n && (code[i] <= 0x7e || code[i] == 0x80)) i++;
+    if (i == n) return n;
+    if ((code[i] & 0x7f) == 0x7f) snprintf(value, 32, "NaN");
+    else snprintf(value, 32, "%g", (double)(fp8_bits(code[i]) * FP8_UNIT));
+    return i;
+}
+
+static size_t nvfp4_find_wrong_factor(const void *numbers, size_t n, char value[32]) {
+    const float *factor = (const float *)numbers;
+    size_t i = 0;
+    while (i < n && factor[i] >= 0 && factor[i] < 0x1p64f) i++;
+    if (i < n) snprintf(value, 32, "%g", (double)factor[i]);
+    return i;
+}
+
+static const weight_format nvfp4_format = {
+    "NVFP4", 3,
+    {{4, 1, 1, 32, NULL, NULL, NULL},
+     {8, 1, NVFP4_GROUP, 4, nvfp4_find_wrong_scale, "scale", "finite numbers from 0 on"},
+     {32, INT_MAX, INT_MAX, 0, nvfp4_find_wrong_factor, "factor", "a finite number from 0 on, below 2^64"}},
+    NULL, 0};
+
+static int nvfp4_factor(conversion *c, void *to) {
+    memcpy(to, c->part[2], sizeof(float));
+    return -1;
+}
+
+static const spelling nvfp4_spelling = {
+    "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
+    {{".weight", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_scale_2", "F32", "|1", 0}},
+    {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_factor}}};
+
+static int nvfp4_divisor(conversion *c, void *to) {
+    float divisor, factor;
+    memcpy(&divisor, c->part[2], sizeof divisor);
+    factor = 1 / divisor;
+    memcpy(to, &factor, sizeof factor);
+    return -1;
+}
+
+static const spelling nvfp4_ct_spelling = {
+    "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
+    {{".weight_packed", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0},
+     {".weight_global_scale", "F32", "1|", 0}},
+    {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_divisor}}};
+
+/* Twice the value of an E2M1 code without its sign, a whole number: four bits for each code. */
+#define E2M1_TWICE 0xc8643210u
+
+BOTH float e2m1_value(uint32_t code) {
+    const float size = (float)(int32_t)(E2M1_TWICE >> (code & 7) * 4 & 15) * 0.5f;
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    return float_of_bits(bits | (uint32_t)(code & 8) << 28);
+}
+
+/* Two codes lie in a byte, that of the even column in its lower half. */
+INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
+    return codes[col / 2] >> col % 2 * 4 & 15;
+}
+
+/* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
+INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
+    const uint8_t *scale = (const uint8_t *)row->plane[SCALES], *codes = (const uint8_t *)row->plane[CODES];
+    const float factor = *(const float *)(const void *)row->plane[FACTOR];
+    (void)w;
+    for (int i = col; i < col + n; i++)
+        out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_UNIT * factor);
+}
+
+/* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of made-up BF16 weights. */
+BOTH void nvfp4_random(int plane, uint32_t seed, uint32_t i, void *to) {
+    if (plane == CODES) ((uint8_t *)to)[i] = (uint8_t)made_bits(seed, i);
+    else if (plane == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (made_bits(seed, i) & 15));
+    else ((float *)to)[i] = 0x1.8p-8f;
+}
+
+BOTH unsigned nvfp4_inspect(int plane, const void *numbers, size_t i) {
+    if (plane == CODES) return ((const uint8_t *)numbers)[i] & 0x77 ? WEIGHTS_NOT_ZERO : 0;
+    return plane == SCALES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
+}

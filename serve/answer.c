@@ -1,0 +1,429 @@
+// serve/answer.c: one answer, whatever API asked for it: the prompt's tokens are brought into a session, and what is generated
+// comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
+// an answer in, and is told of every token by `event`.
+
+typedef struct tool_call {
+    char *name, *arguments;                // as JSON: between quotes; an object
+} tool_call;
+
+typedef struct answer {
+    server *server;
+    connection *client;
+    int32_t *prompt;                       // owned
+    size_t prompt_count;
+    mote_sampling sampling;                // its bias in `bias`
+    buf bias;
+    buf stops, stop_texts;                 // char *[], which point into the texts
+    int max_tokens, min_tokens, ignores_end, is_raw;
+    int gives_ids;                         // events carry the token's id
+    int forgets;                           // nothing that was read before is to be used
+    int top;                               // log-probabilities beside each token's own; -1: none are wanted
+    char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
+    shape *shape;                          // NULL: free text. Owned
+    int32_t *forced;                       // how the answer begins: forced_count tokens. Owned
+    size_t forced_count;
+    int echo;                              // the prompt's tokens are to be scored: see scores
+    void (*event)(struct answer *a);       // a token's part of the answer is complete: in piece, token, calls
+    void (*scored)(struct answer *a);      // the prompt has been read; NULL: nobody asks
+    void *user;
+
+    const lexicon *words;                  // with a shape, or min_tokens
+    buf piece[2];                          // by channel: text that came since the last event
+    int has_token, is_end, index;          // of the event: there is a token; it ends the answer; its number
+    int32_t token;
+    mote_logprob *logprobs;                // of that token, and of `top` in its place
+    int channel;                           // of the last text
+    buf calls;                             // tool_call[], complete ones
+    int calls_told;                        // to the client
+    buf call;                              // the text of a call that is not complete, or that cannot be read
+    int call_is_over, thinks;
+    int is_forced;                         // tokens forced so far
+    mote_logprob *scores, *alternatives;   // of the prompt's tokens, with echo: [prompt_count], [prompt_count][top]
+
+    size_t cached;                         // tokens of the prompt that were there
+    mote_result result;                    // generated_tokens and stop are of the whole answer
+    double waited;                         // seconds, for others
+} answer;
+
+static const tool_call *answer_call(const answer *a, int i) {
+    return (const tool_call *)(const void *)a->calls.data + i;
+}
+
+static int answer_calls(const answer *a) {
+    return (int)(a->calls.size / sizeof(tool_call));
+}
+
+static void answer_free(answer *a) {
+    for (int i = 0; i < answer_calls(a); i++) {
+        free(answer_call(a, i)->name);
+        free(answer_call(a, i)->arguments);
+    }
+    buf_free(&a->calls);
+    buf_free(&a->call);
+    buf_free(&a->piece[0]);
+    buf_free(&a->piece[1]);
+    buf_free(&a->bias);
+    buf_free(&a->stops);
+    buf_free(&a->stop_texts);
+    free(a->prompt);
+    free(a->tools);
+    shape_free(a->shape);
+    free(a->forced);
+    free(a->logprobs);
+    free(a->scores);
+    free(a->alternatives);
+}
+
+// ---- What the library tells ----------------------------------------------------------------------------------------
+
+// Tells the client of the last token.
+static void answer_event(answer *a) {
+    server *s = a->server;
+    if (a->call_is_over && a->call.size) { // a call that nobody can read is text
+        putf(&a->piece[MOTE_ANSWER], "<tool_call>\n");
+        buf_add(&a->piece[MOTE_ANSWER], a->call.data, a->call.size);
+        putf(&a->piece[MOTE_ANSWER], "\n</tool_call>");
+    }
+    if (a->call_is_over) a->call.size = 0;
+    a->call_is_over = 0;
+    if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
+    a->piece[0].size = a->piece[1].size = 0;
+    a->calls_told = answer_calls(a);
+    a->has_token = 0;
+    if (!connection_is_clogged(a->client)) return;
+    gate_leave(&s->gate);                  // nobody waits for one who reads slowly
+    connection_flush(a->client, 1);
+    gate_enter(&s->gate);
+}
+
+// Between two passes, or two pieces of a prompt.
+static int on_pause(void *user) {
+    slot *t = (slot *)user;
+    answer *a = t->answer;
+    if (!a) return 0;
+    if (a->has_token) answer_event(a);
+    double began = clock_seconds();
+    gate_yield(&t->server->gate);
+    a->waited += clock_seconds() - began;
+    return connection_gone(a->client);
+}
+
+static int on_answer_token(void *user, int32_t id) {
+    answer *a = (answer *)user;
+    if (a->has_token) answer_event(a);
+    a->has_token = 1;
+    a->token = id;
+    a->is_end = mote_is_end(a->server->model, id);
+    a->index = a->result.generated_tokens++;
+    if (a->shape && !a->thinks && !a->is_end) {
+        size_t n = 0;
+        const char *bytes = mote_token_bytes(a->server->model, id, &n);
+        shape_follow(a->shape, bytes, n);
+    }
+    if (id == a->server->think_ends) a->thinks = 0;
+    return connection_gone(a->client);
+}
+
+static void on_answer_logprobs(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count) {
+    answer *a = (answer *)user;
+    a->logprobs[0] = *token;
+    memcpy(a->logprobs + 1, alternatives, (size_t)count * sizeof *alternatives);
+}
+
+static int on_answer_text(void *user, int channel, const char *text, size_t size) {
+    answer *a = (answer *)user;
+    if (channel == MOTE_TOOL_CALL && a->tools) {
+        buf_add(&a->call, text, size);
+        a->call_is_over |= !size;
+        return 0;
+    }
+    a->channel = channel == MOTE_THINKING ? MOTE_THINKING : MOTE_ANSWER;
+    buf_add(&a->piece[a->channel], text, size);
+    return 0;
+}
+
+// {"name": "...", "arguments": {...}}
+static int on_answer_call(void *user, const char *call, size_t size) {
+    answer *a = (answer *)user;
+    json j;
+    buf name = {NULL, 0, 0, 0}, arguments = {NULL, 0, 0, 0};
+    a->call.size = 0;
+    if (json_parse(&j, call, size, "a call", NULL)) return 0;
+    uint32_t n = json_get(&j, 0, "name"), x = json_get(&j, 0, "arguments");
+    if (n) buf_add(&name, j.text + j.nodes[n].start, j.nodes[n].size);
+    if (x) put_node(&arguments, &j, x);
+    buf_add(&name, "", 1);
+    buf_add(&arguments, "", 1);
+    tool_call c = {name.data, arguments.data};
+    if (name.failed || arguments.failed || !buf_add(&a->calls, &c, sizeof c)) {
+        buf_free(&name);
+        buf_free(&arguments);
+    }
+    json_free(&j);
+    return 0;
+}
+
+// The last word on what is chosen: forced tokens, then the shape; no end before min_tokens.
+static int on_answer_logits(void *user, float *logits, int vocab) {
+    answer *a = (answer *)user;
+    size_t at = (size_t)a->result.generated_tokens;
+    if (at < a->forced_count) {
+        for (int id = 0; id < vocab; id++)
+            if (id != a->forced[at]) logits[id] = -INFINITY;
+        return 0;
+    }
+    if (a->shape && !a->thinks) shape_mask(a->shape, a->words, logits, vocab);
+    for (int i = 0; i < a->words->end_count && a->result.generated_tokens < a->min_tokens; i++)
+        if (!a->shape && a->words->ends[i] < vocab) logits[a->words->ends[i]] = -INFINITY;
+    return 0;
+}
+
+// ---- Reading and generating -----------------------------------------------------------------------------------------
+
+// Where the prompt's turns begin: where the next one behind `at` does, or the prompt's end.
+static size_t next_turn(const server *s, const answer *a, size_t at) {
+    while (++at < a->prompt_count && a->prompt[at] != s->turn_begins) {}
+    return at < a->prompt_count ? at : a->prompt_count;
+}
+
+// Does a turn in which the user asks begin here, and none that only carries a tool's result?
+static int user_asks(const server *s, const answer *a, size_t at) {
+    int asks = at + 3 < a->prompt_count && a->prompt[at + 1] == s->user;
+    return asks && a->prompt[at + 2] != s->tool_responds && a->prompt[at + 3] != s->tool_responds;
+}
+
+typedef struct turns { size_t answer, before, asked; } turns;          // tokens before each
+
+// The last turn, which is the answer to come, the one before it, and the last one in which the user asks. 0: there is none.
+static turns last_turns(const server *s, const answer *a) {
+    turns t = {0, 0, 0};
+    if (s->turn_begins < 0 || a->is_raw) return t;
+    for (size_t at = 0; at < a->prompt_count; at = next_turn(s, a, at)) {
+        if (user_asks(s, a, at)) t.asked = at;
+        t.before = t.answer;
+        t.answer = at;
+    }
+    return t;
+}
+
+// Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others.
+static size_t piece_tokens(server *s, size_t left) {
+    enum { LEAST = 16 };
+    pthread_mutex_lock(&s->lock);
+    double most = s->reads_alike && s->slot_count > 1 && s->read_speed > 0 ? s->read_speed / 10 : (double)left;
+    pthread_mutex_unlock(&s->lock);
+    if (most < LEAST) most = LEAST;
+    return (double)left < most ? left : (size_t)most;
+}
+
+static void note_speed(server *s, size_t tokens, double seconds) {
+    enum { LEAST = 16 };                   // fewer say little
+    pthread_mutex_lock(&s->lock);
+    double weight = s->read_speed > 0 ? 0.3 : 1;
+    if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0)
+        s->read_speed += ((double)tokens / seconds - s->read_speed) * weight;
+    pthread_mutex_unlock(&s->lock);
+}
+
+// Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
+// is read slowly, so there all but the last two are some way apart.
+static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
+    enum { APART = 1024 };
+    server *s = a->server;
+    size_t last = at;
+    int code = MOTE_OK, splits = s->turn_begins >= 0 && !a->is_raw && s->cache_most >= s->snapshot_bytes;
+    turns turn = last_turns(s, a);
+    t->asked = a->is_raw ? 0 : next_turn(s, a, turn.asked);
+    while (at < a->prompt_count && !code) {
+        size_t end = splits ? next_turn(s, a, at) : a->prompt_count;
+        while (end < a->prompt_count && !s->reads_alike && end != turn.answer && end != turn.before && end < last + APART)
+            end = next_turn(s, a, end);
+        while (at < end && !code) {
+            size_t n = piece_tokens(s, end - at);
+            double began = clock_seconds() - a->waited;
+            code = mote_feed(t->session, a->prompt + at, n, error);
+            note_speed(s, n, clock_seconds() - a->waited - began);
+            at += n;
+            gate_yield(&s->gate);
+        }
+        if (!code && end < a->prompt_count) {
+            slot_snapshot(t);
+            last = end;
+        }
+    }
+    return code;
+}
+
+// Reads the whole prompt with the log-probabilities of its tokens. The memory for them is taken.
+static int answer_score(answer *a, slot *t, mote_error *error) {
+    int top = a->top > 0 ? a->top : 0, code = MOTE_OK;
+    for (size_t at = 0, n; at < a->prompt_count && !code; at += n) {
+        n = piece_tokens(a->server, a->prompt_count - at);
+        code = mote_feed_logprobs(t->session, a->prompt + at, n, top, a->scores + at,
+                                  top ? a->alternatives + at * (size_t)top : NULL, error);
+        gate_yield(&a->server->gate);
+    }
+    return code;
+}
+
+// Does the prompt end inside an open <think>?
+static int prompt_thinks(const server *s, const answer *a) {
+    for (size_t i = a->prompt_count; i-- > 0 && a->prompt_count - i <= 8;) {
+        if (a->prompt[i] == s->think_ends) return 0;
+        if (a->prompt[i] == s->think_begins) return 1;
+    }
+    return 0;
+}
+
+static int answer_generate(answer *a, slot *t, mote_error *error) {
+    mote_generation g = {0};
+    mote_result r = {0};
+    int code, most = a->max_tokens;
+    a->sampling.bias = (const mote_bias *)(const void *)a->bias.data;
+    a->sampling.bias_count = (int)(a->bias.size / sizeof(mote_bias));
+    a->thinks = prompt_thinks(a->server, a);
+    a->channel = a->thinks ? MOTE_THINKING : MOTE_ANSWER;
+    if (a->shape) a->shape->first_lines = a->thinks ? 2 : 0;           // as the template has them behind </think>
+    g.sampling = &a->sampling;
+    g.stop = (const char *const *)(void *)a->stops.data;
+    g.stop_count = (int)(a->stops.size / sizeof(char *));
+    g.tools = a->tools;
+    g.raw = a->is_raw;
+    g.on_text = on_answer_text;
+    g.on_token = on_answer_token;
+    g.on_call = a->tools ? on_answer_call : NULL;
+    if (a->shape || a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
+    if (a->top >= 0) g.on_logprobs = on_answer_logprobs;
+    g.top_logprobs = a->top >= 0 ? a->top : 0;
+    g.user = a;
+    do {
+        g.max_tokens = most ? most - a->result.generated_tokens : 0;
+        code = mote_generate(t->session, &g, &r, error);
+        a->result.stop = r.stop;
+        a->result.generate_seconds += r.generate_seconds;
+    } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
+    a->call_is_over = 1;
+    answer_event(a);
+    return code;
+}
+
+// ---- A session for it ----------------------------------------------------------------------------------------------
+
+static int has_free_slot(const server *s) {
+    for (const slot *t = s->slots; t < s->slots + s->slot_count; t++)
+        if (!t->busy && t->session) return 1;
+    return 0;
+}
+
+// Waits in order for a session; NULL: the request is refused, or its client has gone.
+static slot *slot_take(answer *a, shelved **e, failure *f) {
+    server *s = a->server;
+    waiter me = {NULL}, **place = &s->waiting;
+    slot *t = NULL;
+    pthread_mutex_lock(&s->lock);
+    s->clock++;
+    if ((s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
+        pthread_mutex_unlock(&s->lock);
+        refuse(f, 503, NULL, "%d requests are waiting already: try again later", s->waiting_most);
+        return NULL;
+    }
+    while (*place) place = &(*place)->next;
+    *place = &me;
+    s->waiting_count++;
+    while (!serve_stops && !connection_gone(a->client)) {
+        if (s->waiting == &me && (t = slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+        pthread_cond_timedwait(&s->freed, &s->lock, &until);
+    }
+    for (place = &s->waiting; *place != &me;) place = &(*place)->next;
+    *place = me.next;
+    s->waiting_count--;
+    if (t) t->busy = 1;
+    s->seen.cancelled += !t && a->client->gone;
+    pthread_cond_broadcast(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+    if (!t && serve_stops) refuse(f, 503, NULL, "the server is being stopped");
+    return t;
+}
+
+static void slot_count_speculation(slot *t) {
+    counters *c = &t->server->seen;
+    mote_speculation now;
+    if (mote_speculation_of(t->session, &now, NULL)) return;
+    for (int k = 0; k < 4; k++) c->passes += now.passes[k] - t->seen.passes[k];
+    for (int k = 0; k < 3; k++) c->drafted += now.drafted[k] - t->seen.drafted[k];
+    for (int k = 0; k < 3; k++) c->accepted += now.accepted[k] - t->seen.accepted[k];
+    t->seen = now;
+}
+
+static int slot_open(slot *t, const mote_session_options *options, mote_error *error) {
+    mote_session_options o = *options;
+    o.callbacks.cancel = on_pause;
+    o.callbacks.user = t;
+    return mote_session_open(t->server->model, &o, &t->session, error);
+}
+
+static void slot_release(slot *t, const answer *a, int code) {
+    server *s = t->server;
+    pthread_mutex_lock(&s->lock);
+    s->seen.prompt_tokens += a->prompt_count - a->cached;
+    s->seen.cached_tokens += a->cached;
+    s->seen.generated_tokens += (uint64_t)a->result.generated_tokens;
+    s->seen.prompt_seconds += a->result.prompt_seconds;
+    s->seen.generate_seconds += a->result.generate_seconds;
+    s->seen.cancelled += (uint64_t)a->client->gone;
+    slot_count_speculation(t);
+    if (code == MOTE_EDEVICE) {            // the session can only be closed
+        snapshots_cut(s, &t->past, 0);
+        mote_session_close(t->session);
+        t->session = NULL;
+        s->sessions_lost++;
+        if (s->sessions_lost == s->slot_count) serve_stops = 1;
+    }
+    t->answer = NULL;
+    t->busy = 0;
+    pthread_cond_broadcast(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+// generates: at least one token.
+static int answer_has_room(answer *a, int generates, failure *f) {
+    int context = a->server->context;
+    if (a->prompt_count + (size_t)generates > (size_t)context) {
+        refuse(f, 400, NULL, "the prompt has %zu tokens, the context holds %d", a->prompt_count, context);
+        f->code = "context_length_exceeded";
+        return 0;
+    }
+    if (!a->prompt_count) return !refuse(f, 400, "prompt", "the prompt is empty");
+    size_t top = a->top > 0 ? (size_t)a->top : 0;
+    if (a->top >= 0) a->logprobs = (mote_logprob *)calloc(top + 1, sizeof *a->logprobs);
+    if (a->echo) a->scores = (mote_logprob *)calloc(a->prompt_count, sizeof *a->scores);
+    if (a->echo && top) a->alternatives = (mote_logprob *)calloc(a->prompt_count * top, sizeof *a->alternatives);
+    if ((a->top >= 0 && !a->logprobs) || (a->echo && !a->scores) || (a->echo && top && !a->alternatives))
+        return !refuse(f, 503, NULL, "out of memory");
+    return 1;
+}
+
+// generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong.
+static int answer_run(answer *a, int generates, failure *f) {
+    server *s = a->server;
+    shelved *e = NULL;
+    mote_error error = {0, ""};
+    if (!answer_has_room(a, generates, f)) return 1;
+    slot *t = slot_take(a, &e, f);
+    if (!t) return f->status != 0;
+    double began = clock_seconds();
+    t->answer = a;
+    a->cached = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    gate_enter(&s->gate);
+    int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
+    a->result.prompt_seconds = clock_seconds() - began;
+    if (!code && a->scored) a->scored(a);
+    if (!code && generates) code = answer_generate(a, t, &error);
+    gate_leave(&s->gate);
+    slot_release(t, a, code);
+    return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
+}

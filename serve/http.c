@@ -1,0 +1,274 @@
+// serve/http.c: bytes -> HTTP/1.1 requests (RFC 9112). It is fed whatever has arrived, in pieces of any size, and knows nothing
+// of sockets, of what is answered, or of what a body holds.
+//
+// Strict where readers disagree, since a proxy may stand in front: lines end with CR LF, a length is given once and as digits,
+// and never beside a transfer coding. Memory grows with what has arrived, never with what was announced.
+
+enum { HTTP_HEAD_MOST = 32 << 10, HTTP_FIELDS_MOST = 100, HTTP_BODY_MOST = 16 << 20, HTTP_FRAMES_MOST = 1 << 20 };   // bytes
+
+// Results of http_next; any other is the status of an answer that refuses the request, behind which the connection ends.
+enum { HTTP_MORE = 0, HTTP_DONE = 1 };
+
+typedef struct http_request {
+    char method[16], path[128];            // without what is behind a question mark
+    char host[256], origin[256];           // "" when not given
+    char key[512];                         // of Authorization: Bearer or of X-Api-Key
+    int has_host, closes, expects;         // the connection ends behind the answer; the client waits for 100 Continue
+    int version;                           // 0 or 1: HTTP/1.0, HTTP/1.1
+    buf body;
+} http_request;
+
+typedef struct http_reader {
+    buf in;                                // what has arrived; used up to `at`
+    size_t at, searched;                   // of the head, so many bytes hold no end
+    enum { HTTP_HEAD, HTTP_BODY, HTTP_SIZE, HTTP_CHUNK, HTTP_CHUNK_END, HTTP_TRAILERS, HTTP_COMPLETE } stage;
+    size_t left;                           // bytes that the body or the chunk still lacks
+    size_t frames;                         // bytes of chunk sizes and trailers so far
+    int has_length, chunked, fields;
+    const char *problem;                   // behind a status: what is wrong
+    http_request request;
+} http_reader;
+
+static void http_close(http_reader *r) {
+    buf_free(&r->in);
+    buf_free(&r->request.body);
+}
+
+// Forgets a request that was answered, but not what has arrived behind it.
+static void http_again(http_reader *r) {
+    buf in = r->in, body = r->request.body;
+    size_t at = r->at;
+    memset(r, 0, sizeof *r);
+    memmove(in.data, in.data + at, in.size - at);
+    in.size -= at;
+    body.size = 0;
+    r->in = in;
+    r->request.body = body;
+}
+
+static int http_refuse(http_reader *r, int status, const char *problem) {
+    r->problem = problem;
+    return status;
+}
+
+static int http_is_token(const char *text, size_t n) {
+    static const char known[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    for (size_t i = 0; i < n; i++)
+        if (!text[i] || !strchr(known, text[i])) return 0;
+    return n > 0;
+}
+
+static int http_is(const char *text, size_t n, const char *word) {
+    return n == strlen(word) && !strncasecmp(text, word, n);
+}
+
+// Does a list with commas hold the word?
+static int http_lists(const char *text, size_t n, const char *word) {
+    const char *end = text + n;
+    while (text < end) {
+        size_t item = 0, rest;
+        while (text < end && (*text == ' ' || *text == '\t' || *text == ',')) text++;
+        while (text + item < end && text[item] != ',') item++;
+        for (rest = item; rest && (text[rest - 1] == ' ' || text[rest - 1] == '\t');) rest--;
+        if (http_is(text, rest, word)) return 1;
+        text += item;
+    }
+    return 0;
+}
+
+static int http_copy(char *to, size_t capacity, const char *text, size_t n) {
+    if (n >= capacity) return 0;
+    memcpy(to, text, n);
+    to[n] = 0;
+    return 1;
+}
+
+static int http_length(http_reader *r, const char *text, size_t n) {
+    size_t value = 0;
+    if (r->has_length) return http_refuse(r, 400, "Content-Length is given twice");
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9') return http_refuse(r, 400, "Content-Length is no number");
+        if (value <= HTTP_BODY_MOST) value = value * 10 + (size_t)(text[i] - '0');
+    }
+    if (!n) return http_refuse(r, 400, "Content-Length is no number");
+    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    r->has_length = 1;
+    r->left = value;
+    return HTTP_DONE;
+}
+
+// One field of the head: those that matter are remembered.
+static int http_field(http_reader *r, const char *name, size_t name_size, const char *value, size_t n) {
+    http_request *q = &r->request;
+    if (http_is(name, name_size, "content-length")) return http_length(r, value, n);
+    if (http_is(name, name_size, "transfer-encoding")) {
+        if (!http_is(value, n, "chunked") || r->chunked) return http_refuse(r, 501, "the only transfer coding is chunked");
+        r->chunked = 1;
+    } else if (http_is(name, name_size, "content-encoding")) {
+        if (!http_is(value, n, "identity")) return http_refuse(r, 415, "the body must not be compressed");
+    } else if (http_is(name, name_size, "connection")) {
+        if (http_lists(value, n, "close")) q->closes = 1;
+        else if (!q->version && http_lists(value, n, "keep-alive")) q->closes = 0;
+    } else if (http_is(name, name_size, "host")) {
+        if (q->has_host++ || !http_copy(q->host, sizeof q->host, value, n)) return http_refuse(r, 400, "a strange Host");
+    } else if (http_is(name, name_size, "origin")) {
+        if (!http_copy(q->origin, sizeof q->origin, value, n)) return http_refuse(r, 400, "a strange Origin");
+    } else if (http_is(name, name_size, "expect")) {
+        if (!http_is(value, n, "100-continue")) return http_refuse(r, 417, "the only thing to expect is 100-continue");
+        q->expects = q->version;
+    } else if (http_is(name, name_size, "authorization")) {
+        if (n > 7 && !strncasecmp(value, "bearer ", 7) && !http_copy(q->key, sizeof q->key, value + 7, n - 7)) q->key[0] = 0;
+    } else if (http_is(name, name_size, "x-api-key")) {
+        if (!http_copy(q->key, sizeof q->key, value, n)) q->key[0] = 0;
+    }
+    return HTTP_DONE;
+}
+
+static int http_field_line(http_reader *r, const char *line, size_t n) {
+    const char *colon = (const char *)memchr(line, ':', n);
+    if (++r->fields > HTTP_FIELDS_MOST) return http_refuse(r, 431, "more than 100 header fields");
+    if (!colon || !http_is_token(line, (size_t)(colon - line))) return http_refuse(r, 400, "a header line that is no field");
+    const char *value = colon + 1, *end = line + n;
+    while (value < end && (*value == ' ' || *value == '\t')) value++;
+    while (end > value && (end[-1] == ' ' || end[-1] == '\t')) end--;
+    for (const char *p = value; p < end; p++)
+        if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7f)
+            return http_refuse(r, 400, "a control character in the header");
+    return http_field(r, line, (size_t)(colon - line), value, (size_t)(end - value));
+}
+
+// METHOD SP /path SP HTTP/1.x
+static int http_request_line(http_reader *r, const char *line, size_t n) {
+    http_request *q = &r->request;
+    const char *end = line + n, *target = (const char *)memchr(line, ' ', n);
+    const char *version = target ? (const char *)memchr(target + 1, ' ', (size_t)(end - target - 1)) : NULL;
+    if (!version || !http_is_token(line, (size_t)(target - line))) return http_refuse(r, 400, "the first line is no request");
+    if (!http_copy(q->method, sizeof q->method, line, (size_t)(target - line))) return http_refuse(r, 501, "an unknown method");
+    target++;
+    if (end - version != 9 || memcmp(version, " HTTP/", 6) || version[7] != '.' || version[6] < '0' || version[6] > '9' ||
+        version[8] < '0' || version[8] > '9')
+        return http_refuse(r, 400, "the first line is no request");
+    if (version[6] != '1') return http_refuse(r, 505, "HTTP/1.1 and 1.0 are spoken here");
+    q->version = version[8] > '0';
+    q->closes = !q->version;
+    size_t size = (size_t)(version - target), path = 0;
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)target[i] <= 0x20 || (unsigned char)target[i] >= 0x7f) return http_refuse(r, 400, "a strange path");
+    while (path < size && target[path] != '?' && target[path] != '#') path++;
+    if (!path || target[0] != '/') return http_refuse(r, 400, "the path must begin with /");
+    if (!http_copy(q->path, sizeof q->path, target, path)) return http_refuse(r, 414, "the path is too long");
+    return HTTP_DONE;
+}
+
+// The whole head, n bytes up to its empty line.
+static int http_head(http_reader *r, const char *head, size_t n) {
+    int code = HTTP_DONE;
+    for (size_t at = 0, line = 0; code == HTTP_DONE && at < n; line++) {
+        const char *begin = head + at, *end = (const char *)memmem(begin, n - at, "\r\n", 2);
+        size_t size = end ? (size_t)(end - begin) : n - at;
+        if (memchr(begin, '\n', size) || memchr(begin, '\r', size) || memchr(begin, 0, size))
+            return http_refuse(r, 400, "a control character in the header");
+        code = line ? http_field_line(r, begin, size) : http_request_line(r, begin, size);
+        at += size + 2;
+    }
+    if (code != HTTP_DONE) return code;
+    if (r->request.version && !r->request.has_host) return http_refuse(r, 400, "HTTP/1.1 needs a Host");
+    if (r->chunked && (r->has_length || !r->request.version))
+        return http_refuse(r, 400, "a transfer coding beside a Content-Length, or in HTTP/1.0");
+    r->stage = r->chunked ? HTTP_SIZE : r->left ? HTTP_BODY : HTTP_COMPLETE;
+    return HTTP_DONE;
+}
+
+static int http_read_head(http_reader *r) {
+    while (r->in.size - r->at >= 2 && !memcmp(r->in.data + r->at, "\r\n", 2)) r->at += 2;     // empty lines before it
+    const char *head = r->in.data + r->at;
+    size_t have = r->in.size - r->at, from = r->searched > 3 ? r->searched - 3 : 0;
+    const char *end = have > from ? (const char *)memmem(head + from, have - from, "\r\n\r\n", 4) : NULL;
+    r->searched = have;
+    if ((end ? (size_t)(end - head) : have) > HTTP_HEAD_MOST) return http_refuse(r, 431, "the header is longer than 32 KiB");
+    if (!end) return HTTP_MORE;
+    r->at += (size_t)(end - head) + 4;
+    return http_head(r, head, (size_t)(end - head));
+}
+
+// Moves what has arrived of the body, or of a chunk, into it. HTTP_DONE: it is whole.
+static int http_read_body(http_reader *r) {
+    size_t have = r->in.size - r->at, n = have < r->left ? have : r->left;
+    if (r->request.body.size + n > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    if (n && !buf_add(&r->request.body, r->in.data + r->at, n)) return http_refuse(r, 503, "out of memory");
+    r->at += n;
+    r->left -= n;
+    return r->left ? HTTP_MORE : HTTP_DONE;
+}
+
+// A line of chunk framing: *line, *n. HTTP_MORE: it is not whole.
+static int http_frame_line(http_reader *r, const char **line, size_t *n) {
+    const char *begin = r->in.data + r->at;
+    size_t have = r->in.size - r->at;
+    const char *end = have ? (const char *)memmem(begin, have, "\r\n", 2) : NULL;
+    *line = begin;
+    *n = end ? (size_t)(end - begin) : have;
+    if (*n > 1024 || (r->frames += end ? *n + 2 : 0) > HTTP_FRAMES_MOST) return http_refuse(r, 413, "too much chunk framing");
+    if (!end) return HTTP_MORE;
+    r->at += *n + 2;
+    return HTTP_DONE;
+}
+
+static int http_read_size(http_reader *r) {
+    const char *line;
+    size_t n, digits = 0, value = 0;
+    int code = http_frame_line(r, &line, &n);
+    if (code != HTTP_DONE) return code;
+    for (; digits < n; digits++) {
+        char c = line[digits];
+        int lower = c | 0x20, digit = c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+        if (digit < 0) break;
+        if (value <= HTTP_BODY_MOST) value = value * 16 + (size_t)digit;
+    }
+    if (!digits || (digits < n && line[digits] != ';')) return http_refuse(r, 400, "a chunk without a size");
+    if (value > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
+    r->left = value;
+    r->stage = value ? HTTP_CHUNK : HTTP_TRAILERS;
+    return HTTP_DONE;
+}
+
+static int http_read_stage(http_reader *r) {
+    const char *line;
+    size_t n;
+    int code;
+    switch (r->stage) {
+    case HTTP_HEAD: return http_read_head(r);
+    case HTTP_SIZE: return http_read_size(r);
+    case HTTP_BODY:
+    case HTTP_CHUNK:
+        code = http_read_body(r);
+        if (code == HTTP_DONE) r->stage = r->stage == HTTP_BODY ? HTTP_COMPLETE : HTTP_CHUNK_END;
+        return code;
+    case HTTP_CHUNK_END:
+        code = http_frame_line(r, &line, &n);
+        if (code == HTTP_DONE ? n : n > 1 || (n && line[0] != '\r'))
+            return http_refuse(r, 400, "a chunk is longer than its size");
+        if (code == HTTP_DONE) r->stage = HTTP_SIZE;
+        return code;
+    default:                               // trailers, which nobody reads
+        code = http_frame_line(r, &line, &n);
+        if (code == HTTP_DONE && !n) r->stage = HTTP_COMPLETE;
+        return code;
+    }
+}
+
+// Goes on with what has arrived. HTTP_DONE: r->request is whole; http_again before the next one. Else HTTP_MORE or a status.
+static int http_next(http_reader *r) {
+    int code = r->in.failed ? http_refuse(r, 503, "out of memory") : r->in.size ? HTTP_DONE : HTTP_MORE;
+    while (code == HTTP_DONE && r->stage != HTTP_COMPLETE) code = http_read_stage(r);
+    if (code != HTTP_MORE || r->at < (1 << 16)) return code;
+    memmove(r->in.data, r->in.data + r->at, r->in.size - r->at);       // what was used makes room
+    r->in.size -= r->at;
+    r->at = 0;
+    return code;
+}
+
+// More has arrived.
+static void http_push(http_reader *r, const char *bytes, size_t n) {
+    buf_add(&r->in, bytes, n);
+}

@@ -1,0 +1,38 @@
+// serve/metrics.c: GET /metrics, in Prometheus' text format.
+
+static void put_metric(buf *out, const char *name, const char *type, const char *help, double value) {
+    putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\nmote_%s %.17g\n", name, help, name, type, name, value);
+}
+
+static void serve_metrics(server *s, connection *c, const json *j) {
+    buf out = {NULL, 0, 0, 0};
+    (void)j;
+    pthread_mutex_lock(&s->lock);
+    counters n = s->seen;
+    int busy = 0, waiting = s->waiting_count, connections = s->connections;
+    size_t cache = s->cache_used, shelf = 0;
+    for (const slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;
+    for (const shelved *e = s->shelf; e; e = e->next) shelf++;
+    pthread_mutex_unlock(&s->lock);
+    put_metric(&out, "requests_total", "counter", "Requests answered or refused.", (double)n.requests);
+    put_metric(&out, "requests_refused_total", "counter", "Requests refused before they reached an API.", (double)n.refused);
+    put_metric(&out, "requests_cancelled_total", "counter", "Answers whose client went away.", (double)n.cancelled);
+    put_metric(&out, "connections", "gauge", "Open connections.", connections);
+    put_metric(&out, "sessions", "gauge", "Sessions.", s->slot_count);
+    put_metric(&out, "sessions_busy", "gauge", "Sessions that answer.", busy);
+    put_metric(&out, "requests_waiting", "gauge", "Requests that wait for a session.", waiting);
+    put_metric(&out, "prompt_tokens_total", "counter", "Tokens of prompts that were read.", (double)n.prompt_tokens);
+    put_metric(&out, "cached_tokens_total", "counter", "Tokens of prompts that were there already.", (double)n.cached_tokens);
+    put_metric(&out, "generated_tokens_total", "counter", "Tokens generated.", (double)n.generated_tokens);
+    put_metric(&out, "prompt_seconds_total", "counter", "Seconds in which prompts were read.", n.prompt_seconds);
+    put_metric(&out, "generate_seconds_total", "counter", "Seconds in which tokens were generated.", n.generate_seconds);
+    put_metric(&out, "passes_total", "counter", "Forward passes that generated tokens.", (double)n.passes);
+    put_metric(&out, "drafted_tokens_total", "counter", "Drafts that were judged.", (double)n.drafted);
+    put_metric(&out, "accepted_tokens_total", "counter", "Drafts that were accepted.", (double)n.accepted);
+    put_metric(&out, "cache_bytes", "gauge", "Memory of snapshots and shelved timelines.", (double)cache);
+    put_metric(&out, "cache_bytes_limit", "gauge", "What it may grow to.", (double)s->cache_most);
+    put_metric(&out, "shelved_timelines", "gauge", "Timelines without a session.", (double)shelf);
+    put_metric(&out, "weight_bytes", "gauge", "Memory of the weights.", (double)mote_model_info(s->model)->weight_bytes);
+    connection_reply(c, 200, "text/plain; version=0.0.4", out.data, out.failed ? 0 : out.size);
+    buf_free(&out);
+}

@@ -1,0 +1,331 @@
+// serve/tokens.c: POST /v1/completions, which goes on with a text or with token ids; /tokenize and /detokenize.
+
+// A list of token ids. 0: it is none.
+static int node_ids(const json *j, uint32_t list, int vocab, buf *ids) {
+    for (uint32_t k = list + 1; k < j->nodes[list].next; k = j->nodes[k].next) {
+        uint64_t id;
+        if (!json_u64(j, k, &id) || id >= (uint64_t)vocab) return 0;
+        int32_t one = (int32_t)id;
+        buf_add(ids, &one, sizeof one);
+    }
+    return !ids->failed;
+}
+
+// A prompt, a text or a list of ids, into the answer. Control tokens in the text are taken for such: who sends it has put the
+// whole prompt together.
+static void completion_prompt(answer *a, const json *j, uint32_t prompt, failure *f) {
+    mote_error error = {0, ""};
+    if (j->nodes[prompt].type == JSON_STRING) {
+        size_t n = json_string(j, prompt, NULL, 0);
+        char *text = (char *)malloc(n + 1);
+        if (text) json_string(j, prompt, text, n);
+        a->prompt = text ? token_list(a->server->model, text, n, &a->prompt_count, &error) : NULL;
+        free(text);
+        if (!a->prompt && !refuse_error(f, &error)) refuse(f, 503, NULL, "out of memory");
+    } else {
+        buf ids = {NULL, 0, 0, 0};
+        if (!node_ids(j, prompt, mote_model_info(a->server->model)->vocab_size, &ids))
+            refuse(f, 400, "prompt", "prompt must be a text, token ids, or a list of these");
+        a->prompt = (int32_t *)(void *)ids.data;
+        a->prompt_count = ids.size / sizeof(int32_t);
+    }
+}
+
+typedef struct completion {
+    reply r;
+    int index, echo;                       // of the prompt among several; it comes before the answer
+    size_t offset;                         // bytes of the text so far
+    buf tokens, values, tops, offsets;     // of logprobs: the insides of its lists
+    int prompt_tokens, generated;          // of all prompts
+    size_t cached;
+} completion;
+
+static void completion_ask(completion *p, int *most) {
+    static const char *const unsupported[] = {"suffix", "guided_json", "guided_regex", "guided_grammar",
+                                              "guided_choice", "grammar"};
+    const fields *q = &p->r.request.q;
+    answer *a = &p->r.a;
+    int n = 1, best = 1, top = -1;
+    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) field_unsupported(q, unsupported[i]);
+    field_whole(q, "n", 1, 128, &n);
+    field_whole(q, "best_of", 1, 128, &best);
+    if (n > 1 || best > 1) refuse(q->f, 400, n > 1 ? "n" : "best_of", "n and best_of must be 1: one answer to a prompt");
+    field_whole(q, "max_tokens", 0, INT_MAX, most);
+    ask_common(a, q, "stop");
+    a->max_tokens = *most;
+    a->is_raw = 1;
+    field_whole(q, "logprobs", 0, TOP_MOST, &top);
+    a->top = top;
+    field_flag(q, "echo", &p->echo);
+    a->echo = p->echo && top >= 0;
+    a->forgets |= a->echo;                 // all rows of logits are needed
+    field_flag(q, "stream", &p->r.streams);
+    fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
+    if (options.object) field_flag(&options, "include_usage", &p->r.usage);
+    ask_ready(a, q->f);
+}
+
+static void put_token_text(buf *out, const server *s, int32_t id, size_t *bytes) {
+    size_t n = 0;
+    const char *text = mote_token_bytes(s->model, id, &n);
+    buf clean = {NULL, 0, 0, 0};
+    if (text) utf8_clean(text, n, &clean);
+    put_quoted(out, clean.data, clean.size);
+    *bytes = clean.size;
+    buf_free(&clean);
+}
+
+static double bounded(float logprob) {
+    return logprob < -9999 ? -9999 : (double)logprob;
+}
+
+// A token behind the others in logprobs: what it was, and what else it could have been.
+static void completion_score(completion *p, const mote_logprob *token, const mote_logprob *top, int first) {
+    const server *s = p->r.a.server;
+    size_t n, m;
+    put_next(&p->tokens);
+    put_next(&p->values);
+    put_next(&p->tops);
+    put_next(&p->offsets);
+    put_token_text(&p->tokens, s, token->id, &n);
+    putf(&p->offsets, "%zu", p->offset);
+    p->offset += n;
+    if (first) {                           // nothing is before it
+        buf_text(&p->values, "null");
+        buf_text(&p->tops, "null");
+        return;
+    }
+    putf(&p->values, "%.7g", bounded(token->logprob));
+    buf_text(&p->tops, "{");
+    for (int i = 0; i < p->r.a.top; i++) {
+        if (i) buf_text(&p->tops, ", ");
+        put_token_text(&p->tops, s, top[i].id, &m);
+        putf(&p->tops, ": %.7g", bounded(top[i].logprob));
+    }
+    buf_text(&p->tops, "}");
+}
+
+static void put_completion_scores(completion *p, buf *out) {
+    buf_text(out, "\"logprobs\": {\"tokens\": [");
+    buf_add(out, p->tokens.data, p->tokens.size);
+    buf_text(out, "], \"token_logprobs\": [");
+    buf_add(out, p->values.data, p->values.size);
+    buf_text(out, "], \"top_logprobs\": [");
+    buf_add(out, p->tops.data, p->tops.size);
+    buf_text(out, "], \"text_offset\": [");
+    buf_add(out, p->offsets.data, p->offsets.size);
+    buf_text(out, "]}, ");
+    p->tokens.size = p->values.size = p->tops.size = p->offsets.size = 0;
+}
+
+static void completion_begin(completion *p, buf *out) {
+    putf(out, "{\"id\": \"%s\", \"object\": \"text_completion\", \"created\": %ld, \"model\": ", p->r.id, p->r.created);
+    put_text(out, p->r.a.server->name);
+    buf_text(out, ", \"choices\": [");
+}
+
+// finish: NULL: there is more to come
+static void put_choice(completion *p, buf *out, const buf *text, const char *finish) {
+    putf(out, "{\"index\": %d, \"text\": ", p->index);
+    put_quoted(out, text->data, text->size);
+    buf_text(out, ", ");
+    if (p->r.a.top >= 0) put_completion_scores(p, out);
+    else buf_text(out, "\"logprobs\": null, ");
+    if (finish) putf(out, "\"finish_reason\": \"%s\"}", finish);
+    else buf_text(out, "\"finish_reason\": null}");
+}
+
+static void completion_chunk(completion *p, const buf *text, const char *finish) {
+    buf *out = &p->r.event;
+    buf_text(out, "data: ");
+    completion_begin(p, out);
+    put_choice(p, out, text, finish);
+    buf_text(out, "]}\n\n");
+    reply_event(&p->r);
+}
+
+static void completion_event(answer *a) {
+    completion *p = (completion *)a->user;
+    const buf *text = &a->piece[MOTE_ANSWER];
+    int is_text = a->has_token && !(a->is_end && !a->ignores_end);
+    if (a->has_token && a->top >= 0) completion_score(p, &a->logprobs[0], a->logprobs + 1, 0);
+    if (!p->r.streams) buf_add(&p->r.text, text->data, text->size);
+    else if (is_text || text->size) completion_chunk(p, text, NULL);
+}
+
+// The prompt, as the beginning of the answer.
+static void completion_echo(completion *p) {
+    answer *a = &p->r.a;
+    mote_error error = {0, ""};
+    size_t n = 0;
+    for (size_t i = 0; a->echo && i < a->prompt_count; i++)
+        completion_score(p, &a->scores[i], a->top ? a->alternatives + i * (size_t)a->top : NULL, !i);
+    (void)mote_detokenize(a->server->model, a->prompt, a->prompt_count, NULL, 0, &n, &error);      // its size
+    char *text = (char *)malloc(n + 1);
+    if (!text || mote_detokenize(a->server->model, a->prompt, a->prompt_count, text, n, &n, &error)) {
+        refuse(&p->r.f, 503, NULL, "out of memory");
+    } else if (p->r.streams) {
+        buf whole = {text, n, n + 1, 0};
+        completion_chunk(p, &whole, NULL);
+    } else {
+        buf_add(&p->r.text, text, n);
+    }
+    free(text);
+}
+
+static void answer_again(answer *a) {
+    free(a->prompt);
+    free(a->logprobs);
+    free(a->scores);
+    free(a->alternatives);
+    a->prompt = NULL;
+    a->logprobs = a->scores = a->alternatives = NULL;
+    a->prompt_count = a->cached = 0;
+    memset(&a->result, 0, sizeof a->result);
+}
+
+static void completion_scored(answer *a) {
+    completion *p = (completion *)a->user;
+    if (p->echo) completion_echo(p);
+}
+
+// One of the prompts, up to its choice.
+static void completion_run(completion *p, uint32_t prompt, int most, buf *choices) {
+    answer *a = &p->r.a;
+    answer_again(a);
+    p->r.text.size = 0;
+    p->offset = 0;
+    completion_prompt(a, p->r.request.q.j, prompt, &p->r.f);
+    if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.c->gone) return;
+    const char *finish = !most || a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT ? "length" : "stop";
+    buf nothing = {NULL, 0, 0, 0};
+    if (p->r.streams) completion_chunk(p, &nothing, finish);
+    else {
+        put_next(choices);
+        put_choice(p, choices, &p->r.text, finish);
+    }
+    p->prompt_tokens += (int)a->prompt_count;
+    p->generated += a->result.generated_tokens;
+    p->cached += a->cached;
+}
+
+static void put_completion_usage(buf *out, const completion *p) {
+    putf(out, "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, "
+             "\"prompt_tokens_details\": {\"cached_tokens\": %zu}}}", p->prompt_tokens, p->generated,
+        p->prompt_tokens + p->generated, p->cached);
+}
+
+static void completion_whole(completion *p, const buf *choices) {
+    buf *out = &p->r.event;
+    completion_begin(p, out);
+    buf_add(out, choices->data, choices->size);
+    buf_text(out, "], ");
+    put_completion_usage(out, p);
+    if (out->failed || choices->failed) refuse(&p->r.f, 503, NULL, "out of memory");
+    else connection_reply(p->r.c, 200, "application/json", out->data, out->size);
+}
+
+static void completion_stream_last(completion *p) {
+    buf *out = &p->r.event;
+    if (p->r.usage) {
+        buf_text(out, "data: ");
+        completion_begin(p, out);
+        buf_text(out, "], ");
+        put_completion_usage(out, p);
+        buf_text(out, "\n\n");
+        reply_event(&p->r);
+    }
+    buf_text(out, "data: [DONE]\n\n");
+    reply_event(&p->r);
+    connection_end(p->r.c);
+}
+
+// A list of texts, or of lists of ids, is several prompts.
+static int holds_prompts(const json *j, uint32_t prompt) {
+    if (j->nodes[prompt].type != JSON_ARRAY || !j->nodes[prompt].size) return 0;
+    return j->nodes[prompt + 1].type == JSON_STRING || j->nodes[prompt + 1].type == JSON_ARRAY;
+}
+
+static void serve_completions(server *s, connection *c, const json *j) {
+    enum { PROMPTS_MOST = 256 };
+    completion p;
+    buf choices = {NULL, 0, 0, 0};
+    int most = 16;
+    memset(&p, 0, sizeof p);
+    reply_open(&p.r, s, c, j, "cmpl-");
+    p.r.a.event = completion_event;
+    p.r.a.scored = completion_scored;
+    p.r.a.user = &p;
+    completion_ask(&p, &most);
+    uint32_t prompt = field(&p.r.request.q, "prompt");
+    if (!prompt) refuse(&p.r.f, 400, "prompt", "prompt is missing");
+    int several = prompt && holds_prompts(j, prompt);
+    if (several && j->nodes[prompt].size > PROMPTS_MOST) refuse(&p.r.f, 400, "prompt", "more than %d prompts", PROMPTS_MOST);
+    for (uint32_t k = several ? prompt + 1 : prompt; !p.r.f.status && !c->gone; k = j->nodes[k].next, p.index++) {
+        if (several ? k >= j->nodes[prompt].next : p.index > 0) break;
+        completion_run(&p, k, most, &choices);
+    }
+    if (!p.r.f.status && !c->gone && p.r.streams) completion_stream_last(&p);
+    else if (!p.r.f.status && !c->gone) completion_whole(&p, &choices);
+    if (p.r.f.status) openai_failed(&p.r);
+    buf_free(&choices);
+    buf_free(&p.tokens);
+    buf_free(&p.values);
+    buf_free(&p.tops);
+    buf_free(&p.offsets);
+    reply_free(&p.r);
+}
+
+// {"prompt": text} or {"content": text} or {"messages": [...]} -> {"tokens": [...], "count": n, "max_model_len": n}
+static void serve_tokenize(server *s, connection *c, const json *j) {
+    reply r;
+    reply_open(&r, s, c, j, "");
+    uint32_t text = field(&r.request.q, "prompt");
+    if (!text) text = field(&r.request.q, "content");
+    if (field(&r.request.q, "messages")) {
+        chat_ask_thinking(&r.request);
+        chat_ask_messages(&r.request);
+        chat_ask_tools(&r.request);
+        ask_render(&r.request);
+    } else if (text && j->nodes[text].type == JSON_STRING) {
+        completion_prompt(&r.a, j, text, &r.f);
+    } else {
+        refuse(&r.f, 400, "prompt", "prompt must be a text");
+    }
+    buf *out = &r.event;
+    buf_text(out, "{\"tokens\": [");
+    for (size_t i = 0; i < r.a.prompt_count && !r.f.status; i++) putf(out, "%s%" PRId32, i ? ", " : "", r.a.prompt[i]);
+    putf(out, "], \"count\": %zu, \"max_model_len\": %d}", r.a.prompt_count, s->context);
+    if (out->failed) refuse(&r.f, 503, NULL, "out of memory");
+    if (r.f.status) openai_failed(&r);
+    else connection_reply(c, 200, "application/json", out->data, out->size);
+    reply_free(&r);
+}
+
+// {"tokens": [...]} -> {"prompt": text, "content": text}
+static void serve_detokenize(server *s, connection *c, const json *j) {
+    reply r;
+    mote_error error = {0, ""};
+    size_t n = 0;
+    reply_open(&r, s, c, j, "");
+    uint32_t list = field_of(&r.request.q, "tokens", JSON_ARRAY);
+    if (!list) refuse(&r.f, 400, "tokens", "tokens must be a list of token ids");
+    else completion_prompt(&r.a, j, list, &r.f);
+    int code = r.f.status ? MOTE_EINVAL : mote_detokenize(s->model, r.a.prompt, r.a.prompt_count, NULL, 0, &n, &error);
+    char *text = (char *)malloc(n + 1);
+    if (!text) refuse(&r.f, 503, NULL, "out of memory");
+    else if (n) code = mote_detokenize(s->model, r.a.prompt, r.a.prompt_count, text, n, &n, &error);
+    if (code && !r.f.status) refuse_error(&r.f, &error);
+    if (!r.f.status) {
+        buf_text(&r.event, "{\"prompt\": ");
+        put_quoted(&r.event, text, n);
+        buf_text(&r.event, ", \"content\": ");
+        put_quoted(&r.event, text, n);
+        buf_text(&r.event, "}");
+        connection_reply(c, 200, "application/json", r.event.data, r.event.failed ? 0 : r.event.size);
+    } else {
+        openai_failed(&r);
+    }
+    free(text);
+    reply_free(&r);
+}

@@ -1,0 +1,74 @@
+// serve/write.c: JSON and events as they go out. It knows text, and nothing of what it says.
+
+__attribute__((format(printf, 2, 3)))
+static void putf(buf *out, const char *format, ...) {
+    char text[256];
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int n = vsnprintf(text, sizeof text, format, arguments);
+    if (n < (int)sizeof text) {
+        buf_add(out, text, (size_t)n);
+    } else {
+        char *at = (char *)buf_add(out, NULL, (size_t)n + 1);
+        if (at) vsnprintf(at, (size_t)n + 1, format, again);
+        if (at) out->size--;
+    }
+    va_end(again);
+    va_end(arguments);
+}
+
+// Text inside a JSON string. Well-formed UTF-8 stays as it is.
+static void put_escaped(buf *out, const char *text, size_t n) {
+    size_t plain = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) continue;
+        buf_add(out, text + plain, i - plain);
+        plain = i + 1;
+        if (c == '\n') buf_text(out, "\\n");
+        else if (c == '"' || c == '\\') putf(out, "\\%c", c);
+        else putf(out, "\\u%04x", c);
+    }
+    if (n > plain) buf_add(out, text + plain, n - plain);
+}
+
+static void put_quoted(buf *out, const char *text, size_t n) {
+    buf_text(out, "\"");
+    put_escaped(out, text, n);
+    buf_text(out, "\"");
+}
+
+static void put_text(buf *out, const char *text) {
+    put_quoted(out, text, strlen(text));
+}
+
+// A value of a JSON text, as it is there but for white space. Recursion is at most JSON_DEPTH deep.
+static void put_node(buf *out, const json *j, uint32_t node) {
+    const json_node *n = j->nodes + node;
+    int object = n->type == JSON_OBJECT;
+    if (n->type == JSON_STRING) buf_text(out, "\"");
+    if (n->type < JSON_ARRAY) buf_add(out, j->text + n->start, n->size);
+    if (n->type == JSON_STRING) buf_text(out, "\"");
+    if (n->type < JSON_ARRAY) return;
+    buf_text(out, object ? "{" : "[");
+    for (uint32_t k = node + 1; k < n->next; k = j->nodes[k].next) {
+        if (k > node + 1) buf_text(out, ", ");
+        if (object) {
+            put_node(out, j, k++);
+            buf_text(out, ": ");
+        }
+        put_node(out, j, k);
+    }
+    buf_text(out, object ? "}" : "]");
+}
+
+// The text of a string node, as it is when no longer escaped, with a zero behind it; "" of what is no string.
+static char *node_text(const json *j, uint32_t node) {
+    size_t n = json_string(j, node, NULL, 0);
+    char *text = (char *)malloc(n + 1);
+    if (!text) return NULL;
+    json_string(j, node, text, n);
+    text[n] = 0;
+    return text;
+}

@@ -1,0 +1,92 @@
+/* session/thinking.c: leaving old thinking behind.
+
+   Chat templates render the thinking of an answer only until the user's next turn. So must the timeline, and its state cannot
+   be cut back. So mote_ask remembers the state before the first answer to a user's turn, before "<|im_start|>assistant": at
+   the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
+   those of the timeline's tokens: the token history stays the truth. */
+
+/* What was remembered is of no answer any more. */
+static void forget_answer(mote_session *s) {
+    if (s->before_answer) s->before_answer->count = -1;
+}
+
+/* Room to remember the state before an answer. */
+static int reserve_answer(mote_session *s, mote_error *err) {
+    if (!s->before_answer) s->before_answer = checkpoint_new(s, s->o.context);
+    return s->before_answer ? MOTE_OK : fail_memory(err);
+}
+
+/* Appends tokens as text of which all but the control tokens is from outside. Ends of text other than `end` are left out. */
+static void put_tokens(const mote_model *m, const int32_t *ids, int n, int32_t end, marked_text *out) {
+    for (int i = 0; i < n; i++) {
+        size_t size, begin = out->text.size;
+        int control = tokenizer_is_added(m->text, ids[i]);
+        const char *bytes = tokenizer_token(m->text, ids[i], &size);
+        if (bytes && (ids[i] == end || !is_eos(m, ids[i]))) buf_add(&out->text, bytes, size);
+        while (!control && i + 1 < n && !tokenizer_is_added(m->text, ids[i + 1]))
+            if ((bytes = tokenizer_token(m->text, ids[++i], &size))) buf_add(&out->text, bytes, size);
+        if (!control) mark_outside(out, begin, out->text.size);
+    }
+}
+
+/* Appends one turn of the past, its n tokens without its end. */
+static void put_past(const mote_model *m, const int32_t *ids, int n, int32_t end, marked_text *out) {
+    static const char begins[] = "<|im_start|>assistant\n";
+    marked_text turn;
+    memset(&turn, 0, sizeof turn);
+    put_tokens(m, ids, n, end, &turn);
+    slice text = slice_of(turn.text.data, turn.text.size);
+    size_t head = slice_before(text, begins).n;
+    int answer = head <= 1 && head < text.n;                /* behind the line feed after the turn before */
+    head = answer ? head + sizeof begins - 1 : text.n;
+    put_marked(out, &turn, slice_of(text.p, head));
+    if (answer) chat_past(m->family, &turn, slice_from(text, head), out);
+    put_words(out, "<|im_end|>");
+    out->text.failed |= marked_failed(&turn);
+    marked_free(&turn);
+}
+
+/* The ids that take the place of what follows the remembered state; none if nothing is remembered, or there was no thinking. */
+static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
+    const mote_checkpoint *c = s->before_answer;
+    int thinks = 0, code = MOTE_OK;
+    if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
+    const int32_t think = tokenizer_find(s->m->text, "<think>"), end = tokenizer_find(s->m->text, "<|im_end|>");
+    for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
+    if (!thinks || think < 0) return MOTE_OK;
+    marked_text past;
+    memset(&past, 0, sizeof past);
+    for (int i = c->count, n; i < s->count; i += n + 1) {
+        for (n = 0; i + n < s->count && s->tokens[i + n] != end; n++) {}
+        put_past(s->m, s->tokens + i, n, end, &past);
+    }
+    code = marked_failed(&past) ? fail_memory(err) : encode_marked(s->m->text, &past, ids, err);
+    marked_free(&past);
+    if (c->count + ids->size / sizeof(int32_t) > (size_t)s->o.context) ids->size = 0;
+    return code;
+}
+
+/* Goes back and reads these instead. Nothing cancels it: the answer would be lost. */
+static int drop_thinking(mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
+    int (*cancel)(void *user) = s->o.callbacks.cancel;
+    int code = session_rewind(s, s->before_answer, err);
+    s->o.callbacks.cancel = NULL;
+    if (!code) code = feed(s, ids, n, NULL, NULL, NULL, err);
+    s->o.callbacks.cancel = cancel;
+    return code;
+}
+
+int mote_drop_thinking(mote_session *session, size_t *read, mote_error *error) {
+    buf ids;
+    int code = session_enter(session, 1, "mote_drop_thinking: needs a session", error);
+    if (code) return code;
+    memset(&ids, 0, sizeof ids);
+    session->busy = 1;
+    if (session->m->text) code = past_ids(session, &ids, error);
+    size_t n = ids.size / sizeof(int32_t);
+    if (!code && n) code = drop_thinking(session, (const int32_t *)(void *)ids.data, n, error);
+    if (!code && read) *read = n;
+    buf_free(&ids);
+    session->busy = 0;
+    return code;
+}
