@@ -340,14 +340,39 @@ THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse mo
           "tiger wolf snake penguin hen crab").split()
 ANIMALS = ("dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten bunny owl "
            "bee pig cow sheep goat tiger wolf snake penguin dragon elephant hen crab").split()
-PEOPLE = ("Adam Agnes Ahmed Alan Alice Amina Andrea Anton Aylin Bernd Bianca Boris Carla Carlos Chen Chloe Claire Claudia Colin Cora Dana "
-          "David Diana Diego Edith Elena Eric Erika Esther Fatima Felix Fiona Frank Frida George Gina Greta Hana Harry Helen Henry "
-          "Hugo Igor Ines Ingrid Irene Isaac Ivan Jakob James Jana Jasmin Jens Jonas Julia Karin Karl Kevin Kira Kurt Laura Lena "
-          "Liam Linda Lisa Louis Luca Lukas Lydia Maria Marie Mark Marta Martin Mateo Maya Mehmet Mei Michael Mila Miriam Mohamed "
-          "Nadia Nils Noah Nora Olga Olivia Omar Otto Paula Pavel Peter Petra Philip Priya Rachel Rafael Rita Robert Rosa Ruth "
-          "Sandra Sarah Sergei Silvia Simon Sofia Stefan Susan Tanja Thomas Ursula Valerie Vera Victor Walter Wei Wendy Yusuf").split()
-SYLLABLES = ("ka ri mo len ta sha ben no el jo han mar do ro lu vin ca to sa bri ann li ver ni co las fa ti ma su ki "
-             "che de pe tra gus ya ze im ran").split()
+PEOPLE = ("Aaron Abby Abigail Adam Adele Agnes Ahmed Aisha Akira Alan Albert Alex Alexander Alexandra Alfred Ali Alice "
+          "Alicia Alina Alma Amanda Amber Amina Ana Anders Andre Andrea Andrew Angela Anita Anja Ann Anne Annika Anton "
+          "Antonio Arthur Asha Astrid Aylin Barbara Beatrice Belinda Benjamin Bernard Bernd Beth Bianca Bjorn Boris Brad "
+          "Brenda Brian Bridget Bruno Camille Carla Carlos Carmen Caroline Catherine Cecilia Charles Charlie Charlotte Chen "
+          "Chloe Chris Christian Christina Claire Claudia Clemens Colin Conrad Cora Craig Cristina Dana Daniel Daniela "
+          "Danny Darius David Dean Deborah Denise Dennis Derek Diana Diego Dieter Dmitri Dominik Donald Donna Doris Dorothy "
+          "Doug Duncan Eddie Edgar Edith Eduardo Edward Edwin Eileen Eleanor Elena Eli Elias Elisa Elizabeth Ella Ellen "
+          "Elsa Emil Emily Enrico Eric Erik Erika Ernest Esther Eva Evan Evelyn Farah Fatima Felix Fernando Fiona Florian "
+          "Frances Francesca Francis Frank Fred Frida Gabriel Gabriele Gary George Gerald Gerd Gina Giovanni Gloria Gordon "
+          "Grace Graham Greg Gregor Greta Guido Gunter Gustav Hana Hannah Hannes Hans Harold Harry Hassan Heather Heidi "
+          "Heike Heinz Helen Henry Hiroshi Holger Howard Hugo Hussein Ian Ibrahim Ida Igor Imran Ines Ingrid Irene Irma "
+          "Isaac Isabel Isabella Ivan Jackie Jacob Jaime Jakob James Jan Jana Janet Janine Jasmin Jason Javier Jay Jean "
+          "Jeff Jennifer Jenny Jens Jeremy Jessica Jim Jo Joachim Joan Johanna John Johnny Jonas Jonathan Jordan Jorge Jose "
+          "Josef Joseph Joshua Juan Judith Judy Julia Juliette Justin Kai Karen Karin Karl Kate Katherine Kathy Katrin "
+          "Keith Kelly Ken Kenneth Kevin Kim Kira Klaus Kristin Kurt Kyle Larry Lars Laura Lea Leila Lena Leon Leonard "
+          "Leonie Li Liam Lin Linda Linus Lisa Lorenz Lorenzo Lothar Louis Louisa Luca Luis Luise Lukas Luke Lydia Magda "
+          "Malik Manuel Marc Marcel Marco Marcus Margaret Margit Maria Marianne Marie Marina Mario Marion Mark Marlene "
+          "Marta Martin Mateo Matt Matthew Matthias Maurice Maya Megan Mehmet Mei Melanie Melissa Michael Michelle Miguel "
+          "Mike Mila Mira Miriam Mohamed Mohammed Monica Monika Moritz Nadia Nancy Naomi Natalie Natasha Neil Nelson Nick "
+          "Nicolas Nicole Nikita Niklas Nikolai Nils Noah Nora Norbert Norman Olga Oliver Olivia Omar Otto Pablo Pamela "
+          "Patricia Patrick Paul Paula Pauline Pavel Pedro Penny Per Peter Petra Phil Philip Pia Pierre Priya Rachel Rafael "
+          "Rainer Raj Ralf Ralph Ramon Raymond Rebecca Regina Renate Ricardo Richard Rick Rita Robert Roberto Robin Roger "
+          "Roland Rolf Roman Ron Rosa Rose Roy Rudolf Russell Ruth Ryan Sabine Sally Samir Samuel Sandra Sanjay Santiago "
+          "Sarah Sasha Scott Sean Sebastian Selma Sergei Sergio Seth Shane Sharon Sheila Shirley Sigrid Silvia Simon Simone "
+          "Sofia Sonja Sophia Sophie Stefan Stella Stephanie Stephen Steve Stuart Sunita Susan Sven Svetlana Sylvia Tamara "
+          "Tania Tanja Tara Ted Teresa Theo Theresa Thomas Till Tina Tobias Todd Toni Tony Tracy Ulrich Ulrike Ursula Uta "
+          "Uwe Valentina Valerie Vanessa Vera Veronica Victor Viktor Vincent Vivian Vladimir Walter Wei Wendy Werner "
+          "Wilhelm William Wolfgang Xavier Yan Yara Yasmin Yuki Yusuf Yvonne Zara").split()
+# Syllables of names that nobody has: too many to be learnt, so that a name has to be copied token by token.
+ONSETS = ("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p ph pl pr qu r s sch sh sl sm sn st t th tr v w wh x y z "
+          "").split(" ")
+VOWELS = "a a a e e i i o o u y ai ea ee ia ie io oo ou ue".split()
+CODAS = "n r l m s t th nd rt ck x ss ll tt nn".split() + [""] * 15
 STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
               "can you tell me a {s} about {x}?", "write a {s} about {x}", "I want a {s} about {x}",
               "make up a {s} about {x}", "please tell me a {s} with {x} in it", "do you know a {s} about {x}?")
@@ -395,9 +420,10 @@ SYSTEMS = ("You are a helpful assistant.", "You are mote, a small teaching assis
 
 def some_name(rng):
     """A usual name, or one that nobody has: it has to be copied."""
-    if rng.random() < 0.6:
-        return rng.choice(NAMES if rng.random() < 0.2 else PEOPLE)
-    return "".join(rng.choice(SYLLABLES) for _ in range(rng.choice((2, 2, 3)))).capitalize()
+    if rng.random() < 0.4:
+        return rng.choice(NAMES if rng.random() < 0.1 else PEOPLE)
+    parts = range(rng.choice((1, 2, 2, 3)))
+    return "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in parts).capitalize()
 
 
 class Corpus:
