@@ -970,6 +970,14 @@ def load_checkpoint(model, folder):
             w.copy_(get(name))
 
 
+def mix(model, folder, share):
+    """The mean of two runs' weights: what a later run made worse comes back, what it taught stays."""
+    earlier = Model()
+    load_checkpoint(earlier, folder)
+    for w, before in zip(model.state_dict().values(), earlier.state_dict().values()):
+        w.lerp_(before, 1 - share)
+
+
 def export(model, tok, out, template):
     os.makedirs(out, exist_ok=True)
     c, files = CONFIG, checkpoint_tensors(model)
@@ -1024,6 +1032,7 @@ def main():
     ap.add_argument("--unseen", default=os.path.join(HERE, "demo_unseen.txt"), help="questions never to train on")
     ap.add_argument("--from", dest="start", metavar="DIR", help="exported model to go on from, with its tokenizer")
     ap.add_argument("--minutes", type=float, default=9)
+    ap.add_argument("--share", type=float, default=1, help="of this run in the weights written; the rest is --from's")
     ap.add_argument("--batch", type=int, default=128)
     ap.add_argument("--row", type=int, default=512, help="tokens in a row, a multiple of 64")
     ap.add_argument("--lr", type=float, default=2e-3)
@@ -1043,7 +1052,10 @@ def main():
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train(model, corpus, tok, args, device)
-    export(model.cpu(), tok, args.out, args.template)
+    model.cpu()
+    if args.start and args.share < 1:
+        mix(model, args.start, args.share)
+    export(model, tok, args.out, args.template)
 
 
 if __name__ == "__main__":
