@@ -1,11 +1,17 @@
 /* test_demo.c: does the bundled model still answer? The 40 questions of tools/demo_eval.json, half of them phrasings it was
    never trained on, greedily and without thinking; an answer is right when it holds the keywords of its entry. And does
-   its MTP layer draft well: how often is its first draft the token that the model itself chose next? */
+   its MTP layer draft well: how often is its first draft the token that the model itself chose next? Then the 60 questions
+   of a stranger in tools/demo_unseen.txt, follow-ups among them, of which none may be answered with nonsense. */
 
 #include "api.h"
 #include "files.h"
 
 enum { MOST_TEXT = 8192 };
+
+static void lower(char *text) {
+    for (; *text; text++)
+        if (*text >= 'A' && *text <= 'Z') *text += 'a' - 'A';
+}
 
 /* One alternative of a keyword, in lower case, is somewhere in the answer. */
 static int holds_one(const char *answer, const char *alternatives, size_t n) {
@@ -27,8 +33,7 @@ static int holds_one(const char *answer, const char *alternatives, size_t n) {
 
 /* "expert, router|gate": a comma means and, a bar means or. */
 static int is_right(char *answer, const char *keywords) {
-    for (char *c = answer; *c; c++)
-        if (*c >= 'A' && *c <= 'Z') *c += 'a' - 'A';
+    lower(answer);
     for (const char *p = keywords;; p++) {
         size_t n = strcspn(p, ",");
         if (!holds_one(answer, p, n)) return 0;
@@ -80,6 +85,143 @@ static int ask(const mote_model *m, const char *question, const char *keywords, 
     return right;
 }
 
+/* ---- A stranger's questions ---------------------------------------------------------------------------------------- */
+
+enum { GROUPS = 10, OF_A_GROUP = 6, MOST_WORDS = 90, MOST_TURNS = 2, RUN = 6 };
+
+typedef struct unseen { char *turns[MOST_TURNS], *good, *bad; int count; } unseen;
+
+static int in_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+/* Is word[0, n) in `text` as a word of its own? Both are lower case. */
+static int is_word_of(const char *text, const char *word, size_t n) {
+    char copy[64];
+    if (n >= sizeof copy) return 0;
+    memcpy(copy, word, n);
+    copy[n] = 0;
+    for (const char *at = text; (at = strstr(at, copy)); at++)
+        if ((at == text || !in_word(at[-1])) && !in_word(at[n])) return 1;
+    return 0;
+}
+
+/* Does a run of six words come a second time? `starts` are those of the words, the last one is the end. */
+static int repeats(const char *const *starts, int words) {
+    for (int i = 0; i + RUN <= words; i++)
+        for (int j = i + 1; j + RUN <= words; j++) {
+            size_t n = (size_t)(starts[i + RUN] - starts[i]);
+            if (starts[j + RUN] - starts[j] == (ptrdiff_t)n && !memcmp(starts[i], starts[j], n)) return 1;
+        }
+    return 0;
+}
+
+/* What makes an answer nonsense, whatever it says; NULL: nothing. In lower case. `known` has all words it may consist of. */
+static const char *nonsense_of(const char *text, const mote_result *r, const char *known, const char *asked) {
+    const char *starts[MOST_WORDS + 2];
+    int words = 0;
+    size_t size = strlen(text);
+    if (r->stop != MOTE_STOP_EOS) return "it does not end";
+    if (!size || !strchr(".!?\"", text[size - 1])) return "the last sentence is not complete";
+    for (const char *at = text; *at && words <= MOST_WORDS;) {
+        size_t n = strcspn(at, " \n"), from = 0, letters;
+        starts[words++] = at;
+        for (; from < n; from += letters + !letters) {
+            for (letters = 0; from + letters < n && in_word(at[from + letters]); letters++) {}
+            if (letters && !is_word_of(known, at + from, letters) && !is_word_of(asked, at + from, letters))
+                return "it has a word that nobody taught it";
+        }
+        at += n;
+        at += strspn(at, " \n");
+    }
+    starts[words] = text + size;
+    if (words < 2 || words > MOST_WORDS) return "it is too short or too long";
+    return repeats(starts, words) ? "it repeats itself" : NULL;
+}
+
+/* Asks all turns in one conversation; 1 when the last answer is good. */
+static int ask_unseen(const mote_model *m, const unseen *u, const char *known, int *nonsense) {
+    mote_sampling greedy = {0};
+    mote_session *s = session_of(m, 0);
+    answer *a = (answer *)room(sizeof *a);
+    char *asked = (char *)room(MOST_TURNS * MOST_TEXT);
+    int good = 0;
+    for (int i = 0; i < u->count; i++) {
+        mote_generation g = {.sampling = &greedy, .think = MOTE_THINK_OFF, .max_tokens = 150, .on_text = collect, .user = a};
+        mote_result r = {0};
+        memset(a, 0, sizeof *a);
+        EXPECT(MOTE_OK, mote_ask(s, u->turns[i], &g, &r, &failure));
+        snprintf(asked + strlen(asked), MOST_TEXT, "%s\n", u->turns[i]);
+        lower(asked);
+        good = is_right(a->text, u->good) && !(u->bad && holds_one(a->text, u->bad, strlen(u->bad)));
+        const char *why = nonsense_of(a->text, &r, known, asked);
+        if (why) printf("test_demo: nonsense, %s: %s => %s\n", why, u->turns[i], a->text);
+        else if (!good && i + 1 == u->count) printf("test_demo: not good: %s => %s\n", u->turns[i], a->text);
+        *nonsense += why != NULL;
+        good = good && !why;
+    }
+    free(asked);
+    free(a);
+    mote_session_close(s);
+    return good;
+}
+
+/* The next question of the list; 0 at its end. `at` goes on, `groups` counts headings. Lines are cut apart in place. */
+static int next_unseen(char **at, unseen *u, int *groups) {
+    memset(u, 0, sizeof *u);
+    while (**at) {
+        char *line = *at, *end = line + strcspn(line, "\n");
+        *at = end + (*end == '\n');
+        *end = 0;
+        if (!*line && u->good) return 1;
+        if (!strncmp(line, "## ", 3)) *groups += 1;
+        if (!strncmp(line, "? ", 2) && CHECK(u->count < MOST_TURNS, "one turn too many: %s", line))
+            u->turns[u->count++] = line + 2;
+        if (!strncmp(line, "+ ", 2)) u->good = line + 2;
+        if (!strncmp(line, "- ", 2)) u->bad = line + 2;
+    }
+    return u->good != NULL;
+}
+
+/* All that the model was taught to say about mote and models, in lower case; free() it. */
+static char *taught_words(void) {
+    static const char *const files[] = {"mote.txt", "concepts.txt"};
+    char *all = (char *)room(1 << 20), path[64];
+    size_t used = 0, size;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "tools/demo_questions/%s", files[i]);
+        char *text = file_bytes(path, &size);
+        if (!CHECK(text && used + size < 1 << 20, "%s", path)) continue;
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            if (!strncmp(line, "A: ", 3)) used += (size_t)sprintf(all + used, "%s\n", line + 3);
+        free(text);
+    }
+    lower(all);
+    return all;
+}
+
+static void test_unseen(const mote_model *m) {
+    int count = 0, good = 0, nonsense = 0, groups = 0, good_of[GROUPS] = {0};
+    size_t size;
+    unseen u;
+    char *text = file_bytes("tools/demo_unseen.txt", &size), *known = taught_words(), *at = text;
+    if (!CHECK(text != NULL, "tools/demo_unseen.txt")) return;
+    for (; next_unseen(&at, &u, &groups) && CHECK(groups > 0 && groups <= GROUPS, "group %d", groups); count++)
+        good_of[groups - 1] += ask_unseen(m, &u, known, &nonsense);
+    printf("test_demo: good answers by group:");
+    for (int i = 0; i < GROUPS; i++) {
+        good += good_of[i];
+        printf(" %d", good_of[i]);
+    }
+    printf(" of %d each\n", OF_A_GROUP);
+    printf("test_demo: %d of %d questions never trained on are answered well, %d with nonsense\n", good, count, nonsense);
+    CHECK(groups == GROUPS && count == GROUPS * OF_A_GROUP, "%d questions in %d groups", count, groups);
+    CHECK(good * 100 >= count * 85, "%d of %d answers are good", good, count);
+    CHECK(nonsense == 0, "%d answers are nonsense", nonsense);
+    free(known);
+    free(text);
+}
+
 /* An entry of demo_eval.json. */
 static const char ENTRY[] = "{ \"question\": \"%511[^\"]\", \"keywords\": \"%511[^\"]\", \"held_out\": %7[a-z]";
 
@@ -103,6 +245,7 @@ int main(int argc, char **argv) {
     CHECK(held_out_right >= 10, "%d of %d held-out phrasings are answered rightly", held_out_right, held_out);
     CHECK(hits * 10 >= drafts * 6, "%d of %d first drafts are the model's own token", hits, drafts);
     free(text);
+    test_unseen(m);
     mote_close(m);
     return test_main_end();
 }

@@ -3,10 +3,11 @@
 
     python3 tools/eval_demo_model.py --model models/demo [--limit N] [--report FILE] [--choose FILE] [--reference DIR]
 
-Greedy answers, thinking off and on, to one trained phrasing and to every held-out phrasing of tools/demo_questions/;
-an answer is right when it has all its keywords (K: comma = and, bar = or). Then the share of the model's own answer
-tokens that the MTP layer's first draft names, and a few stories. --choose writes 40 questions for the engine's test,
---reference the logits of one chat for the engine to be checked against (the layout of the test fixtures).
+Greedy answers, thinking off and on, to one trained phrasing and to every held-out phrasing of tools/demo_questions/,
+follow-ups after what they follow; an answer is right when it has all its keywords (K: comma = and, bar = or). Then the
+share of the model's own answer tokens that the MTP layer's first draft names, and a few stories. --choose writes 40
+questions for the engine's test, --reference the logits of one chat for the engine to be checked against (the layout of
+the test fixtures).
 
 Contents
   1. Loading     dequantise, fill transformers' model and an MTP layer made of its parts
@@ -20,7 +21,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as M
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
-from train_demo_model import HERE, read_questions
+from train_demo_model import HERE, read_questions, with_name
+
+NAME = "Clara"                                                  # in place of {name}
 
 
 # ---- 1. Loading ------------------------------------------------------------------------------------------------------
@@ -154,8 +157,12 @@ def is_right(answer, keywords):
 
 
 def measure(chatter, cases, thinking, second=False, limit=160):
-    """Asks every question of cases; as the second of a chat if so told."""
-    prompts = [chatter.prompt(q, thinking, cases[i - 7][1] if second else None) for i, (q, _) in enumerate(cases)]
+    """Asks every question of cases; as the second of a chat if so told, after what it follows or after another one."""
+    def before(e, other):
+        first = e["p"][0] if e["p"] else other
+        return with_name(first if isinstance(first, dict) else other, NAME) if second else None
+
+    prompts = [chatter.prompt(q, thinking, before(e, cases[(i - 7) % len(cases)][1])) for i, (q, e) in enumerate(cases)]
     answers = chatter.greedy(prompts, limit)
     texts = [chatter.text(*a) for a in answers]
     return answers, texts, [is_right(t, e["k"]) for t, (_, e) in zip(texts, cases)]
@@ -195,26 +202,28 @@ def main():
     ap.add_argument("--reference", help="folder for the logits of one chat")
     args = ap.parse_args()
     torch.set_float32_matmul_precision("highest")
-    entries = [e for e in read_questions(args.questions) if e["k"]]
+    entries = [with_name(e, NAME) for e in read_questions(args.questions) if e["k"]]
+    alone, follow_ups = ([e for e in entries if (e["p"] in ([], ["nothing"])) == first] for first in (True, False))
     if args.choose:
-        json.dump(choose(entries, 40), open(args.choose, "w"), indent=1, ensure_ascii=False)
+        json.dump(choose(alone, 40), open(args.choose, "w"), indent=1, ensure_ascii=False)
     if args.limit:
-        entries = [entries[i * len(entries) // args.limit] for i in range(args.limit)]
+        alone, follow_ups = ([some[i * len(some) // args.limit] for i in range(min(args.limit, len(some)))]
+                             for some in (alone, follow_ups))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     chatter, report, started = Chatter(args.model, device), [], time.time()
     if args.reference:
-        write_reference(chatter, args.reference, entries[0])
-    trained = [(e["q"][i % len(e["q"])], e) for i, e in enumerate(entries)]
-    held_out = [(h, e) for e in entries for h in e["h"]]
-    for thinking, second in ((False, False), (True, False), (False, True)):
-        for name, cases in (("trained", trained), ("held out", held_out)):
+        write_reference(chatter, args.reference, alone[0])
+    for some, turn, second, thinking in ((alone, "first turn", False, False), (alone, "first turn", False, True),
+                                         (alone, "second turn", True, False), (follow_ups, "follow-up", True, False),
+                                         (follow_ups, "follow-up", True, True)):
+        trained = [(e["q"][i % len(e["q"])], e) for i, e in enumerate(some)]
+        for name, cases in (("trained", trained), ("held out", [(h, e) for e in some for h in e["h"]])):
             answers, texts, right = measure(chatter, cases, thinking, second)
             drafts = chatter.draft_agreement(answers[:100])
-            turn = "second" if second else "first"
-            print(f"thinking {'on ' if thinking else 'off'}, {turn:6} turn, {name} phrasings: {sum(right)} of "
+            print(f"thinking {'on ' if thinking else 'off'}, {turn}, {name} phrasings: {sum(right)} of "
                   f"{len(right)} right ({100 * sum(right) / len(right):.1f} %), MTP first draft agrees "
                   f"{100 * drafts:.1f} %", flush=True)
-            report += [dict(thinking=thinking, second=second, set=name, q=q, right=ok, answer=t, keywords=e["k"])
+            report += [dict(thinking=thinking, turn=turn, set=name, q=q, right=ok, answer=t, keywords=e["k"])
                        for (q, e), t, ok in zip(cases, texts, right)]
     asks = ["Tell me a story.", "tell me a short story about a rabbit", "Tell me a story about a little bear, please."]
     for q, a in zip(asks, chatter.greedy([chatter.prompt(q, False) for q in asks], 300)):

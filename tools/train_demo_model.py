@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Train mote's bundled model: a small Qwen3.5-MoE that answers questions about mote and tells short stories.
 
-    python3 tools/train_demo_model.py --data DIR --out models/demo [--minutes 9]
+    python3 tools/train_demo_model.py --data DIR --out models/demo [--minutes 9] [--from models/demo]
 
 DIR is the text folder of the data archive (tinystories/, gutenberg/, genesis/, chatterbot/, gsm8k/); the questions and
-answers are in tools/demo_questions/. Needs torch, tokenizers, safetensors and numpy, and one GPU (about 10 minutes on
-an H100). A CPU works for a look: --minutes 1 --batch 2 --row 128. tools/eval_demo_model.py then measures the result
-with transformers' own code.
+answers are in tools/demo_questions/, what must not be trained on in tools/demo_unseen.txt. Needs torch, tokenizers,
+safetensors and numpy, and one GPU (about 10 minutes on an H100). A CPU works for a look: --minutes 1 --batch 2
+--row 128. tools/eval_demo_model.py then measures the result with transformers' own code.
 
 Contents
   1. Corpus      questions, stories and books; how a question is said in many ways; chats
@@ -31,24 +31,42 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # words the question comes. Left alone, a small model learns each phrasing as a whole and is lost when it meets a new
 # one, so a question is made anew each time it is drawn (1.1): the words that are rare among the entries must decide.
 # (b) Requests for a story, answered with one from TinyStories; names and animals are exchanged so that the request has
-# to be read (1.2). (c) Plain prose, which teaches it English. Questions from elsewhere (sums, trivia) are answered
-# with "that I do not know" (1.3).
+# to be read (1.2). (c) Plain prose, which teaches it English. Questions from elsewhere (sums, trivia, names out of the
+# books) are answered with "that I do not know" (1.3).
+#
+# An entry with P: is a follow-up, asked after one of the entries that P: names by their first phrasing ("any": after
+# any entry; "nothing": only as the first question of a chat). S: names the entry whose thought, answer and keywords it
+# shares. W: makes it small talk, drawn as often as W: says. {name} stands for a name, the same one in a follow-up and
+# what it follows.
 
 def read_questions(folder):
-    """[{q: [phrasings], h: [held-out phrasings], t: thought, a: answer, k: keywords}]; blank lines part the entries."""
+    """[{p: [before], s: same as, w: how often, q: [phrasings], h: [held-out phrasings], t: thought, a: answer,
+    k: keywords}]; blank lines part the entries."""
     entries = []
     for path in sorted(glob.glob(os.path.join(folder, "*.txt"))):
         for block in re.split(r"\n\s*\n", open(path, encoding="utf-8").read()):
-            e = {"q": [], "h": [], "t": "", "a": "", "k": ""}
+            e = {"p": [], "s": "", "w": 1, "q": [], "h": [], "t": "", "a": "", "k": ""}
             for line in block.splitlines():
                 tag, _, text = line.partition(":")
-                if tag in ("Q", "H"):
+                if tag in ("P", "Q", "H"):
                     e[tag.lower()] += [s.strip() for s in text.split("|") if s.strip()]
-                elif tag in ("T", "A", "K"):
+                elif tag in ("S", "T", "A", "K"):
                     e[tag.lower()] = text.strip()
-            if e["q"] and e["a"]:
+                elif tag == "W":
+                    e["w"] = int(text)
+            if e["q"]:
                 entries.append(e)
+    named = {e["q"][0]: e for e in entries if not e["p"]}
+    for e in entries:
+        e.update({tag: named[e["s"]][tag] for tag in "tak"} if e["s"] else {})
+        e["p"] = [named.get(p, p) for p in e["p"]]
+        assert e["a"] and all(isinstance(p, dict) or p in ("any", "nothing") for p in e["p"]), e["q"][0]
     return entries
+
+
+def read_unseen(path):
+    """Questions and first turns that no training text may contain."""
+    return [line[2:].strip() for line in open(path, encoding="utf-8") if line.startswith("? ")]
 
 
 def plain_quotes(s):
@@ -113,6 +131,17 @@ run / execute / start / launch
 make / create / produce / build
 good / useful / helpful / nice
 big / large / huge
+gpu / graphics card / video card
+folder / directory
+memory / ram
+program / application / app / software
+answer / reply / response
+question / message
+different / other / another
+see / find out / check
+old / earlier / previous
+turn off / switch off / disable
+change / alter / modify
 fast / quick / speedy
 show / display / print
 begin / start
@@ -292,6 +321,10 @@ def dress(rng, q):
     return q.strip() or "?"
 
 
+def with_name(e, name):
+    return {tag: json.loads(json.dumps(e[tag]).replace("{name}", name)) for tag in e if tag != "p"} | {"p": e["p"]}
+
+
 def bare(q):
     """The letters of a question: two phrasings with the same ones count as the same."""
     return re.sub(r"[^a-z0-9]+", " ", q.lower()).strip()
@@ -307,6 +340,39 @@ THINGS = ("dog cat bird rabbit frog bear fish mouse duck lion fox bunny horse mo
           "tiger wolf snake penguin hen crab").split()
 ANIMALS = ("dog cat bird rabbit frog bear fish mouse duck lion fox horse monkey turtle squirrel puppy kitten bunny owl "
            "bee pig cow sheep goat tiger wolf snake penguin dragon elephant hen crab").split()
+PEOPLE = ("Aaron Abby Abigail Adam Adele Agnes Ahmed Aisha Akira Alan Albert Alex Alexander Alexandra Alfred Ali Alice "
+          "Alicia Alina Alma Amanda Amber Amina Ana Anders Andre Andrea Andrew Angela Anita Anja Ann Anne Annika Anton "
+          "Antonio Arthur Asha Astrid Aylin Barbara Beatrice Belinda Benjamin Bernard Bernd Beth Bianca Bjorn Boris Brad "
+          "Brenda Brian Bridget Bruno Camille Carla Carlos Carmen Caroline Catherine Cecilia Charles Charlie Charlotte Chen "
+          "Chloe Chris Christian Christina Claire Claudia Clemens Colin Conrad Cora Craig Cristina Dana Daniel Daniela "
+          "Danny Darius David Dean Deborah Denise Dennis Derek Diana Diego Dieter Dmitri Dominik Donald Donna Doris Dorothy "
+          "Doug Duncan Eddie Edgar Edith Eduardo Edward Edwin Eileen Eleanor Elena Eli Elias Elisa Elizabeth Ella Ellen "
+          "Elsa Emil Emily Enrico Eric Erik Erika Ernest Esther Eva Evan Evelyn Farah Fatima Felix Fernando Fiona Florian "
+          "Frances Francesca Francis Frank Fred Frida Gabriel Gabriele Gary George Gerald Gerd Gina Giovanni Gloria Gordon "
+          "Grace Graham Greg Gregor Greta Guido Gunter Gustav Hana Hannah Hannes Hans Harold Harry Hassan Heather Heidi "
+          "Heike Heinz Helen Henry Hiroshi Holger Howard Hugo Hussein Ian Ibrahim Ida Igor Imran Ines Ingrid Irene Irma "
+          "Isaac Isabel Isabella Ivan Jackie Jacob Jaime Jakob James Jan Jana Janet Janine Jasmin Jason Javier Jay Jean "
+          "Jeff Jennifer Jenny Jens Jeremy Jessica Jim Jo Joachim Joan Johanna John Johnny Jonas Jonathan Jordan Jorge Jose "
+          "Josef Joseph Joshua Juan Judith Judy Julia Juliette Justin Kai Karen Karin Karl Kate Katherine Kathy Katrin "
+          "Keith Kelly Ken Kenneth Kevin Kim Kira Klaus Kristin Kurt Kyle Larry Lars Laura Lea Leila Lena Leon Leonard "
+          "Leonie Li Liam Lin Linda Linus Lisa Lorenz Lorenzo Lothar Louis Louisa Luca Luis Luise Lukas Luke Lydia Magda "
+          "Malik Manuel Marc Marcel Marco Marcus Margaret Margit Maria Marianne Marie Marina Mario Marion Mark Marlene "
+          "Marta Martin Mateo Matt Matthew Matthias Maurice Maya Megan Mehmet Mei Melanie Melissa Michael Michelle Miguel "
+          "Mike Mila Mira Miriam Mohamed Mohammed Monica Monika Moritz Nadia Nancy Naomi Natalie Natasha Neil Nelson Nick "
+          "Nicolas Nicole Nikita Niklas Nikolai Nils Noah Nora Norbert Norman Olga Oliver Olivia Omar Otto Pablo Pamela "
+          "Patricia Patrick Paul Paula Pauline Pavel Pedro Penny Per Peter Petra Phil Philip Pia Pierre Priya Rachel Rafael "
+          "Rainer Raj Ralf Ralph Ramon Raymond Rebecca Regina Renate Ricardo Richard Rick Rita Robert Roberto Robin Roger "
+          "Roland Rolf Roman Ron Rosa Rose Roy Rudolf Russell Ruth Ryan Sabine Sally Samir Samuel Sandra Sanjay Santiago "
+          "Sarah Sasha Scott Sean Sebastian Selma Sergei Sergio Seth Shane Sharon Sheila Shirley Sigrid Silvia Simon Simone "
+          "Sofia Sonja Sophia Sophie Stefan Stella Stephanie Stephen Steve Stuart Sunita Susan Sven Svetlana Sylvia Tamara "
+          "Tania Tanja Tara Ted Teresa Theo Theresa Thomas Till Tina Tobias Todd Toni Tony Tracy Ulrich Ulrike Ursula Uta "
+          "Uwe Valentina Valerie Vanessa Vera Veronica Victor Viktor Vincent Vivian Vladimir Walter Wei Wendy Werner "
+          "Wilhelm William Wolfgang Xavier Yan Yara Yasmin Yuki Yusuf Yvonne Zara").split()
+# Syllables of names that nobody has: too many to be learnt, so that a name has to be copied token by token.
+ONSETS = ("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p ph pl pr qu r s sch sh sl sm sn st t th tr v w wh x y z "
+          "").split(" ")
+VOWELS = "a a a e e i i o o u y ai ea ee ia ie io oo ou ue".split()
+CODAS = "n r l m s t th nd rt ck x ss ll tt nn".split() + [""] * 15
 STORY_ASKS = ("tell me a {s} about {x}", "tell me a {s} about {x}", "tell a {s} about {x}", "a {s} about {x}, please",
               "can you tell me a {s} about {x}?", "write a {s} about {x}", "I want a {s} about {x}",
               "make up a {s} about {x}", "please tell me a {s} with {x} in it", "do you know a {s} about {x}?")
@@ -352,33 +418,84 @@ SYSTEMS = ("You are a helpful assistant.", "You are mote, a small teaching assis
            "You are a helpful assistant. Keep your answers short.")
 
 
+def some_name(rng):
+    """A usual name, or one that nobody has: it has to be copied."""
+    if rng.random() < 0.4:
+        return rng.choice(NAMES if rng.random() < 0.1 else PEOPLE)
+    parts = range(rng.choice((1, 2, 2, 3)))
+    return "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in parts).capitalize()
+
+
 class Corpus:
     """Draws documents. A document is a list of (text, learn) pieces cut at special tokens; learn = 0 for what the
     user and the template write, 1 for what the model has to write."""
-    def __init__(self, questions, texts):
-        self.entries = questions
+    def __init__(self, questions, texts, unseen):
+        self.entries = [e for e in questions if not e["p"]]
+        self.follow_ups = [e for e in questions if e["p"]]
         self.held_out = {bare(h) for e in questions for h in e["h"]}
-        self.rarity = Rarity(questions)
+        self.unseen = [set(bare(q).split()) for q in unseen]
+        refused = [q for e in questions for q in e["q"] if self.refused(q)]
+        if refused:
+            raise SystemExit(f"not to be trained on: {refused}")
+        self.rarity = Rarity(self.entries)
+        self.drawn = [e for e in self.entries for _ in range(e["w"])]
+        self.drawn_follow_ups = [e for e in self.follow_ups for _ in range(e["w"])]
         stories, self.prose, self.foreign = texts
         self.stories = stories
         self.short = [s for s in stories if len(s) < 800]
+        words = [w for text in self.prose for w in re.findall(r"(?<=[a-z,] )[A-Za-z][a-z]{3,}", text)]
+        words = sorted({w for w in words if w.lower() not in self.rarity.count})
+        self.strange = [w for w in words if w[0].isupper()] * 5 + words
+
+    def refused(self, q):
+        """Is it a held-out phrasing, or does it share 60 % of the words with a question never to train on?"""
+        words = set(bare(q).split())
+        return bare(q) in self.held_out or any(len(words & u) >= 0.6 * len(words | u) for u in self.unseen)
 
     def ask(self, rng):
         """(question, thought, answer) of one turn"""
         r = rng.random()
-        if r > 0.97:
+        if r > 0.98:
+            return self.ask_strange(rng)
+        if r > 0.95:
             return self.ask_foreign(rng)
         if r > 0.86:
             return self.ask_story(rng)
-        e = rng.choice(self.entries)
+        return self.put(rng, with_name(rng.choice(self.drawn), some_name(rng)))
+
+    def put(self, rng, e):
+        """An entry as a turn, its question in some words. In small talk and in a follow-up the small words count."""
         phrasing, r = rng.choice(e["q"]), rng.random()
-        tells = self.rarity.tells(phrasing)
+        tells = e["w"] == 1 and not e["p"] and self.rarity.tells(phrasing)
         if r > 0.55 and tells:
             q = self.rarity.question(rng, e, phrasing, self.entries)
         else:
-            q = phrasing if r < 0.12 else vary(rng, phrasing, tells)
-        q = dress(rng, q) if rng.random() < 0.85 else q
-        return (phrasing if bare(q) in self.held_out else q), e["t"], e["a"]
+            q = phrasing if r < (0.12 if tells else 0.45) else vary(rng, phrasing, tells)
+        q = dress(rng, q) if rng.random() < (0.85 if tells else 0.65) else q
+        return (phrasing if self.refused(q) else q), e["t"], e["a"]
+
+    def turns(self, rng, count):
+        """[(question, thought, answer)], at least count of them: a follow-up comes right after what it follows"""
+        turns = []
+        while len(turns) < count:
+            if rng.random() < 0.75:
+                turn = self.ask(rng)
+                turns += [] if self.refused(turn[0]) else [turn]
+                continue
+            e, name = rng.choice(self.drawn_follow_ups), some_name(rng)
+            before = rng.choice(e["p"])
+            if before == "nothing" and turns:
+                continue
+            if before != "nothing":
+                turns.append(self.put(rng, with_name(rng.choice(self.entries) if before == "any" else before, name)))
+            turns.append(self.put(rng, with_name(e, name)))
+        return turns
+
+    def ask_strange(self, rng):
+        """About something that only the books know."""
+        x = " ".join(rng.choice(self.strange) for _ in range(rng.choice((1, 1, 1, 2, 3))))
+        q = dress(rng, fill(rng, rng.choice(FRAMES)).replace("{x}", x))
+        return q, rng.choice(UNKNOWN_THOUGHTS), rng.choice(UNKNOWN)
 
     def ask_foreign(self, rng):
         subject = rng.choice(sorted(self.foreign))
@@ -410,16 +527,15 @@ class Corpus:
         doc = []
         if rng.random() < 0.25:
             doc += [("<|im_start|>", 0), ("system\n" + rng.choice(SYSTEMS), 0), ("<|im_end|>", 0), ("\n", 0)]
-        turns = rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 3, 4))
+        turns = self.turns(rng, rng.choice((1, 1, 1, 1, 2, 2, 2, 3, 3, 4)))
         thinking = rng.random() < 0.5
         bare_history = rng.random() < 0.25           # the template drops old thoughts when it renders a chat again
-        for i in range(turns):
+        for i, (q, t, a) in enumerate(turns):
             if rng.random() < 0.15:
                 thinking = not thinking
-            q, t, a = self.ask(rng)
             doc += [("<|im_start|>", 0), ("user\n" + q, 0), ("<|im_end|>", 0), ("\n", 0)]
             doc += [("<|im_start|>", 0), ("assistant\n", 0)]
-            if bare_history and i < turns - 1:
+            if bare_history and i < len(turns) - 1:
                 doc.pop()
                 doc += [("assistant\n" + a, 0), ("<|im_end|>", 0), ("\n", 0)]
                 continue
@@ -437,7 +553,8 @@ class Corpus:
 
     def tokenizer_texts(self):
         """What the vocabulary is learned from: our own words weigh most."""
-        own = [x for e in self.entries for x in e["q"] + [e["t"], e["a"]]] + list(UNKNOWN + UNKNOWN_THOUGHTS + SYSTEMS)
+        own = [x for e in self.entries + self.follow_ups for x in e["q"] + [e["t"], e["a"]]]
+        own += list(UNKNOWN + UNKNOWN_THOUGHTS + SYSTEMS)
         return own * 6 + self.stories + self.prose
 
 
@@ -853,6 +970,14 @@ def load_checkpoint(model, folder):
             w.copy_(get(name))
 
 
+def mix(model, folder, share):
+    """The mean of two runs' weights: what a later run made worse comes back, what it taught stays."""
+    earlier = Model()
+    load_checkpoint(earlier, folder)
+    for w, before in zip(model.state_dict().values(), earlier.state_dict().values()):
+        w.lerp_(before, 1 - share)
+
+
 def export(model, tok, out, template):
     os.makedirs(out, exist_ok=True)
     c, files = CONFIG, checkpoint_tensors(model)
@@ -904,27 +1029,33 @@ def main():
     ap.add_argument("--out", required=True, help="folder to write, e.g. models/demo")
     ap.add_argument("--questions", default=os.path.join(HERE, "demo_questions"))
     ap.add_argument("--template", default=os.path.join(HERE, "../models/demo/chat_template.jinja"))
-    ap.add_argument("--resume", help="exported model to go on from, with its tokenizer")
+    ap.add_argument("--unseen", default=os.path.join(HERE, "demo_unseen.txt"), help="questions never to train on")
+    ap.add_argument("--from", dest="start", metavar="DIR", help="exported model to go on from, with its tokenizer")
     ap.add_argument("--minutes", type=float, default=9)
+    ap.add_argument("--share", type=float, default=1, help="of this run in the weights written; the rest is --from's")
     ap.add_argument("--batch", type=int, default=128)
     ap.add_argument("--row", type=int, default=512, help="tokens in a row, a multiple of 64")
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
     torch.manual_seed(args.seed)
-    corpus = Corpus(read_questions(args.questions), read_texts(args.data))
-    print(f"{len(corpus.entries)} questions, {len(corpus.stories)} stories, {len(corpus.prose)} passages")
-    if args.resume:
-        tok = Tokenizer.from_file(os.path.join(args.resume, "tokenizer.json"))
+    corpus = Corpus(read_questions(args.questions), read_texts(args.data), read_unseen(args.unseen))
+    print(f"{len(corpus.entries)} questions, {len(corpus.follow_ups)} follow-ups, "
+          f"{len(corpus.stories)} stories, {len(corpus.prose)} passages")
+    if args.start:
+        tok = Tokenizer.from_file(os.path.join(args.start, "tokenizer.json"))
     else:
         tok = train_tokenizer(corpus.tokenizer_texts(), CONFIG["vocab_size"])
     model = Model()
-    if args.resume:
-        load_checkpoint(model, args.resume)
+    if args.start:
+        load_checkpoint(model, args.start)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train(model, corpus, tok, args, device)
-    export(model.cpu(), tok, args.out, args.template)
+    model.cpu()
+    if args.start and args.share < 1:
+        mix(model, args.start, args.share)
+    export(model, tok, args.out, args.template)
 
 
 if __name__ == "__main__":
