@@ -69,8 +69,9 @@ chat: $(MOTE)                 # make chat: build it and talk with the bundled mo
 # SUITE: which of the tests. RUN: put before each, and before the program they try (valgrind, qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
-	@rm -f $(BUILD)/results; for t in $(SUITE); do \
+	@rm -f $(BUILD)/results; for t in $(SUITE); do began=$$(date +%s); \
 	    $(RUN) ./$$t $(if $(DATA),build/data) >$$t.log 2>&1; code=$$?; cat $$t.log; \
+	    echo "$$t: in $$(($$(date +%s) - began)) s"; \
 	    grep -E '[0-9]+ passed, [0-9]+ failed' $$t.log | tail -n 1 >>$(BUILD)/results; \
 	    if [ $$code -ne 0 ] && ! grep -qE '[1-9][0-9]* failed' $$t.log; then \
 	        echo "$$t: ended with code $$code"; echo '0 passed, 1 failed, 0 skipped' >>$(BUILD)/results; fi; \
