@@ -248,7 +248,7 @@ static void test_equality(const mote_model *m, const questions *q, int prompts, 
     uint64_t tokens = 0;
     for (int d = 0; d < DEPTHS; d++) s[d] = session_of_depth(m, depths[d], CONTEXT);
     for (int i = 0; i < prompts; i++)
-        for (int kind = GREEDY; kind < (i % 8 ? HOT : KINDS); kind++) {
+        for (int kind = GREEDY; kind < (i % 4 ? HOT : KINDS); kind++) {
             mote_sampling p = sampling_of(kind, i);
             ask(off, question(q, i, prompts), &p, max_tokens, want);
             tokens += (uint64_t)want->count;
