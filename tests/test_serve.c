@@ -497,7 +497,7 @@ static void test_agent(server s, server forgetful) {
     memset(&t, 0, sizeof t);
     talk_add(&t, "system", "You may look at files. You answer in short sentences, and you never guess: what you do not know you look up.", "");
     talk_add(&t, "user", "What is in the file?", "");
-    for (int turn = 0; turn < (test_brief ? 6 : 20); turn++) {
+    for (int turn = 0; turn < (test_brief ? 4 : 20); turn++) {
         char call[256];
         talk_ask(s, &t, 12, answer, sizeof answer, &fresh);
         talk_ask(forgetful, &t, 12, again, sizeof again, &all);
@@ -530,7 +530,7 @@ static void test_two(void) {
     server s = serve("--parallel 1"), alone = serve("--parallel 1 --cache-memory 0");
     char answer[8192], again[8192];
     long fresh, all;
-    for (int turn = 0; turn < (test_brief ? 3 : 6); turn++)
+    for (int turn = 0; turn < (test_brief ? 2 : 6); turn++)
         for (int k = 0; k < 2; k++) {
             talk_add(&t[k], "user", turn ? "Go on, please, and do not stop" : subjects[k], "");
             talk_ask(s, &t[k], 60, answer, sizeof answer, &fresh);
@@ -551,7 +551,7 @@ static void test_budget(void) {
     server s = serve("--parallel 2 --cache-memory 0.002");
     char body[512];
     long most = 0;
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < (test_brief ? 12 : 30); i++) {
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"Question %d is long enough to be worth keeping, is it not, "
                  "as there are so many of them and they all differ: what is FP8?\"}], \"max_tokens\": 8}", i % 7);
         check_answered(s, "/v1/chat/completions", body, "choices");
@@ -718,7 +718,7 @@ static void test_damaged(server s) {
         {"/tokenize", "{\"messages\": [" FP8 "]}"},
         {"/detokenize", "{\"tokens\": [1, 2, 3]}"}};
     int answered = 0, refused = 0;
-    for (int i = 0; i < (test_brief ? 150 : 600); i++) {
+    for (int i = 0; i < (test_brief ? 80 : 600); i++) {
         int k = random_int(0, (int)(sizeof good / sizeof good[0]) - 1);
         char body[1024];
         size_t n = strlen(good[k].body);
