@@ -1038,6 +1038,8 @@ def main():
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
+    if args.share < 1 and not args.start:
+        ap.error("--share needs --from")
     torch.manual_seed(args.seed)
     corpus = Corpus(read_questions(args.questions), read_texts(args.data), read_unseen(args.unseen))
     print(f"{len(corpus.entries)} questions, {len(corpus.follow_ups)} follow-ups, "
@@ -1053,7 +1055,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train(model, corpus, tok, args, device)
     model.cpu()
-    if args.start and args.share < 1:
+    if args.share < 1:
         mix(model, args.start, args.share)
     export(model, tok, args.out, args.template)
 
