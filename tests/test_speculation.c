@@ -232,7 +232,7 @@ static void check_counts(const mote_session *s, int mtp, uint64_t tokens) {
     }
 }
 
-// With three drafts, passes of every accepted length.
+// With three drafts and a few prompts, passes of every accepted length.
 static void check_lengths(const mote_session *s) {
     mote_speculation x = {0};
     EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
@@ -260,7 +260,7 @@ static void test_equality(const mote_model *m, const questions *q, int prompts, 
         }
     check_counts(off, MOTE_MTP_OFF, tokens);
     for (int d = 0; d < DEPTHS; d++) check_counts(s[d], depths[d], tokens);
-    check_lengths(s[DEPTHS - 1]);
+    if (prompts > 1) check_lengths(s[DEPTHS - 1]);
     for (int d = 0; d < DEPTHS; d++) mote_session_close(s[d]);
     mote_session_close(off);
     free(want);
