@@ -131,14 +131,14 @@ threads:
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter %/test_api %/test_checkpoint %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter %/test_api %/test_checkpoint %/test_delta_chunk %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files and text again under valgrind, which sees uninitialised memory and leaks in any code,
 # without the large data and what `memory` has; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
 	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_checkpoint %/test_kernels %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_checkpoint %/test_delta_chunk %/test_kernels %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
