@@ -119,7 +119,7 @@ build/data/.unpacked: $(ARCHIVE)
 # make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= \
-	    CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
+	    CFLAGS='-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter-out %/test_demo %_cpp,$$(TESTS))'
 
 # make threads: sessions on several threads and the server again, with every data race caught. TSan dislikes the address space of newer kernels
@@ -130,14 +130,14 @@ threads:
 # make memory: what computes and what reads checkpoints, again with every use of uninitialised memory caught (needs clang)
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
-	    CFLAGS='-O1 -g -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
+	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
 	    SUITE='$$(filter %/test_api %/test_checkpoint %/test_delta_chunk %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
 
 # make valgrind: what looks into files and text again under valgrind, which sees uninitialised memory and leaks in any code,
 # without the large data and what `memory` has; of the program one conversation
 VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
 valgrind:
-	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g -DBRIEF' \
+	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g1 -DBRIEF' \
 	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_checkpoint %/test_delta_chunk %/test_kernels %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
 
@@ -157,7 +157,7 @@ fuzz: $(FUZZERS)
 
 build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
 	@mkdir -p build/fuzz
-	clang $(WARN) -Wno-unused-function -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
+	clang $(WARN) -Wno-unused-function -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
 # make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
