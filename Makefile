@@ -66,7 +66,7 @@ chat: $(MOTE)                 # make chat: build it and talk with the bundled mo
 	./$(MOTE)
 
 # make test: every tests/test_*.c, and one line with the sum
-# SUITE: which of the tests. RUN: put before each, and before the program they try (valgrind, qemu).
+# SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
 	@rm -f $(BUILD)/results; for t in $(SUITE); do began=$$(date +%s); \
@@ -127,19 +127,13 @@ threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
 	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_api %/test_engine %/test_serve,$$(TESTS))'
 
-# make memory: what computes and what reads checkpoints, again with every use of uninitialised memory caught (needs clang)
+# make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang); of
+# the program one conversation
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter %/test_api %/test_checkpoint %/test_delta_chunk %/test_engine %/test_kernels %/test_session %/test_speculation,$$(TESTS))'
-
-# make valgrind: what looks into files and text again under valgrind, which sees uninitialised memory and leaks in any code,
-# without the large data and what `memory` has; of the program one conversation
-VALGRIND = valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
-valgrind:
-	$(MAKE) --no-print-directory test BUILD=build/valgrind NVCC= ARCHIVE= CFLAGS='-O1 -g1 -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_checkpoint %/test_delta_chunk %/test_kernels %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN='$(VALGRIND)'
-	printf 'What is FP8?\n/stats\n/undo\nHello\n' | $(VALGRIND) build/valgrind/mote chat --seed 1 -n 12
+	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_serve %/test_shape,$$(TESTS))'
+	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
 # the program one conversation
@@ -229,5 +223,5 @@ clean:                        # make clean: remove all that make made
 help:                         # make help: this list
 	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test examples sanitize threads memory valgrind aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
