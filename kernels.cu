@@ -83,6 +83,8 @@ enum {
 #include "layers/layer.c"
 #include "layers/embed.c"
 #include "layers/deltanet.c"
+#include "layers/kv.c"
+#include "layers/attention_spans.c"
 #include "layers/attention.c"
 #include "layers/moe.c"
 #include "layers/kinds.c"

@@ -11,6 +11,12 @@
 /* The partial sums of a dot product: lane l of `low` takes elements l, l + 32, ..., of `high` l + 16, l + 48, ... */
 typedef struct partial { lanes low, high; } partial;
 
+INLINE partial no_partial(void) {
+    partial none;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
 /* sum[j] += w . x[j][col..col+n) without the last n % 32 products, for `count` <= 4 rows of x, a constant. */
 INLINE void add_products(partial *sum, const float *w, const float *const *x, int col, int n, const int count) {
     lanes low[4], high[4];
@@ -45,8 +51,7 @@ INLINE float add_tail(float sum, const float *w, const float *x, int n) {
 }
 
 INLINE float dot(const float *a, const float *b, int n) {
-    partial sum;
-    memset(&sum, 0, sizeof sum);
+    partial sum = no_partial();
     add_products(&sum, a, &b, 0, n, 1);
     return add_tail(sum_lanes(&sum), a, b, n);
 }

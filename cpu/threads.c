@@ -5,7 +5,11 @@
    threads look for work a while before they sleep. And a loop does not wait for helpers that have not come to it: on a
    busy machine one may be kept away for milliseconds, while the caller has long done the work alone. */
 
-enum { POOL_SPINS = 4000, POOL_CLOSED = 1 << 30 };
+enum {
+    POOL_SPINS = 4000,
+    POOL_PIECES = 32,            /* pieces of a loop for each thread: at its end, threads wait for one piece at most */
+    POOL_CLOSED = 1 << 30
+};
 
 typedef void (*loop_body)(void *context, int begin, int end, int thread);
 
@@ -130,7 +134,7 @@ static void parallel(pool *p, int count, loop_body body, void *context) {
     p->body = body;
     p->context = context;
     p->count = count;
-    p->piece = 1 + (count - 1) / (p->threads * 4);
+    p->piece = 1 + (count - 1) / (p->threads * POOL_PIECES);
     __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
     __atomic_fetch_and(&p->gate, ~POOL_CLOSED, __ATOMIC_ACQ_REL);
     pool_announce(p);

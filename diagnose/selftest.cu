@@ -258,7 +258,7 @@ static void try_attention(selftest *t, int T, int position, int with_out) {
     rotary_angles(job->angles, position, T, s->rotary_dim, s->theta);
     parallel(c->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
-    parallel(c->threads, T * s->heads, attention_heads, job);
+    attention_heads(c->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
     try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
     if (!with_out) return;

@@ -30,67 +30,9 @@ typedef struct attention_job {
     float *v_new;                /* the same shape */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
     void *k, *v;                 /* of the state */
-    float *scores;               /* [threads][context] */
-    int context;
+    float *parts;                /* attention_part_count() of layers/attention_spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
 } attention_job;
-
-/* To the nearest BF16, ties to even; beyond the largest to infinity, any NaN to 0x7fff. */
-static inline uint16_t bf16_of_float(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* To the nearest E4M3, ties to even; beyond 448 to 448, any NaN to 0x7f. Below 2^-6 codes count units of 2^-9: that is
-   the last bit of a float next to 2^14, so adding 2^14 rounds. Above, the float's exponent and first three bits of its
-   mantissa are the code, 120 exponents too large. */
-static inline uint8_t fp8_of_float(float f) {
-    uint32_t bits, size, code;
-    memcpy(&bits, &f, 4);
-    size = bits & 0x7fffffff;
-    if (size > 0x7f800000) return 0x7f;
-    if (size < 0x3c800000) {
-        f = fabsf(f) + 0x1p14f;
-        memcpy(&code, &f, 4);
-        code -= 0x46800000;
-    } else {
-        code = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
-        if (code > 0x7e) code = 0x7e;
-    }
-    return (uint8_t)(code | (bits >> 24 & 0x80));
-}
-
-/* Here the NaN codes are NaN: unlike weights, keys and values are not checked before they are used. */
-static inline float float_of_fp8(uint8_t code) {
-    float value = fp8_bits(code) * FP8_UNIT;
-    return fabsf(value) > 448.0f ? NAN : value;
-}
-
-static size_t kv_size(dtype type) {
-    return type == DTYPE_F32 ? 4 : type == DTYPE_BF16 ? 2 : 1;
-}
-
-/* Elements at.. of a KV cache = n floats. */
-static void kv_store(dtype type, void *cache, size_t at, const float *from, size_t n) {
-    uint16_t *half = (uint16_t *)cache + at;
-    uint8_t *code = (uint8_t *)cache + at;
-    if (type == DTYPE_F32) memcpy((float *)cache + at, from, n * sizeof *from);
-    for (size_t i = 0; type == DTYPE_BF16 && i < n; i++) half[i] = bf16_of_float(from[i]);
-    for (size_t i = 0; type == DTYPE_FP8 && i < n; i++) code[i] = fp8_of_float(from[i]);
-}
-
-/* The floats of n elements at.. of a KV cache: where they lie or, decoded, in `to`. */
-INLINE const float *kv_floats(const void *cache, size_t at, int n, float *__restrict to, const dtype type) {
-    const uint16_t *__restrict half = (const uint16_t *)cache + at;
-    const uint8_t *__restrict code = (const uint8_t *)cache + at;
-    if (type == DTYPE_F32) return (const float *)cache + at;
-    if (type == DTYPE_BF16)
-        for (int i = 0; i < n; i++) to[i] = float_of_bf16(half[i]);
-    else
-        for (int i = 0; i < n; i++) to[i] = float_of_fp8(code[i]);
-    return to;
-}
 
 /* norm_qkv: u = rms(x)(1 + input_norm); q | gate (unless qg is NULL), k, v = projections of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
@@ -145,66 +87,117 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     }
 }
 
-/* q . k for the key at element `at` of the cache; the same bits for any type that holds the same values. */
-INLINE float attention_score(const attention_job *job, const float *q, size_t at, const dtype type) {
-    float piece[TILE] __attribute__((aligned(64)));
-    partial sum;
-    int d = job->shape->head_dim, col = 0;
-    if (type == DTYPE_F32) return dot(q, (const float *)job->k + at, d);
-    memset(&sum, 0, sizeof sum);
-    for (; col + TILE <= d; col += TILE)
-        add_products(&sum, kv_floats(job->k, at + (size_t)col, TILE, piece, type), &q, col, TILE, 1);
-    const float *last = kv_floats(job->k, at + (size_t)col, d - col, piece, type);
-    add_products(&sum, last, &q, col, d - col, 1);
-    return add_tail(sum_lanes(&sum), last, q + col, d - col);
+/* Rows of a block up to which threads share a row's spans; above, there are rows enough for all threads. */
+enum { SHARED_ROWS = 4 };
+
+/* Floats of a part. */
+static size_t attention_part_size(const attention_shape *s) {
+    return (size_t)s->head_dim + PART_EXTRA;
 }
 
-/* o += weight * the value at element `at` of the cache. */
-INLINE void attention_add(const attention_job *job, float *o, float weight, size_t at, const dtype type) {
-    float piece[TILE] __attribute__((aligned(64)));
-    int d = job->shape->head_dim, width = type == DTYPE_F32 ? d : TILE;
-    for (int col = 0; col < d; col += width) {
-        int n = d - col < width ? d - col : width;
-        const float *v = kv_floats(job->v, at + (size_t)col, n, piece, type);
-        for (int j = 0; j < n; j++) o[col + j] += weight * v[j];
-    }
+/* Parts of a job: a row's of all spans, or the joined and the present one of the queries of a KV head, for each thread. */
+static size_t attention_part_count(const attention_shape *s, const capacity *r) {
+    const size_t rows = (size_t)(r->rows < SHARED_ROWS ? r->rows : SHARED_ROWS), spans = (size_t)((r->context - 1) / SPAN + 1);
+    const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)(s->heads / s->kv_heads);
+    return shared > own ? shared : own;
 }
 
-INLINE void attention_item(const attention_job *job, int item, float *score, const dtype type) {
+/* Row t's parts of one span for all queries of a KV head, each `step` parts behind the one before. */
+static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
-    int d = s->head_dim, t = item / s->heads, h = item % s->heads, length = job->position + t + 1;
-    size_t kv = (size_t)s->kv_heads * (size_t)d, group = (size_t)(h / (s->heads / s->kv_heads)) * (size_t)d;
-    const float *q = job->qg + (size_t)item * 2 * (size_t)d, *gate = q + d;
-    float *o = job->o + (size_t)item * (size_t)d, top = -INFINITY, sum = 0;
-    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale), unit = kv_unit(job->kv, job->w->v_scale);
-    for (int i = 0; i < length; i++) {
-        score[i] = attention_score(job, q, (size_t)i * kv + group, type) * scale;
-        if (score[i] > top) top = score[i];
+    const int queries = s->heads / s->kv_heads, length = job->position + t + 1, first = span * SPAN;
+    const size_t d = (size_t)s->head_dim, size = attention_part_size(s);
+    const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * 2 * d;
+    const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
+    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale);
+    for (int j = 0, count; j < queries; j += count) {
+        const float *some[SPAN_QUERIES];
+        float *to[SPAN_QUERIES];
+        count = queries - j < SPAN_QUERIES ? 1 : SPAN_QUERIES;
+        for (int i = 0; i < count; i++) {
+            some[i] = q + (size_t)(j + i) * 2 * d;
+            to[i] = part + (size_t)(j + i) * step * size;
+        }
+        span_parts(&kv, some, count, first, length - first < SPAN ? length - first : SPAN, scale, to);
     }
-    for (int i = 0; i < d; i++) o[i] = 0;
-    for (int i = 0; i < length; i++) {
-        float weight = expf(score[i] - top);
-        sum += weight;
-        attention_add(job, o, weight, (size_t)i * kv + group, type);
-    }
-    for (int i = 0; i < d; i++) o[i] = o[i] / sum * unit * sigmoid(gate[i]);
 }
 
-/* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for items (row, head). */
-SIMD static void attention_heads(void *context, int begin, int end, int thread) {
+/* The output of row t and head h, whose part over all positions this is. */
+static void attention_gate(const attention_job *job, int t, int h, const float *part) {
+    const int d = job->shape->head_dim;
+    const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
+    const float *gate = job->qg + 2 * at + d, unit = kv_unit(job->kv, job->w->v_scale) / part[d + PART_SUM];
+    for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
+}
+
+/* For items (row, KV head), span behind span. */
+static void attention_rows(void *context, int begin, int end, int thread) {
     const attention_job *job = (const attention_job *)context;
-    float *score = job->scores + (size_t)thread * (size_t)job->context;
+    const attention_shape *s = job->shape;
+    const int queries = s->heads / s->kv_heads;
+    const size_t size = attention_part_size(s);
+    float *all = job->parts + 2 * (size_t)thread * (size_t)queries * size, *part = all + (size_t)queries * size;
     for (int item = begin; item < end; item++) {
-        if (job->kv == DTYPE_F32) attention_item(job, item, score, DTYPE_F32);
-        else if (job->kv == DTYPE_BF16) attention_item(job, item, score, DTYPE_BF16);
-        else attention_item(job, item, score, DTYPE_FP8);
+        const int t = item / s->kv_heads, group = item % s->kv_heads;
+        attention_span(job, t, group, 0, all, 1);
+        for (int span = 1; span * SPAN <= job->position + t; span++) {
+            attention_span(job, t, group, span, part, 1);
+            for (int j = 0; j < queries; j++) span_join(all + (size_t)j * size, part + (size_t)j * size, s->head_dim);
+        }
+        for (int j = 0; j < queries; j++) attention_gate(job, t, group * queries + j, all + (size_t)j * size);
     }
+}
+
+/* The spans of a job's longest row. */
+static int attention_spans(const attention_job *job) {
+    return (job->position + job->T - 1) / SPAN + 1;
+}
+
+/* For items (row, KV head, span), which threads share: the parts of each. */
+static void attention_shared_spans(void *context, int begin, int end, int thread) {
+    const attention_job *job = (const attention_job *)context;
+    const attention_shape *s = job->shape;
+    const int spans = attention_spans(job), queries = s->heads / s->kv_heads;
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        const int span = item % spans, group = item / spans % s->kv_heads, t = item / spans / s->kv_heads;
+        const size_t at = ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * (size_t)spans + (size_t)span;
+        if (span * SPAN <= job->position + t)
+            attention_span(job, t, group, span, job->parts + at * attention_part_size(s), (size_t)spans);
+    }
+}
+
+/* For items (row, head): joins their parts. */
+static void attention_shared_heads(void *context, int begin, int end, int thread) {
+    const attention_job *job = (const attention_job *)context;
+    const attention_shape *s = job->shape;
+    const int spans = attention_spans(job);
+    const size_t size = attention_part_size(s);
+    (void)thread;
+    for (int item = begin; item < end; item++) {
+        const int t = item / s->heads;
+        float *all = job->parts + (size_t)item * (size_t)spans * size;
+        for (int span = 1; span * SPAN <= job->position + t; span++) span_join(all, all + (size_t)span * size, s->head_dim);
+        attention_gate(job, t, item % s->heads, all);
+    }
+}
+
+/* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for prepared rows. */
+static void attention_heads(pool *p, attention_job *job) {
+    const attention_shape *s = job->shape;
+    const int spans = attention_spans(job);
+    if (job->T > SHARED_ROWS || spans == 1) {
+        parallel(p, job->T * s->kv_heads, attention_rows, job);
+        return;
+    }
+    parallel(p, job->T * s->kv_heads * spans, attention_shared_spans, job);
+    parallel(p, job->T * s->heads, attention_shared_heads, job);
 }
 
 /* rope_attend: norms, rotation, KV append, attention, gate. Fills job->o. */
 static void stage_rope_attend(pool *p, attention_job *job) {
     parallel(p, job->T, attention_prepare, job);
-    parallel(p, job->T * job->shape->heads, attention_heads, job);
+    attention_heads(p, job);
 }
 
 /* out: x += o_proj o. */
@@ -231,13 +224,12 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
     size_t T = (size_t)r->rows, d = (size_t)s->head_dim;
     to->shape = s;
     to->kv = r->kv;
-    to->context = r->context;
     to->angles = layout_alloc(l, T * (size_t)s->rotary_dim + 1);
     to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
-    to->scores = layout_alloc(l, (size_t)r->threads * (size_t)r->context);
+    to->parts = layout_alloc(l, attention_part_count(s, r) * attention_part_size(s));
 }
 
 static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,

@@ -832,7 +832,7 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     const attention_shape *s = &c->shape;
     int d = s->head_dim, kh = h * s->kv_heads / s->heads;
     const float *q = c->qg + (t * s->heads + h) * 2 * d;
-    double query[128], key[128], weight[64], sum = 0;
+    double query[128], key[128], weight[2 * SPAN + 8], sum = 0;
     naive_norm_rotate(q, c->w.q_norm, s, t, theta, query);
     for (int p = 0; p <= t; p++) {
         double score = 0;
@@ -851,7 +851,9 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
 static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, dtype kv_type, float *o) {
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
-    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2), *scores = floats((size_t)threads * n);
+    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2);
+    capacity room_for = {c->length, T, threads, kv_type};
+    float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
     memcpy(qg, c->qg, n * wide * 2 * sizeof(float));
     memcpy(k_new, c->k, n * kv * sizeof(float));
@@ -870,20 +872,19 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.kv = kv_type;
         job.k = k;
         job.v = v;
-        job.scores = scores;
-        job.context = c->length;
+        job.parts = parts;
         job.o = o + (size_t)first * wide;
         rotary_angles(angles, first, rows, s->rotary_dim, theta);
         stage_rope_attend(p, &job);
     }
-    float *all[] = {k, v, qg, scores, angles, k_new};
+    float *all[] = {k, v, qg, parts, angles, k_new};
     for (int i = 0; i < 6; i++) free(all[i]);
 }
 
-static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, pool **pools) {
+static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, size_t length, pool **pools) {
     attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f};
     attention_case c;
-    size_t length = 40, wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
+    size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
     c.shape = shape;
     c.length = (int)length;
@@ -903,7 +904,7 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
         attention_run(&c, pools[0], 1, 1, 1e4f, kv_type, o);
         CHECK(distance(o, want, length * wide) < allowed, "attention %d:%d heads of %d, KV type %d: off by %g", heads,
               kv_heads, head_dim, kv_type, distance(o, want, length * wide));
-        for (int T = 2; T <= 40; T += T < 5 ? 1 : 9) {
+        for (int T = 2; T <= (int)length; T += T < 5 ? 1 : (int)length / 4) {
             attention_run(&c, pools[T % 3], T % 3 + 1, T, 1e4f, kv_type, other);
             CHECK(same_bits(o, other, length * wide), "attention in blocks of %d differs, KV type %d", T, kv_type);
         }
@@ -958,7 +959,7 @@ static void test_kv_scales(pool **pools) {
 static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
     float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
-    float cache_k[4], cache_v[4] = {5, 6}, scores[2], o[2], angles[1] = {0};
+    float cache_k[4], cache_v[4] = {5, 6}, parts[2 * (2 + PART_EXTRA)], o[2], angles[1] = {0};
     attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f};
     attention_weights w;
     attention_job job;
@@ -976,8 +977,7 @@ static void test_attention_extremes(pool *p) {
     job.v_new = v + 2;
     job.k = cache_k;
     job.v = cache_v;
-    job.scores = scores;
-    job.context = 2;
+    job.parts = parts;
     job.o = o;
     stage_rope_attend(p, &job);
     CHECK(o[0] == 5 && o[1] == 6, "extreme scores: %g %g", (double)o[0], (double)o[1]);
@@ -1240,12 +1240,13 @@ int main(int argc, char **argv) {
     test_rejected_rows(pools[0]);
     test_gated_norm(pools[1]);
     test_kv_codes();
-    test_attention(1, 1, 16, 16, pools);
-    test_attention(2, 1, 24, 6, pools);
-    test_attention(4, 4, 20, 10, pools);
-    test_attention(8, 2, 32, 8, pools);
-    test_attention(6, 2, 66, 2, pools);
-    test_attention(2, 1, 128, 64, pools);
+    test_attention(1, 1, 16, 16, 40, pools);
+    test_attention(2, 1, 24, 6, 40, pools);
+    test_attention(4, 4, 20, 10, 40, pools);
+    test_attention(8, 2, 32, 8, 40, pools);
+    test_attention(6, 2, 66, 2, 40, pools);
+    test_attention(2, 1, 128, 64, 40, pools);
+    test_attention(6, 1, 20, 4, 2 * SPAN + 8, pools);
     test_kv_scales(pools);
     test_attention_extremes(pools[0]);
     test_moe_choose();
