@@ -53,13 +53,11 @@ INLINE void span_scores(const kv_rows *kv, const float *const *q, const int coun
     for (int i = 0; i < n; i++) {
         const size_t at = kv->at + (size_t)(first + i) * kv->stride;
         partial sum[SPAN_QUERIES];
+        for (int j = 0; j < count; j++) sum[j] = no_partial();
         for (int col = 0; col < kv->d; col += SPAN_COLS) {
             const int cols = kv->d - col < SPAN_COLS ? kv->d - col : SPAN_COLS;
             const float *k = kv_floats(kv->k, at + (size_t)col, cols, piece, type);
-            for (int j = 0; j < count; j += pair) {
-                for (int m = j; !col && m < j + pair; m++) sum[m] = no_partial();
-                add_products(sum + j, k, q + j, col, cols, pair);
-            }
+            for (int j = 0; j < count; j += pair) add_products(sum + j, k, q + j, col, cols, pair);
             for (int j = 0; col + cols == kv->d && j < count; j++)
                 score[j][i] = add_tail(sum_lanes(&sum[j]), k, q[j] + col, cols) * scale;
         }

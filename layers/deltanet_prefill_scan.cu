@@ -16,7 +16,7 @@
 
    Shared memory, in the order of the two barriers a chunk has:
      A   chunk c has arrived; nobody reads the stage of chunk c - 1 any more, which is where chunk c + 2 goes, nor the operands
-     B   the operands of chunk c are stored; the warps of S only say so and go on
+     B   the operands of chunk c are stored
 
    Powers of two. unit[r] makes S's row small enough for F16: from the sum of its magnitudes, which bounds S k too. X, U and O
    are in units of both[r], the larger of it and of v's. */
@@ -78,12 +78,6 @@ __device__ __forceinline__ void gpu_delta_fetch(const delta_slice *s, const gpu_
                 cp_async16(to + (uint32_t)offsetof(type, head) + 16 * i, head + i, true);
     }
     cp_async_commit();
-}
-
-/* Barrier B: warps of S arrive, warps of o wait for them. */
-template <bool WAIT, int WARPS> __device__ __forceinline__ void gpu_delta_barrier_b(void) {
-    if (WAIT) asm volatile("bar.sync 1, %0;" ::"n"(64 * WARPS) : "memory");
-    else asm volatile("bar.arrive 1, %0;" ::"n"(64 * WARPS) : "memory");
 }
 
 /* Operand a of k = 16 n .. 16 n + 15 from accumulators 2n and 2n + 1. */
@@ -231,45 +225,56 @@ __device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const 
         for (int e = 0; e < 4; e++) factor[n][e] = head->fade[8 * n + threadIdx.x % 4 * 2 + e % 2] * ratio[e / 2];
 }
 
-/* Warps of S, one chunk, from barrier A on: S and its unit before it become those behind it. */
+/* What a lane of S has of a chunk between the barriers: U without its unit, which is both, and e^{G_end - G} of its tokens. */
+struct gpu_delta_between {
+    float u[4][4], rest[4][2], both[2];
+};
+
+/* Warps of S, one chunk, from barrier A to barrier B: U, and S decayed to the chunk's end, in units of both. */
 template <int WARPS>
-__device__ __forceinline__ void gpu_delta_next_state(const gpu_delta_part *part, delta_shared<WARPS> *shared,
-                                                     const delta_stage<WARPS> *stage, float (*S)[4], float *unit) {
+__device__ __forceinline__ void gpu_delta_update(gpu_delta_between *at, const gpu_delta_part *part, delta_shared<WARPS> *shared,
+                                                 const delta_stage<WARPS> *stage, float (*S)[4], const float *unit) {
     uint32_t x[2][4];
-    float both[2], factor[4][4], rest[4][2], sk[4][4], u[4][4];
-    gpu_delta_factors(&stage->head, unit, both, factor);
+    float factor[4][4], sk[4][4];
+    gpu_delta_factors(&stage->head, unit, at->both, factor);
     gpu_delta_state_times_k(sk, S, unit, shared, stage, part);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            rest[n][e % 2] = stage->head.rest[8 * n + threadIdx.x % 4 * 2 + e % 2];
-            u[n][e] = 0;
+            at->rest[n][e % 2] = stage->head.rest[8 * n + threadIdx.x % 4 * 2 + e % 2];
+            at->u[n][e] = 0;
         }
-    gpu_delta_correct(x, sk, factor, both, stage, part->warp);
-    gpu_delta_times_lower(u, x, stage->head.inverse);
+    gpu_delta_correct(x, sk, factor, at->both, stage, part->warp);
+    gpu_delta_times_lower(at->u, x, stage->head.inverse);
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)                 /* while U is on its way */
 #pragma unroll
-        for (int e = 0; e < 4; e++) S[n][e] *= stage->head.fade[DELTA_CHUNK - 1] * gpu_delta_reciprocal(both[e / 2]);
+        for (int e = 0; e < 4; e++) S[n][e] *= stage->head.fade[DELTA_CHUNK - 1] * gpu_delta_reciprocal(at->both[e / 2]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        gpu_delta_operand(x[half], u[2 * half], u[2 * half + 1]);
+        gpu_delta_operand(x[half], at->u[2 * half], at->u[2 * half + 1]);
         shared->u[part->warp][half][part->lane] = make_uint4(x[half][0], x[half][1], x[half][2], x[half][3]);
     }
-    gpu_delta_barrier_b<false, WARPS>();
+}
+
+/* From barrier B on: S and its unit behind the chunk. */
+template <int WARPS>
+__device__ __forceinline__ void gpu_delta_next_state(gpu_delta_between *at, const delta_stage<WARPS> *stage, float (*S)[4],
+                                                     float *unit) {
+    uint32_t x[2][4];
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) u[n][e] *= rest[n][e % 2];
-    gpu_delta_operand(x[0], u[0], u[1]);
-    gpu_delta_operand(x[1], u[2], u[3]);
+        for (int e = 0; e < 4; e++) at->u[n][e] *= at->rest[n][e % 2];
+    gpu_delta_operand(x[0], at->u[0], at->u[1]);
+    gpu_delta_operand(x[1], at->u[2], at->u[3]);
     gpu_delta_write(S, x, stage->keys.k);
-    gpu_delta_units(S, both, unit);
+    gpu_delta_units(S, at->both, unit);
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) S[n][e] *= both[e / 2];
+        for (int e = 0; e < 4; e++) S[n][e] *= at->both[e / 2];
 }
 
 /* This lane's part of S, and where it is in memory: S[n][2 low], S[n][2 low + 1] at at[(8 low DELTA_DIM + 8 n) / 2]. */
@@ -353,13 +358,12 @@ template <int WARPS> __global__ void __launch_bounds__(64 * WARPS, 1) gpu_delta_
     for (int c = s.first; c < s.end; c++) {
         if (!of_S) cp_async_wait<DELTA_STAGES - 2>();
         __syncthreads();                                    /* A */
-        if (of_S) {
-            gpu_delta_next_state(&part, shared, &shared->stage[now], S, unit);
-        } else {
-            gpu_delta_fetch(&s, &part, c + DELTA_STAGES - 1, &shared->stage[next]);
-            gpu_delta_barrier_b<true, WARPS>();
-            gpu_delta_output(&s, &part, c, shared, &shared->stage[now]);
-        }
+        gpu_delta_between at;
+        if (of_S) gpu_delta_update(&at, &part, shared, &shared->stage[now], S, unit);
+        else gpu_delta_fetch(&s, &part, c + DELTA_STAGES - 1, &shared->stage[next]);
+        __syncthreads();                                    /* B */
+        if (of_S) gpu_delta_next_state(&at, &shared->stage[now], S, unit);
+        else gpu_delta_output(&s, &part, c, shared, &shared->stage[now]);
         next = now;
         now = now + 1 == DELTA_STAGES ? 0 : now + 1;
     }
