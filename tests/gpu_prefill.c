@@ -53,8 +53,10 @@ static double nearest_off(const float *a, const float *b, int n) {
     return each[n / 20];
 }
 
-// Two roundings of the same sums may choose another expert for a row, here of random ones; such rows differ by up to a tenth, and
-// where all tokens are the same, many do. The others differ by 0.002 to 0.004. What is wrong differs by 1.
+// Two roundings of the same sums may choose another expert for a row, here of random ones; such rows differ by a tenth or more, and
+// where all tokens are the same, one turned choice is many. So the nearest rows say how exact a kernel is, they differ by 0.002 to
+// 0.004, and all rows only that nothing is wrong, which differs by 1. The C engine with each product's input rounded to F16 is off
+// by up to 0.05 from the one without for random tokens, and by 0.08 for equal ones (130 of them, FP8).
 static void against_decode(const int32_t *ids, int most, double allowed) {
     static const int lengths[] = {16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 95, 96, 97, 127, 128, 129, 130, 200, 1000, 2100};
     size_t row = (size_t)vocab;
@@ -222,7 +224,7 @@ static void run_model(void) {
     got_mtp = (float *)room(bytes);
     make_ids();
     against_decode(random_ids, test_brief ? 130 : LONGEST, 0.06);
-    against_decode(same_ids, test_brief ? 130 : 1000, 0.06);
+    against_decode(same_ids, test_brief ? 130 : 1000, 0.15);
     if (!test_brief) same_bits();
     splits();
     followed();
