@@ -827,6 +827,19 @@ static void test_kv_codes(void) {
               isnan(float_of_fp8(0x7f)) && isnan(float_of_fp8(0xff)), "NaN %x", nans[i]);
 }
 
+// e^x of a sample of all floats from -0 to -87.
+static void test_exp_below(void) {
+    double worst = 0;
+    for (uint32_t bits = 0x80000000; float_of_bits(bits) >= -87; bits += 10007) {
+        const double want = exp(float_of_bits(bits));
+        int exponent;
+        frexp(want, &exponent);
+        worst = fmax(worst, fabs(exp_below(float_of_bits(bits)) - want) / ldexp(1, exponent - 24));
+    }
+    CHECK(worst < 2, "exp_below is off by %g units of the last bit", worst);
+    CHECK(exp_below(0) == 1 && !exp_below(-88) && !exp_below(-INFINITY) && isnan(exp_below(NAN)), "exp_below at the ends");
+}
+
 // The output of head h at position t.
 static void naive_attention(const attention_case *c, int t, int h, float theta, double *out) {
     const attention_shape *s = &c->shape;
@@ -1240,6 +1253,7 @@ int main(int argc, char **argv) {
     test_rejected_rows(pools[0]);
     test_gated_norm(pools[1]);
     test_kv_codes();
+    test_exp_below();
     test_attention(1, 1, 16, 16, 40, pools);
     test_attention(2, 1, 24, 6, 40, pools);
     test_attention(4, 4, 20, 10, 40, pools);
