@@ -120,7 +120,7 @@ build/data/.unpacked: $(ARCHIVE)
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= \
 	    CFLAGS='-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %/test_demo %_cpp,$$(TESTS))'
+	    SUITE='$$(filter-out %/test_demo %/test_examples %_cpp,$$(TESTS))'
 
 # make threads: sessions on several threads and the server again, with every data race caught. TSan dislikes the address space of newer kernels
 threads:
@@ -132,7 +132,7 @@ threads:
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_serve %/test_shape,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_serve %/test_shape %/test_speculation,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
