@@ -151,7 +151,7 @@ fuzz: $(FUZZERS)
 
 build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
 	@mkdir -p build/fuzz
-	clang $(WARN) -Wno-unused-function -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
+	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
 # make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
