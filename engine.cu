@@ -388,11 +388,11 @@ static void run_mtp(mote_session *s, const int32_t *ids, int first, int T, float
     for (int t = skip; t < T; t++)
         mtp_input(s, ids[t], t ? w->hidden + (size_t)(t - 1) * hidden : s->last_hidden,
                   w->mtp_in + (size_t)(t - skip) * 2 * hidden);
-    linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0);
+    linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->digits);
     run_layer(s, &m->mtp, &s->state[m->c.layers], first + skip - 1, rows, logits == NULL);
     if (!logits) return;
     rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
-    stage_head(s->threads, &m->lm_head, w->u, rows, logits);
+    stage_head(s->threads, &m->lm_head, w->u, rows, logits, w->digits);
 }
 
 /* drafts[0..k-1]: what may follow the timeline and `id`. Each draft is the MTP layer's favourite, and its input for the
@@ -404,10 +404,10 @@ static void draft_cpu(mote_session *s, int32_t id, int k, int32_t *drafts) {
     const float *final_row = s->last_hidden;
     for (int i = 0; i < k; i++) {
         mtp_input(s, id, final_row, w->mtp_in);
-        linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0);
+        linear(s->threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0, w->digits);
         run_layer(s, &m->mtp, &s->state[m->c.layers], s->count - 1 + i, 1, 0);
         rms_norm(w->hidden, w->x, m->mtp_norm, 1, m->c.hidden, m->c.eps);
-        stage_head(s->threads, &m->draft_head, w->hidden, 1, w->sorted);
+        stage_head(s->threads, &m->draft_head, w->hidden, 1, w->sorted, w->digits);
         id = 0;
         for (int j = 1; j < m->draft_head.rows; j++)
             if (w->sorted[j] > w->sorted[id]) id = j;
@@ -426,11 +426,11 @@ static void forward_cpu(mote_session *s, const int32_t *ids, int T, float *logit
     for (int i = 0; i < m->c.layers; i++) run_layer(s, &m->layers[i], &s->state[i], s->count, T, 0);
     rms_norm(w->hidden, w->x, m->norm, T, m->c.hidden, m->c.eps);
     if (logits) {
-        stage_head(s->threads, &m->lm_head, w->hidden, T, logits);
+        stage_head(s->threads, &m->lm_head, w->hidden, T, logits, w->digits);
         if (logits != w->block_logits)
             memcpy(s->logits, logits + last * (size_t)m->c.vocab, (size_t)m->c.vocab * sizeof(float));
     } else {
-        stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits);
+        stage_head(s->threads, &m->lm_head, w->hidden + last * (size_t)m->c.hidden, 1, s->logits, w->digits);
     }
     if (s->has_mtp) run_mtp(s, ids, s->count, T, mtp_logits);
 }

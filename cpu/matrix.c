@@ -4,7 +4,7 @@
    stream through; many token rows use a weight often, so it becomes a float once and stays in L1: cpu/products.c does both.
 
    Bits: a sum has one partial sum for each lane of a register, each of which takes its columns in ascending order, and at the
-   end they are added pairwise; cpu/scales.c and cpu/nibbles.c say where scales come in, and what order four bits have. It is the
+   end they are added pairwise; cpu/scales.c and cpu/nibbles.c say where scales come in, and what four bits do instead. It is the
    same for one row and for many, on either side, and for any thread; only from one level of processor to another do bits differ.
    The dot products of attention and the delta rule, below, are kept in the same way, as 32 partial sums. */
 
@@ -56,15 +56,15 @@ INLINE float dot(const float *a, const float *b, int n) {
     return add_tail(sum_lanes(&sum), a, b, n);
 }
 
-/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows and `count` <= TOKEN_BATCH token rows. */
-static void matrix_block_dots(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+/* y[j][r] = W[row + r] . token row j for `rows` <= ROW_BLOCK weight rows. */
+static void matrix_block_dots(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
 #ifdef LEVELS
     int level = cpu_level();
-    if (level == 4) block_dots_v4(w, row, rows, x, count, y);
-    else if (level == 3) block_dots_v3(w, row, rows, x, count, y);
+    if (level == 4) block_dots_v4(w, row, rows, tokens, y);
+    else if (level == 3) block_dots_v3(w, row, rows, tokens, y);
     else
 #endif
-        block_dots_plain(w, row, rows, x, count, y);
+        block_dots_plain(w, row, rows, tokens, y);
 }
 
 static int row_blocks(const matrix *w) {
@@ -85,18 +85,22 @@ typedef struct projection {
     const matrix *w[PROJECTIONS];
     float *y[PROJECTIONS];       /* [T][rows of w] */
     const float *x;              /* [T][cols] */
+    token_digits *digits;        /* room for x's, [T][stretch_count(cols)] */
     int T, add;
 } projection;
 
 static void projection_block(const projection *p, const matrix *w, int block, float *y) {
     int rows = block_rows(w, block);
     for (int first = 0; first < p->T; first += TOKEN_BATCH) {
-        int count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
-        const float *x[TOKEN_BATCH];
+        token_batch tokens;
         float sum[TOKEN_BATCH][ROW_BLOCK];
-        for (int t = 0; t < count; t++) x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
-        matrix_block_dots(w, block * ROW_BLOCK, rows, x, count, sum);
-        for (int t = 0; t < count; t++) {
+        tokens.count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
+        for (int t = 0; t < tokens.count; t++) {
+            tokens.x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
+            tokens.digits[t] = p->digits + (size_t)(first + t) * (size_t)stretch_count(w->cols);
+        }
+        matrix_block_dots(w, block * ROW_BLOCK, rows, &tokens, sum);
+        for (int t = 0; t < tokens.count; t++) {
             float *out = y + (size_t)(first + t) * (size_t)w->rows + (size_t)(block * ROW_BLOCK);
             for (int r = 0; r < rows; r++) out[r] = p->add ? out[r] + sum[t][r] : sum[t][r];
         }
@@ -114,19 +118,25 @@ static void projection_blocks(void *context, int begin, int end, int thread) {
 }
 
 static void project(pool *p, projection *job) {
-    int blocks = 0;
-    for (int i = 0; i < job->count; i++) blocks += row_blocks(job->w[i]);
+    digit_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->digits};
+    int blocks = 0, nibbles = 0;
+    for (int i = 0; i < job->count; i++) {
+        blocks += row_blocks(job->w[i]);
+        nibbles |= nibble_order(job->w[i]);
+    }
+    if (nibbles) digits_of_rows(p, &rows);
     parallel(p, blocks, projection_blocks, job);
 }
 
-/* y[t] = W x[t], or y[t] += W x[t]. */
-static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add) {
+/* y[t] = W x[t], or y[t] += W x[t]. room: for the digits of x. */
+static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_digits *room) {
     projection job;
     memset(&job, 0, sizeof job);
     job.count = 1;
     job.w[0] = w;
     job.y[0] = y;
     job.x = x;
+    job.digits = room;
     job.T = T;
     job.add = add;
     project(p, &job);

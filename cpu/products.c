@@ -88,7 +88,7 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 }
 
 /* cpu/nibbles.c: block_dots of a matrix that nibble_order() is true of. */
-LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const float *const *x, int count,
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]);
 
 /* sum += the products of E4M3 codes, those of blocks times their scales. */
@@ -178,11 +178,12 @@ LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x,
 }
 #undef STREAMED
 
-/* y[j][r] = W[row + r] . x[j] for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on, and `count` <= TOKEN_BATCH
-   token rows. */
-LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const float *const *x, int count, float (*y)[ROW_BLOCK]) {
+/* y[j][r] = W[row + r] . token row j for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on. */
+LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
+    const float *const *x = tokens->x;
+    const int count = tokens->count;
     if (nibble_order(w)) {
-        FOR(nibble_dots)(w, row, rows, x, count, y);
+        FOR(nibble_dots)(w, row, rows, tokens->digits, count, y);
         return;
     }
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;

@@ -13,8 +13,8 @@
 #define SIMD
 #endif
 
-/* Kernels that are written for a level: functions marked V3 or V4 are compiled for AVX2 and for AVX-512, and cpu_level() says
-   which the processor has. Elsewhere there is the plain version alone. MOTE_CPU_LEVEL, set when compiling, is the highest one
+/* Kernels that are written for a level: functions marked V3 or V4 are compiled for AVX2 and for AVX-512 with VNNI, and cpu_level()
+   says which the processor has. Elsewhere there is the plain version alone. MOTE_CPU_LEVEL, set when compiling, is the highest one
    used: to test and time the others where they would not be chosen. */
 #ifndef MOTE_CPU_LEVEL
 #define MOTE_CPU_LEVEL 4
@@ -22,11 +22,11 @@
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && MOTE_CPU_LEVEL > 0
 #define LEVELS
 #define V3 __attribute__((target("avx2,fma,f16c")))
-#define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
+#define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 
 static inline int cpu_level(void) {
     int wide = MOTE_CPU_LEVEL >= 4 && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
 }
 #endif

@@ -2,9 +2,7 @@
 
 enum {
     FEW_TOKENS = 4,              /* token rows that are multiplied while weights come from memory */
-    TURNED_STRETCHES = 16,       /* stretches of their columns that are turned at a time, and the floats of these */
-    TURNED_ROOM = TURNED_STRETCHES * STRETCH_TOKEN,
-    MANY_STRETCHES = 2,          /* stretches that many token rows use before their sums leave L1 */
+    MANY_STRETCHES = 4,          /* stretches that many token rows use at a time */
     NIBBLES_AHEAD = 4096         /* the codes so many bytes on are asked for: a core by itself does not look that far ahead */
 };
 
@@ -14,7 +12,13 @@ typedef struct nibble_row {
     const char *scales;
     int stretch, step, mask;     /* behind each stretch whose successor's number & mask is 0, scales lie `step` bytes on */
     int shift;                   /* INT4: 2^shift lanes of a stretch have one scale */
+    size_t codes_below, scales_below;              /* bytes to the next row's */
 } nibble_row;
+
+INLINE void nibble_row_next(nibble_row *r) {
+    r->codes += STRETCH / 2;
+    r->scales += ++r->stretch & r->mask ? 0 : r->step;
+}
 
 /* What of a row's end is less than a stretch, with zeros behind it. */
 typedef struct row_end {
@@ -34,12 +38,20 @@ INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enu
     const plane *planes = formats[f]->planes;
     const int col = stretch * STRETCH, group = f == FORMAT_NVFP4 ? NVFP4_GROUP : w->block_cols;
     const int words = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
-    const size_t at = (size_t)row * plane_bytes(&planes[SCALES], plane_cols(&planes[SCALES], w));
-    nibble_row r = {(const uint8_t *)w->plane[CODES] + ((size_t)row * (size_t)w->cols + (size_t)col) / 2,
-                    (const char *)w->plane[SCALES] + at + (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4),
-                    stretch, f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words,
-                    group > STRETCH ? group / STRETCH - 1 : 0, group == 32 ? 2 : group == 64 ? 3 : 4};
+    const size_t codes = (size_t)w->cols / 2, scales = plane_bytes(&planes[SCALES], plane_cols(&planes[SCALES], w));
+    const size_t scale = (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4);
+    nibble_row r = {(const uint8_t *)w->plane[CODES] + (size_t)row * codes + (size_t)(col / 2),
+                    (const char *)w->plane[SCALES] + (size_t)row * scales + scale, stretch,
+                    f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words, group > STRETCH ? group / STRETCH - 1 : 0,
+                    group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales};
     if (group >= w->cols) r.shift = 4;
+    return r;
+}
+
+/* The same columns of a row further down. */
+INLINE nibble_row nibble_row_below(nibble_row r, int rows) {
+    r.codes += (size_t)rows * r.codes_below;
+    r.scales += (size_t)rows * r.scales_below;
     return r;
 }
 

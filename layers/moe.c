@@ -32,6 +32,7 @@ typedef struct moe_job {
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
     float *x;                    /* [T][hidden] residual */
+    token_digits *digits;        /* of u, and then of h, row by row */
 } moe_job;
 
 static int moe_width(const moe_shape *s) {
@@ -112,6 +113,7 @@ static void stage_norm_router(pool *p, moe_job *job) {
     scores.y[0] = job->router;
     scores.y[1] = job->shared_gate;
     scores.x = job->u;
+    scores.digits = job->digits;
     scores.T = job->T;
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
@@ -127,13 +129,17 @@ static void moe_up_block(const moe_job *job, int i, int block) {
     int row = block * ROW_BLOCK, rows = block_rows(gate_proj, block);
     size_t width = (size_t)moe_width(s);
     for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
-        int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
-        const float *x[TOKEN_BATCH];
+        token_batch tokens;
         float gate[TOKEN_BATCH][ROW_BLOCK], up[TOKEN_BATCH][ROW_BLOCK];
-        for (int j = 0; j < count; j++) x[j] = job->u + (size_t)job->assignment_row[first + j] * (size_t)s->hidden;
-        matrix_block_dots(gate_proj, row, rows, x, count, gate);
-        matrix_block_dots(up_proj, row, rows, x, count, up);
-        for (int j = 0; j < count; j++)
+        tokens.count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+        for (int j = 0; j < tokens.count; j++) {
+            size_t t = (size_t)job->assignment_row[first + j];
+            tokens.x[j] = job->u + t * (size_t)s->hidden;
+            tokens.digits[j] = job->digits + t * (size_t)stretch_count(s->hidden);
+        }
+        matrix_block_dots(gate_proj, row, rows, &tokens, gate);
+        matrix_block_dots(up_proj, row, rows, &tokens, up);
+        for (int j = 0; j < tokens.count; j++)
             for (int r = 0; r < rows; r++)
                 job->h[(size_t)(first + j) * width + (size_t)(row + r)] = silu(gate[j][r]) * up[j][r];
     }
@@ -150,6 +156,13 @@ static void moe_up_blocks(void *context, int begin, int end, int thread) {
     }
 }
 
+/* Of an assignment's h. Those of the shared expert come last, and may have another width. */
+static token_digits *moe_h_digits(const moe_job *job, int assignment) {
+    const int routed = job->first[job->count - 1], shared = assignment > routed ? assignment - routed : 0;
+    return job->digits + (size_t)(assignment - shared) * (size_t)stretch_count(job->shape->expert_size) +
+           (size_t)shared * (size_t)stretch_count(job->shape->shared_size);
+}
+
 /* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
 static void moe_down_block(const moe_job *job, int i, int block) {
     const moe_shape *s = job->shape;
@@ -157,12 +170,15 @@ static void moe_down_block(const moe_job *job, int i, int block) {
     int row = block * ROW_BLOCK, rows = block_rows(down_proj, block);
     size_t width = (size_t)moe_width(s);
     for (int first = job->first[i]; first < job->first[i + 1]; first += TOKEN_BATCH) {
-        int count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
-        const float *h[TOKEN_BATCH];
+        token_batch tokens;
         float y[TOKEN_BATCH][ROW_BLOCK];
-        for (int j = 0; j < count; j++) h[j] = job->h + (size_t)(first + j) * width;
-        matrix_block_dots(down_proj, row, rows, h, count, y);
-        for (int j = 0; j < count; j++) {
+        tokens.count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
+        for (int j = 0; j < tokens.count; j++) {
+            tokens.x[j] = job->h + (size_t)(first + j) * width;
+            tokens.digits[j] = moe_h_digits(job, first + j);
+        }
+        matrix_block_dots(down_proj, row, rows, &tokens, y);
+        for (int j = 0; j < tokens.count; j++) {
             float *x = job->x + (size_t)job->assignment_row[first + j] * (size_t)s->hidden + (size_t)row;
             for (int r = 0; r < rows; r++) x[r] += job->assignment_weight[first + j] * y[j][r];
         }
@@ -177,16 +193,40 @@ static void moe_down_blocks(void *context, int begin, int end, int thread) {
         for (int block = begin; block < end; block++) moe_down_block(job, i, block);
 }
 
+/* Whether an expert of the list has weights of four bits. */
+static int moe_nibbles(const moe_job *job, const matrix *w) {
+    for (int i = 0; i < job->count; i++)
+        if (nibble_order(&w[job->list[i]])) return 1;
+    return 0;
+}
+
 /* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
+    digit_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->digits};
+    if (moe_nibbles(job, job->w->gate_proj) || moe_nibbles(job, job->w->up_proj)) digits_of_rows(p, &rows);
     parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
 }
 
 static void stage_experts_down(pool *p, moe_job *job) {
+    const moe_shape *s = job->shape;
+    const int routed = job->first[job->count - 1];
+    const size_t width = (size_t)moe_width(s);
+    digit_rows rows = {job->h, width, routed, s->expert_size, job->digits};
+    digit_rows shared = {job->h + (size_t)routed * width, width, job->T, s->shared_size, moe_h_digits(job, routed)};
+    if (moe_nibbles(job, job->w->down_proj)) {
+        digits_of_rows(p, &rows);
+        digits_of_rows(p, &shared);
+    }
     parallel(p, row_blocks(&job->w->down_proj[job->shape->experts]), moe_down_blocks, job);
 }
 
 /* What layers/kinds.c asks of a kind. */
+
+/* Floats of a row's digits: of u, or of all its h. */
+static size_t moe_digit_room(const moe_shape *s) {
+    const size_t h = (size_t)s->top_k * (size_t)stretch_count(s->expert_size) + (size_t)stretch_count(s->shared_size);
+    return larger((size_t)stretch_count(s->hidden), h) * (sizeof(token_digits) / sizeof(float));
+}
 
 static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
     size_t T = (size_t)r->rows, uses = T * ((size_t)s->top_k + 1);
@@ -200,6 +240,7 @@ static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_jo
     to->list = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 1);
     to->first = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 2);
     to->assignment_row = (int32_t *)(void *)layout_alloc(l, uses);
+    to->digits = (token_digits *)(void *)layout_alloc(l, T * moe_digit_room(s));
 }
 
 static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *job) {

@@ -8,6 +8,7 @@ enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 256, MAX_CHUNK = 8192, CHUNK_UNIT
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
     float *mtp_in;                                          /* [chunk][2 hidden] */
+    token_digits *digits;                                   /* of a chunk of those, or of final rows */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
     float *sorted;                                          /* [vocab] logits being sampled */
     float *block_logits;                                    /* [BLOCK][vocab] of a block of drafts */
@@ -101,6 +102,7 @@ static void layout_scratch(layout *l, const config *c, const capacity *r, scratc
     s->u = layout_alloc(l, rows);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = layout_alloc(l, 2 * rows);
+    s->digits = digits_alloc(l, (size_t)r->rows, 2 * c->hidden);
     layer_lay_jobs(l, &c->shapes, r, &s->jobs);
 }
 

@@ -261,6 +261,10 @@ static void test_dots(void) {
     }
 }
 
+static token_digits *digits_room(int rows, int cols) {
+    return (token_digits *)room((size_t)rows * (size_t)stretch_count(cols) * sizeof(token_digits));
+}
+
 // A row of linear() has the same bits whatever T and the number of threads, and is right.
 static void test_linear(enum format type, int rows, int cols, int block_cols, pool **pools) {
     enum { MOST = 132 };
@@ -270,18 +274,20 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     float *x = random_floats((size_t)MOST * (size_t)cols, 1), *y = floats((size_t)MOST * (size_t)rows);
     float *plain = floats((size_t)MOST * (size_t)rows);
     double *want = (double *)room((size_t)(MOST * rows) * sizeof(double));
+    token_digits *d = digits_room(MOST, cols);
     for (int t = 0; t < most; t++)
-        linear(pools[0], &r.w, x + (size_t)t * (size_t)cols, plain + (size_t)t * (size_t)rows, 1, 0);
+        linear(pools[0], &r.w, x + (size_t)t * (size_t)cols, plain + (size_t)t * (size_t)rows, 1, 0, d);
     for (int i = 0; i < most * rows; i++)
         for (int c = 0; c < cols; c++) want[i] += r.value[i % rows * cols + c] * x[i / rows * cols + c];
-    CHECK(distance(plain, want, (size_t)(most * rows)) < 1e-5, "linear %dx%d of type %d", rows, cols, (int)type);
+    const double off = distance(plain, want, (size_t)(most * rows));
+    CHECK(off < 1e-5, "linear %dx%d of type %d: off by %g", rows, cols, (int)type, off);
     for (int p = 0; p < 3; p += 1 + test_brief)
         for (int i = 0; sizes[i]; i++) {
             memset(y, 0, (size_t)(MOST * rows) * sizeof(float));
-            linear(pools[p], &r.w, x, y, sizes[i], 0);
+            linear(pools[p], &r.w, x, y, sizes[i], 0, d);
             CHECK(same_bits(y, plain, (size_t)(sizes[i] * rows)), "linear %dx%d, T=%d, %d threads", rows, cols,
                   sizes[i], p + 1);
-            linear(pools[p], &r.w, x, y, sizes[i], 1);
+            linear(pools[p], &r.w, x, y, sizes[i], 1, d);
             int bad = 0;
             for (int j = 0; j < sizes[i] * rows; j++) bad += y[j] != plain[j] + plain[j];
             CHECK(!bad, "linear with add %dx%d, T=%d, %d threads: %d wrong", rows, cols, sizes[i], p + 1, bad);
@@ -290,6 +296,7 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     free(y);
     free(plain);
     free(want);
+    free(d);
     matrix_delete(&r);
 }
 
@@ -307,7 +314,7 @@ static void test_linears(pool **pools) {
     test_linear(FORMAT_FP8_BLOCK, 2, 2100, 100, pools);
     test_linear(FORMAT_NVFP4, 2, 2048, 128, pools);
     for (int group = 32; group <= 2048; group *= group < 128 ? 2 : 4) test_linear(FORMAT_INT4, 2, 2048, group, pools);
-    for (int cols = 2000; cols <= 4400; cols += 800) {       // more than is turned at a time, and ends of several lengths
+    for (int cols = 2000; cols <= 4400; cols += 800) {       // ends of several lengths
         test_linear(FORMAT_NVFP4, 19, cols, 128, pools);
         for (int group = 16; group <= 512; group *= 2) test_linear(FORMAT_INT4, 5, cols, group, pools);
     }
@@ -339,12 +346,13 @@ static void test_unpacking(int level) {
 }
 
 // A token row's product has the same bits however many others there are.
-static void test_batches(int level, const matrix *w, int rows, const float *const *from, float (*want)[ROW_BLOCK]) {
+static void test_batches(int level, const matrix *w, int rows, token_batch *from, float (*want)[ROW_BLOCK]) {
     float y[TOKEN_BATCH][ROW_BLOCK];
-    for (int count = 1; count < 12; count++) {
-        (level == 4 ? block_dots_v4 : block_dots_v3)(w, 0, rows, from, count, y);
-        for (int t = 0; t < count; t++)
-            CHECK(same_bits(y[t], want[t], (size_t)rows), "level %d, type %d, row %d of %d", level, (int)w->format, t, count);
+    for (from->count = 1; from->count < 12; from->count++) {
+        (level == 4 ? block_dots_v4 : block_dots_v3)(w, 0, rows, from, y);
+        for (int t = 0; t < from->count; t++)
+            CHECK(same_bits(y[t], want[t], (size_t)rows), "level %d, type %d, row %d of %d", level, (int)w->format, t,
+                  from->count);
     }
 }
 
@@ -353,52 +361,143 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     random_matrix r = matrix_new(type, rows, cols, 16, 128);
     float *x = random_floats((size_t)TOKEN_BATCH * (size_t)cols, 1), plain[TOKEN_BATCH][ROW_BLOCK], y[TOKEN_BATCH][ROW_BLOCK];
     float one[ROW_BLOCK];
-    const float *from[TOKEN_BATCH];
+    token_batch from;
+    token_digits *d = digits_room(TOKEN_BATCH, cols);
+    digit_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d};
     double size = 0, worst = 0;
-    for (int t = 0; t < TOKEN_BATCH; t++) from[t] = x + (size_t)t * (size_t)cols;
-    block_dots_plain(&r.w, 0, rows, from, TOKEN_BATCH, plain);
-    (level == 4 ? block_dots_v4 : block_dots_v3)(&r.w, 0, rows, from, TOKEN_BATCH, y);
+    digit_row(&turned, 0, TOKEN_BATCH, 0);
+    from.count = TOKEN_BATCH;
+    for (int t = 0; t < TOKEN_BATCH; t++) {
+        from.x[t] = x + (size_t)t * (size_t)cols;
+        from.digits[t] = d + (size_t)t * (size_t)stretch_count(cols);
+    }
+    block_dots_plain(&r.w, 0, rows, &from, plain);
+    (level == 4 ? block_dots_v4 : block_dots_v3)(&r.w, 0, rows, &from, y);
     for (int t = 0; t < TOKEN_BATCH; t++)
         for (int i = 0; i < rows; i++) {
             size = fmax(size, fabs((double)plain[t][i]));
             worst = fmax(worst, fabs((double)plain[t][i] - (double)y[t][i]));
         }
     CHECK(worst <= 1e-5 * size, "level %d, %dx%d of type %d: off by %g of %g", level, rows, cols, (int)type, worst, size);
-    test_batches(level, &r.w, rows, from, y);
+    test_batches(level, &r.w, rows, &from, y);
     int streamed = (level == 4 ? stream_v4 : stream_v3)(&r.w, 0, rows, x, one);
     CHECK(streamed == streams && (!streamed || same_bits(one, y[0], (size_t)rows)), "level %d, %dx%d of type %d: streamed",
           level, rows, cols, (int)type);
     free(x);
+    free(d);
     matrix_delete(&r);
 }
 
 // The pieces of products of four bits as the plain loops have them, bit for bit.
 static void test_stretches(int level) {
-    float x[STRETCH], plain[STRETCH_TOKEN], out[STRETCH_TOKEN], scale[2][STRETCH_LANES], lift[2][STRETCH_LANES];
+    float scale[2][STRETCH_LANES], zero[2][STRETCH_LANES];
     for (int round = 0; round < 100; round++) {
         uint8_t code[8];
         uint32_t word[4];
         const int shift = 2 + round % 3;
-        for (int i = 0; i < STRETCH; i++) x[i] = random_float();
         for (int i = 0; i < 8; i++) code[i] = (uint8_t)random_int(0, 0x7e);
         for (int i = 0; i < 4; i++) word[i] = (random_bits() & 0xbfffffe0) | (uint32_t)random_int(0, 16);
-        turn_token_plain(x, plain);
-        level == 4 ? turn_token_v4(x, out) : turn_token_v3(x, out);
-        CHECK(same_bits(out, plain, STRETCH_TOKEN), "level %d: a token's stretch", level);
         e4m3_scales_plain(code, scale[0]);
         level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
         CHECK(same_bits(scale[0], scale[1], STRETCH_LANES), "level %d: scales of NVFP4", level);
-        word_scales_plain(word, shift, scale[0], lift[0]);
-        level == 4 ? word_scales_v4(word, shift, scale[1], lift[1]) : word_scales_v3(word, shift, scale[1], lift[1]);
-        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES) && same_bits(lift[0], lift[1], STRETCH_LANES),
+        word_scales_plain(word, shift, scale[0], zero[0]);
+        level == 4 ? word_scales_v4(word, shift, scale[1], zero[1]) : word_scales_v3(word, shift, scale[1], zero[1]);
+        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES) && same_bits(zero[0], zero[1], STRETCH_LANES),
               "level %d: scales and zero points of INT4, %d lanes each", level, 1 << shift);
     }
 }
 
+V4 static void lane_products_of_v4(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
+    *(vec_v4 *)out = nvfp4 ? lane_products_v4(codes_at_v4(codes, FORMAT_NVFP4), d, 0)
+                           : lane_products_v4(codes_at_v4(codes, FORMAT_INT4), d, 0);
+}
+
+V3 static void lane_products_of_v3(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
+    for (int part = 0; part < 2; part++)
+        *(vec_v3 *)(out + 8 * part) = nvfp4 ? lane_products_v3(codes_at_v3(codes + 32 * part, FORMAT_NVFP4), d, part)
+                                            : lane_products_v3(codes_at_v3(codes + 32 * part, FORMAT_INT4), d, part);
+}
+#endif
+
+static void lane_products_of_plain(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
+    for (int part = 0; part < 4; part++)
+        *(vec_plain *)(out + 4 * part) = nvfp4 ? lane_products_plain(codes_at_plain(codes + 16 * part, FORMAT_NVFP4), d, part)
+                                               : lane_products_plain(codes_at_plain(codes + 16 * part, FORMAT_INT4), d, part);
+}
+
+// X of an even column, or of an odd one.
+static int digits_value(const token_digits *d, int odd, int i) {
+    return 65536 * d->digit[0][odd][i] + 256 * d->digit[1][odd][i] + d->digit[2][odd][i];
+}
+
+// Sums of eight products are exact, also of the largest codes and digits, for each level.
+static void test_lane_products(int level) {
+    token_digits d;
+    uint8_t codes[STRETCH / 2];
+    float out[STRETCH_LANES];
+    for (int round = 0; round < 300; round++) {
+        const int nvfp4 = round % 2, extreme = round % 3 == 0;
+        const uint8_t *values = nvfp4 ? e2m1_values : int4_values;
+        int bad = 0;
+        for (int i = 0; i < STRETCH / 2; i++) codes[i] = extreme ? (uint8_t)(nvfp4 ? 0x77 : 0xff) : (uint8_t)random_bits();
+        for (int i = 0; i < STRETCH; i++) {
+            ((int8_t *)d.digit[0])[i] = (int8_t)(extreme ? round % 4 < 2 ? 63 : -64 : random_int(-64, 63));
+            ((int8_t *)d.digit[1])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
+            ((int8_t *)d.digit[2])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
+        }
+#ifdef LEVELS
+        if (level == 4) lane_products_of_v4(codes, &d, out, nvfp4);
+        else if (level == 3) lane_products_of_v3(codes, &d, out, nvfp4);
+        else
+#endif
+            lane_products_of_plain(codes, &d, out, nvfp4);
+        for (int l = 0; l < STRETCH_LANES; l++) {
+            int want = 0;
+            for (int i = 4 * l; i < 4 * l + 4; i++)
+                want += values[codes[i] & 15] * digits_value(&d, 0, i) + values[codes[i] >> 4] * digits_value(&d, 1, i);
+            bad += out[l] != (float)want;
+        }
+        CHECK(!bad, "level %d: %d lanes' products", level, bad);
+    }
+}
+
+// x = unit X to half a unit, X within 23 bits, and its sums; exact for numbers of 22 bits. What is not finite stays so.
+static void test_digits(void) {
+    token_digits d;
+    float x[STRETCH];
+    for (int round = 0; round < 300; round++) {
+        const float size = ldexpf(1, random_int(-60, 60));
+        int bad = 0;
+        for (int i = 0; i < STRETCH; i++) {
+            x[i] = size * random_float() * ldexpf(1, random_int(0, 12));
+            if (round % 3 == 0) x[i] = size * (float)(random_int(0, 1) ? (1 << 22) - 1 : random_int(-(1 << 22), 1 << 22));
+            if (round % 5 == 0 && i % 3) x[i] = 0;
+        }
+        digits_of(x, &d);
+        for (int l = 0; l < STRETCH_LANES; l++) {
+            int sum = 0;
+            for (int i = 0; i < LANE_COLS; i++) {
+                const int at = 4 * l + i / 2, X = digits_value(&d, i % 2, at);
+                const double off = fabs((double)x[LANE_COLS * l + i] - (double)d.unit[l] * X);
+                bad += abs(X) > 1 << 22 || off > (round % 3 ? 0.5 * (double)d.unit[l] : 0);
+                sum += X;
+            }
+            bad += d.sum[l] != (float)sum;
+        }
+        CHECK(!bad, "digits: %d wrong", bad);
+        x[round % STRETCH] = round % 2 ? NAN : -INFINITY;
+        digits_of(x, &d);
+        for (int l = 0; l < STRETCH_LANES; l++)
+            CHECK(!isfinite(d.unit[l]) == (l == round % STRETCH / LANE_COLS), "the unit of lane %d, where one is not finite", l);
+    }
+}
+
+#ifdef LEVELS
 static void test_levels(void) {
     for (int level = 3; level <= cpu_level(); level++) {
         test_unpacking(level);
         test_stretches(level);
+        test_lane_products(level);
         for (int type = 0; type < FORMAT_COUNT; type++) {
             int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
             test_level_products(level, (enum format)type, 16, 640, stream);
@@ -417,13 +516,14 @@ static void test_project(pool **pools) {
     float *x = random_floats(3 * 50, 1), *alone[4], *together[4];
     projection job;
     memset(&job, 0, sizeof job);
+    job.digits = digits_room(3, 50);
     for (int i = 0; i < 4; i++) {
         r[i] = matrix_new((enum format)i, 1 + 10 * i, 50, 7, 9);
         alone[i] = floats((size_t)(3 * r[i].w.rows));
         together[i] = floats((size_t)(3 * r[i].w.rows));
         job.w[i] = &r[i].w;
         job.y[i] = together[i];
-        linear(pools[0], &r[i].w, x, alone[i], 3, 0);
+        linear(pools[0], &r[i].w, x, alone[i], 3, 0, job.digits);
     }
     job.count = 4;
     job.x = x;
@@ -435,6 +535,7 @@ static void test_project(pool **pools) {
         free(alone[i]);
         free(together[i]);
     }
+    free(job.digits);
     free(x);
 }
 
@@ -767,12 +868,14 @@ static void test_gated_norm(pool *threads) {
     job.T = 2;
     job.o = o;
     job.z = z;
+    job.digits = digits_room(2, 30);
     stage_gated_norm_out(threads, &job, x);
     CHECK(distance(x, want, 14) < 1e-5, "gated norm: off by %g", distance(x, want, 14));
     matrix_delete(&out);
     delta_case_delete(&c);
     float *all[] = {o, z, norm, x};
     for (int i = 0; i < 4; i++) free(all[i]);
+    free(job.digits);
 }
 
 // ---- 7. Attention ---------------------------------------------------------------------------------------------------
@@ -1055,7 +1158,7 @@ typedef struct moe_case {
     int length;
 } moe_case;
 
-static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length) {
+static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length, int nvfp4) {
     moe_case c;
     moe_shape shape = {hidden, experts, top_k, size, shared, 1e-6f};
     memset(&c, 0, sizeof c);
@@ -1075,7 +1178,8 @@ static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int s
     c.w.down_proj = m + 2 * (experts + 1);
     for (int i = 0; i < 3 * (experts + 1); i++) {
         int e = i % (experts + 1), down = i / (experts + 1) == 2, inner = e == experts ? shared : size;
-        c.expert[i] = matrix_new(i % 2 ? FORMAT_F16 : FORMAT_F32, down ? hidden : inner, down ? inner : hidden, 1, 1);
+        c.expert[i] = matrix_new(nvfp4 ? FORMAT_NVFP4 : i % 2 ? FORMAT_F16 : FORMAT_F32, down ? hidden : inner,
+                                 down ? inner : hidden, 1, 1);
         m[i] = c.expert[i].w;
     }
     return c;
@@ -1108,13 +1212,15 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.assignment_row = (int32_t *)room(uses * 4);
     job.assignment_weight = floats(uses);
     job.h = floats(uses * (size_t)moe_width(&c->shape));
+    for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
+    job.digits = (token_digits *)room(rows * moe_digit_room(&c->shape) * sizeof(float));
     job.x = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
 
 static void moe_job_delete(moe_job *job) {
     void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
-                   job->assignment_weight, job->h, job->x};
+                   job->assignment_weight, job->h, job->x, job->digits};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -1208,8 +1314,8 @@ static void moe_run(const moe_case *c, pool *p, int T, float *out) {
     }
 }
 
-static void test_moe(int hidden, int experts, int top_k, int size, int shared, pool **pools) {
-    moe_case c = moe_case_new(hidden, experts, top_k, size, shared, 70);
+static void test_moe(int hidden, int experts, int top_k, int size, int shared, int nvfp4, pool **pools) {
+    moe_case c = moe_case_new(hidden, experts, top_k, size, shared, 70, nvfp4);
     size_t n = (size_t)(c.length * hidden);
     float *one = floats(n), *other = floats(n);
     double *want = (double *)room(n * sizeof(double));
@@ -1238,6 +1344,8 @@ int main(int argc, char **argv) {
     test_matrix_rows();
     test_dots();
     test_linears(pools);
+    test_digits();
+    test_lane_products(0);
 #ifdef LEVELS
     test_levels();
 #endif
@@ -1266,10 +1374,12 @@ int main(int argc, char **argv) {
     test_moe_choose();
     test_moe_choose_nan();
     test_moe_list_assignments();
-    test_moe(32, 5, 2, 12, 20, pools);
-    test_moe(40, 1, 1, 33, 8, pools);
-    test_moe(17, 16, 4, 7, 7, pools);
-    test_moe(24, 3, 3, 16, 1, pools);
+    test_moe(32, 5, 2, 12, 20, 0, pools);
+    test_moe(40, 1, 1, 33, 8, 0, pools);
+    test_moe(17, 16, 4, 7, 7, 0, pools);
+    test_moe(24, 3, 3, 16, 1, 0, pools);
+    test_moe(48, 5, 2, 16, 144, 1, pools);
+    test_moe(32, 4, 2, 144, 16, 1, pools);
     for (int i = 0; i < 3; i++) pool_close(pools[i]);
     return test_main_end();
 }

@@ -1,0 +1,166 @@
+/* cpu/codes.c: codes of four bits times digits, for each level of processor: the values of codes, sums of lanes, scales of
+   lanes. For each a plain loop, which is the definition. Knows nothing of matrices.
+
+   A stretch of 128 columns is 64 bytes of codes: byte i has columns 2 i and 2 i + 1, and four bytes are a lane. */
+
+/* A code's value and its format's zero point, which is subtracted from all values. Twice an E2M1 is a whole number from -12 to
+   12; of INT4 the zero point comes with the scale. Values are 0..24, so that pairs of products have 16 bits. */
+enum { E2M1_ZERO = 12 };
+static const uint8_t e2m1_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+static const uint8_t int4_values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* The scales of a stretch's lanes, of which two have one E4M3; 2^-8 of their value, for the sake of the other levels. */
+static inline void e4m3_scales_plain(const uint8_t *code, float *__restrict scale) {
+    for (int l = 0; l < STRETCH_LANES; l++) scale[l] = fp8_bits(code[l / 2]) * (FP8_UNIT * 0x1p-8f);
+}
+
+/* Of lanes of which 2^shift have one word: a scale, whose lowest five bits are a zero point. */
+static inline void word_scales_plain(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
+    for (int l = 0; l < STRETCH_LANES; l++) {
+        scale[l] = float_of_bits(word[l >> shift] & ~31u);
+        zero[l] = (float)(word[l >> shift] & 31);
+    }
+}
+
+/* Values of four lanes' codes, of even columns and of odd ones. f is a constant in what follows. */
+typedef struct codes_plain { uint8_t even[16], odd[16]; } codes_plain;
+
+INLINE codes_plain codes_at_plain(const uint8_t *at, const enum format f) {
+    const uint8_t *values = f == FORMAT_NVFP4 ? e2m1_values : int4_values;
+    codes_plain c;
+#ifdef __aarch64__
+    const uint8x16_t bytes = vld1q_u8(at), table = vld1q_u8(values);
+    vst1q_u8(c.even, vqtbl1q_u8(table, vandq_u8(bytes, vdupq_n_u8(15))));
+    vst1q_u8(c.odd, vqtbl1q_u8(table, vshrq_n_u8(bytes, 4)));
+#else
+    for (int i = 0; i < 16; i++) c.even[i] = values[at[i] & 15], c.odd[i] = values[at[i] >> 4];
+#endif
+    return c;
+}
+
+#ifdef __aarch64__
+/* The sums of four lanes' products with one digit. */
+INLINE int32x4_t lane_sums_neon(codes_plain c, const int8_t *even, const int8_t *odd) {
+    const int8x16_t a = vreinterpretq_s8_u8(vld1q_u8(c.even)), b = vreinterpretq_s8_u8(vld1q_u8(c.odd));
+    const int8x16_t x = vld1q_s8(even), y = vld1q_s8(odd);
+#ifdef __ARM_FEATURE_DOTPROD
+    return vdotq_s32(vdotq_s32(vdupq_n_s32(0), a, x), b, y);
+#else
+    const int16x8_t first = vmlal_s8(vmull_s8(vget_low_s8(a), vget_low_s8(x)), vget_low_s8(b), vget_low_s8(y));
+    const int16x8_t second = vmlal_high_s8(vmull_high_s8(a, x), b, y);
+    return vpaddlq_s16(vpaddq_s16(first, second));
+#endif
+}
+#endif
+
+/* The sums of lanes 4 part .. 4 part + 3. */
+INLINE quarter_lanes lane_products_plain(codes_plain c, const token_digits *d, int part) {
+    const int at = 16 * part;
+#ifdef __aarch64__
+    int32x4_t sum = lane_sums_neon(c, d->digit[0][0] + at, d->digit[0][1] + at);
+    for (int i = 1; i < DIGITS; i++)
+        sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c, d->digit[i][0] + at, d->digit[i][1] + at));
+    return (quarter_lanes)vcvtq_f32_s32(sum);
+#else
+    int32_t sum[4] = {0};
+    for (int k = 0; k < DIGITS; k++)
+        for (int l = 0; l < 4; l++) {
+            sum[l] *= 256;
+            for (int i = 4 * l; i < 4 * l + 4; i++)
+                sum[l] += c.even[i] * d->digit[k][0][at + i] + c.odd[i] * d->digit[k][1][at + i];
+        }
+    const quarter_lanes products = {(float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]};
+    return products;
+#endif
+}
+
+#ifdef LEVELS
+/* Eight E4M3 as F16, each twice. */
+V3 static inline __m256i e4m3_pairs(const uint8_t *code) {
+    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)code);
+    return _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(codes, codes)), 7);
+}
+
+V4 static inline void e4m3_scales_v4(const uint8_t *code, float *__restrict scale) {
+    _mm512_storeu_ps(scale, _mm512_maskz_cvtph_ps(0xffff, e4m3_pairs(code)));
+}
+
+V3 static inline void e4m3_scales_v3(const uint8_t *code, float *__restrict scale) {
+    const __m256i half = e4m3_pairs(code);
+    _mm256_storeu_ps(scale, _mm256_cvtph_ps(_mm256_castsi256_si128(half)));
+    _mm256_storeu_ps(scale + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)));
+}
+
+V3 static inline void word_scales_v3(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), zero_bits = _mm256_set1_epi32(31);
+    const __m128i count = _mm_cvtsi32_si128(shift), have = _mm_set1_epi32(STRETCH_LANES >> shift);
+    const __m128i all = _mm_cmpgt_epi32(have, _mm_setr_epi32(0, 1, 2, 3));
+    const __m128i words = _mm_maskload_epi32((const int *)(const void *)word, all);
+    for (int half = 0; half < 2; half++) {
+        const __m256i from = _mm256_srl_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(8 * half)), count);
+        const __m256i one = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), from);
+        _mm256_storeu_ps(scale + 8 * half, _mm256_castsi256_ps(_mm256_andnot_si256(zero_bits, one)));
+        _mm256_storeu_ps(zero + 8 * half, _mm256_cvtepi32_ps(_mm256_and_si256(one, zero_bits)));
+    }
+}
+
+V4 static inline void word_scales_v4(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i zero_bits = _mm512_set1_epi32(31);
+    const __m128i words = _mm_maskz_loadu_epi32((__mmask8)((1u << (STRETCH_LANES >> shift)) - 1), word);
+    const __m512i from = _mm512_maskz_srl_epi32(0xffff, lane, _mm_cvtsi32_si128(shift));
+    const __m512i one = _mm512_maskz_permutexvar_epi32(0xffff, from, _mm512_castsi128_si512(words));
+    _mm512_storeu_ps(scale, _mm512_castsi512_ps(_mm512_maskz_andnot_epi32(0xffff, zero_bits, one)));
+    _mm512_storeu_ps(zero, _mm512_maskz_cvtepi32_ps(0xffff, _mm512_and_si512(one, zero_bits)));
+}
+
+/* Eight lanes. */
+typedef struct codes_v3 { __m256i even, odd; } codes_v3;
+
+V3 INLINE codes_v3 codes_at_v3(const uint8_t *at, const enum format f) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)at), low = _mm256_set1_epi8(15);
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)e2m1_values));
+    codes_v3 c = {_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low)};
+    if (f == FORMAT_NVFP4) c.even = _mm256_shuffle_epi8(values, c.even), c.odd = _mm256_shuffle_epi8(values, c.odd);
+    return c;
+}
+
+/* The sums of half a lane's products with one digit, as 16 bits. */
+V3 INLINE __m256i half_lane_sums(codes_v3 c, const int8_t *even, const int8_t *odd) {
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)even);
+    const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)odd);
+    return _mm256_add_epi16(_mm256_maddubs_epi16(c.even, x), _mm256_maddubs_epi16(c.odd, y));
+}
+
+V3 INLINE __m256 lane_products_v3(codes_v3 c, const token_digits *d, int part) {
+    const int at = 32 * part;
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < DIGITS; i++) {
+        const __m256i halves = half_lane_sums(c, d->digit[i][0] + at, d->digit[i][1] + at);
+        sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
+    }
+    return _mm256_cvtepi32_ps(sum);
+}
+
+/* Sixteen lanes. */
+typedef struct codes_v4 { __m512i even, odd; } codes_v4;
+
+V4 INLINE codes_v4 codes_at_v4(const uint8_t *at, const enum format f) {
+    const __m512i bytes = _mm512_loadu_si512(at), low = _mm512_set1_epi8(15);
+    const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)e2m1_values);
+    const __m512i table = _mm512_maskz_broadcast_i32x4(0xffff, values);
+    codes_v4 c = {_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low)};
+    if (f == FORMAT_NVFP4) c.even = _mm512_shuffle_epi8(table, c.even), c.odd = _mm512_shuffle_epi8(table, c.odd);
+    return c;
+}
+
+V4 INLINE __m512 lane_products_v4(codes_v4 c, const token_digits *d, int part) {
+    (void)part;
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < DIGITS; i++) {
+        sum = _mm512_dpbusd_epi32(i ? _mm512_maskz_slli_epi32(0xffff, sum, 8) : sum, c.even, _mm512_loadu_si512(d->digit[i][0]));
+        sum = _mm512_dpbusd_epi32(sum, c.odd, _mm512_loadu_si512(d->digit[i][1]));
+    }
+    return _mm512_maskz_cvtepi32_ps(0xffff, sum);
+}
+#endif
