@@ -74,7 +74,28 @@ INLINE quarter_lanes lane_products_plain(codes_plain c, const token_digits *d, i
 #endif
 }
 
+/* from - a b with one rounding, where the processor has such an instruction: a compiler that may choose takes the product out of
+   one loop and not out of another, and then a row's bits depend on the number of rows. */
+INLINE quarter_lanes minus_product_plain(quarter_lanes from, quarter_lanes a, quarter_lanes b) {
+#ifdef __aarch64__
+    return (quarter_lanes)vfmsq_f32((float32x4_t)from, (float32x4_t)a, (float32x4_t)b);
+#elif defined __FP_FAST_FMAF
+    for (int l = 0; l < 4; l++) from[l] = __builtin_fmaf(-a[l], b[l], from[l]);
+    return from;
+#else
+    return from - a * b;
+#endif
+}
+
 #ifdef LEVELS
+V3 INLINE __m256 minus_product_v3(__m256 from, __m256 a, __m256 b) {
+    return _mm256_fnmadd_ps(a, b, from);
+}
+
+V4 INLINE __m512 minus_product_v4(__m512 from, __m512 a, __m512 b) {
+    return _mm512_fnmadd_ps(a, b, from);
+}
+
 /* Eight E4M3 as F16, each twice. */
 V3 static inline __m256i e4m3_pairs(const uint8_t *code) {
     const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)code);

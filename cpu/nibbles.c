@@ -20,8 +20,8 @@ LEVEL INLINE void FOR(lane_scales)(const nibble_row *from, float *scale, float *
 /* Part of a stretch's inner sums. f is a constant. */
 LEVEL INLINE FOR(vec) FOR(inner_sums)(FOR(codes) c, const token_digits *x, const float *zero, int part, const enum format f) {
     const FOR(vec) products = FOR(lane_products)(c, x, part), sum = *(const FOR(vec) *)(x->sum + LANES * part);
-    if (f == FORMAT_NVFP4) return products - (float)E2M1_ZERO * sum;
-    return products - *(const FOR(vec) *)(zero + LANES * part) * sum;
+    if (f == FORMAT_NVFP4) return FOR(minus_product)(products, (FOR(vec)){0} + (float)E2M1_ZERO, sum);
+    return FOR(minus_product)(products, *(const FOR(vec) *)(zero + LANES * part), sum);
 }
 
 /* sum[t] += a weight row's n stretches . x[t], for `count` <= FEW_TOKENS token rows. count and f are constants. */
