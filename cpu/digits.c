@@ -34,11 +34,12 @@ INLINE void lane_units(const uint32_t *most, float *unit, float *inverse) {
     }
 }
 
-/* x is [STRETCH]. Halves are folded until a lane is left, because compilers make vectors of such loops. */
+/* x is [STRETCH]. Halves are folded until a lane is left, because compilers make vectors of such loops. Where x is not finite
+   X is anything, so numbers wrap around. */
 SIMD static void digits_of(const float *__restrict x, token_digits *__restrict to) {
     uint32_t most[STRETCH];
     float inverse[STRETCH_LANES];
-    int32_t X[STRETCH], sum[STRETCH / 2];
+    uint32_t X[STRETCH], sum[STRETCH / 2];
     memcpy(most, x, sizeof most);
     for (int i = 0; i < STRETCH; i++) most[i] &= 0x7fffffff;
     for (int n = STRETCH / 2; n >= STRETCH_LANES; n /= 2)
@@ -47,12 +48,12 @@ SIMD static void digits_of(const float *__restrict x, token_digits *__restrict t
     for (int l = 0; l < STRETCH_LANES; l++)
         for (int j = 0; j < LANE_COLS; j++) {
             const float magic = 0x1.8p23f, rounded = x[LANE_COLS * l + j] * inverse[l] + magic;
-            int32_t bits;
+            uint32_t bits;
             memcpy(&bits, &rounded, sizeof bits);
             X[LANE_COLS * l + j] = bits - 0x4b400000;
         }
     for (int i = 0; i < STRETCH / 2; i++) {
-        const int32_t even = X[2 * i], odd = X[2 * i + 1];
+        const uint32_t even = X[2 * i], odd = X[2 * i + 1];
         to->digit[0][0][i] = (int8_t)((even + 0x8080) >> 16);
         to->digit[0][1][i] = (int8_t)((odd + 0x8080) >> 16);
         to->digit[1][0][i] = (int8_t)((even + 0x80) >> 8);
@@ -63,7 +64,7 @@ SIMD static void digits_of(const float *__restrict x, token_digits *__restrict t
     }
     for (int n = STRETCH / 4; n >= STRETCH_LANES; n /= 2)
         for (int i = 0; i < n; i++) sum[i] = sum[2 * i] + sum[2 * i + 1];
-    for (int l = 0; l < STRETCH_LANES; l++) to->sum[l] = (float)sum[l];
+    for (int l = 0; l < STRETCH_LANES; l++) to->sum[l] = (float)(int32_t)sum[l];
 }
 
 /* Token rows as weight rows of any format take them. */
