@@ -74,8 +74,9 @@ static void utf8_stream_end(utf8_stream *s, buf *out) {
     s->n = 0;
 }
 
-// Appends text with every ill-formed subpart replaced.
+// Appends text, which is NULL where len is 0, with every ill-formed subpart replaced.
 static void utf8_clean(const char *text, size_t len, buf *out) {
+    if (!len) return;
     const char *p = text, *end = text + len, *copied = text;
     while (p < end) {
         uint32_t cp;
