@@ -172,8 +172,9 @@ static const char *nfc_segment(const char *p, const char *end, buf *segment, buf
     return p;
 }
 
-// Appends the normalisation form C of text.
+// Appends the normalisation form C of text, which may be NULL where len is 0.
 static int nfc(const char *text, size_t len, buf *out) {
+    if (!len) return out->failed ? MOTE_ENOMEM : MOTE_OK;
     const char *p = text, *end = text + len, *copied = text, *stable = text; // stable: the last stable character
     buf segment = {NULL, 0, 0, 0};
     while (p < end) {
