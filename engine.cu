@@ -274,7 +274,7 @@ const mote_info *mote_model_info(const mote_model *model) {
 #include "session/memory.c"
 
 static int session_open_cpu(mote_session *s, mote_error *err) {
-    size_t bytes = parts_bytes(&s->parts);
+    size_t bytes = parts_bytes(&s->parts) + CACHE_LINE;
     uint64_t available = memory_available();
     if (!available || bytes <= available) s->memory = (float *)calloc(1, bytes);
     if (!s->memory)
@@ -282,7 +282,7 @@ static int session_open_cpu(mote_session *s, mote_error *err) {
                     (double)bytes * 1e-9, (double)available * 1e-9);
     s->threads = pool_open(s->o.threads);
     if (!s->threads) return fail(err, MOTE_ENOMEM, "the system gives no %d threads", s->o.threads);
-    layout_session(s->m, &s->o, s->memory, NULL, s);
+    layout_session(s->m, &s->o, layout_base(s->memory), NULL, s);
     return MOTE_OK;
 }
 

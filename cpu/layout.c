@@ -1,14 +1,21 @@
 /* cpu/layout.c: one block of memory, dealt out piece by piece. Laying out without a base only counts, which is how memory is
    planned before it is taken. */
 
+enum { CACHE_LINE = 64 };        /* bytes */
+
 typedef struct layout {
-    float *base;
+    float *base;                 /* at the start of a cache line: vectors that straddle two lines cost twice */
     size_t used, unit;           /* floats: dealt out; a multiple of which everything is given */
 } layout;
 
 static layout layout_from(float *base) {
-    layout l = {base, 0, 16};    /* 64 bytes */
+    layout l = {base, 0, CACHE_LINE / sizeof(float)};
     return l;
+}
+
+/* The first cache line that starts within `memory`, which has CACHE_LINE bytes more than are dealt out. */
+static float *layout_base(void *memory) {
+    return (float *)(((uintptr_t)memory + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
 }
 
 /* Room for so many floats; NULL while counting. */
