@@ -7,12 +7,13 @@ static int is_better(const float *value, int32_t a, int32_t b) {
     return value[a] > value[b] || (value[a] == value[b] && a < b);
 }
 
-static void heap_sink(int32_t *heap, int n, int at, const float *value) {
+/* Restores the heap below `at`: the best on top, or the worst. */
+static void heap_sink(int32_t *heap, int n, int at, const float *value, int worst) {
     for (;;) {
         int child = 2 * at + 1;
         if (child >= n) return;
-        if (child + 1 < n && is_better(value, heap[child + 1], heap[child])) child++;
-        if (!is_better(value, heap[child], heap[at])) return;
+        if (child + 1 < n && is_better(value, heap[child + 1], heap[child]) != worst) child++;
+        if (is_better(value, heap[child], heap[at]) == worst) return;
         int32_t other = heap[at];
         heap[at] = heap[child];
         heap[child] = other;
@@ -20,46 +21,61 @@ static void heap_sink(int32_t *heap, int n, int at, const float *value) {
     }
 }
 
-/* Takes the best candidates off the heap of n until `stop` of them are off or their weights, exp((value - best) /
-   temperature), sum to `mass`, or one is lighter than `least`. They end up at heap[n-1], heap[n-2], ... Returns how many,
-   and their weight in *sum. */
-static int heap_take(int32_t *heap, int n, const float *value, float temperature, int stop, double mass, double least,
-                     double *sum) {
+static void heap_make(int32_t *heap, int n, const float *value, int worst) {
+    for (int i = n / 2; i-- > 0;) heap_sink(heap, n, i, value, worst);
+}
+
+/* heap[0...count) = the best `count` of n candidates as a heap, the best on top. While they are sought the worst of them is on
+   top, so that nearly all candidates cost one comparison. */
+static void heap_fill(int32_t *heap, int count, int n, const float *value) {
+    for (int i = 0; i < count; i++) heap[i] = i;
+    if (count < n) heap_make(heap, count, value, 1);
+    for (int i = count; i < n && count; i++) {
+        if (value[i] > value[heap[0]]) {                    /* of equals the first is better */
+            heap[0] = i;
+            heap_sink(heap, count, 0, value, 1);
+        }
+    }
+    heap_make(heap, count, value, 0);
+}
+
+/* Takes the best candidates off the heap of n until all are off, or their weights, exp((value - best) / temperature), sum to
+   `mass`, or one is lighter than `least`. They end up at heap[n-1], heap[n-2], ... Returns how many, and their weight in
+   *sum. */
+static int heap_take(int32_t *heap, int n, const float *value, float temperature, double mass, double least, double *sum) {
     int taken = 0;
     float best = value[heap[0]];
     *sum = 0;
-    while (taken < n && taken < stop && *sum < mass) {
+    while (taken < n && *sum < mass) {
         int32_t top = heap[0];
         double weight = exp((double)(value[top] - best) / temperature);
         if (taken && weight < least) break;
         heap[0] = heap[n - 1 - taken];
         heap[n - 1 - taken] = top;
-        heap_sink(heap, n - 1 - taken, 0, value);
+        heap_sink(heap, n - 1 - taken, 0, value, 0);
         *sum += weight;
         taken++;
     }
     return taken;
 }
 
-/* Takes the `top` most probable tokens of a row of logits off the heap of all: they end up at heap[vocab-1], heap[vocab-2], ...
-   Returns the logarithm of the sum of all exp(logit). heap: [vocab]. */
+/* Finds the `top` most probable tokens of a row of logits: they end up at heap[top-1], heap[top-2], ... Returns the logarithm
+   of the sum of all exp(logit). heap: [top]. */
 static double row_best(const float *logits, int vocab, int top, int32_t *heap) {
     double total = 0, sum;
     float best = logits[0];
     for (int i = 1; i < vocab; i++) best = logits[i] > best ? logits[i] : best;
     for (int i = 0; i < vocab; i++) total += exp((double)(logits[i] - best));
-    for (int i = 0; i < vocab && top; i++) heap[i] = i;
-    for (int i = vocab / 2; top && i-- > 0;) heap_sink(heap, vocab, i, logits);
-    if (top) (void)heap_take(heap, vocab, logits, 1, top, INFINITY, 0, &sum);
+    heap_fill(heap, top, vocab, logits);
+    if (top) (void)heap_take(heap, top, logits, 1, INFINITY, 0, &sum);
     return (double)best + log(total);
 }
 
-/* out[0] = the log-probability of `id` by a row of logits, out[1..top] = the most probable tokens, best first. heap: [vocab].
-   */
+/* out[0] = the log-probability of `id` by a row of logits, out[1..top] = the most probable tokens, best first. heap: [top]. */
 static void row_logprobs(const float *logits, int vocab, int32_t id, int top, int32_t *heap, mote_logprob *out) {
     double total = row_best(logits, vocab, top, heap);
     for (int i = 0; i <= top; i++) {
-        out[i].id = i ? heap[vocab - i] : id;
+        out[i].id = i ? heap[top - i] : id;
         out[i].logprob = (float)((double)logits[out[i].id] - total);
     }
 }
@@ -77,7 +93,7 @@ typedef struct prompt_scores {
     mote_logprob *alternatives;  /* [count][top] */
     mote_logprob *one;           /* [1 + top] */
     float *rows;                 /* [SCORED_ROWS][vocab], or [count][vocab] of fewer */
-    int32_t *heap;               /* [vocab] */
+    int32_t *heap;               /* [top] */
 } prompt_scores;
 
 static void scores_close(prompt_scores *p) {

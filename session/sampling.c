@@ -1,8 +1,8 @@
 /* session/sampling.c: from logits to a token: bias, penalties, the application's own word, temperature, top-k, top-p, min-p;
    one decode step.
 
-   The candidates lie in a heap (logprobs.c); taking them off one by one stops as soon as top-k, top-p or min-p say so, which is
-   after a few of a vocabulary of 248,320. */
+   The candidates, the best top-k or all, lie in a heap (logprobs.c); taking them off one by one stops as soon as top-p or
+   min-p say so, which is after a few of a vocabulary of 248,320. */
 
 /* What chooses the tokens of an answer, or of a step. */
 typedef struct chooser {
@@ -46,30 +46,23 @@ static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
     const scratch *w = &s->s;
     int32_t *heap = w->heap;
     double total = 0, sum, mass = 0;
-    for (int i = 0; i < n; i++) heap[i] = i;
-    for (int i = n / 2; i-- > 0;) heap_sink(heap, n, i, w->sorted);
+    int kept = p->top_k > 0 && p->top_k < n ? p->top_k : n;
+    heap_fill(heap, kept, n, w->sorted);
     float best = w->sorted[heap[0]], temperature = p->temperature;
-    int stop = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    if (stop == n && p->top_p > 0 && p->top_p < 1)
-        for (int i = 0; i < n; i++) total += exp((double)(w->sorted[i] - best) / temperature);
     double least = p->min_p > 0 ? p->min_p : DBL_TRUE_MIN, limit = p->top_p > 0 && p->top_p < 1 ? p->top_p : INFINITY;
-    if (stop < n && limit < INFINITY) {                     /* top-p is a share of what top-k leaves */
-        int taken = heap_take(heap, n, w->sorted, temperature, stop, INFINITY, 0, &total);
-        for (int i = 0; i < taken / 2; i++) {               /* best first again: sorted, hence a heap */
-            int32_t other = heap[n - 1 - i];
-            heap[n - 1 - i] = heap[n - taken + i];
-            heap[n - taken + i] = other;
-        }
-        heap += n - taken;
-        n = taken;
+    if (limit < INFINITY && kept == n)
+        for (int i = 0; i < n; i++) total += exp((double)(w->sorted[i] - best) / temperature);
+    if (limit < INFINITY && kept < n) {                     /* top-p is a share of what top-k leaves */
+        (void)heap_take(heap, kept, w->sorted, temperature, INFINITY, 0, &total);
+        heap_make(heap, kept, w->sorted, 0);
     }
-    int taken = heap_take(heap, n, w->sorted, temperature, stop, limit * (limit < INFINITY ? total : 1), least, &sum);
+    int taken = heap_take(heap, kept, w->sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
     double draw = uniform(p->seed, (uint64_t)s->count) * sum;
     for (int i = 0; i < taken; i++) {
-        mass += exp((double)(w->sorted[heap[n - 1 - i]] - best) / temperature);
-        if (draw < mass) return heap[n - 1 - i];
+        mass += exp((double)(w->sorted[heap[kept - 1 - i]] - best) / temperature);
+        if (draw < mass) return heap[kept - 1 - i];
     }
-    return heap[n - taken];
+    return heap[kept - taken];
 }
 
 static int check_sampling(const mote_model *m, const mote_sampling *p, mote_error *err) {
@@ -188,7 +181,7 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     int vocab = session->m->c.vocab;
     double total = row_best(session->logits, vocab, n, w->heap);
     for (int i = 0; i < n; i++) {
-        ids[i] = w->heap[vocab - 1 - i];
+        ids[i] = w->heap[n - 1 - i];
         logprobs[i] = (float)((double)session->logits[ids[i]] - total);
     }
     return MOTE_OK;
