@@ -19,24 +19,34 @@
             activation scale, is multiplied into the sum of the k block, as FP8's block scale is. Multiplying by
             a power of two does not round. */
 
-/* A tile's sums in units of its rows' scales, in formats whose rows have one for all columns. */
+/* What a scale, as it is stored, is multiplied with. */
+template <class F> __device__ constexpr float gpu_scale_unit() {
+    return F::scaled ? (float)F::unit : 1;
+}
+
+/* Does a tile's sum wait for its rows' scales, as these are the same for all columns? Otherwise that of a k block does. */
+template <class F> __host__ __device__ constexpr bool gpu_scaled_at_end() {
+    return F::whole || (F::by_row && !F::groups);
+}
+
+/* The scales of a tile's rows, if gpu_scaled_at_end. */
 struct row_scales {
     float of[2];
     template <class F, class PLACE> __device__ __forceinline__ void load(const PLACE &place) {
-        if (!F::by_row || F::groups) return;
-        of[0] = __ldg(place.scale);
-        of[1] = __ldg(place.scale + place.to_row);
+        if (!gpu_scaled_at_end<F>()) return;
+        of[0] = load_here(place.scale);
+        of[1] = load_here(place.scale + place.to_row);
     }
     template <class F> __device__ __forceinline__ void apply(float *sum) const {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (F::by_row && !F::groups) sum[i] *= of[i / 2];
+            if (gpu_scaled_at_end<F>()) sum[i] *= of[i / 2] * gpu_scale_unit<F>();
     }
 };
 
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
-   of panel lane / 16; FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel behind the
-   last counts as the last. All rows of a panel share a scale, but by row. */
+   of panel lane / 16; NVFP4 and FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel
+   behind the last counts as the last. All rows of a panel share a scale, but by row. */
 typedef struct gpu_place {
     const char *data[2];
     const float *scale;
@@ -51,9 +61,9 @@ __device__ __forceinline__ gpu_place gpu_place_of(const gpu_matrix &a, int panel
     panel_b = min(panel_b, b.panels - 1);
     at.data[0] = a.data + (size_t)panel_a * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
     at.data[1] = b.data + (size_t)panel_b * (uint32_t)(a.k_blocks * F::panel) + lane * F::lane;
-    if (F::by_row) {
-        at.scale = a.scale + panel_a * PANEL_ROWS + lane / 4;
-        at.to_row = (int)(b.scale - a.scale) + (panel_b - panel_a) * PANEL_ROWS;
+    if (F::by_row || F::whole) {
+        at.scale = a.scale + (F::by_row ? panel_a * PANEL_ROWS + lane / 4 : 0);
+        at.to_row = (int)(b.scale - a.scale) + (F::by_row ? (panel_b - panel_a) * PANEL_ROWS : 0);
         return at;
     }
     at.scale = lane < 16 ? a.scale : b.scale;
@@ -117,12 +127,12 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
 
    With `half` the factor is the weight scale times the activation scale. For token row t and panel o it is the value of
    `factor` on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o) or, if the panels share it (step = 0), on lane
-   from + t. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
+   from + t; or, with `mine`, that is this lane's own, mine[t % 2]. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
    2; the rows of a panel that is not there get zeros. BY_ROW: the rows' scales come with the weights and are multiplied in here;
    otherwise row_scales does that once a tile, or there are none. */
 template <class F, int ROWS, int PANELS = 2, bool BY_ROW = F::by_row>
 __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
-                                             const int step, bool there) {
+                                             const int step, bool there, const float *mine = NULL) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int s = 0; s < F::per_load / 4; s++)
@@ -138,7 +148,8 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
         if (BY_ROW) part[i] *= F::row_scale(raw[i / 2]);
-        if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
+        if (F::half && mine) sum[i] = fmaf(mine[i % 2], part[i], sum[i]);
+        else if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
         else sum[i] += there ? part[i] : 0;
     }
 }

@@ -189,8 +189,8 @@ template <class F> struct gemm_weights {
     __device__ __forceinline__ void load(typename F::raw (*raw)[2]) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            raw[m][0] = F::template load<false>(low + m * step, row + m * step_row);
-            raw[m][1] = F::template load<false>(low + to_high + m * step, row + to_high_row + m * step_row);
+            raw[m][0] = F::load(low + m * step, row + m * step_row);
+            raw[m][1] = F::load(low + to_high + m * step, row + to_high_row + m * step_row);
         }
         low += F::panel;
     }

@@ -12,6 +12,7 @@
 
 /* The weights that a warp has in flight: AHEAD k blocks of both panels of a tile. */
 template <class F, int ROWS> struct gpu_ahead {
+    enum { scaled = F::scaled && !gpu_scaled_at_end<F>() };            /* by k block */
     int first, mine;             /* the warp's k blocks of every tile */
     gpu_place place;
     typename F::raw raw[AHEAD][2];
@@ -22,11 +23,15 @@ template <class F, int ROWS> struct gpu_ahead {
     __device__ __forceinline__ void load(int j, int from, int left) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (j < left)
-                raw[j][half] = F::template load<true>(place.data[half] + (first + from) * F::panel + j * F::panel, place.scale + half * place.to_row);
+            F::load(&raw[j][half], place.data[half] + (first + from) * F::panel, j * F::panel,
+                    place.scale + half * place.to_row, j < left);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
-        if (F::scaled && piece() < left) scale = F::unit * __ldg(place.scale + (first + from + piece() >> w.k_block_shift));
+        if (scaled) scale = load_here(place.scale + (first + from + piece() >> w.k_block_shift), piece() < left);
+    }
+    /* With the activation scale; the unit goes to that, as a product with the other would wait for it. */
+    __device__ __forceinline__ float scale_of(float act_scale) const {
+        return scale * (scaled ? act_scale * gpu_scale_unit<F>() : act_scale);
     }
     __device__ __forceinline__ void nothing(const gpu_matrix &w) {
         first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &mine);
@@ -78,10 +83,10 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
             bool last = r == rounds - 1;
             int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
             float factor = 0;
-            if (F::half && r * AHEAD + piece < mine) factor = ahead.scale * act_scale[r * AHEAD * ROWS];
+            if (F::half && r * AHEAD + piece < mine) factor = ahead.scale_of(act_scale[r * AHEAD * ROWS]);
             if (last) rows.load<F>(ahead.place);
             if (last && more) ahead.place = tiles.template place<F>(next);
-            if (F::scaled) ahead.load_scale(w, from, left);
+            ahead.load_scale(w, from, left);
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 uint4 x[pairs];
@@ -129,9 +134,12 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     };
     static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == MINE, "whole k blocks, whole rounds");
     static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
-    gpu_place place;
+    gpu_place place;             /* of the warp's k blocks in this round */
     typename F::raw raw[DEPTH][2];
-    float scale[FACTORS];        /* of k block piece(k), for panel lane / 16 */
+    /* Of k block piece(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS. Where k blocks
+       have no scales, BY_LANE, a lane has the activation scales of its own two token rows for each k block. */
+    enum { SCALED = F::scaled && !gpu_scaled_at_end<F>(), BY_LANE = F::half && !SCALED && ROUNDS == 1 };
+    float scale[FACTORS], act_scale[BY_LANE ? (int)MINE : (int)FACTORS][2];
     row_scales rows;
 
     template <class IN> __host__ __device__ static constexpr int at_once() {
@@ -139,29 +147,45 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     }
     __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
     __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
-    /* Loads the warp's k block j of the round that place is at. */
-    __device__ __forceinline__ void load(int j) {
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            raw[j][half] = F::template load<true>(place.data[half] + (first() + j) * F::panel, place.scale + half * place.to_row);
+    /* Goes to the tile whose first k block is at `at`. */
+    __device__ __forceinline__ void move(const gpu_place &at) {
+        place = at;
+        place.data[0] += first() * F::panel;                /* so that loads from there on need no arithmetic */
+        place.data[1] += first() * F::panel;
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w) {
         rows.load<F>(place);
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
-            scale[k] = F::scaled && piece(k) < MINE ? F::unit * __ldg(place.scale + (first() + piece(k) >> w.k_block_shift)) : 1;
+            scale[k] = SCALED ? load_here(place.scale + (first() + piece(k) >> w.k_block_shift), piece(k) < MINE) : 1;
     }
-    /* The activation scale of k block piece(k) of token row lane % 16 % ROWS. */
-    __device__ __forceinline__ float act_scale(const activation_fragments &x, int k) const {
-        return F::half && piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] : 0;
+    /* Loads the warp's k block j of the round, if it is `there`. */
+    __device__ __forceinline__ void load(int j, bool there = true) {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            F::load(&raw[j][half], place.data[half], j * F::panel, place.scale + half * place.to_row, there);
+    }
+    __device__ __forceinline__ void load_act_scale(const activation_fragments &x) {
+        if (!F::half) return;
+#pragma unroll
+        for (int k = 0; BY_LANE && k < MINE; k++)
+#pragma unroll
+            for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
+                act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
+#pragma unroll
+        for (int k = 0; !BY_LANE && k < FACTORS; k++)       /* the unit goes to these: a product with the scale would wait for it */
+            act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
+                                                    (SCALED ? gpu_scale_unit<F>() : 1) : 0;
     }
     /* sum += the tile times the token rows, in rounds of DEPTH k blocks. The registers of a k block that has been multiplied
-       get that of the next round: of this tile or, if there are `more`, of the next, to which next() moves place and
-       scale. */
-    template <class NEXT>
-    __device__ __forceinline__ void multiply(const uint4 *fragments, const float *factor, float *sum, bool more,
-                                             const NEXT &next) {
+       get that of the next round: of this tile or, if there are `more`, of the next. next() moves to that, or else may move to
+       any tile: it is no branch, as before one the compiler waits for loads. TILES: there may be a next one. */
+    template <bool TILES, class NEXT>
+    __device__ __forceinline__ void multiply(const uint4 *fragments, float *sum, bool more, const NEXT &next) {
         const row_scales of_tile = rows;
+        float factor[FACTORS];
+#pragma unroll
+        for (int k = 0; k < FACTORS; k++) factor[k] = BY_LANE || !F::half ? 0 : scale[k] * act_scale[k][0];
         fragments += first() * pairs * 8 * ROWS;
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; round++, fragments += DEPTH * pairs * 8 * ROWS) {
@@ -172,7 +196,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
             if (!last) {
                 place.data[0] += DEPTH * F::panel;
                 place.data[1] += DEPTH * F::panel;
-            } else if (more) {
+            } else {
                 next();
             }
 #pragma unroll
@@ -181,8 +205,10 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
                 gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16,
-                                                    true);
-                if (!last || more) load(j);
+                                                    true, BY_LANE ? act_scale[j] : NULL);
+                if (!TILES && ROUNDS == 1) continue;
+                load(j, !last || more);
+                __syncwarp();                               /* so that the compiler leaves the loads here */
             }
         }
         of_tile.apply<F>(sum);
@@ -230,8 +256,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     const bool stores = t < ROWS;
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
-    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, factor[sizes::FACTORS], old = 0, rms = 1;
-    weights.place = tiles.template place<F>(tile);
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, old = 0, rms = 1;
+    weights.move(tiles.template place<F>(tile));
     if ((LATE || sizes::ROUNDS > 1) && threadIdx.x == 0) {
         l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
         l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
@@ -246,6 +272,7 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     } else {
         tiles.wait();
         x.load(0);
+        __syncwarp();                                       /* so that the compiler leaves the weights behind x */
     }
 #pragma unroll
     for (int j = LATE ? DEPTH : EARLY; j < DEPTH; j++) weights.load(j);
@@ -254,9 +281,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 #pragma unroll
     for (int j = LATE ? EARLY : DEPTH; j < DEPTH; j++) weights.load(j);
     if (OLD && LATE && stores) old = tiles.old(tile, row, t);
-#pragma unroll
-    for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * weights.act_scale(act, k);
-    weights.multiply(fragments, factor, sum, false, [] {});
+    weights.load_act_scale(act);
+    weights.template multiply<false>(fragments, sum, false, [] {});
     store_warp_partial<ROWS>(partials->tile[0], sum);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     __syncthreads();
@@ -281,9 +307,9 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     const gpu_tag none = {0, 0};
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
-    float square[ROWS] = {}, rms = 1, act_scale[sizes::FACTORS];
-    weights.place = tiles.template place<F>(tile);
+    float square[ROWS] = {}, rms = 1;
     if (SPECULATIVE) x.load(0);
+    weights.move(tiles.template place<F>(tile));
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);
@@ -292,18 +318,15 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     else x.load(0);
     x.stage_all(act, square, none);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
-#pragma unroll
-    for (int k = 0; k < sizes::FACTORS; k++) act_scale[k] = weights.act_scale(act, k);
+    weights.load_act_scale(act);
 #pragma unroll 1
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
         const bool more = tiles.valid(next), stores = n % turns == turn && t < ROWS;
         const float old = stores ? tiles.old(tile, row, t) : 0;
-        float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
-#pragma unroll
-        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
-        weights.multiply(fragments, factor, sum, more, [&] {
-            weights.place = tiles.template place<F>(next);
+        float sum[4] = {0, 0, 0, 0};
+        weights.template multiply<true>(fragments, sum, more, [&] {
+            weights.move(tiles.template place<F>(more ? next : tile));
             weights.load_scale(w);
         });
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);

@@ -2,17 +2,19 @@
    waits for the sum of a k block. */
 
 struct format_fp8_row {
-    enum { panel = 512, lane = 16, apart = 1, unit = 1, by_row = 1, groups = 0, prefill_loads = 1 };
+    enum { panel = 512, lane = 16, apart = 1, unit = 1, by_row = 1, groups = 0, whole = 0, prefill_loads = 1 };
     enum { per_load = 16, terms = 1, half = 1, scaled = 0 };
     struct raw {
         uint4 codes;
         float scale;
     };
-    template <bool once> static __device__ __forceinline__ raw load(const char *at, const float *row) {
-        raw r;
-        r.codes = once ? __ldcs((const uint4 *)at) : __ldg((const uint4 *)at);
-        r.scale = __ldg(row);
+    static __device__ __forceinline__ raw load(const char *at, const float *row) {
+        const raw r = {__ldg((const uint4 *)at), __ldg(row)};
         return r;
+    }
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *row, bool there) {
+        load_once(&to->codes, at + behind, there);
+        if (there) to->scale = __ldg(row);
     }
     static __device__ __forceinline__ float row_scale(const raw &r) { return r.scale; }
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {

@@ -2,18 +2,23 @@
    eight. Kernels for any shape alone have it. */
 
 struct format_int4_fine {
-    enum { panel = 8 * (16 + 4), lane = 4, apart = 4, unit = 1, by_row = 1, groups = 1, prefill_loads = 2 };
+    enum { panel = 8 * (16 + 4), lane = 4, apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, prefill_loads = 2 };
     enum { per_load = 8, terms = 1, half = 1, scaled = 0, columns = 32 };
     struct raw {
         uint32_t codes, group;   /* group: scale and zero point */
     };
     /* The eight words lie behind the codes of the 32 lanes; four lanes share one. */
-    template <bool once> static __device__ __forceinline__ raw load(const char *at, const float *) {
-        const int of = (int)(threadIdx.x % 32), word = 32 * lane + of / 4 * 4 - of * lane;
-        raw r;
-        r.codes = once ? __ldcs((const uint32_t *)at) : __ldg((const uint32_t *)at);
-        r.group = once ? __ldcs((const uint32_t *)(at + word)) : __ldg((const uint32_t *)(at + word));
+    static __device__ __forceinline__ const uint32_t *group_at(const char *at) {
+        const int of = (int)(threadIdx.x % 32);
+        return (const uint32_t *)(at + (32 * lane + of / 4 * 4 - of * lane));
+    }
+    static __device__ __forceinline__ raw load(const char *at, const float *) {
+        const raw r = {__ldg((const uint32_t *)at), __ldg(group_at(at))};
         return r;
+    }
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *, bool there) {
+        load_once(&to->codes, at + behind, there);
+        load_once(&to->group, base_address(group_at(at)) + behind, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &r) {
         return __uint_as_float(r.group & ~(uint32_t)INT4_ZERO);

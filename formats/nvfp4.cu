@@ -36,18 +36,22 @@ __device__ __forceinline__ uint32_t e2m1_neighbours(uint32_t codes, int n) {
 
 struct format_nvfp4 {
     enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, unit = 128, prefill_loads = 1 };
-    enum { by_row = 0, groups = 0, per_load = 16, terms = 1, half = 1, scaled = 1 };
+    enum { by_row = 0, groups = 0, whole = 1, per_load = 16, terms = 1, half = 1, scaled = 1 };
     struct raw {
         uint2 codes;
         uint32_t scale;          /* E4M3 */
     };
     /* The scales of the 32 lanes lie behind their codes. */
-    template <bool once> static __device__ __forceinline__ raw load(const char *at, const float *) {
-        const uint8_t *scale = (const uint8_t *)at + (32 * lane - ((int)lane - 1) * (int)(threadIdx.x % 32));
-        raw r;
-        r.codes = once ? __ldcs((const uint2 *)at) : __ldg((const uint2 *)at);
-        r.scale = once ? __ldcs(scale) : __ldg(scale);
+    static __device__ __forceinline__ const uint8_t *scale_at(const char *at) {
+        return (const uint8_t *)at + (32 * lane - ((int)lane - 1) * (int)(threadIdx.x % 32));
+    }
+    static __device__ __forceinline__ raw load(const char *at, const float *) {
+        const raw r = {__ldg((const uint2 *)at), __ldg(scale_at(at))};
         return r;
+    }
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *, bool there) {
+        load_once(&to->codes, at + behind, there);
+        load_byte_once(&to->scale, base_address(scale_at(at)) + behind, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }
     /* The group's scale in both halves: half of it, or 2^-7 for codes of their full value. */

@@ -431,9 +431,25 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
         if (t < p->T) p->state.log_raw[(size_t)t * channels + channel] = x[t];
 }
 
-/* Numbers that gpu_delta_log has to bring up to date: a thread's work each. */
+/* What gpu_delta_log has to bring up to date, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
+enum { LOG_KEYS = 4 };
+
+static __host__ __device__ int gpu_delta_log_keys(const deltanet_shape *s, int T) {
+    return (T * s->key_heads * s->key_dim - 1) / LOG_KEYS + 1;
+}
+
 static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int T) {
-    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim + T * (s->key_heads * s->key_dim + s->value_heads);
+    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim + gpu_delta_log_keys(s, T) + T * s->value_heads;
+}
+
+/* Copies the numbers i, i + step, ... of the k of this token block to the log. */
+__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int i, int step, int count) {
+    float k[LOG_KEYS];
+#pragma unroll
+    for (int n = 0; n < LOG_KEYS; n++) k[n] = i + n * step < count ? p->k[i + n * step] : 0;
+#pragma unroll
+    for (int n = 0; n < LOG_KEYS; n++)
+        if (i + n * step < count) p->state.log_k[i + n * step] = k[n];
 }
 
 /* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
@@ -443,12 +459,12 @@ static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int 
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
-    const int k_count = p->T * s->key_heads * s->key_dim, all = gpu_delta_log_items(s, p->T);
+    const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T), all = gpu_delta_log_items(s, p->T);
     for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);
-        else if (i < k_count) p->state.log_k[i] = p->k[i];
-        else p->state.log_decay[i - k_count] = p->decay[i - k_count];
+        else if (i < k_items) gpu_log_keys(p, i, k_items, k_count);
+        else p->state.log_decay[i - k_items] = p->decay[i - k_items];
     }
 }
 
@@ -522,7 +538,8 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.room = gpu_squares_room(gpu_delta_parts(s));
     p.in.eps = s->eps;
     p.in.log = *block;
-    p.extra = (gpu_delta_log_items(s, block->T) - 1) / GPU_THREADS + 1;    /* fewer, with several items a thread, end last */
+    /* with fewer, of several items a thread, they would end last; more would leave no room for blocks of norm_router */
+    p.extra = (gpu_delta_log_items(s, block->T) - 1) / GPU_THREADS + 1;
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
 }

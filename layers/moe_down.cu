@@ -162,13 +162,13 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         at += shift + (items.first + items.k_block(item)) * F::panel;
 #pragma unroll
         for (int o = 0; o < PANELS; o++)
-            raw[j][o] = F::template load<true>(at + o * panel, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS);
+            F::load(&raw[j][o], at + o * panel, 0, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS, true);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;
         int i = items.entry(item);
         const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
-        scale = F::unit * __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
+        scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
     };
     int base = low * items.mine;
 #pragma unroll
@@ -190,7 +190,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
 #pragma unroll 1
         for (int from = base; from < base + count; from += DEEP) {
             float factor = 0;
-            if (F::half && from + piece < base + count) factor = scale * act.act_scale[slot(from + piece, lane % ROWS)];
+            if (F::half && from + piece < base + count) factor = scale * (act.act_scale[slot(from + piece, lane % ROWS)] * gpu_scale_unit<F>());
             load_scale(from + DEEP + piece);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {

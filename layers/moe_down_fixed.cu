@@ -8,6 +8,7 @@
 template <class F, class SHAPE> struct down_sizes {
     enum {
         EXPERTS = SHAPE::TOP_K + 1,                         /* of a row, the shared one first */
+        PANEL = SHAPE::EXPERT / (4 * F::per_load) * F::panel,           /* bytes from a tile's first row panel to its second */
         MINE = SHAPE::EXPERT / (4 * F::per_load) / GPU_WARPS, EIGHTS = SHAPE::EXPERT / GPU_WARPS / 8,   /* eights of columns */
         ITEM_BYTES = gpu_step_pairs<F>() * 128 + (int)sizeof(float)     /* of the activation fragments of one row */
     };
@@ -38,8 +39,6 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __shared__ const char *data[EXPERTS];                   /* of each active expert: the tile's weights and scales */
     __shared__ const float *scales[EXPERTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
-    /* bytes from the tile's first row panel to its second */
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * F::panel : 0;
     const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, sizes::ITEMS);
     const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
     float shared[8], routed[PARTS][8], scale = 1, sum[4] = {0, 0, 0, 0};
@@ -52,16 +51,16 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     };
     auto load_k_block = [&](int j, const char *expert, const float *rows, int k_block) {
         const char *at = expert + ((warp * MINE + k_block) * F::panel + lane * F::lane);
-        raw[j][0] = F::template load<true>(at, rows + lane / 4);
-        raw[j][1] = F::template load<true>(at + panel, rows + lane / 4 + (panel ? PANEL_ROWS : 0));
+        F::load(&raw[j][0], at, 0, rows + lane / 4, true);
+        F::load(&raw[j][1], at, sizes::PANEL, rows + lane / 4 + PANEL_ROWS, true);
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
         load_k_block(j, data[item / MINE], scales[item / MINE], item % MINE);
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
-        int item = round * ROUND + lane;
-        if (F::scaled && lane < ROUND) scale = F::unit * __ldg(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
+        int item = round * ROUND + min(lane, ROUND - 1);
+        if (F::scaled) scale = load_here(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
     /* bytes of a matrix before this tile */
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __syncwarp();
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
-        float factor = F::half && lane < ROUND ? scale * act.act_scale[round * ROUND + lane] : 0;
+        float factor = F::half && lane < ROUND ? scale * (act.act_scale[round * ROUND + lane] * gpu_scale_unit<F>()) : 0;
         if (round + 1 < ROUNDS) load_scale(round + 1);
 #pragma unroll
         for (int j = 0; j < ROUND; j++) {
@@ -114,7 +113,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = of::MINE == 4 ? 8 : 6, AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };     /* AT_ONCE: eights of columns */
+    enum { DEEP = of::MINE == 4 || F::lane == 8 ? 8 : 6, AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };     /* AT_ONCE: eights of columns */
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
 
@@ -122,8 +121,9 @@ template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F,
 template <class F, class SHAPE, int ROWS> struct gpu_active_experts {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     int32_t count;
-    const char *data[sizes::ACTIVE];                        /* the tile's weights and scales */
-    const float *scales[sizes::ACTIVE];
+    /* behind the active ones stand others, up to the end of the last round */
+    const char *data[sizes::ACTIVE + sizes::DEEP];          /* the tile's weights and scales */
+    const float *scales[sizes::ACTIVE + sizes::DEEP];
     uint8_t slot[sizes::ACTIVE + sizes::DEEP][GPU_ROWS];    /* of active expert and row */
     uint8_t use[sizes::ASSIGNMENTS];                        /* of a slot: active expert * GPU_ROWS + row */
     float gate[GPU_ROWS];
@@ -136,22 +136,29 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
                                                         gpu_active_experts<F, SHAPE, ROWS> *to) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     const int i = threadIdx.x, entry = i < 32 ? 1 + i : 0;
+    const gpu_matrix &w = entry ? p.down : p.shared_down;
+    const char *data = w.data + (size_t)(2 * tile) * sizes::PANEL;
+    const float *scales = w.scale + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
     if (i > 32) {
-        if (i < 64 && i - 33 < sizes::DEEP) *(uint32_t *)to->slot[sizes::ACTIVE + i - 33] = sizes::NONE * 0x01010101u;
+        const int behind = sizes::ACTIVE + i - 33;
+        if (i - 33 < sizes::DEEP) {
+            *(uint32_t *)to->slot[behind] = sizes::NONE * 0x01010101u;
+            to->data[behind] = data;
+            to->scales[behind] = scales;
+        }
         if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
         return;
     }
     const int count = min(__ldcg(&p.routing->count), (int)sizes::ACTIVE - 1), all_rows = (1 << ROWS) - 1;
     const int listed = __ldcg(&p.routing->rows[i % 32]), expert = __ldcg(&p.routing->expert[i % 32]);
     const int rows = entry == 0 ? all_rows : i < count ? listed & all_rows : 0;
-    const gpu_matrix &w = entry ? p.down : p.shared_down;
     int before = 0;
     if (entry) before = ROWS + warp_prefix_sum(__popc(rows)) - __popc(rows);
     else to->count = 1 + count;
     if (entry >= sizes::ACTIVE) return;
     const int64_t shift = rows && entry ? expert * p.stride : 0;
-    to->data[entry] = w.data + shift + (size_t)(2 * tile) * (uint32_t)(w.k_blocks * F::panel);
-    to->scales[entry] = (const float *)((const char *)w.scale + shift) + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
+    to->data[entry] = data + shift;
+    to->scales[entry] = (const float *)((const char *)scales + shift);
 #pragma unroll
     for (int t = 0; t < GPU_ROWS; t++) {
         bool is = (rows >> t & 1) && before < sizes::ASSIGNMENTS;
@@ -173,34 +180,34 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = lane / ROWS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = min(lane / ROWS, DEEP - 1);
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    /* bytes from the tile's first row panel to its second */
-    const int panel = 2 * tile + 1 < p.down.panels ? p.down.k_blocks * F::panel : 0;
     const int mine = warp * MINE * F::panel + lane * F::lane;
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (sizes::ASSIGNMENTS + 1) * MINE);
     const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
     const bool stores = t < ROWS && row < p.shape.hidden;
     typename F::raw raw[DEEP][2] = {};
-    float sum[4] = {0, 0, 0, 0}, scale = F::scaled ? 0 : 1;
+    float sum[4] = {0, 0, 0, 0}, scale = 1;
+    int count = 0;
     pdl_launch_dependents();
-    auto load = [&](int j, int from) {                      /* item j of the round that begins with active expert `from` */
-        if (from + j / MINE >= active.count) return;
+    /* Item j of the round that begins with active expert `from`. */
+    auto load = [&](int j, int from) {
         const char *at = active.data[from + j / MINE] + (mine + j % MINE * F::panel);
         const float *rows = active.scales[from + j / MINE] + lane / 4;
-        raw[j][0] = F::template load<true>(at, rows);
-        raw[j][1] = F::template load<true>(at + panel, rows + (panel ? PANEL_ROWS : 0));
+        const bool there = from + j / MINE < count;
+        F::load(&raw[j][0], at, 0, rows, there);
+        F::load(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
     };
     auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
-        if (F::scaled && piece < DEEP && from + piece / MINE < active.count)
-            scale = F::unit * __ldg(active.scales[from + piece / MINE] + (warp * MINE + piece % MINE >> p.down.k_block_shift));
+        if (F::scaled) scale = load_here(active.scales[from + piece / MINE] + (warp * MINE + piece % MINE >> p.down.k_block_shift));
     };
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
     if (lane < MINE * pairs * 8) act.x[NONE * MINE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane < MINE) act.act_scale[NONE * MINE + lane] = 0;
     __syncthreads();
+    count = active.count;
 #pragma unroll
     for (int j = 0; j < DEEP; j++) load(j, 0);
     load_scale(0);
@@ -223,11 +230,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     }
     __syncwarp();
 #pragma unroll 1
-    for (int from = 0; from < active.count; from += ROUND) {
+    for (int from = 0; from < count; from += ROUND) {
         float factor = 0;
-        if (F::half && piece < DEEP)
-            factor = scale * act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE];
-        load_scale(from + ROUND);
+        if (F::half)
+            factor = scale * (act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE] * gpu_scale_unit<F>());
+        const int next = min(from + ROUND, (int)sizes::ACTIVE);         /* the lists end ROUND entries on */
+        load_scale(next);
 #pragma unroll
         for (int j = 0; j < DEEP; j++) {
             uint4 x[pairs];
@@ -235,7 +243,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 #pragma unroll
             for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
             gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
-            load(j, from + ROUND);
+            load(j, next);
+            __syncwarp();                                   /* so that the compiler leaves the loads here */
         }
     }
     store_warp_partial<ROWS>(parts, sum);
@@ -276,9 +285,9 @@ template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p,
     return gpu_down_of<format_fp8_block, SHAPE>(p->T, shared);
 }
 
-/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */
+/* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */
 static gpu_moe_kernel gpu_fixed_down(const moe_gpu *p, size_t *shared) {
-    if (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols) return NULL;
+    if (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols || p->down.panels % 2) return NULL;
     gpu_moe_kernel kernel = gpu_fixed_down_of<shape_35b_a3b>(p, shared);
     return kernel ? kernel : gpu_fixed_down_of<shape_122b_a10b>(p, shared);
 }

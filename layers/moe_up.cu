@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     const gpu_tag none = {0, 0};
     sizes weights;
     fixed_columns<sizes, F, ROWS, gpu_norm_rows> x(in);
-    float square[ROWS] = {}, act_scale[sizes::FACTORS], rms = 1;
+    float square[ROWS] = {}, rms = 1;
     uint32_t key[1][8];
     int tile = (int)blockIdx.x;
     l2_prefetch_share(p.link.prefetch);
@@ -198,15 +198,17 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
     __syncthreads();
     x.load(0);
     gpu_lane_routing routing = gpu_route_lanes<ROWS, TOP_K>(p, key, experts);
+    const float logit = load_relaxed(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert));
     const int tiles = routing.count * p.gate.panels;
     auto entry = [&](int tile) { return p.gate.panels == 1 ? tile : (int)__umulhi((uint32_t)tile, p.per_tile); };
     auto begin = [&](int tile) {
         int i = entry(tile), panel = tile - i * p.gate.panels;
         int64_t shift = __shfl_sync(~0u, routing.expert, __ffs((int)gpu_lanes_of(routing, i)) - 1) * p.stride;
-        weights.place = gpu_place_of<F>(p.gate, panel, p.up, panel);
-        weights.place.data[0] += shift;
-        weights.place.data[1] += shift;
-        weights.place.scale = (const float *)((const char *)weights.place.scale + shift);
+        gpu_place at = gpu_place_of<F>(p.gate, panel, p.up, panel);
+        at.data[0] += shift;
+        at.data[1] += shift;
+        at.scale = (const float *)((const char *)at.scale + shift);
+        weights.move(at);
         weights.load_scale(p.gate);
     };
     begin(min(tile, tiles - 1));
@@ -218,21 +220,18 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
         pdl_wait();
         gpu_publish(p, routing.count, [&] { gpu_write_routing<TOP_K>(p, routing); });
     }
-    routing.weight = gpu_softmax<TOP_K>(__ldcg(gpu_logit<ROWS>(p, routing.is ? lane / TOP_K : 0, routing.expert)), TOP_K);
-#pragma unroll
-    for (int k = 0; k < sizes::FACTORS; k++) act_scale[k] = weights.act_scale(act, k);
+    weights.load_act_scale(act);
 #pragma unroll 1
     for (int n = 0; tile < tiles; n++) {
         const int next = tile + (int)gridDim.x, i = entry(tile);
-        float sum[4] = {0, 0, 0, 0}, factor[sizes::FACTORS];
-#pragma unroll
-        for (int k = 0; k < sizes::FACTORS; k++) factor[k] = weights.scale[k] * act_scale[k];
-        weights.multiply(fragments, factor, sum, next < tiles, [&] { begin(next); });
+        float sum[4] = {0, 0, 0, 0};
+        weights.template multiply<true>(fragments, sum, next < tiles, [&] { begin(min(next, tiles - 1)); });
         store_warp_partial<ROWS>(partials.tile[n % 2], sum);
         __syncthreads();
         if (n == 0) {
             pdl_wait();
             rms = gpu_rms_factor(&partials, t, 1.0f / (float)p.shape.hidden, p.shape.eps);
+            routing.weight = gpu_softmax<TOP_K>(logit, TOP_K);
         }
         if (n % TURNS == turn) {
             const uint32_t lanes = gpu_lanes_of(routing, i) >> t * TOP_K & ((1u << TOP_K) - 1);
