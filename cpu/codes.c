@@ -3,9 +3,10 @@
 
    A stretch of 128 columns is 64 bytes of codes: byte i has columns 2 i and 2 i + 1, and four bytes are a lane. */
 
-/* A code's value and its format's zero point, which is subtracted from all values. Twice an E2M1 is a whole number from -12 to
-   12; of INT4 the zero point comes with the scale. Values are 0..24, so that pairs of products have 16 bits. */
-enum { E2M1_ZERO = 12 };
+enum { CODE_ROWS = 4 };          /* most weight rows that are multiplied together */
+
+/* A code's value before its format's zero point is subtracted: of E2M1 E2M1_ZERO, of INT4 one that comes with the scale. Values
+   are 0..24, so that pairs of products have 16 bits. */
 static const uint8_t e2m1_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 static const uint8_t int4_values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -53,25 +54,32 @@ INLINE int32x4_t lane_sums_neon(codes_plain c, const int8_t *even, const int8_t 
 }
 #endif
 
-/* The sums of lanes 4 part .. 4 part + 3. */
-INLINE quarter_lanes lane_products_plain(codes_plain c, const token_digits *d, int part) {
+typedef quarter_lanes products_plain;
+
+/* products[r] = the sums of lanes 4 part .. 4 part + 3 for `rows` <= CODE_ROWS weight rows; of E2M1s the zero point is
+   subtracted. rows is a constant. */
+INLINE void lane_products_plain(products_plain *products, const codes_plain *c, const int rows, const token_digits *d, int part,
+                                const enum format f) {
     const int at = 16 * part;
+    for (int r = 0; r < rows; r++) {
 #ifdef __aarch64__
-    int32x4_t sum = lane_sums_neon(c, d->digit[0][0] + at, d->digit[0][1] + at);
-    for (int i = 1; i < DIGITS; i++)
-        sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c, d->digit[i][0] + at, d->digit[i][1] + at));
-    return (quarter_lanes)vcvtq_f32_s32(sum);
+        int32x4_t sum = lane_sums_neon(c[r], d->digit[0][0] + at, d->digit[0][1] + at);
+        for (int i = 1; i < DIGITS; i++)
+            sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c[r], d->digit[i][0] + at, d->digit[i][1] + at));
+        if (f == FORMAT_NVFP4) sum = vaddq_s32(sum, vld1q_s32(d->zero + 4 * part));
+        products[r] = (quarter_lanes)vcvtq_f32_s32(sum);
 #else
-    int32_t sum[4] = {0};
-    for (int k = 0; k < DIGITS; k++)
         for (int l = 0; l < 4; l++) {
-            sum[l] *= 256;
-            for (int i = 4 * l; i < 4 * l + 4; i++)
-                sum[l] += c.even[i] * d->digit[k][0][at + i] + c.odd[i] * d->digit[k][1][at + i];
+            int32_t sum = 0;
+            for (int k = 0; k < DIGITS; k++) {
+                sum *= 256;
+                for (int i = 4 * l; i < 4 * l + 4; i++)
+                    sum += c[r].even[i] * d->digit[k][0][at + i] + c[r].odd[i] * d->digit[k][1][at + i];
+            }
+            products[r][l] = (float)(f == FORMAT_NVFP4 ? sum + d->zero[4 * part + l] : sum);
         }
-    const quarter_lanes products = {(float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]};
-    return products;
 #endif
+    }
 }
 
 /* from - a b with one rounding, where the processor has such an instruction: a compiler that may choose takes the product out of
@@ -102,8 +110,14 @@ V3 static inline __m256i e4m3_pairs(const uint8_t *code) {
     return _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(codes, codes)), 7);
 }
 
+/* vpmultishiftqb takes any eight bits out of the eight codes for each byte: for lane l the lowest bit of code l / 2, and the
+   bits above it. */
 V4 static inline void e4m3_scales_v4(const uint8_t *code, float *__restrict scale) {
-    _mm512_storeu_ps(scale, _mm512_maskz_cvtph_ps(0xffff, e4m3_pairs(code)));
+    uint64_t codes;
+    memcpy(&codes, code, sizeof codes);
+    const __m256i from = _mm256_setr_epi64x(0x0901090101390139, 0x1911191111091109, 0x2921292121192119, 0x3931393131293129);
+    const __m256i half = _mm256_maskz_multishift_epi64_epi8(~(__mmask32)0, from, _mm256_set1_epi64x((long long)codes));
+    _mm512_storeu_ps(scale, _mm512_maskz_cvtph_ps(0xffff, _mm256_and_si256(half, _mm256_set1_epi16(0x3f80))));
 }
 
 V3 static inline void e4m3_scales_v3(const uint8_t *code, float *__restrict scale) {
@@ -125,7 +139,18 @@ V3 static inline void word_scales_v3(const uint32_t *word, int shift, float *__r
     }
 }
 
+/* One word comes straight from memory into all lanes, and its zero point by way of a table: with two vectors that wait for one
+   load, INT4 in groups of 128 took a fifth longer. */
+static const float zero_points[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
 V4 static inline void word_scales_v4(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
+    if (1 << shift == STRETCH_LANES) {
+        const __m512i one = _mm512_set1_epi32((int)*word);
+        _mm512_storeu_ps(scale, _mm512_castsi512_ps(_mm512_maskz_andnot_epi32(0xffff, _mm512_set1_epi32(31), one)));
+        _mm512_storeu_ps(zero, _mm512_set1_ps(zero_points[*word & 31]));
+        return;
+    }
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i zero_bits = _mm512_set1_epi32(31);
     const __m128i words = _mm_maskz_loadu_epi32((__mmask8)((1u << (STRETCH_LANES >> shift)) - 1), word);
@@ -153,35 +178,58 @@ V3 INLINE __m256i half_lane_sums(codes_v3 c, const int8_t *even, const int8_t *o
     return _mm256_add_epi16(_mm256_maddubs_epi16(c.even, x), _mm256_maddubs_epi16(c.odd, y));
 }
 
-V3 INLINE __m256 lane_products_v3(codes_v3 c, const token_digits *d, int part) {
+typedef __m256 products_v3;
+
+V3 INLINE void lane_products_v3(products_v3 *products, const codes_v3 *c, const int rows, const token_digits *d, int part,
+                                const enum format f) {
     const int at = 32 * part;
-    __m256i sum = _mm256_setzero_si256();
-    for (int i = 0; i < DIGITS; i++) {
-        const __m256i halves = half_lane_sums(c, d->digit[i][0] + at, d->digit[i][1] + at);
-        sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
+    for (int r = 0; r < rows; r++) {
+        __m256i sum = _mm256_setzero_si256();
+        for (int i = 0; i < DIGITS; i++) {
+            const __m256i halves = half_lane_sums(c[r], d->digit[i][0] + at, d->digit[i][1] + at);
+            sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
+        }
+        if (f == FORMAT_NVFP4)
+            sum = _mm256_add_epi32(sum, _mm256_loadu_si256((const __m256i *)(const void *)(d->zero + 8 * part)));
+        products[r] = _mm256_cvtepi32_ps(sum);
     }
-    return _mm256_cvtepi32_ps(sum);
 }
 
 /* Sixteen lanes. */
 typedef struct codes_v4 { __m512i even, odd; } codes_v4;
 
 V4 INLINE codes_v4 codes_at_v4(const uint8_t *at, const enum format f) {
-    const __m512i bytes = _mm512_loadu_si512(at), low = _mm512_set1_epi8(15);
+    const __m512i bytes = _mm512_loadu_si512(at), odd = _mm512_srli_epi16(bytes, 4), low = _mm512_set1_epi8(15);
     const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)e2m1_values);
-    const __m512i table = _mm512_maskz_broadcast_i32x4(0xffff, values);
-    codes_v4 c = {_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low)};
-    if (f == FORMAT_NVFP4) c.even = _mm512_shuffle_epi8(table, c.even), c.odd = _mm512_shuffle_epi8(table, c.odd);
+    const __m512i table = _mm512_maskz_broadcast_i32x4(0xffff, values);      /* vpermb takes six bits, a code has four */
+    codes_v4 c;
+    if (f == FORMAT_NVFP4) {
+        c.even = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, bytes, table);
+        c.odd = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, odd, table);
+    } else {
+        c.even = _mm512_and_si512(bytes, low);
+        c.odd = _mm512_and_si512(odd, low);
+    }
     return c;
 }
 
-V4 INLINE __m512 lane_products_v4(codes_v4 c, const token_digits *d, int part) {
+typedef __m512 products_v4;
+
+/* Digit by digit for all rows: a row's sum is a chain of eight dependent operations, and the processor finds others to do
+   meanwhile only a few dozen instructions ahead. */
+V4 INLINE void lane_products_v4(products_v4 *products, const codes_v4 *c, const int rows, const token_digits *d, int part,
+                                const enum format f) {
+    __m512i sum[CODE_ROWS];
     (void)part;
-    __m512i sum = _mm512_setzero_si512();
+    for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_si512();
     for (int i = 0; i < DIGITS; i++) {
-        sum = _mm512_dpbusd_epi32(i ? _mm512_maskz_slli_epi32(0xffff, sum, 8) : sum, c.even, _mm512_loadu_si512(d->digit[i][0]));
-        sum = _mm512_dpbusd_epi32(sum, c.odd, _mm512_loadu_si512(d->digit[i][1]));
+        const __m512i even = _mm512_loadu_si512(d->digit[i][0]), odd = _mm512_loadu_si512(d->digit[i][1]);
+        for (int r = 0; r < rows && i; r++) sum[r] = _mm512_maskz_slli_epi32(0xffff, sum[r], 8);
+        for (int r = 0; r < rows && i == DIGITS - 1 && f == FORMAT_NVFP4; r++)
+            sum[r] = _mm512_add_epi32(sum[r], _mm512_loadu_si512(d->zero));
+        for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].even, even);
+        for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].odd, odd);
     }
-    return _mm512_maskz_cvtepi32_ps(0xffff, sum);
+    for (int r = 0; r < rows; r++) products[r] = _mm512_maskz_cvtepi32_ps(0xffff, sum[r]);
 }
 #endif

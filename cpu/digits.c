@@ -13,7 +13,12 @@ typedef struct token_digits {
     int8_t digit[DIGITS][2][STRETCH / 2];          /* high, middle, low */
     float unit[STRETCH_LANES];
     float sum[STRETCH_LANES];    /* of a lane's X */
+    int32_t zero[STRETCH_LANES]; /* -E2M1_ZERO times that */
 } token_digits;
+
+/* Twice an E2M1 is a whole number from -12 to 12. Values of codes are 0..24, because instructions multiply bytes without a sign
+   by bytes with one: so the products of a lane have so many X too much. */
+enum { E2M1_ZERO = 12 };
 
 static int stretch_count(int cols) {
     return (cols - 1) / STRETCH + 1;
@@ -65,6 +70,7 @@ SIMD static void digits_of(const float *__restrict x, token_digits *__restrict t
     for (int n = STRETCH / 4; n >= STRETCH_LANES; n /= 2)
         for (int i = 0; i < n; i++) sum[i] = sum[2 * i] + sum[2 * i + 1];
     for (int l = 0; l < STRETCH_LANES; l++) to->sum[l] = (float)(int32_t)sum[l];
+    for (int l = 0; l < STRETCH_LANES; l++) to->zero[l] = (int32_t)(0u - E2M1_ZERO * sum[l]);
 }
 
 /* Token rows as weight rows of any format take them. */

@@ -3,94 +3,121 @@
    A token row is digits (cpu/digits.c), so the products of a lane's eight columns have an exact sum. For each stretch of 128
    columns lane l of 16 adds its own to a partial sum:
 
-       inner[l] = sum over j of value[8 l + j] X[8 l + j]  -  zero[l] sum over j of X[8 l + j]       exactly
+       inner[l] = sum over j of value[8 l + j] X[8 l + j]  -  zero[l] sum over j of X[8 l + j]
        sum[l] += (scale[l] unit[l]) inner[l]
 
+   The sums over j are exact; NVFP4's zero point is a constant, so its inner[l] is, too.
    At the end the partial sums are added pairwise, and NVFP4's factor comes last. All of that is the same whatever the number of
-   rows. A few token rows are multiplied weight row behind weight row, as these lie in memory, and codes become values once for
-   all of them. For many, stretches of ROW_BLOCK weight rows become values in L1. */
+   rows. A few token rows are multiplied by one or two weight rows at a time, as these lie in memory, and codes become
+   values once for all of them. For many, stretches of ROW_BLOCK weight rows become values in L1. */
 
 enum { FOR(PARTS) = STRETCH_LANES / LANES };     /* registers of LANES lanes */
 
-LEVEL INLINE void FOR(lane_scales)(const nibble_row *from, float *scale, float *zero, const enum format f) {
-    if (f == FORMAT_NVFP4) FOR(e4m3_scales)((const uint8_t *)(const void *)from->scales, scale);
-    else FOR(word_scales)((const uint32_t *)(const void *)from->scales, from->shift, scale, zero);
+LEVEL INLINE void FOR(lane_scales)(const char *from, int shift, float *scale, float *zero, const enum format f) {
+    if (f == FORMAT_NVFP4) FOR(e4m3_scales)((const uint8_t *)(const void *)from, scale);
+    else FOR(word_scales)((const uint32_t *)(const void *)from, shift, scale, zero);
 }
 
-/* Part of a stretch's inner sums. f is a constant. */
-LEVEL INLINE FOR(vec) FOR(inner_sums)(FOR(codes) c, const token_digits *x, const float *zero, int part, const enum format f) {
-    const FOR(vec) products = FOR(lane_products)(c, x, part), sum = *(const FOR(vec) *)(x->sum + LANES * part);
-    if (f == FORMAT_NVFP4) return FOR(minus_product)(products, (FOR(vec)){0} + (float)E2M1_ZERO, sum);
-    return FOR(minus_product)(products, *(const FOR(vec) *)(zero + LANES * part), sum);
+/* sum[r] += part of a stretch of `rows` <= CODE_ROWS weight rows . x. rows and f are constants. */
+LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float (*scale)[STRETCH_LANES],
+                                const float (*zero)[STRETCH_LANES], const int rows, const token_digits *x, int part,
+                                const enum format f) {
+    const int at = LANES * part;
+    const FOR(vec) unit = *(const FOR(vec) *)(x->unit + at), all = *(const FOR(vec) *)(x->sum + at);
+    FOR(products) inner[CODE_ROWS];
+    FOR(lane_products)(inner, c, rows, x, part, f);
+    for (int r = 0; r < rows && f == FORMAT_INT4; r++)
+        inner[r] = FOR(minus_product)(inner[r], *(const FOR(vec) *)(zero[r] + at), all);
+    for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * unit * inner[r];
 }
 
-/* sum[t] += a weight row's n stretches . x[t], for `count` <= FEW_TOKENS token rows. count and f are constants. */
-LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)], nibble_row from, int n, const token_digits *const *x,
-                                     const int count, const enum format f) {
+/* sum[t][part][at + r] += n stretches of `rows` weight rows r . x[t], for `count` <= FEW_TOKENS token rows. from: the first
+   weight row. Codes and scales are prefetched as they lie, each as one sequential stream. rows, count and f are constants. */
+LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int at, nibble_row from, const int rows, int n,
+                                     const token_digits *const *x, const int count, const enum format f) {
+    const size_t ahead = bytes_ahead((size_t)rows * from.codes_below) / from.codes_below;        /* rows */
+    const size_t scales_step = (size_t)rows * from.scales_below / (size_t)n;
+    uintptr_t codes_ahead = (uintptr_t)from.codes + ahead * from.codes_below;
+    uintptr_t scales_ahead = (uintptr_t)from.scales + ahead * from.scales_below;
     for (int s = 0; s < n; s++) {
-        float scale[STRETCH_LANES] __attribute__((aligned(64))), zero[STRETCH_LANES] __attribute__((aligned(64)));
-        FOR(lane_scales)(&from, scale, zero, f);
-        __builtin_prefetch((const void *)((uintptr_t)from.codes + NIBBLES_AHEAD));
-        __builtin_prefetch((const void *)((uintptr_t)from.scales + NIBBLES_AHEAD / 8));
+        float scale[CODE_ROWS][STRETCH_LANES] __attribute__((aligned(64)));
+        float zero[CODE_ROWS][STRETCH_LANES] __attribute__((aligned(64)));
+        __builtin_prefetch((const void *)scales_ahead);
+        scales_ahead += scales_step;
+        for (int r = 0; r < rows; r++, codes_ahead += STRETCH / 2) __builtin_prefetch((const void *)codes_ahead);
+        for (int r = 0; r < rows; r++)
+            FOR(lane_scales)(from.scales + (size_t)r * from.scales_below, from.shift, scale[r], zero[r], f);
         for (int part = 0; part < FOR(PARTS); part++) {
-            const FOR(codes) c = FOR(codes_at)(from.codes + 4 * LANES * part, f);
-            for (int t = 0; t < count; t++) {
-                const FOR(vec) unit = *(const FOR(vec) *)(x[t][s].unit + LANES * part);
-                sum[t][part] += *(const FOR(vec) *)(scale + LANES * part) * unit *
-                                FOR(inner_sums)(c, &x[t][s], zero, part, f);
-            }
+            FOR(codes) c[CODE_ROWS];
+            for (int r = 0; r < rows; r++)
+                c[r] = FOR(codes_at)(from.codes + (size_t)r * from.codes_below + 4 * LANES * part, f);
+            for (int t = 0; t < count; t++)
+                FOR(add_part)(sum[t][part] + at, c, (const float (*)[STRETCH_LANES])scale, (const float (*)[STRETCH_LANES])zero,
+                              rows, &x[t][s], part, f);
         }
         nibble_row_next(&from);
     }
 }
 
-/* The same for all columns of `rows` weight rows: whole stretches of them, and then what is less than one. */
-LEVEL INLINE void FOR(add_rows)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
+/* sum[t][0..rows) = weight rows . x[t]: whole stretches of all, and then of each what is less than one. rows, count and f are
+   constants. */
+LEVEL INLINE void FOR(add_rows)(float (*sum)[STRETCH_LANES], nibble_row from, nibble_row end, int cols, const int rows,
                                 const token_digits *const *x, const int count, const enum format f) {
-    const int whole = w->cols / STRETCH, cols = w->cols % STRETCH;
-    const nibble_row first = nibble_row_at(w, row, 0, f), end = nibble_row_at(w, row, whole, f);
+    const int whole = cols / STRETCH, left = cols % STRETCH;
+    FOR(vec) partial[FEW_TOKENS][FOR(PARTS)][CODE_ROWS];
     const token_digits *last[FEW_TOKENS];
-    for (int t = 0; t < count; t++) last[t] = x[t] + whole;
-    for (int r = 0; r < rows; r++) {
-        FOR(vec) partial[FEW_TOKENS][FOR(PARTS)];
-        memset(partial, 0, sizeof partial);
-        FOR(add_stretches)(partial, nibble_row_below(first, r), whole, x, count, f);
-        if (cols) {
-            row_end copy;
-            FOR(add_stretches)(partial, nibble_row_end(nibble_row_below(end, r), cols, &copy, f), 1, last, count, f);
-        }
-        for (int t = 0; t < count; t++) memcpy(sum[t][r], partial[t], sizeof partial[t]);
+    for (int t = 0; t < count; t++) {
+        last[t] = x[t] + whole;
+        for (int part = 0; part < FOR(PARTS); part++)
+            for (int r = 0; r < rows; r++) partial[t][part][r] = (FOR(vec)){0};
+    }
+    if (whole) FOR(add_stretches)(partial, 0, from, rows, whole, x, count, f);
+    for (int r = 0; left && r < rows; r++) {
+        row_end copy;
+        FOR(add_stretches)(partial, r, nibble_row_end(nibble_row_below(end, r), left, &copy, f), 1, 1, last, count, f);
+    }
+    for (int t = 0; t < count; t++)
+        for (int part = 0; part < FOR(PARTS); part++)
+            for (int r = 0; r < rows; r++) *(FOR(vec) *)(sum[t * ROW_BLOCK + r] + LANES * part) = partial[t][part][r];
+}
+
+/* The same for all weight rows of a block, of which AVX-512 takes two together: they share the loads of digits. */
+LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
+                                 const token_digits *const *x, const int count, const enum format f) {
+    enum { TOGETHER = LANES < STRETCH_LANES ? 1 : 2 };
+    const nibble_row first = nibble_row_at(w, row, 0, f), end = nibble_row_at(w, row, w->cols / STRETCH, f);
+    for (int r = 0, n; r < rows; r += n) {
+        const nibble_row from = nibble_row_below(first, r), last = nibble_row_below(end, r);
+        n = rows - r < TOGETHER ? 1 : TOGETHER;
+        if (n == 1) FOR(add_rows)(sum[0] + r, from, last, w->cols, 1, x, count, f);
+        else FOR(add_rows)(sum[0] + r, from, last, w->cols, TOGETHER, x, count, f);
     }
 }
 
 /* The same for any number of token rows up to FEW_TOKENS. */
 LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
                                const token_digits *const *x, int count, const enum format f) {
-    if (count == 1) FOR(add_rows)(sum, w, row, rows, x, 1, f);
-    else if (count == 2) FOR(add_rows)(sum, w, row, rows, x, 2, f);
-    else if (count == 3) FOR(add_rows)(sum, w, row, rows, x, 3, f);
-    else FOR(add_rows)(sum, w, row, rows, x, FEW_TOKENS, f);
+    if (count == 1) FOR(add_block)(sum, w, row, rows, x, 1, f);
+    else if (count == 2) FOR(add_block)(sum, w, row, rows, x, 2, f);
+    else if (count == 3) FOR(add_block)(sum, w, row, rows, x, 3, f);
+    else FOR(add_block)(sum, w, row, rows, x, FEW_TOKENS, f);
 }
 
 /* Stretches of ROW_BLOCK weight rows as values. */
 typedef struct FOR(stretch_tile) {
-    FOR(codes) codes[MANY_STRETCHES][ROW_BLOCK][FOR(PARTS)];
+    FOR(codes) codes[MANY_STRETCHES][FOR(PARTS)][ROW_BLOCK];
     float scale[MANY_STRETCHES][ROW_BLOCK][STRETCH_LANES], zero[MANY_STRETCHES][ROW_BLOCK][STRETCH_LANES];
 } __attribute__((aligned(64))) FOR(stretch_tile);
 
-/* sum[r..r+4) += rows r..r+4 of n stretches . x. f is a constant. */
+/* sum[r..r+CODE_ROWS) += so many rows' n stretches . x. f is a constant. */
 LEVEL INLINE void FOR(add_tile_rows)(float (*sum)[STRETCH_LANES], const FOR(stretch_tile) *tile, int r, int n,
                                      const token_digits *x, const enum format f) {
     for (int part = 0; part < FOR(PARTS); part++) {
-        FOR(vec) partial[4];
-        for (int i = 0; i < 4; i++) partial[i] = *(const FOR(vec) *)(sum[r + i] + LANES * part);
-        for (int s = 0; s < n; s++) {
-            const FOR(vec) unit = *(const FOR(vec) *)(x[s].unit + LANES * part);
-            for (int i = 0; i < 4; i++)
-                partial[i] += *(const FOR(vec) *)(tile->scale[s][r + i] + LANES * part) * unit *
-                              FOR(inner_sums)(tile->codes[s][r + i][part], &x[s], tile->zero[s][r + i], part, f);
-        }
-        for (int i = 0; i < 4; i++) *(FOR(vec) *)(sum[r + i] + LANES * part) = partial[i];
+        FOR(vec) partial[CODE_ROWS];
+        for (int i = 0; i < CODE_ROWS; i++) partial[i] = *(const FOR(vec) *)(sum[r + i] + LANES * part);
+        for (int s = 0; s < n; s++)
+            FOR(add_part)(partial, &tile->codes[s][part][r], &tile->scale[s][r], &tile->zero[s][r], CODE_ROWS, &x[s], part, f);
+        for (int i = 0; i < CODE_ROWS; i++) *(FOR(vec) *)(sum[r + i] + LANES * part) = partial[i];
     }
 }
 
@@ -104,9 +131,9 @@ LEVEL INLINE void FOR(unpack_stretches)(FOR(stretch_tile) *tile, const matrix *w
             const int cols = w->cols - (first + s) * STRETCH;
             row_end copy;
             if (cols < STRETCH) from = nibble_row_end(from, cols, &copy, f);
-            FOR(lane_scales)(&from, tile->scale[s][r], tile->zero[s][r], f);
+            FOR(lane_scales)(from.scales, from.shift, tile->scale[s][r], tile->zero[s][r], f);
             for (int part = 0; part < FOR(PARTS); part++)
-                tile->codes[s][r][part] = FOR(codes_at)(from.codes + 4 * LANES * part, f);
+                tile->codes[s][part][r] = FOR(codes_at)(from.codes + 4 * LANES * part, f);
             nibble_row_next(&from);
         }
     }
@@ -124,7 +151,7 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const ma
         n = stretches - first < MANY_STRETCHES ? stretches - first : MANY_STRETCHES;
         FOR(unpack_stretches)(&tile, w, row, rows, first, n, f);
         for (int from = 0; from < count; from += L1_TOKENS)
-            for (int r = 0; r < rows; r += 4)
+            for (int r = 0; r < rows; r += CODE_ROWS)
                 for (int j = from; j < count && j < from + L1_TOKENS; j++)
                     FOR(add_tile_rows)(sum[j], &tile, r, n, x[j] + first, f);
     }

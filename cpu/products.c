@@ -8,20 +8,17 @@
 
 typedef float FOR(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* sum[j][r] += w[r] . x[j][col..col+n) for four rows r and `count` <= TOKENS rows j, a constant. n: a multiple of LANES. */
-LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int col,
-                                    int n, const int count) {
+/* sum[j][r] += w[r] . x[j][0..n) for four rows r and `count` <= TOKENS rows j, a constant. n: a multiple of LANES. */
+LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], const float *const *x, int n,
+                                    const int count) {
     FOR(vec) partial[TOKENS][4];
-    const float *from[TOKENS];
-    for (int j = 0; j < count; j++) {
-        from[j] = x[j] + col;
+    for (int j = 0; j < count; j++)
         for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
-    }
     for (int i = 0; i < n; i += LANES) {
         FOR(vec) weights[4];
         for (int r = 0; r < 4; r++) weights[r] = *(const FOR(vec) *)(w[r] + i);
         for (int j = 0; j < count; j++) {
-            FOR(vec) token = *(const FOR(vec) *)(from[j] + i);
+            FOR(vec) token = *(const FOR(vec) *)(x[j] + i);
             for (int r = 0; r < 4; r++) partial[j][r] += weights[r] * token;
         }
     }
@@ -29,25 +26,34 @@ LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float 
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* The same for any number of token rows, and `rows` weight rows, a multiple of four. */
+/* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. unit: NULL, or
+   what x is multiplied with first, for each STREAM_COLS columns. */
 LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
-                                int count, int col, int n) {
-    for (int j = 0; j < count; j += TOKENS)
+                                int count, int col, int n, const float *unit) {
+    float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
+    for (int j = 0; j < count; j += TOKENS) {
+        const float *from[TOKENS] = {NULL};
+        for (int t = 0; t < TOKENS && j + t < count; t++) {
+            from[t] = unit ? scaled[t] : x[j + t] + col;
+            for (int i = 0; unit && i < n; i += LANES)
+                *(FOR(vec) *)(scaled[t] + i) = *(const FOR(vec) *)(x[j + t] + col + i) * unit[i / STREAM_COLS];
+        }
         for (int r = 0; r < rows; r += 4) {
             float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
             switch (count - j) {
-                case 1: FOR(add_products)(to, w + r, x + j, col, n, 1); break;
-                case 2: FOR(add_products)(to, w + r, x + j, col, n, 2); break;
+                case 1: FOR(add_products)(to, w + r, from, n, 1); break;
+                case 2: FOR(add_products)(to, w + r, from, n, 2); break;
 #if TOKENS > 4
-                case 3: FOR(add_products)(to, w + r, x + j, col, n, 3); break;
-                case 4: FOR(add_products)(to, w + r, x + j, col, n, 4); break;
-                case 5: FOR(add_products)(to, w + r, x + j, col, n, 5); break;
+                case 3: FOR(add_products)(to, w + r, from, n, 3); break;
+                case 4: FOR(add_products)(to, w + r, from, n, 4); break;
+                case 5: FOR(add_products)(to, w + r, from, n, 5); break;
 #elif TOKENS > 3
-                case 3: FOR(add_products)(to, w + r, x + j, col, n, 3); break;
+                case 3: FOR(add_products)(to, w + r, from, n, 3); break;
 #endif
-                default: FOR(add_products)(to, w + r, x + j, col, n, TOKENS); break;
+                default: FOR(add_products)(to, w + r, from, n, TOKENS); break;
             }
         }
+    }
 }
 
 /* The last n < LANES columns, with zeros behind them. */
@@ -64,7 +70,7 @@ LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
         memcpy(tokens[j], x[j] + w->cols - n, (size_t)n * sizeof(float));
         padded[j] = tokens[j];
     }
-    FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES);
+    FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, padded, count, 0, LANES, NULL);
 }
 
 /* The sum of n partial sums, a constant, pairwise. */
@@ -91,19 +97,19 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]);
 
-/* sum += the products of E4M3 codes, those of blocks times their scales. */
+/* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows: all weight rows here have it in
+   common. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64)));
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), unit[TILE_COLS / STREAM_COLS];
+    const float *scale = (const float *)(const void *)from[0].plane[SCALES];
+    const int blocks = w->format == FORMAT_FP8_BLOCK;
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
-        for (int r = 0; r < rows; r++) {
-            const float *scale = (const float *)(const void *)from[r].plane[SCALES];
-            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
-            for (int i = 0; w->format == FORMAT_FP8_BLOCK && i < n; i += LANES)
-                *(FOR(vec) *)(tile[r] + i) *= scale[(col + i / STREAM_COLS * STREAM_COLS) / w->block_cols] * E4M3_UNIT;
-        }
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+        for (int i = 0; blocks && i < n; i += STREAM_COLS)
+            unit[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_UNIT;
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? unit : NULL);
     }
 }
 
@@ -115,53 +121,55 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
         for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL);
     }
     if (last) FOR(add_last)(sum, w, row, rows, x, count, last);
 }
 
-/* y[r] = W[row + r] . x for four weight rows and one token row, with the bits that tiles give. Weights go from memory straight
-   into registers, and the four rows below are prefetched on the way: without, there are too few cache lines in flight to fill
-   the time that memory takes. They are prefetched one after the other, as they lie, not column by column of all four: memory
-   serves one sequential stream faster than four, by a fifth with BF16. f is a constant. */
-LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const float *x, float *y, const enum format f) {
-    float sum[4][LANES] __attribute__((aligned(64)));
-    weight_row first = row_of(w, row, f);
+/* y[r] = W[row + r] . x for `rows` <= 4 weight rows and one token row, with the bits that tiles give. Weights go from memory
+   straight into registers, and lines further down are prefetched on the way: without, too few cache lines are in flight to fill
+   the time that memory takes. They are prefetched one after the other, as they lie, because memory serves one sequential
+   stream faster than several. rows and f are constants. */
+LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, const float *x, float *y, const enum format f) {
+    const weight_row first = row_of(w, row, f);
     const char *codes = first.plane[CODES];
     const float *scale = (const float *)(const void *)first.plane[SCALES];
     const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
-    uintptr_t ahead = (uintptr_t)codes + 4 * below;
+    uintptr_t ahead = (uintptr_t)codes + bytes_ahead((size_t)rows * below);
     FOR(vec) partial[4];
-    memset(partial, 0, sizeof partial);
+    for (int r = 0; r < rows; r++) partial[r] = (FOR(vec)){0};
     for (int col = 0; col < w->cols; col += STREAM_COLS) {
-        FOR(vec) token[STREAM_COLS / LANES];
         const float unit = f == FORMAT_FP8_BLOCK ? scale[col / w->block_cols] * E4M3_UNIT : 1;
-        memcpy(token, x + col, sizeof token);
-        for (int r = 0; r < 4; r++) {
+        FOR(vec) token[STREAM_COLS / LANES];
+        for (int i = 0; i < STREAM_COLS / LANES; i++) {
+            token[i] = *(const FOR(vec) *)(x + col + i * LANES);
+            if (f == FORMAT_FP8_BLOCK) token[i] *= unit;
+        }
+        for (size_t i = 0; i < (size_t)rows * STREAM_COLS * bytes; i += CACHE_LINE, ahead += CACHE_LINE)
+            __builtin_prefetch((const void *)ahead);
+        for (int r = 0; r < rows; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            for (size_t i = 0; i < STREAM_COLS * bytes; i += 64) __builtin_prefetch((const void *)(ahead + i));
-            ahead += STREAM_COLS * bytes;
             if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
-            for (int i = 0; i < STREAM_COLS / LANES; i++) {
-                FOR(vec) weight = *(const FOR(vec) *)(weights + i * LANES);
-                if (f == FORMAT_FP8_BLOCK) weight *= unit;
-                partial[r] += weight * token[i];
-            }
+            for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
         }
     }
-    for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[r] = partial[r];
-    for (int r = 0; r < 4; r++) y[r] = FOR(sum_partial)(sum[r], LANES);
-    for (int r = 0; f == FORMAT_FP8_ROW && r < 4; r++) y[r] *= scale[r] * E4M3_UNIT;
+    for (int r = 0; r < rows; r++) {
+        float sum[LANES] __attribute__((aligned(64)));
+        *(FOR(vec) *)sum = partial[r];
+        y[r] = FOR(sum_partial)(sum, LANES);
+        if (f == FORMAT_FP8_ROW) y[r] *= scale[r] * E4M3_UNIT;
+    }
 }
 
-/* The formats that are streamed. */
-#define STREAMED(X) X(BF16, bf16) X(F16, f16) X(FP8_BLOCK, fp8_block) X(FP8_ROW, fp8_row)
-#define STREAM(NAME, name)                                                                        \
-    LEVEL static void FOR(stream_##name)(const matrix *w, int row, const float *x, float *y) {    \
-        FOR(stream_dots)(w, row, x, y, FORMAT_##NAME);                                            \
+/* The formats that are streamed, and of how many rows at a time: of more, a token row's scaling is shared; of fewer, a line is
+   used sooner after it was prefetched. */
+#define STREAMED(X) X(BF16, bf16, 2) X(F16, f16, 2) X(FP8_BLOCK, fp8_block, 4) X(FP8_ROW, fp8_row, 4)
+#define STREAM(NAME, name, step)                                                                          \
+    LEVEL static void FOR(stream_##name)(const matrix *w, int row, int rows, const float *x, float *y) {  \
+        for (int r = 0; r < rows; r += step) FOR(stream_dots)(w, row + r, step, x, y + r, FORMAT_##NAME); \
     }
 STREAMED(STREAM)
 #undef STREAM
@@ -169,14 +177,12 @@ STREAMED(STREAM)
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
     if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !e4m3_order(w))) return 0;
-    for (int r = 0; r < rows; r += 4)
-        switch (w->format) {
-#define STREAM(NAME, name) case FORMAT_##NAME: FOR(stream_##name)(w, row + r, x, y + r); break;
-            STREAMED(STREAM)
+    switch (w->format) {
+#define STREAM(NAME, name, step) case FORMAT_##NAME: FOR(stream_##name)(w, row, rows, x, y); return 1;
+        STREAMED(STREAM)
 #undef STREAM
-            default: return 0;
-        }
-    return 1;
+        default: return 0;
+    }
 }
 #undef STREAMED
 

@@ -1,5 +1,5 @@
-/* cpu/scales.c: E4M3 weights whose codes cpu/products.c unpacks itself: those of blocks are scaled there, those of rows are not:
-   a row's scale is multiplied into the sum. */
+/* cpu/scales.c: E4M3 weights whose codes cpu/products.c unpacks itself. A block's scale is multiplied into the token rows, a
+   row's into the sum. */
 
 /* Is a matrix one of them? Its columns fill registers of any level. The others become floats by row_floats. */
 static int e4m3_order(const matrix *w) {

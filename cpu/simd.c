@@ -13,20 +13,21 @@
 #define SIMD
 #endif
 
-/* Kernels that are written for a level: functions marked V3 or V4 are compiled for AVX2 and for AVX-512 with VNNI, and cpu_level()
-   says which the processor has. Elsewhere there is the plain version alone. MOTE_CPU_LEVEL, set when compiling, is the highest one
-   used: to test and time the others where they would not be chosen. */
+/* Kernels that are written for a level: functions marked V3 or V4 are compiled for AVX2 and for AVX-512 with VNNI and VBMI (Ice
+   Lake, Zen 4 and newer), and cpu_level() says which the processor has. Elsewhere there is the plain version alone.
+   MOTE_CPU_LEVEL, set when compiling, is the highest one used: to test and time the others where they would not be chosen. */
 #ifndef MOTE_CPU_LEVEL
 #define MOTE_CPU_LEVEL 4
 #endif
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && MOTE_CPU_LEVEL > 0
 #define LEVELS
 #define V3 __attribute__((target("avx2,fma,f16c")))
-#define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define V4 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")))
 
 static inline int cpu_level(void) {
     int wide = MOTE_CPU_LEVEL >= 4 && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
     return wide ? 4 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 3 : 0;
 }
 #endif
@@ -34,7 +35,14 @@ static inline int cpu_level(void) {
 /* Small helpers that must become part of the SIMD function around them. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* The same, for kernels, too. */
+/* How far ahead of a weight row's place lines are prefetched while weights come from memory: so many bytes at least, and whole
+   pieces of `bytes`, which are used together. */
+static size_t bytes_ahead(size_t bytes) {
+    enum { LEAST = 2048 };
+    return ((LEAST - 1) / bytes + 1) * bytes;
+}
+
+/* The same as INLINE, for kernels, too. */
 #ifdef __CUDACC__
 #define BOTH INLINE __host__ __device__
 #else

@@ -2,8 +2,7 @@
 
 enum {
     FEW_TOKENS = 4,              /* token rows that are multiplied while weights come from memory */
-    MANY_STRETCHES = 4,          /* stretches that many token rows use at a time */
-    NIBBLES_AHEAD = 4096         /* the codes so many bytes on are asked for: a core by itself does not look that far ahead */
+    MANY_STRETCHES = 4           /* stretches that many token rows use at a time */
 };
 
 /* A weight row from some stretch on. */

@@ -8,7 +8,8 @@ typedef struct read_job {
     uint64_t mixed[MAX_THREADS];   /* what was read, so that the compiler cannot leave it out */
 } read_job;
 
-SIMD static void read_pieces(void *context, int begin, int end, int thread) {
+/* In registers of 128 bits, which every processor has: on a Zen 4 those of 512 read a tenth to a fifth less. */
+static void read_pieces(void *context, int begin, int end, int thread) {
     read_job *job = (read_job *)context;
     size_t last = (size_t)end * READ_PIECE < job->bytes ? (size_t)end * READ_PIECE : job->bytes;
     const uint64_t *word = (const uint64_t *)(const void *)job->from;

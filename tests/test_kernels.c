@@ -407,57 +407,74 @@ static void test_stretches(int level) {
     }
 }
 
-V4 static void lane_products_of_v4(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
-    *(vec_v4 *)out = nvfp4 ? lane_products_v4(codes_at_v4(codes, FORMAT_NVFP4), d, 0)
-                           : lane_products_v4(codes_at_v4(codes, FORMAT_INT4), d, 0);
-}
-
-V3 static void lane_products_of_v3(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
-    for (int part = 0; part < 2; part++)
-        *(vec_v3 *)(out + 8 * part) = nvfp4 ? lane_products_v3(codes_at_v3(codes + 32 * part, FORMAT_NVFP4), d, part)
-                                            : lane_products_v3(codes_at_v3(codes + 32 * part, FORMAT_INT4), d, part);
-}
 #endif
 
-static void lane_products_of_plain(const uint8_t *codes, const token_digits *d, float *out, int nvfp4) {
-    for (int part = 0; part < 4; part++)
-        *(vec_plain *)(out + 4 * part) = nvfp4 ? lane_products_plain(codes_at_plain(codes + 16 * part, FORMAT_NVFP4), d, part)
-                                               : lane_products_plain(codes_at_plain(codes + 16 * part, FORMAT_INT4), d, part);
-}
+// lane_products of a level, of one, two or CODE_ROWS weight rows.
+#define LANE_PRODUCTS(LEVEL, level, LANES)                                                                                    \
+    LEVEL INLINE void lane_products_of_format_##level(const uint8_t (*codes)[STRETCH / 2], int rows, const token_digits *d,   \
+                                                      float (*out)[STRETCH_LANES], const enum format f) {                     \
+        for (int part = 0; part < STRETCH_LANES / LANES; part++) {                                                            \
+            codes_##level c[CODE_ROWS];                                                                                       \
+            products_##level products[CODE_ROWS];                                                                             \
+            for (int r = 0; r < rows; r++) c[r] = codes_at_##level(codes[r] + 4 * LANES * part, f);                           \
+            if (rows == 1) lane_products_##level(products, c, 1, d, part, f);                                                 \
+            else if (rows == 2) lane_products_##level(products, c, 2, d, part, f);                                            \
+            else lane_products_##level(products, c, CODE_ROWS, d, part, f);                                                   \
+            for (int r = 0; r < rows; r++) *(vec_##level *)(out[r] + LANES * part) = products[r];                             \
+        }                                                                                                                     \
+    }                                                                                                                         \
+    LEVEL static void lane_products_of_##level(const uint8_t (*codes)[STRETCH / 2], int rows, const token_digits *d,          \
+                                               float (*out)[STRETCH_LANES], int nvfp4) {                                      \
+        if (nvfp4) lane_products_of_format_##level(codes, rows, d, out, FORMAT_NVFP4);                                        \
+        else lane_products_of_format_##level(codes, rows, d, out, FORMAT_INT4);                                               \
+    }
+#ifdef LEVELS
+LANE_PRODUCTS(V4, v4, 16)
+LANE_PRODUCTS(V3, v3, 8)
+#endif
+LANE_PRODUCTS(, plain, 4)
 
 // X of an even column, or of an odd one.
 static int digits_value(const token_digits *d, int odd, int i) {
     return 65536 * d->digit[0][odd][i] + 256 * d->digit[1][odd][i] + d->digit[2][odd][i];
 }
 
-// Sums of eight products are exact, also of the largest codes and digits, for each level.
+// Sums of eight products are exact, also of the largest codes and digits, for each level and number of rows.
 static void test_lane_products(int level) {
     token_digits d;
-    uint8_t codes[STRETCH / 2];
-    float out[STRETCH_LANES];
+    uint8_t codes[CODE_ROWS][STRETCH / 2];
+    float out[CODE_ROWS][STRETCH_LANES];
     for (int round = 0; round < 300; round++) {
-        const int nvfp4 = round % 2, extreme = round % 3 == 0;
+        const int nvfp4 = round % 2, extreme = round % 3 == 0, rows = 1 << round % 5 % 3;
         const uint8_t *values = nvfp4 ? e2m1_values : int4_values;
         int bad = 0;
-        for (int i = 0; i < STRETCH / 2; i++) codes[i] = extreme ? (uint8_t)(nvfp4 ? 0x77 : 0xff) : (uint8_t)random_bits();
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < STRETCH / 2; i++)
+                codes[r][i] = extreme ? (uint8_t)(nvfp4 ? 0x77 : 0xff) : (uint8_t)random_bits();
         for (int i = 0; i < STRETCH; i++) {
             ((int8_t *)d.digit[0])[i] = (int8_t)(extreme ? round % 4 < 2 ? 63 : -64 : random_int(-64, 63));
             ((int8_t *)d.digit[1])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
             ((int8_t *)d.digit[2])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
         }
+        for (int l = 0; l < STRETCH_LANES; l++) {
+            d.zero[l] = 0;
+            for (int i = 4 * l; i < 4 * l + 4; i++) d.zero[l] -= E2M1_ZERO * (digits_value(&d, 0, i) + digits_value(&d, 1, i));
+        }
 #ifdef LEVELS
-        if (level == 4) lane_products_of_v4(codes, &d, out, nvfp4);
-        else if (level == 3) lane_products_of_v3(codes, &d, out, nvfp4);
+        if (level == 4) lane_products_of_v4((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
+        else if (level == 3) lane_products_of_v3((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
         else
 #endif
-            lane_products_of_plain(codes, &d, out, nvfp4);
-        for (int l = 0; l < STRETCH_LANES; l++) {
+            lane_products_of_plain((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
+        for (int l = 0; l < rows * STRETCH_LANES; l++) {
+            const int r = l / STRETCH_LANES, lane = l % STRETCH_LANES, zero = nvfp4 ? E2M1_ZERO : 0;
             int want = 0;
-            for (int i = 4 * l; i < 4 * l + 4; i++)
-                want += values[codes[i] & 15] * digits_value(&d, 0, i) + values[codes[i] >> 4] * digits_value(&d, 1, i);
-            bad += out[l] != (float)want;
+            for (int i = 4 * lane; i < 4 * lane + 4; i++)
+                want += (values[codes[r][i] & 15] - zero) * digits_value(&d, 0, i) +
+                        (values[codes[r][i] >> 4] - zero) * digits_value(&d, 1, i);
+            bad += out[r][lane] != (float)want;
         }
-        CHECK(!bad, "level %d: %d lanes' products", level, bad);
+        CHECK(!bad, "level %d: %d lanes' products of %d rows", level, bad, rows);
     }
 }
 
@@ -482,7 +499,7 @@ static void test_digits(void) {
                 bad += abs(X) > 1 << 22 || off > (round % 3 ? 0.5 * (double)d.unit[l] : 0);
                 sum += X;
             }
-            bad += d.sum[l] != (float)sum;
+            bad += d.sum[l] != (float)sum || d.zero[l] != -E2M1_ZERO * sum;
         }
         CHECK(!bad, "digits: %d wrong", bad);
         x[round % STRETCH] = x[round % STRETCH ^ 1] = round % 2 ? NAN : -INFINITY;
