@@ -47,11 +47,18 @@ struct row_scales {
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
    of panel lane / 16; NVFP4 and FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel
    behind the last counts as the last. All rows of a panel share a scale, but by row. */
-typedef struct gpu_place {
+struct gpu_place {
     const char *data[2];
     const float *scale;
     int to_row;
-} gpu_place;
+};
+
+/* F::load, and the scale of its row where a sum over several matrices cannot wait for that. */
+template <class F>
+__device__ __forceinline__ void gpu_load_weights(typename F::raw *to, const char *at, int behind, const float *row, bool there) {
+    F::load(to, at, behind, there);
+    if constexpr (F::by_row && !F::groups) F::load_row(to, row, there);
+}
 
 /* The tile of panel_a of a and panel_b of b: two matrices of one shape, or the same one. */
 template <class F>

@@ -23,8 +23,7 @@ template <class F, int ROWS> struct gpu_ahead {
     __device__ __forceinline__ void load(int j, int from, int left) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            F::load(&raw[j][half], place.data[half] + (first + from) * F::panel, j * F::panel,
-                    place.scale + half * place.to_row, j < left);
+            F::load(&raw[j][half], place.data[half] + (first + from) * F::panel, j * F::panel, j < left);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
         if (scaled) scale = load_here(place.scale + (first + from + piece() >> w.k_block_shift), piece() < left);
@@ -136,8 +135,9 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
     gpu_place place;             /* of the warp's k blocks in this round */
     typename F::raw raw[DEPTH][2];
-    /* Of k block piece(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS. Where k blocks
-       have no scales, BY_LANE, a lane has the activation scales of its own two token rows for each k block. */
+    /* Of k block piece(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS, in which
+       F::unit is, as a product with the scale would wait for that. Where k blocks have no scales, BY_LANE, a lane has the
+       activation scales of its own two token rows for each k block. */
     enum { SCALED = F::scaled && !gpu_scaled_at_end<F>(), BY_LANE = F::half && !SCALED && ROUNDS == 1 };
     float scale[FACTORS], act_scale[BY_LANE ? (int)MINE : (int)FACTORS][2];
     row_scales rows;
@@ -163,7 +163,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     __device__ __forceinline__ void load(int j, bool there = true) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            F::load(&raw[j][half], place.data[half], j * F::panel, place.scale + half * place.to_row, there);
+            F::load(&raw[j][half], place.data[half], j * F::panel, there);
     }
     __device__ __forceinline__ void load_act_scale(const activation_fragments &x) {
         if (!F::half) return;
@@ -173,7 +173,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
             for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
                 act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
 #pragma unroll
-        for (int k = 0; !BY_LANE && k < FACTORS; k++)       /* the unit goes to these: a product with the scale would wait for it */
+        for (int k = 0; !BY_LANE && k < FACTORS; k++)
             act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
                                                     (SCALED ? gpu_scale_unit<F>() : 1) : 0;
     }

@@ -4,7 +4,8 @@
    format_name is a weight format in a kernel:
      raw        what a lane has of a row in a k block
      load       load(at, row): a raw from memory, at the lane's place, and its row's scale, which some formats need;
-                load(to, at, behind, row, there): the same `behind` bytes on, where it is read once a step, if it is `there`
+                load(to, at, behind, there): the same without that scale, `behind` bytes on, where it is read once a step, if it is
+                `there`. load_row(to, row, there): that scale, in formats that have one for all columns
      panel      bytes of a k block of a row panel
      lane       bytes from lane to lane in it
      per_load   weights of a raw
@@ -78,7 +79,7 @@ struct format_of_16_bytes {
     enum { panel = 512, lane = 16, apart = 1, unit = 1, by_row = 0, groups = 0, whole = 0 };
     typedef uint4 raw;
     static __device__ __forceinline__ raw load(const char *at, const float *) { return __ldg((const uint4 *)at); }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *, bool there) {
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
         load_once(to, at + behind, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }

@@ -16,7 +16,7 @@ struct format_int4_fine {
         const raw r = {__ldg((const uint32_t *)at), __ldg(group_at(at))};
         return r;
     }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *, bool there) {
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
         load_once(&to->codes, at + behind, there);
         load_once(&to->group, base_address(group_at(at)) + behind, there);
     }

@@ -49,7 +49,7 @@ struct format_nvfp4 {
         const raw r = {__ldg((const uint2 *)at), __ldg(scale_at(at))};
         return r;
     }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, const float *, bool there) {
+    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
         load_once(&to->codes, at + behind, there);
         load_byte_once(&to->scale, base_address(scale_at(at)) + behind, there);
     }

@@ -459,7 +459,8 @@ __device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int i, int s
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
-    const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T), all = gpu_delta_log_items(s, p->T);
+    const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T);
+    const int all = gpu_delta_log_items(s, p->T);
     for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);

@@ -162,7 +162,8 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         at += shift + (items.first + items.k_block(item)) * F::panel;
 #pragma unroll
         for (int o = 0; o < PANELS; o++)
-            F::load(&raw[j][o], at + o * panel, 0, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS, true);
+            gpu_load_weights<F>(&raw[j][o], at + o * panel, 0, (i ? routed.scale : shared.scale) + shift / 4 + o * PANEL_ROWS,
+                                true);
     };
     auto load_scale = [&](int item) {                       /* one scale for all panels of the block */
         if (!F::scaled || item >= end) return;

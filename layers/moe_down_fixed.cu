@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     };
     auto load_k_block = [&](int j, const char *expert, const float *rows, int k_block) {
         const char *at = expert + ((warp * MINE + k_block) * F::panel + lane * F::lane);
-        F::load(&raw[j][0], at, 0, rows + lane / 4, true);
-        F::load(&raw[j][1], at, sizes::PANEL, rows + lane / 4 + PANEL_ROWS, true);
+        gpu_load_weights<F>(&raw[j][0], at, 0, rows + lane / 4, true);
+        gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + lane / 4 + PANEL_ROWS, true);
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     pdl_wait();
 #pragma unroll
     for (int n = 0; n < PARTS; n++) load_h(routed[n], EIGHTS + n * 32 + lane);
+    __syncwarp();                                           /* so that the compiler leaves the weights behind h */
 #pragma unroll
     for (int j = EARLY; j < ROUND; j++) load(j, 0);
     gpu_stage_h<F>(act, lane, shared, gate, lane < EIGHTS);
@@ -113,7 +114,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = of::MINE == 4 || F::lane == 8 ? 8 : 6, AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };     /* AT_ONCE: eights of columns */
+    enum { DEEP = of::MINE == 4 || F::lane == 8 ? 8 : 6 };
+    enum { AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };           /* eights of columns */
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
 
@@ -196,11 +198,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         const char *at = active.data[from + j / MINE] + (mine + j % MINE * F::panel);
         const float *rows = active.scales[from + j / MINE] + lane / 4;
         const bool there = from + j / MINE < count;
-        F::load(&raw[j][0], at, 0, rows, there);
-        F::load(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
+        gpu_load_weights<F>(&raw[j][0], at, 0, rows, there);
+        gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
     };
     auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
-        if (F::scaled) scale = load_here(active.scales[from + piece / MINE] + (warp * MINE + piece % MINE >> p.down.k_block_shift));
+        const int k_block = warp * MINE + piece % MINE;
+        if (F::scaled) scale = load_here(active.scales[from + piece / MINE] + (k_block >> p.down.k_block_shift));
     };
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
@@ -233,7 +236,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     for (int from = 0; from < count; from += ROUND) {
         float factor = 0;
         if (F::half)
-            factor = scale * (act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE] * gpu_scale_unit<F>());
+            factor = scale * (gpu_scale_unit<F>() *
+                              act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE]);
         const int next = min(from + ROUND, (int)sizes::ACTIVE);         /* the lists end ROUND entries on */
         load_scale(next);
 #pragma unroll
