@@ -166,16 +166,18 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
             F::load(&raw[j][half], place.data[half], j * F::panel, there);
     }
     __device__ __forceinline__ void load_act_scale(const activation_fragments &x) {
-        if (!F::half) return;
+        if constexpr (BY_LANE) {
 #pragma unroll
-        for (int k = 0; BY_LANE && k < MINE; k++)
+            for (int k = 0; k < MINE; k++)
 #pragma unroll
-            for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
-                act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
+                for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
+                    act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
+        } else if constexpr (F::half) {
 #pragma unroll
-        for (int k = 0; !BY_LANE && k < FACTORS; k++)
-            act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
-                                                    (SCALED ? gpu_scale_unit<F>() : 1) : 0;
+            for (int k = 0; k < FACTORS; k++)
+                act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
+                                                        (SCALED ? gpu_scale_unit<F>() : 1) : 0;
+        }
     }
     /* sum += the tile times the token rows, in rounds of DEPTH k blocks. The registers of a k block that has been multiplied
        get that of the next round: of this tile or, if there are `more`, of the next. next() moves to that, or else may move to
