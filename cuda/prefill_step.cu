@@ -11,7 +11,7 @@
 
 enum {
     PREFILL_UNIT = CHUNK_UNIT,   /* token rows */
-    PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance.md */
+    PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
 };
 
 /* Can prefill run this model? Otherwise its prompts are decoded. */

@@ -10,6 +10,14 @@
    multiplied a k block, it loads a later one into the same registers. The first are loaded before the block waits for
    its predecessor, and the rest of its first tile is prefetched into the L2. */
 
+/* Before compute capability 9.0 a load that may be absent is behind a branch: predicated, it costs the kernels for any shape a
+   stack frame. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define GPU_BRANCH_AROUND_LOADS 1
+#else
+#define GPU_BRANCH_AROUND_LOADS 0
+#endif
+
 /* The weights that a warp has in flight: AHEAD k blocks of both panels of a tile. */
 template <class F, int ROWS> struct gpu_ahead {
     enum { scaled = F::scaled && !gpu_scaled_at_end<F>() };            /* by k block */
@@ -21,6 +29,7 @@ template <class F, int ROWS> struct gpu_ahead {
     __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
     /* Loads the warp's k block from + j, if it exists: there are `left` from `from` on. */
     __device__ __forceinline__ void load(int j, int from, int left) {
+        if (GPU_BRANCH_AROUND_LOADS && j >= left) return;
 #pragma unroll
         for (int half = 0; half < 2; half++)
             F::load(&raw[j][half], place.data[half] + (first + from) * F::panel, j * F::panel, j < left);

@@ -108,13 +108,21 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
 }
 
+/* Items of several rows in flight, where a warp has a k block or two of an expert: with eight of four bits ptxas keeps all in
+   registers for compute capability 9.0 alone. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
+#define GPU_DOWN_DEEP(F) (F::lane == 8 ? 8 : 6)
+#else
+#define GPU_DOWN_DEEP(F) 6
+#endif
+
 /* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
    items in flight. Each row has nine assignments; each assignment has a slot of MINE k blocks in the warp's activation
    fragments, all staged at once. Slot NONE is all zeros, for the rows that do not use an active expert. */
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = of::MINE == 4 || F::lane == 8 ? 8 : 6 };
+    enum { DEEP = of::MINE == 4 ? 8 : GPU_DOWN_DEEP(F) };
     enum { AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };           /* eights of columns */
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
