@@ -134,9 +134,9 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
 
    With `half` the factor is the weight scale times the activation scale. For token row t and panel o it is the value of
    `factor` on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o) or, if the panels share it (step = 0), on lane
-   from + t; or, with `mine`, that is this lane's own, mine[t % 2]. Without `half` there is no factor, and a k block that is not there adds nothing. PANELS: of the tile, 1 or
-   2; the rows of a panel that is not there get zeros. BY_ROW: the rows' scales come with the weights and are multiplied in here;
-   otherwise row_scales does that once a tile, or there are none. */
+   from + t; or, with `mine`, that is this lane's own, mine[t % 2]. Without `half` there is no factor, and a k block that is
+   not there adds nothing. PANELS: of the tile, 1 or 2; the rows of a panel that is not there get zeros. BY_ROW: the rows'
+   scales come with the weights and are multiplied in here; otherwise row_scales does that once a tile, or there are none. */
 template <class F, int ROWS, int PANELS = 2, bool BY_ROW = F::by_row>
 __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
                                              const int step, bool there, const float *mine = NULL) {
