@@ -281,14 +281,17 @@ template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
             for (int t = 0; t < ROWS; t++) other |= there(begin, n) ? tag_mismatch(v[n][t], 8, tag) : 0;
         return __any_sync(~0u, other);
     }
-    /* load(begin), and polls until all tags match. */
-    __device__ __forceinline__ void poll(int begin, const gpu_tag &tag) {
-        load(begin);
+    /* Polls until all tags of what load(begin) has loaded match. */
+    __device__ __forceinline__ void await(int begin, const gpu_tag &tag) {
 #pragma unroll 1
         while (mismatch(begin, tag)) {
             spin_until_tagged(in.x + first * COLS + begin * 8, tag);
             load(begin);
         }
+    }
+    __device__ __forceinline__ void poll(int begin, const gpu_tag &tag) {
+        load(begin);
+        await(begin, tag);
     }
     /* Loads again what has no matching tag; everything if there is no tag. Predicated, not a branch. */
     __device__ __forceinline__ void reload_mismatched(int begin, const gpu_tag &tag) {
@@ -328,13 +331,17 @@ __device__ __forceinline__ int gpu_share(int k_blocks, int worker, int of, int *
     return first;
 }
 
-/* Stores this warp's partial of a tile: the sums of high and low terms, two lanes apart, are added; lane 4 g + i has
-   rows g and g + 8 of token rows 2i and 2i + 1. */
-template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[GPU_ROWS][GPU_WARPS], float *sum) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
+/* Adds the sums of high and low terms, two lanes apart; lane 4 g + i then has rows g and g + 8 of token rows 2i and 2i + 1. */
+template <int ROWS> __device__ __forceinline__ void add_terms(float *sum) {
 #pragma unroll
     for (int j = 0; j < 4; j++)
         if (ROWS > 1 || j % 2 == 0) sum[j] += __shfl_xor_sync(~0u, sum[j], 2);
+}
+
+/* Stores this warp's partial of a tile. */
+template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[GPU_ROWS][GPU_WARPS], float *sum) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
+    add_terms<ROWS>(sum);
     if (2 * i >= ROWS) return;
     to[g][2 * i][warp] = sum[0];
     to[g + 8][2 * i][warp] = sum[2];

@@ -32,7 +32,7 @@ __device__ __forceinline__ void pdl_launch_dependents() {
    beside every four bytes.
 
      buffer        stored by                                  polled, or loaded speculatively, by
-     x             gated_norm_out or out, then experts_down   norm_router; norm_in_proj or norm_qkv
+     x             gated_norm_out or out, then experts_down   norm_router; norm_in_proj (with one row) or norm_qkv
      logits        norm_router                                experts_up
 
    Which tags a kernel stores and awaits is schedule_link's; why two bits suffice, and why polling cannot deadlock, stands
@@ -47,7 +47,8 @@ __device__ __forceinline__ void pdl_launch_dependents() {
      gated_norm_out that bring the DeltaNet log up to date store no x; what they load is not covered.)
    - Of a logit: that all of x is there. A block of norm_router stores logits only when its warps together have seen all
      of x. So experts_up loads x without checking its tags.
-   So a block of norm_router that has all of x may store logits and the shared expert's h before its own wait.
+   So a block of norm_router that has all of x may store logits and the shared expert's h before its own wait, and one of
+   norm_in_proj the mixer's projections.
 
    Memory order. Tagged stores and polling loads are relaxed, and no fence orders them with others. The tagged float
    itself needs none. What its tag implies about other data rests on the L2: these were there before the tagged store was

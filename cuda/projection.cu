@@ -16,7 +16,7 @@ template <class IN> struct gpu_projection {
     int count, T, cols;          /* cols, eps: used behind the wait, so in the first line of the constant cache */
     float eps;
     int add;                     /* y += instead of y = */
-    int waits_last;              /* norm_router: if it polls for x, it stores y before its pdl_wait */
+    int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
     int blocks, extra;           /* blocks with tiles; those behind them, which run IN::extra_block */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
@@ -86,11 +86,14 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ int first() const { return (int)blockIdx.x - s.first_block; }
     __device__ __forceinline__ float per_col() const { return 1.0f / (float)p.cols; }
     __device__ __forceinline__ float eps() const { return p.eps; }
+    __device__ __forceinline__ int step() const { return s.blocks; }
     __device__ __forceinline__ int next(int tile) const { return tile + s.blocks; }
     __device__ __forceinline__ bool valid(int tile) const { return (pairs ? tile : 2 * tile) < s.w.panels; }
     template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
         return pairs ? gpu_place_of<F>(s.w, tile, s.up, tile) : gpu_place_of<F>(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
+    /* Is it y = W x with enough tiles for gpu_run_tiles_by_warp? */
+    __device__ __forceinline__ bool many() const { return !pairs && s.w.panels % 2 == 0 && s.w.panels / 2 >= 4 * GPU_WARPS * s.blocks; }
     __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
         pdl_launch_dependents();
@@ -105,12 +108,14 @@ template <class IN> struct gpu_segment_tiles {
         row += tile * TILE_ROWS;                            /* behind a norm there is no residual */
         return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
     }
+    __device__ __forceinline__ void put(int row, int t, float y) const {
+        if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], y, p.link.publish);
+    }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
-            row += tile * TILE_ROWS;
-            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.link.publish);
+            put(tile * TILE_ROWS + row, t, old + y);
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
@@ -177,6 +182,12 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const int tile = tiles.first();
     auto run = [&](auto format) {
         typedef decltype(format) F;
+        if constexpr (IN::normed && F::whole && GPU_TILES_BY_WARP) {
+            if (tiles.many()) {
+                gpu_run_tiles_by_warp<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+                return;
+            }
+        }
         if constexpr (IN::normed && F::half) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
     };

@@ -70,7 +70,7 @@ enum kernel_kind {
 static const kernel_uses kernels[KERNEL_KINDS] = {
     /*                                              reads                    writes            early reads   early writes */
     {"embed", STAGE_EMBED, RELEASE_ENTRY, BUFFER_STEP | BUFFER_HIDDEN, BUFFER_X | BUFFER_HIDDEN, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0},
+    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0},
     {"conv_delta", STAGE_DELTA, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_S | BUFFER_LOG,
      BUFFER_STEP | BUFFER_S | BUFFER_LOG, BUFFER_S, 0, 0, 0, 0, 0, 0},
     {"gated_norm_out", STAGE_OUT_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP,

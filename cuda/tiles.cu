@@ -1,5 +1,5 @@
-/* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile and
-   gpu_run_short_tiles for the columns of two models. Knows fragments and the hand-off between kernels; must not
+/* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile,
+   gpu_run_short_tiles and gpu_run_tiles_by_warp for the columns of two models. Knows fragments and the hand-off between kernels; must not
    know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
 
    A tile is 16 rows of W, two panels. The eight warps of a block split its columns (split-K): each has a range of k
@@ -252,9 +252,9 @@ struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
    when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
 
    norm_router, whose logits all blocks of experts_up poll for, does not wait (p.waits_last): it polls for x, which is
-   tagged (see gpu_tag), and stores the logits as soon as it can. Its blocks start so early that their weights have arrived
-   before x, so the polling loop, in front of which the compiler waits for them, costs nothing. The wait comes last, as the
-   end of a kernel must imply the end of all before it. */
+   tagged (see gpu_tag), and stores the logits as soon as it can, and the shared expert's h. Its blocks start so early that
+   their weights have arrived before x, so the polling loop, in front of which the compiler waits for them, costs nothing. The
+   wait comes last, as the end of a kernel must imply the end of all before it. */
 template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
@@ -305,7 +305,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
 /* All tiles of a block, as in gpu_run_tiles, DEPTH k blocks of a tile in flight.
 
    Speculative load: half of the blocks start when the predecessor is nearly done. With one row they load x before their
-   weights, without waiting, and reload after the wait only what did not have its tag yet. */
+   weights, without waiting, and reload only what did not have its tag yet: after the wait or, where that comes last
+   (p.waits_last), by polling. */
 template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                     void *memory, warp_partials *partials) {
@@ -315,7 +316,6 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
-    const gpu_tag none = {0, 0};
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
     float square[ROWS] = {}, rms = 1;
@@ -324,10 +324,16 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
 #pragma unroll
     for (int j = 0; j < sizes::DEPTH; j++) weights.load(j);
     weights.load_scale(w);
-    tiles.wait();
-    if constexpr (SPECULATIVE) x.reload_mismatched(0, tiles.p.link.await);
-    else x.load(0);
-    x.stage_all(act, square, none);
+    if (TILES::normed && tiles.waits_last()) {
+        pdl_launch_dependents();
+        if (!SPECULATIVE) x.load(0);
+        x.await(0, tiles.p.link.await);
+    } else {
+        tiles.wait();
+        if constexpr (SPECULATIVE) x.reload_mismatched(0, tiles.p.link.await);
+        else x.load(0);
+    }
+    x.stage_all(act, square, tiles.p.link.await);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     weights.load_act_scale(act);
 #pragma unroll 1
@@ -345,5 +351,83 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
         if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms);
         tile = next;
+    }
+    if (TILES::normed && tiles.waits_last()) pdl_wait();
+}
+
+/* Whether gpu_run_tiles_by_warp is used: where it was measured, and ptxas keeps all it needs in registers. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
+#define GPU_TILES_BY_WARP 1
+#else
+#define GPU_TILES_BY_WARP 0
+#endif
+
+/* All tiles of a matrix that has many for each warp, as lm_head, behind a norm: a warp has tiles of its own, with all their
+   columns. So no warp waits for the others, and what is done once a tile is done an eighth as often. The same bits: a warp
+   sums the columns that each warp has of a tile of gpu_run_short_tiles by themselves, and then adds these sums in the order of
+   the warps. For formats that have one scale for all of a matrix. */
+template <class F, int COLS, int ROWS, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
+                                                      void *memory, warp_partials *partials) {
+    typedef fixed_tile<F, COLS, ROWS, 6> share;             /* of a warp, if the warps split a tile */
+    enum { MINE = share::MINE, DEPTH = MINE <= 4 ? 2 * MINE : MINE, pairs = gpu_step_pairs<F>() };
+    enum { PANEL = GPU_WARPS * MINE * F::panel };           /* bytes of a row panel */
+    const int lane = threadIdx.x % 32, t = lane % 2 * 2, step = GPU_WARPS * tiles.step();
+    const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
+    fixed_columns<share, F, ROWS, IN> x(in);
+    typename F::raw raw[DEPTH][2];
+    row_scales rows;
+    float square[ROWS] = {}, rms[2];
+    tile += threadIdx.x / 32 * tiles.step();
+    const gpu_place place = tiles.template place<F>(tile);
+    const char *at = place.data[0];                         /* of the round; the tile's second panel is behind its first */
+    auto load = [&](int j, bool there) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) F::load(&raw[j][half], at, half * PANEL + j * F::panel, there);
+    };
+#pragma unroll
+    for (int j = 0; j < DEPTH; j++) load(j, true);
+    rows.load<F>(place);
+    tiles.wait();
+    x.load(0);
+    x.stage_all(act, square, tiles.p.link.await);
+    store_warp_squares<ROWS>(partials, square);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) rms[i] = gpu_rms_factor(partials, min(t + i, ROWS - 1), tiles.per_col(), tiles.eps());
+#pragma unroll 1
+    for (; tiles.valid(tile); tile += step) {
+        const bool more = tiles.valid(tile + step);
+        float sum[4] = {0, 0, 0, 0}, all[4] = {0, 0, 0, 0};
+#pragma unroll 1
+        for (int k_block = 0; k_block < GPU_WARPS * MINE; k_block += DEPTH) {
+            const bool last = k_block == GPU_WARPS * MINE - DEPTH;
+            at += DEPTH * F::panel + (last ? (2 * (int64_t)step - 1) * PANEL : 0);      /* where its next tile begins */
+#pragma unroll
+            for (int j = 0; j < DEPTH; j++) {
+                const float *act_scale = act.act_scale + (k_block + j) * ROWS;
+                const float scales[2] = {act_scale[min(t, ROWS - 1)], act_scale[min(t + 1, ROWS - 1)]};
+                uint4 columns[pairs];
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) columns[pair] = fragments[((k_block + j) * pairs + pair) * 8 * ROWS];
+                gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], columns, 0, 0, 0, true, scales);
+                load(j, !last || more);
+                __syncwarp();                               /* so that the compiler leaves the loads here */
+                if (j % MINE < MINE - 1) continue;
+                rows.apply<F>(sum);
+                add_terms<ROWS>(sum);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    all[i] += sum[i];
+                    sum[i] = 0;
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = i / 2 * 8 + lane / 4, of = lane % 4 * 2 + i % 2;
+            if (of < ROWS) tiles.put(tile * TILE_ROWS + row, of, all[i] * rms[i % 2]);
+        }
     }
 }

@@ -522,6 +522,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const delt
     float *y[4] = {to->raw, to->z, to->b, to->a};
     gpu_projection<gpu_norm_rows> p =
         gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
+    p.waits_last = to->T == 1;              /* so many blocks, with more rows each, would slow experts_down down */
     for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
     gpu_record_projection(q, KERNEL_IN_PROJ, &p);
 }

@@ -1129,6 +1129,34 @@ static void test_gpu_options(const fixture *f) {
     CHECK(!none, "%s: a refused session", f->dir);
 }
 
+// The logits of one to four rows, on `sms` multiprocessors.
+static float *logits_on(const mote_model *m, int sms, size_t *size) {
+    static const int32_t ids[] = {3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
+    const size_t row = (size_t)mote_model_info(m)->vocab_size;
+    float *all = (float *)room(10 * row * sizeof *all);
+    mote_session *s = session_of(m, .context = 64, .sms = sms);
+    for (size_t rows = 1, from = 0; rows <= 4; from += rows++)
+        EXPECT(MOTE_OK, mote_feed_logits(s, ids + from, rows, all + from * row, NULL, &failure));
+    mote_session_close(s);
+    *size = 10 * row * sizeof *all;
+    return all;
+}
+
+// On one multiprocessor a warp has many tiles of lm_head, as those of a real vocabulary are on all, and out_proj has fewer blocks
+// than tiles: other kernels, the same bits.
+static void test_one_sm(const char *name) {
+    mote_options o = {.device = test_device};
+    mote_model *m = NULL;
+    size_t size;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    if (!m) return;
+    float *one = logits_on(m, 1, &size), *all = logits_on(m, 0, &size);
+    CHECK(!memcmp(one, all, size), "%s: the logits on one multiprocessor", name);
+    free(one);
+    free(all);
+    mote_close(m);
+}
+
 // A copy of a checkpoint, by links, that says it can do a context of 2^24 tokens.
 static void long_copy(const char *dir) {
     struct dirent **names;
@@ -1795,7 +1823,11 @@ int main(int argc, char **argv) {
     if (CHECK(count > 0, "no checkpoint") && !(is_gpu && test_brief)) {
         test_threads(&f[0], &f[count > 1]);
         test_devices(&f[0]);
-        if (is_gpu) test_full_memory(&f[count - 1]);
+        if (is_gpu) {
+            test_one_sm("small:nvfp4");
+            test_one_sm("small:fp8");
+            test_full_memory(&f[count - 1]);
+        }
         printf("test_engine: device %s\n", mote_model_info(f[0].m)->device);
     }
     for (int i = 0; i < count; i++) fixture_close(&f[i]);
