@@ -97,6 +97,17 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]);
 
+/* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
+   which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. */
+LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, int rows, int col, int n) {
+    const size_t bytes = (size_t)formats[w->format]->planes[CODES].bits / 8;
+    const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
+    for (int r = 0; r < rows; r++) {
+        const uintptr_t at = (uintptr_t)from[r].plane[CODES] + next * bytes;
+        for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
+    }
+}
+
 /* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows: all weight rows here have it in
    common. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
@@ -106,6 +117,7 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     const int blocks = w->format == FORMAT_FP8_BLOCK;
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
+        FOR(prefetch_tile)(w, from, rows, col, n);
         for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
             unit[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_UNIT;
@@ -120,6 +132,7 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
     const int last = w->cols % LANES;
     for (int col = 0, n; col < w->cols - last; col += n) {
         n = w->cols - last - col < TILE_COLS ? w->cols - last - col : TILE_COLS;
+        FOR(prefetch_tile)(w, from, rows, col, n);
         for (int r = 0; r < rows; r++) FOR(row_floats)(w, &from[r], col, n, tile[r]);
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, NULL);
     }
