@@ -1,6 +1,6 @@
 /* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile,
-   gpu_run_short_tiles and gpu_run_tiles_by_warp for the columns of two models. Knows fragments and the hand-off between kernels; must not
-   know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
+   gpu_run_short_tiles and gpu_run_tiles_by_warp for the columns of two models. Knows fragments and the hand-off between
+   kernels; must not know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
 
    A tile is 16 rows of W, two panels. The eight warps of a block split its columns (split-K): each has a range of k
    blocks and sums them in registers. The eight partials are then added in the order of the warps, so that every run
