@@ -26,6 +26,17 @@ LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float 
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
+/* token[t]: the columns from col on of `count` <= TOKENS rows of x, multiplied with unit for each STREAM_COLS columns, in `scaled`;
+   unit NULL: as they are. */
+LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col, int n,
+                                    const float *unit) {
+    for (int t = 0; t < count; t++) {
+        token[t] = unit ? scaled[t] : x[t] + col;
+        for (int i = 0; unit && i < n; i += LANES)
+            *(FOR(vec) *)(scaled[t] + i) = *(const FOR(vec) *)(x[t] + col + i) * unit[i / STREAM_COLS];
+    }
+}
+
 /* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. unit: NULL, or
    what x is multiplied with first, for each STREAM_COLS columns. */
 LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
@@ -33,11 +44,7 @@ LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
     for (int j = 0; j < count; j += TOKENS) {
         const float *from[TOKENS] = {NULL};
-        for (int t = 0; t < TOKENS && j + t < count; t++) {
-            from[t] = unit ? scaled[t] : x[j + t] + col;
-            for (int i = 0; unit && i < n; i += LANES)
-                *(FOR(vec) *)(scaled[t] + i) = *(const FOR(vec) *)(x[j + t] + col + i) * unit[i / STREAM_COLS];
-        }
+        FOR(scale_tokens)(from, scaled, x + j, count - j < TOKENS ? count - j : TOKENS, col, n, unit);
         for (int r = 0; r < rows; r += 4) {
             float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
             switch (count - j) {
@@ -108,6 +115,48 @@ LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, in
     }
 }
 
+#if TOKENS > 4
+/* So few token rows that E4M3 weights are unpacked into registers for all of them, and need not go through the L1. With fewer
+   registers that is no faster. */
+enum { FEW_ROWS = 4 };
+
+/* add_products of four weight rows' codes from column col on, for `count` <= FEW_ROWS token rows, a constant. n: a multiple of
+   STREAM_COLS. */
+LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int col, const float *const *x, int n,
+                                 const int count) {
+    FOR(vec) partial[FEW_ROWS][4];
+    for (int j = 0; j < count; j++)
+        for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
+    for (int i = 0; i < n; i += STREAM_COLS)
+        for (int r = 0; r < 4; r++) {
+            float weights[STREAM_COLS] __attribute__((aligned(64)));
+            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col + i, STREAM_COLS, weights);
+            for (int k = 0; k < STREAM_COLS; k += LANES)
+                for (int j = 0; j < count; j++)
+                    partial[j][r] += *(const FOR(vec) *)(weights + k) * *(const FOR(vec) *)(x[j] + i + k);
+        }
+    for (int j = 0; j < count; j++)
+        for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
+}
+
+/* add_tile of E4M3 codes for `count` <= FEW_ROWS token rows. */
+LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x, int count,
+                               int col, int n, const float *unit) {
+    float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
+    const float *token[TOKENS] = {NULL};
+    FOR(scale_tokens)(token, scaled, x, count, col, n, unit);
+    for (int r = 0; r < rows; r += 4) {
+        float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[0][r];
+        switch (count) {
+            case 1: FOR(add_codes)(to, from + r, col, token, n, 1); break;
+            case 2: FOR(add_codes)(to, from + r, col, token, n, 2); break;
+            case 3: FOR(add_codes)(to, from + r, col, token, n, 3); break;
+            default: FOR(add_codes)(to, from + r, col, token, n, FEW_ROWS); break;
+        }
+    }
+}
+#endif
+
 /* sum += the products of E4M3 codes. A block's scale is multiplied into the token rows: all weight rows here have it in
    common. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
@@ -118,9 +167,15 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
         FOR(prefetch_tile)(w, from, rows, col, n);
-        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
             unit[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_UNIT;
+#if TOKENS > 4
+        if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
+            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? unit : NULL);
+            continue;
+        }
+#endif
+        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? unit : NULL);
     }
 }
