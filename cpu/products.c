@@ -26,10 +26,10 @@ LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float 
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* token[t]: the columns from col on of `count` <= TOKENS rows of x, multiplied with unit for each STREAM_COLS columns, in `scaled`;
-   unit NULL: as they are. */
-LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col, int n,
-                                    const float *unit) {
+/* token[t]: the columns from col on of `count` <= TOKENS rows of x, multiplied with unit for each STREAM_COLS columns, in
+   `scaled`; unit NULL: as they are. */
+LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col,
+                                    int n, const float *unit) {
     for (int t = 0; t < count; t++) {
         token[t] = unit ? scaled[t] : x[t] + col;
         for (int i = 0; unit && i < n; i += LANES)
@@ -116,15 +116,14 @@ LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, in
 }
 
 #if TOKENS > 4
-/* So few token rows that E4M3 weights are unpacked into registers for all of them, and need not go through the L1. With fewer
-   registers that is no faster. */
-enum { FEW_ROWS = 4 };
+/* For FEW_TOKENS token rows E4M3 weights are unpacked into registers and need not go through the L1. With fewer registers that is
+   no faster.
 
-/* add_products of four weight rows' codes from column col on, for `count` <= FEW_ROWS token rows, a constant. n: a multiple of
+   add_products of four weight rows' codes from column col on, for `count` <= FEW_TOKENS token rows, a constant. n: a multiple of
    STREAM_COLS. */
 LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int col, const float *const *x, int n,
                                  const int count) {
-    FOR(vec) partial[FEW_ROWS][4];
+    FOR(vec) partial[FEW_TOKENS][4];
     for (int j = 0; j < count; j++)
         for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
     for (int i = 0; i < n; i += STREAM_COLS)
@@ -139,9 +138,9 @@ LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_ro
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* add_tile of E4M3 codes for `count` <= FEW_ROWS token rows. */
-LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x, int count,
-                               int col, int n, const float *unit) {
+/* add_tile of E4M3 codes for `count` <= FEW_TOKENS token rows. */
+LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x,
+                                     int count, int col, int n, const float *unit) {
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
     const float *token[TOKENS] = {NULL};
     FOR(scale_tokens)(token, scaled, x, count, col, n, unit);
@@ -151,7 +150,7 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
             case 1: FOR(add_codes)(to, from + r, col, token, n, 1); break;
             case 2: FOR(add_codes)(to, from + r, col, token, n, 2); break;
             case 3: FOR(add_codes)(to, from + r, col, token, n, 3); break;
-            default: FOR(add_codes)(to, from + r, col, token, n, FEW_ROWS); break;
+            default: FOR(add_codes)(to, from + r, col, token, n, FEW_TOKENS); break;
         }
     }
 }
@@ -170,7 +169,7 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
             unit[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_UNIT;
 #if TOKENS > 4
-        if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
+        if (count <= FEW_TOKENS && n % STREAM_COLS == 0) {
             FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? unit : NULL);
             continue;
         }
