@@ -53,6 +53,7 @@ typedef struct gpu_queue {
     cudaError_t status;
     const char *failed;          /* the operation, or the rule that the schedule breaks */
     int sms;                     /* SMs to fill */
+    int shared;                  /* most bytes of shared memory that the blocks of an SM can have together */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
     unsigned stages;             /* bit set of those to record; ALL_STAGES but to time or to test some alone */
@@ -128,22 +129,56 @@ static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format,
     return n;
 }
 
+/* Bytes of its SM's shared memory that a block takes besides the dynamic ones: the kernel's own, and 1 KB that is reserved. */
+static int gpu_static_shared(gpu_queue *q, const node *n, const gpu_launch_record *l) {
+    cudaFuncAttributes own = {};
+    gpu_check(q, cudaFuncGetAttributes(&own, l->kernel), kernels[n->kind].name);
+    return (int)own.sharedSizeBytes + 1024;
+}
+
+/* Bytes of shared memory for the SMs to have during all launches of the queue; the rest is L1. Enough for a block of each kernel
+   beside one of its predecessor, so that it can start early. Of itself the driver chooses for each kernel, and more. */
+static int gpu_sm_shared(gpu_queue *q) {
+    static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what a GPU can be set to, below its most */
+    int most = 0, before = 0;
+    for (int i = 0; i < q->count; i++) {
+        const int bytes = (int)q->launches[i].shared + gpu_static_shared(q, &q->nodes[i], &q->launches[i]);
+        most = before + bytes > most ? before + bytes : most;
+        before = bytes;
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (most <= sizes[i] * 1024 && sizes[i] * 1024 < q->shared) return sizes[i] * 1024;
+    return q->shared;
+}
+
+/* Bytes of dynamic shared memory of a launch on SMs that have sm_shared bytes: more than it uses for a kernel that is one_per_sm,
+   so that a second block does not fit. */
+static size_t gpu_dynamic_shared(gpu_queue *q, const node *n, const gpu_launch_record *l, int sm_shared) {
+    if (!n->one_per_sm) return l->shared;
+    const int own = gpu_static_shared(q, n, l);
+    int bytes = sm_shared / 2 + 1 - own;
+    if (bytes > GPU_SHARED - own) bytes = GPU_SHARED - own;
+    return bytes > (int)l->shared ? (size_t)bytes : l->shared;
+}
+
 /* Launches a record on the stream. */
-static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l) {
+static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_shared) {
     cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute dependent = {};
+    cudaLaunchAttribute attributes[2] = {};
     void *arguments[1] = {l->parameters};
     const char *what = kernels[n->kind].name;
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[0].val.sharedMemCarveout = (unsigned)(100LL * sm_shared / q->shared);
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = l->grid;
     c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = l->shared;
+    c.dynamicSmemBytes = gpu_dynamic_shared(q, n, l, sm_shared);
     c.stream = q->stream;
-    c.attrs = &dependent;
-    c.numAttrs = q->dependent ? 1 : 0;
+    c.attrs = attributes;
+    c.numAttrs = q->dependent ? 2 : 1;
     memcpy(l->parameters, &n->link, sizeof n->link);
-    gpu_allow_shared(q, l->kernel, l->shared, what);
+    gpu_allow_shared(q, l->kernel, c.dynamicSmemBytes, what);
     gpu_check(q, cudaLaunchKernelExC(&c, l->kernel, arguments), what);
 }
 
@@ -152,7 +187,8 @@ static void gpu_submit(gpu_queue *q) {
     schedule_conflict conflict;
     if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
         gpu_check(q, cudaErrorUnknown, conflict.rule);
-    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i]);
+    const int sm_shared = gpu_sm_shared(q);
+    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_shared);
     q->count = 0;
 }
 

@@ -182,9 +182,9 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const int tile = tiles.first();
     auto run = [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (IN::normed && F::whole && GPU_TILES_BY_WARP) {
+        if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
             if (tiles.many()) {
-                gpu_run_tiles_by_warp<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+                gpu_run_tiles_by_warp<F, COLS>(tiles, p.in, tile, w, dynamic, &partials);
                 return;
             }
         }

@@ -121,6 +121,7 @@ typedef struct node {
     int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
     int pieces;                  /* launches of it */
     int blocks;
+    int one_per_sm;              /* an SM is to have one block of it at a time, though there may be room for two */
     prefetch_span first_weights; /* what it reads first; share is not used */
     handoff link;                /* filled in by schedule_link */
 } node;

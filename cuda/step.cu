@@ -443,6 +443,7 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
                     s->o.context, (double)bytes * 1e-9, (double)available * 1e-9, s->m->device,
                     context_that_fits(s->m, &s->o, available, s));
     q->sms = s->o.sms && s->o.sms < s->m->gpu_sms ? s->o.sms : s->m->gpu_sms;
+    q->shared = s->m->gpu_shared;
     q->dependent = s->m->gpu_cc >= 90;
     q->prefetch = s->m->gpu_cache / GPU_PREFETCH_SHARE / 128 * 128;
     q->stages = ALL_STAGES;

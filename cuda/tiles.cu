@@ -362,23 +362,24 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
 #define GPU_TILES_BY_WARP 0
 #endif
 
-/* All tiles of a matrix that has many for each warp, as lm_head, behind a norm: a warp has tiles of its own, with all their
-   columns. So no warp waits for the others, and what is done once a tile is done an eighth as often. The same bits: a warp
-   sums the columns that each warp has of a tile of gpu_run_short_tiles by themselves, and then adds these sums in the order of
-   the warps. For formats that have one scale for all of a matrix. */
-template <class F, int COLS, int ROWS, class IN, class TILES>
+/* All tiles of a matrix that has many for each warp, as lm_head, times one token row, behind a norm: a warp has tiles of its
+   own, with all their columns. So no warp waits for the others, and what is done once a tile is done an eighth as often. The
+   same bits: a warp sums the columns that each warp has of a tile of gpu_run_short_tiles by themselves, and then adds these sums
+   in the order of the warps. For formats that have one scale for all of a matrix. Not for several rows: it gains them nothing, and
+   the kernel, twice as large, is a hundredth slower with other formats. */
+template <class F, int COLS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                       void *memory, warp_partials *partials) {
-    typedef fixed_tile<F, COLS, ROWS, 6> share;             /* of a warp, if the warps split a tile */
+    typedef fixed_tile<F, COLS, 1, 6> share;                /* of a warp, if the warps split a tile */
     enum { MINE = share::MINE, DEPTH = MINE <= 4 ? 2 * MINE : MINE, pairs = gpu_step_pairs<F>() };
     enum { PANEL = GPU_WARPS * MINE * F::panel };           /* bytes of a row panel */
-    const int lane = threadIdx.x % 32, t = lane % 2 * 2, step = GPU_WARPS * tiles.step();
-    const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
-    const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
-    fixed_columns<share, F, ROWS, IN> x(in);
+    const int lane = threadIdx.x % 32, step = GPU_WARPS * tiles.step();
+    const activation_fragments act = activation_fragments_at<F, 1>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
+    fixed_columns<share, F, 1, IN> x(in);
     typename F::raw raw[DEPTH][2];
     row_scales rows;
-    float square[ROWS] = {}, rms[2];
+    float square[1] = {};
     tile += threadIdx.x / 32 * tiles.step();
     const gpu_place place = tiles.template place<F>(tile);
     const char *at = place.data[0];                         /* of the round; the tile's second panel is behind its first */
@@ -392,10 +393,9 @@ __device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const 
     tiles.wait();
     x.load(0);
     x.stage_all(act, square, tiles.p.link.await);
-    store_warp_squares<ROWS>(partials, square);
+    store_warp_squares<1>(partials, square);
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 2; i++) rms[i] = gpu_rms_factor(partials, min(t + i, ROWS - 1), tiles.per_col(), tiles.eps());
+    const float rms = gpu_rms_factor(partials, 0, tiles.per_col(), tiles.eps());
 #pragma unroll 1
     for (; tiles.valid(tile); tile += step) {
         const bool more = tiles.valid(tile + step);
@@ -406,17 +406,15 @@ __device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const 
             at += DEPTH * F::panel + (last ? (2 * (int64_t)step - 1) * PANEL : 0);      /* where its next tile begins */
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
-                const float *act_scale = act.act_scale + (k_block + j) * ROWS;
-                const float scales[2] = {act_scale[min(t, ROWS - 1)], act_scale[min(t + 1, ROWS - 1)]};
                 uint4 columns[pairs];
 #pragma unroll
-                for (int pair = 0; pair < pairs; pair++) columns[pair] = fragments[((k_block + j) * pairs + pair) * 8 * ROWS];
-                gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], columns, 0, 0, 0, true, scales);
+                for (int pair = 0; pair < pairs; pair++) columns[pair] = fragments[((k_block + j) * pairs + pair) * 8];
+                gpu_multiply<F, 1, 2, F::groups>(sum, raw[j], columns, 0, 0, 0, true, &act.act_scale[k_block + j]);
                 load(j, !last || more);
                 __syncwarp();                               /* so that the compiler leaves the loads here */
                 if (j % MINE < MINE - 1) continue;
                 rows.apply<F>(sum);
-                add_terms<ROWS>(sum);
+                add_terms<1>(sum);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     all[i] += sum[i];
@@ -425,9 +423,7 @@ __device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const 
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = i / 2 * 8 + lane / 4, of = lane % 4 * 2 + i % 2;
-            if (of < ROWS) tiles.put(tile * TILE_ROWS + row, of, all[i] * rms[i % 2]);
-        }
+        for (int half = 0; half < 2; half++)
+            if (lane % 4 == 0) tiles.put(tile * TILE_ROWS + half * PANEL_ROWS + lane / 4, 0, all[2 * half] * rms);
     }
 }

@@ -27,6 +27,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
 }
 
+/* Each SM that is done with experts_up would get two blocks, had it the room, and the last ones none. */
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     int side = TILE_ROWS / PANEL_ROWS;
     size_t bytes;
@@ -37,7 +38,8 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
         bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
     int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
+    node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
+    n->one_per_sm = blocks <= q->sms;
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
