@@ -137,7 +137,8 @@ static int gpu_static_shared(gpu_queue *q, const node *n, const gpu_launch_recor
 }
 
 /* Bytes of shared memory for the SMs to have during all launches of the queue; the rest is L1. Enough for a block of each kernel
-   beside one of its predecessor, so that it can start early. Of itself the driver chooses for each kernel, and more. */
+   beside one of its predecessor, so that it can start early. One size for all, as gpu_dynamic_shared has to know it: left alone, the
+   driver chooses one for each kernel that fits as many of its blocks as the registers allow. */
 static int gpu_sm_shared(gpu_queue *q) {
     static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what a GPU can be set to, below its most */
     int most = 0, before = 0;
@@ -151,7 +152,7 @@ static int gpu_sm_shared(gpu_queue *q) {
     return q->shared;
 }
 
-/* Bytes of dynamic shared memory of a launch on SMs that have sm_shared bytes: more than it uses for a kernel that is one_per_sm,
+/* Bytes of dynamic shared memory of a launch on SMs that have sm_shared bytes. A kernel that is one_per_sm gets more than it uses,
    so that a second block does not fit. */
 static size_t gpu_dynamic_shared(gpu_queue *q, const node *n, const gpu_launch_record *l, int sm_shared) {
     if (!n->one_per_sm) return l->shared;

@@ -27,7 +27,7 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
 }
 
-/* Each SM that is done with experts_up would get two blocks, had it the room, and the last ones none. */
+/* One block an SM where there are enough SMs: otherwise those that are done with experts_up first get two, and others none. */
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     int side = TILE_ROWS / PANEL_ROWS;
     size_t bytes;
