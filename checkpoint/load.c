@@ -2,8 +2,8 @@
 
    All weights lie in one block, the arena, in the memory of the device that computes. The list is sorted by file and
    offset and read with pread: no mapping, so that a file that changes or shrinks meanwhile is an error and not a signal.
-   For a GPU a few threads read pieces of the files into pinned buffers, past the page cache where the file system lets
-   them, and from there the pieces are copied while the next ones are read. */
+   For a GPU a few threads read pieces of the files into pinned buffers, those not in the page cache past it where the file
+   system lets them, and from there the pieces are copied while the next ones are read. */
 
 static int by_place(const void *a, const void *b) {
     const load_item *x = (const load_item *)a, *y = (const load_item *)b;

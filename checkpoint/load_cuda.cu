@@ -1,15 +1,15 @@
 /* checkpoint/load_cuda.cu: reads the weights of a checkpoint into GPU memory. It touches the files, the arena and the
    fingerprint; it knows items (load.c), not layers.
 
-   A few threads read the files with direct I/O (O_DIRECT, past the page cache) into pinned buffers. Each has two: while one
-   is copied to the GPU on the thread's own stream, it reads into the other. When all is read, they and the caller's thread
-   take the items that are converted, one by one, through the page cache.
+   A few threads read the files into pinned buffers: from the page cache what is there, the rest past it (O_DIRECT). Each has
+   two: while one is copied to the GPU on the thread's own stream, it reads into the other. When all is read, they and the
+   caller's thread take the items that are converted, one by one, through the page cache.
 
    Threads take pieces by an atomic counter and write disjoint parts of the arena. What they share is atomic or, like the
    first failure, under a lock. The fingerprint is a sum, so their order does not matter. */
 
 enum {
-    LOAD_THREADS = 4, LOAD_BUFFERS = 2,                        /* buffers of each thread */
+    LOAD_THREADS = 8, LOAD_BUFFERS = 2,                        /* buffers of each thread */
     LOAD_PIECE = 8 << 20, LOAD_GAP = 64 << 10,                 /* bytes: of a buffer; largest gap that is read over */
     LOAD_ALIGN = 4096                                          /* bytes: offsets, sizes and buffers of direct I/O */
 };
@@ -47,6 +47,12 @@ static void loader_failed(gpu_loader *l, const mote_error *err) {
     __atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
 }
 
+/* On a GPU that shares the host's memory: gives back what of a file is in the page cache; the weights need the room. n 0: to its
+   end. */
+static void leave_cache(const gpu_loader *l, const shard *s, uint64_t offset, size_t n) {
+    if (l->m->gpu_integrated) (void)posix_fadvise(s->fd, (off_t)offset, (off_t)n, POSIX_FADV_DONTNEED);
+}
+
 /* Cuts what the items cover into pieces of up to LOAD_PIECE bytes; items with small gaps between them share one. */
 static int loader_cut(gpu_loader *l) {
     load_piece *p = NULL;
@@ -69,28 +75,37 @@ static int loader_cut(gpu_loader *l) {
     return 1;
 }
 
-/* Reads n bytes from an aligned offset into an aligned buffer with room for whole blocks. Direct I/O as far as it goes (not
-   every file system has it, and it ends at the last whole block of a file), the rest through the page cache. */
-static int read_past_cache(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
+/* Is all of [offset, offset + n) of a file in the page cache? No, too, where the kernel does not tell: before Linux 6.5, or of
+   another user's file. (A read with RWF_NOWAIT would tell everywhere, but may start to read ahead.) */
+static int is_cached(int fd, uint64_t offset, size_t n) {
+    enum { CACHESTAT = 451 };                                  /* cachestat(2), on every machine */
+    const struct { uint64_t offset, size; } range = {offset, n};
+    struct { uint64_t cached, dirty, writeback, evicted, recently_evicted; } pages;
+    return syscall(CACHESTAT, fd, &range, &pages, 0) == 0 && pages.cached * (uint64_t)sysconf(_SC_PAGESIZE) >= n;
+}
+
+/* Reads n bytes from an aligned offset into an aligned buffer with room for whole blocks: what is not in the page cache by direct
+   I/O as far as it goes (not every file system has it, and it ends at the last whole block of a file), the rest through it. */
+static int read_piece(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
     const shard *s = &l->files->shards[file];
+    const int direct = is_cached(s->fd, offset, n) ? -1 : l->direct[file];
     size_t done = 0;
-    while (l->direct[file] >= 0 && done < n && done % LOAD_ALIGN == 0) {
+    while (direct >= 0 && done < n && done % LOAD_ALIGN == 0) {
         size_t ask = (n - done + LOAD_ALIGN - 1) / LOAD_ALIGN * LOAD_ALIGN;
-        ssize_t got = pread(l->direct[file], to + done, ask, (off_t)(offset + done));
+        ssize_t got = pread(direct, to + done, ask, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         done += (size_t)got;
     }
-    if (done >= n) return MOTE_OK;
-    int code = read_at(s->fd, to + done, n - done, offset + done, s->path, err);
-    (void)posix_fadvise(s->fd, (off_t)(offset + done), (off_t)(n - done), POSIX_FADV_DONTNEED);
+    int code = done < n ? read_at(s->fd, to + done, n - done, offset + done, s->path, err) : MOTE_OK;
+    leave_cache(l, s, offset, n);
     return code;
 }
 
 /* Reads a piece, checks it, and starts copying each item's part to its place in the arena. */
 static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaStream_t stream, mote_error *err) {
     uint64_t base = p->begin / LOAD_ALIGN * LOAD_ALIGN;
-    int code = read_past_cache(l, p->file, buffer, (size_t)(p->end - base), base, err);
+    int code = read_piece(l, p->file, buffer, (size_t)(p->end - base), base, err);
     for (size_t i = p->first; !code && i < l->item_count; i++) {
         const load_item *item = &l->items[i];
         uint64_t begin = item->from->begin + item->offset, end = begin + item->size;
@@ -221,7 +236,7 @@ static void loader_threads(gpu_loader *l, uint64_t total, const mote_callbacks *
 static void loader_close(gpu_loader *l) {
     for (int i = 0; l->direct && i < l->files->shard_count; i++) {
         if (l->direct[i] >= 0) close(l->direct[i]);
-        (void)posix_fadvise(l->files->shards[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+        leave_cache(l, &l->files->shards[i], 0, 0);
     }
     free(l->direct);
     buf_free(&l->pieces);

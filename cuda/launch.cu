@@ -56,9 +56,9 @@ typedef struct gpu_queue {
     int shared;                  /* most bytes of shared memory that the blocks of an SM can have together */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
-    unsigned stages;             /* bit set of those to record; ALL_STAGES but to time or to test some alone */
+    unsigned stages;             /* bit set of those to launch; ALL_STAGES but to time or to test some alone */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
-    node *nodes, left_out;       /* [capacity]; what gpu_record returns for a kernel that is not recorded */
+    node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
     gpu_launch_record *launches; /* [capacity] */
     int count, capacity;
 } gpu_queue;
@@ -110,9 +110,8 @@ template <class P>
 static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format, void (*kernel)(P), int x, int y,
                         size_t shared, const P *p) {
     static_assert(sizeof(P) <= sizeof q->launches->parameters && offsetof(P, link) == 0, "parameters begin with a handoff");
-    memset(&q->left_out, 0, sizeof q->left_out);
-    if (q->status != cudaSuccess || !stage_in(q->stages, q->in_mtp ? STAGE_MTP : kernels[kind].stage)) return &q->left_out;
-    if (!gpu_grow(q)) return &q->left_out;
+    memset(&q->no_record, 0, sizeof q->no_record);
+    if (q->status != cudaSuccess || !gpu_grow(q)) return &q->no_record;
     node *n = &q->nodes[q->count];
     gpu_launch_record *l = &q->launches[q->count++];
     memset(n, 0, sizeof *n);
@@ -136,45 +135,48 @@ static int gpu_static_shared(gpu_queue *q, const node *n, const gpu_launch_recor
     return (int)own.sharedSizeBytes + 1024;
 }
 
-/* Bytes of shared memory for the SMs to have during all launches of the queue; the rest is L1. Enough for a block of each kernel
-   beside one of its predecessor, so that it can start early. One size for all, as gpu_dynamic_shared has to know it: left alone, the
-   driver chooses one for each kernel that fits as many of its blocks as the registers allow. */
-static int gpu_sm_shared(gpu_queue *q) {
-    static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what a GPU can be set to, below its most */
+/* Bytes of shared memory that an SM needs during all launches of the queue: room for a block of each kernel beside one of its
+   predecessor, so that it can start early, and for two of a kernel that has more blocks than there are SMs. The rest is L1.
+   One size for all, as gpu_dynamic_shared has to know it: left alone, the driver chooses one for each kernel that fits as many
+   of its blocks as the registers allow. */
+static int gpu_sm_need(gpu_queue *q) {
     int most = 0, before = 0;
     for (int i = 0; i < q->count; i++) {
-        const int bytes = (int)q->launches[i].shared + gpu_static_shared(q, &q->nodes[i], &q->launches[i]);
-        most = before + bytes > most ? before + bytes : most;
+        const node *n = &q->nodes[i];
+        const int bytes = (int)q->launches[i].shared + gpu_static_shared(q, n, &q->launches[i]);
+        const int beside = n->blocks > q->sms && bytes > before ? bytes : before;
+        most = bytes + beside > most ? bytes + beside : most;
         before = bytes;
     }
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (most <= sizes[i] * 1024 && sizes[i] * 1024 < q->shared) return sizes[i] * 1024;
-    return q->shared;
+    return most < q->shared ? most : q->shared;
 }
 
-/* Bytes of dynamic shared memory of a launch on SMs that have sm_shared bytes. A kernel that is one_per_sm gets more than it uses,
-   so that a second block does not fit. */
-static size_t gpu_dynamic_shared(gpu_queue *q, const node *n, const gpu_launch_record *l, int sm_shared) {
+/* Bytes of dynamic shared memory of a launch on SMs that are to have sm_need bytes together. A kernel that is one_per_sm gets more
+   than it uses, so that a second block does not fit. */
+static size_t gpu_dynamic_shared(gpu_queue *q, const node *n, const gpu_launch_record *l, int sm_need) {
+    static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
+    int sm_shared = q->shared, own;
     if (!n->one_per_sm) return l->shared;
-    const int own = gpu_static_shared(q, n, l);
-    int bytes = sm_shared / 2 + 1 - own;
-    if (bytes > GPU_SHARED - own) bytes = GPU_SHARED - own;
+    for (size_t i = sizeof sizes / sizeof *sizes; i--;)
+        if (sm_need <= sizes[i] * 1024 && sizes[i] * 1024 < sm_shared) sm_shared = sizes[i] * 1024;
+    own = gpu_static_shared(q, n, l);
+    const int more = sm_shared / 2 + 1 - own, limit = GPU_SHARED - own, bytes = more < limit ? more : limit;
     return bytes > (int)l->shared ? (size_t)bytes : l->shared;
 }
 
 /* Launches a record on the stream. */
-static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_shared) {
+static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_need) {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute attributes[2] = {};
     void *arguments[1] = {l->parameters};
     const char *what = kernels[n->kind].name;
     attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    attributes[0].val.sharedMemCarveout = (unsigned)(100LL * sm_shared / q->shared);
+    attributes[0].val.sharedMemCarveout = (unsigned)((100LL * sm_need + q->shared - 1) / q->shared);   /* per cent */
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = l->grid;
     c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = gpu_dynamic_shared(q, n, l, sm_shared);
+    c.dynamicSmemBytes = gpu_dynamic_shared(q, n, l, sm_need);
     c.stream = q->stream;
     c.attrs = attributes;
     c.numAttrs = q->dependent ? 2 : 1;
@@ -183,13 +185,25 @@ static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm
     gpu_check(q, cudaLaunchKernelExC(&c, l->kernel, arguments), what);
 }
 
-/* Links what was recorded, launches it, and forgets it. */
+/* Drops what belongs to stages that are left out. */
+static void gpu_leave_out(gpu_queue *q) {
+    int kept = 0;
+    for (int i = 0; i < q->count; i++) {
+        if (!stage_in(q->stages, q->nodes[i].in_mtp ? STAGE_MTP : kernels[q->nodes[i].kind].stage)) continue;
+        q->nodes[kept] = q->nodes[i];
+        q->launches[kept++] = q->launches[i];
+    }
+    q->count = kept;
+}
+
+/* Links what was recorded, launches it, and forgets it. Stages that are timed alone have the shared memory of the whole step. */
 static void gpu_submit(gpu_queue *q) {
     schedule_conflict conflict;
+    const int sm_need = gpu_sm_need(q);
+    gpu_leave_out(q);
     if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
         gpu_check(q, cudaErrorUnknown, conflict.rule);
-    const int sm_shared = gpu_sm_shared(q);
-    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_shared);
+    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_need);
     q->count = 0;
 }
 

@@ -108,12 +108,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
 }
 
-/* Items of several rows in flight, where a warp has a k block or two of an expert: with eight of four bits ptxas keeps all in
-   registers for compute capability 9.0 alone. */
+/* Items of several rows in flight, where a warp has a k block or two of an expert: six, so that with two rows the usual 17 active
+   experts are three rounds; for three and four rows of four bits eight, where ptxas keeps them in registers: for compute
+   capability 9.0. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
-#define GPU_DOWN_DEEP(F) (F::lane == 8 ? 8 : 6)
+#define GPU_DOWN_DEEP(F, ROWS) (F::lane == 8 && ROWS > 2 ? 8 : 6)
 #else
-#define GPU_DOWN_DEEP(F) 6
+#define GPU_DOWN_DEEP(F, ROWS) 6
 #endif
 
 /* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = of::MINE == 4 ? 8 : GPU_DOWN_DEEP(F) };
+    enum { DEEP = of::MINE == 4 ? 8 : GPU_DOWN_DEEP(F, ROWS) };
     enum { AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };           /* eights of columns */
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
