@@ -81,14 +81,20 @@ static int gpu_check(gpu_queue *q, cudaError_t status, const char *what) {
     return q->status == cudaSuccess;
 }
 
+/* Bytes of its SM's shared memory that a block takes besides the dynamic ones: the kernel's own, and 1 KB that is reserved. */
+static int gpu_static_shared(gpu_queue *q, const void *kernel, const char *what) {
+    cudaFuncAttributes own = {};
+    gpu_check(q, cudaFuncGetAttributes(&own, kernel), what);
+    return (int)own.sharedSizeBytes + 1024;
+}
+
 /* Lets a kernel have `shared` bytes of dynamic shared memory. Above GPU_SHARED_FREE it raises the limit to the most a
    block may have, not to `shared`: the limit is an attribute of the kernel, not of the launch, and threads of other
    sessions set it at the same time. */
 static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, const char *what) {
-    cudaFuncAttributes own;
-    if (shared <= GPU_SHARED_FREE || !gpu_check(q, cudaFuncGetAttributes(&own, kernel), what)) return;
-    gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      GPU_SHARED - (int)own.sharedSizeBytes), what);
+    if (shared <= GPU_SHARED_FREE) return;
+    const int most = GPU_SHARED + 1024 - gpu_static_shared(q, kernel, what);
+    gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
 }
 
 /* Room for one more record. */
@@ -120,6 +126,7 @@ static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format,
     n->in_mtp = q->in_mtp;
     n->pieces = 1;
     n->blocks = x * y;
+    n->shared = gpu_static_shared(q, (const void *)kernel, kernels[kind].name) + (int)shared;
     l->kernel = (const void *)kernel;
     l->format = format;
     l->grid = dim3((unsigned)x, (unsigned)y);
@@ -128,55 +135,20 @@ static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format,
     return n;
 }
 
-/* Bytes of its SM's shared memory that a block takes besides the dynamic ones: the kernel's own, and 1 KB that is reserved. */
-static int gpu_static_shared(gpu_queue *q, const node *n, const gpu_launch_record *l) {
-    cudaFuncAttributes own = {};
-    gpu_check(q, cudaFuncGetAttributes(&own, l->kernel), kernels[n->kind].name);
-    return (int)own.sharedSizeBytes + 1024;
-}
-
-/* Bytes of shared memory that an SM needs during all launches of the queue: room for a block of each kernel beside one of its
-   predecessor, so that it can start early, and for two of a kernel that has more blocks than there are SMs. The rest is L1.
-   One size for all, as gpu_dynamic_shared has to know it: left alone, the driver chooses one for each kernel that fits as many
-   of its blocks as the registers allow. */
-static int gpu_sm_need(gpu_queue *q) {
-    int most = 0, before = 0;
-    for (int i = 0; i < q->count; i++) {
-        const node *n = &q->nodes[i];
-        const int bytes = (int)q->launches[i].shared + gpu_static_shared(q, n, &q->launches[i]);
-        const int beside = n->blocks > q->sms && bytes > before ? bytes : before;
-        most = bytes + beside > most ? bytes + beside : most;
-        before = bytes;
-    }
-    return most < q->shared ? most : q->shared;
-}
-
-/* Bytes of dynamic shared memory of a launch on SMs that are to have sm_need bytes together. A kernel that is one_per_sm gets more
-   than it uses, so that a second block does not fit. */
-static size_t gpu_dynamic_shared(gpu_queue *q, const node *n, const gpu_launch_record *l, int sm_need) {
-    static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
-    int sm_shared = q->shared, own;
-    if (!n->one_per_sm) return l->shared;
-    for (size_t i = sizeof sizes / sizeof *sizes; i--;)
-        if (sm_need <= sizes[i] * 1024 && sizes[i] * 1024 < sm_shared) sm_shared = sizes[i] * 1024;
-    own = gpu_static_shared(q, n, l);
-    const int more = sm_shared / 2 + 1 - own, limit = GPU_SHARED - own, bytes = more < limit ? more : limit;
-    return bytes > (int)l->shared ? (size_t)bytes : l->shared;
-}
-
-/* Launches a record on the stream. */
-static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_need) {
+/* Launches a record on the stream. sm_shared: bytes of shared memory that the SMs need. */
+static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_shared) {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute attributes[2] = {};
     void *arguments[1] = {l->parameters};
     const char *what = kernels[n->kind].name;
+    const int wanted = schedule_block_shared(n, sm_shared, q->shared), block_shared = wanted <= GPU_SHARED ? wanted : n->shared;
     attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    attributes[0].val.sharedMemCarveout = (unsigned)((100LL * sm_need + q->shared - 1) / q->shared);   /* per cent */
+    attributes[0].val.sharedMemCarveout = (unsigned)((100LL * sm_shared + q->shared - 1) / q->shared);    /* percent */
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = l->grid;
     c.blockDim = dim3(GPU_THREADS);
-    c.dynamicSmemBytes = gpu_dynamic_shared(q, n, l, sm_need);
+    c.dynamicSmemBytes = l->shared + (size_t)(block_shared - n->shared);
     c.stream = q->stream;
     c.attrs = attributes;
     c.numAttrs = q->dependent ? 2 : 1;
@@ -199,11 +171,11 @@ static void gpu_leave_out(gpu_queue *q) {
 /* Links what was recorded, launches it, and forgets it. Stages that are timed alone have the shared memory of the whole step. */
 static void gpu_submit(gpu_queue *q) {
     schedule_conflict conflict;
-    const int sm_need = gpu_sm_need(q);
+    const int sm_shared = schedule_shared(q->nodes, q->count, q->sms, q->shared);
     gpu_leave_out(q);
     if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
         gpu_check(q, cudaErrorUnknown, conflict.rule);
-    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_need);
+    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_shared);
     q->count = 0;
 }
 

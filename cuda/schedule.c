@@ -121,6 +121,7 @@ typedef struct node {
     int piece;                   /* number of this launch among those of one kernel: 0 but for the later ones */
     int pieces;                  /* launches of it */
     int blocks;
+    int shared;                  /* bytes of its SM's shared memory that a block takes */
     int one_per_sm;              /* an SM is to have one block of it at a time, though there may be room for two */
     prefetch_span first_weights; /* what it reads first; share is not used */
     handoff link;                /* filled in by schedule_link */
@@ -220,4 +221,29 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
         memcpy(before_late, stored, sizeof stored);
     }
     return 1;
+}
+
+/* Shared memory of an SM, the rest of which is L1: the driver divides the two anew for each kernel, unless it is told. Told the
+   same for all kernels of a step, it never has to, and how many blocks fit beside each other is known here. */
+
+/* Bytes that an SM needs, at most `most`: for a block of each kernel beside one of its predecessor, so that it can start early,
+   and for two of a kernel that has more blocks than there are SMs. */
+static int schedule_shared(const node *nodes, int count, int sms, int most) {
+    int need = 0, before = 0;
+    for (int i = 0; i < count; i++) {
+        const int own = nodes[i].shared, beside = nodes[i].blocks > sms && own > before ? own : before;
+        if (own + beside > need) need = own + beside;
+        before = own;
+    }
+    return need < most ? need : most;
+}
+
+/* Bytes that a block of a kernel has to take where SMs are to have `need`: its own or, if it is to be the only one, more than half
+   of what they then get. */
+static int schedule_block_shared(const node *n, int need, int most) {
+    static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
+    int size = most;
+    for (int i = (int)(sizeof sizes / sizeof *sizes) - 1; i >= 0; i--)
+        if (need <= sizes[i] * 1024 && sizes[i] * 1024 < size) size = sizes[i] * 1024;
+    return n->one_per_sm && n->shared <= size / 2 ? size / 2 + 1 : n->shared;
 }

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     /* bytes of a matrix before this tile */
     const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
 #pragma unroll
-    for (int j = 0; j < MINE; j++) load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);  /* needs no routing */
+    for (int j = 0; j < MINE; j++)                          /* needs no routing */
+        load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;

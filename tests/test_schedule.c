@@ -1,7 +1,8 @@
 // Tests of cuda/schedule.c, without a GPU: what schedule_link makes of the schedules of real models, that it refuses those which
 // break a rule, and that no order of events that programmatic dependent launch allows goes wrong on those it accepts.
 //
-// Contents   1. Schedules of models   2. Refusals   3. A machine that runs schedules in random order   4. Main
+// Contents   1. Schedules of models   2. Refusals   3. A machine that runs schedules in random order   4. Shared memory
+//            5. Main
 
 #include "../engine.h"
 #include "../kernels.cu"
@@ -348,7 +349,41 @@ static void test_machine_real(void) {
     CHECK(went < 100, "a wrong tag was never noticed");
 }
 
-// ---- 4. Main --------------------------------------------------------------------------------------------------------
+// ---- 4. Shared memory -----------------------------------------------------------------------------------------------
+
+enum { KB = 1024, SMS = 132, MOST_SHARED = 228 * KB };
+
+static node *add_shared(enum kernel_kind kind, int shared, int blocks) {
+    node *n = add(kind, 0, 0);
+    n->shared = shared;
+    n->blocks = blocks;
+    return n;
+}
+
+static void test_shared(void) {
+    count = 0;
+    CHECK(schedule_shared(nodes, 0, SMS, MOST_SHARED) == 0, "no kernels need no shared memory");
+    add_shared(KERNEL_ROUTER, 10 * KB, SMS);
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 10 * KB, "one kernel needs its own");
+    add_shared(KERNEL_UP, 30 * KB, SMS);
+    node *down = add_shared(KERNEL_DOWN, 20 * KB, SMS - 4);
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 50 * KB, "a block beside one of its predecessor");
+    nodes[1].blocks = SMS + 1;
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 60 * KB, "two of a kernel with more blocks than SMs");
+    CHECK(schedule_shared(nodes, count, SMS, 40 * KB) == 40 * KB, "at most what there is");
+    CHECK(schedule_block_shared(down, 60 * KB, MOST_SHARED) == 20 * KB, "a block has its own");
+    down->one_per_sm = 1;
+    for (int need = 40 * KB; need <= MOST_SHARED; need += KB) {
+        const int got = schedule_block_shared(down, need, MOST_SHARED);
+        CHECK(got >= 20 * KB && 2 * got > need, "%d KB of %d KB: a second block fits", got / KB, need / KB);
+    }
+    CHECK(schedule_block_shared(down, 60 * KB, MOST_SHARED) == 32 * KB + 1, "of 64 KB, the next size to 60");
+    CHECK(schedule_block_shared(down, 101 * KB, 100 * KB) == 50 * KB + 1, "of the most there is");
+    down->shared = 40 * KB;
+    CHECK(schedule_block_shared(down, 60 * KB, MOST_SHARED) == 40 * KB, "more than half: its own is enough");
+}
+
+// ---- 5. Main --------------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
     test_main_begin("test_schedule", argc, argv);
@@ -361,5 +396,6 @@ int main(int argc, char **argv) {
     test_refusals();
     test_machine();
     test_machine_real();
+    test_shared();
     return test_main_end();
 }
