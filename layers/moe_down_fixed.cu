@@ -109,14 +109,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
 }
 
-/* Items of several rows in flight, where a warp has a k block or two of an expert: six, so that with two rows the usual 17 active
-   experts are three rounds; for three and four rows of four bits eight, where ptxas keeps them in registers: for compute
-   capability 9.0. */
+/* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
+   one k block of each: 17 with two rows, 25 with three, 32 with four. Eight of them ptxas keeps in registers for compute
+   capability 9.0 alone. */
+template <class F, int MINE, int ROWS> constexpr int gpu_down_deep() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
-#define GPU_DOWN_DEEP(F, ROWS) (F::lane == 8 && ROWS > 2 ? 8 : 6)
-#else
-#define GPU_DOWN_DEEP(F, ROWS) 6
+    if (F::lane == 8 && ROWS == 4) return 8;
 #endif
+    return MINE == 4 ? 8 : MINE == 1 && F::lane == 8 && ROWS == 3 ? 5 : 6;
+}
 
 /* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
    items in flight. Each row has nine assignments; each assignment has a slot of MINE k blocks in the warp's activation
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = of::MINE == 4 ? 8 : GPU_DOWN_DEEP(F, ROWS) };
+    enum { DEEP = gpu_down_deep<F, of::MINE, ROWS>() };
     enum { AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };           /* eights of columns */
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
