@@ -13,6 +13,7 @@
 #include "api.h"
 #include "files.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 
 // What a device promises, in shares of the standard deviation of what is compared with. A row's bits depend neither on chunks
@@ -1406,6 +1407,33 @@ static void test_other_weights(const fixture *fp8) {
     free(bytes);
 }
 
+// Puts the files of the temporary folder into the page cache or, where they lie on a disk, out of it.
+static void temp_cache(int in) {
+    DIR *d = opendir(temp_dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        size_t size;
+        int file = e->d_name[0] == '.' ? -1 : open(temp_path(e->d_name), O_RDONLY);
+        if (file < 0) continue;
+        if (in) free(file_bytes(temp_path(e->d_name), &size));
+        else if (!fsync(file)) (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        close(file);
+    }
+    if (d) closedir(d);
+}
+
+// The same weights from the disk and from the page cache: a GPU's are read in different ways.
+static void test_page_cache(const fixture *f) {
+    temp_copy_of(f->dir, NULL, NULL);
+    for (int in = 0; in < 2; in++) {
+        temp_cache(in);
+        mote_model *m = model_of(temp_dir, MOTE_WEIGHTS_ONLY);
+        mote_session *s = session_of(m, .context = 20);
+        feed_to(s, f, 5, in ? "weights from the page cache" : "weights from the disk");
+        mote_session_close(s);
+        mote_close(m);
+    }
+}
+
 static const mote_module *module_of(const mote_model *m, const char *name) {
     const mote_info *info = mote_model_info(m);
     for (int i = 0; i < info->module_count; i++)
@@ -1743,6 +1771,7 @@ static void test_fixtures(fixture *f, int count) {
     test_sampling_misuse(by_name[0]);
     test_weights_only(by_name[0]);
     test_other_weights(by_name[2]);
+    test_page_cache(by_name[2]);
     test_quantize(by_name[3]);
     if (is_gpu) return;
     test_damaged_weights(by_name[2]);
