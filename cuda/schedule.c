@@ -1,5 +1,6 @@
 /* cuda/schedule.c: the schedule of a step on a GPU: which kernels run in which order, what each reads and writes and when, and,
-   found by schedule_link, what it waits for, tags and prefetches. This is the only place that knows neighbours: a kernel is
+   found by schedule_link, what it waits for, tags and prefetches; and, for all of a step, how much shared memory an SM needs so
+   that neighbours fit beside each other. This is the only place that knows neighbours: a kernel is
    told by its `handoff` and knows none. Plain C, so that the rules can be tested without a GPU.
 
    How two kernels follow each other (programmatic dependent launch, cuda/handoff.cu): a kernel starts once all blocks of its
