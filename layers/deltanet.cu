@@ -397,9 +397,11 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
+/* With several rows no block fits beside those of norm_in_proj. Then the SMs that are done with these first would get two. */
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
-    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>, p->shape.value_heads,
-               gpu_delta_parts(&p->shape), 0, p);
+    node *n = gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>,
+                         p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
+    n->one_per_sm = p->T > 1 && n->blocks <= q->sms;
 }
 
 /* Fills o, squares, k, decay and log_u. */

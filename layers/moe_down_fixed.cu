@@ -126,7 +126,10 @@ template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F,
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
     enum { DEEP = gpu_down_deep<F, of::MINE, ROWS>() };
-    enum { AT_ONCE = of::MINE == 4 ? 3 : ROWS == 3 ? 4 : 5 };           /* eights of columns */
+    /* Eights of columns of h of a lane: of the shared expert, of all routed ones, and how many of those are in flight. */
+    enum { SHARED = (ROWS * of::EIGHTS + 31) / 32, ROUTED = SHAPE::TOP_K * ROWS * of::EIGHTS / 32 };
+    enum { AT_ONCE = of::MINE == 4 ? 2 : ROUTED > 6 ? 4 : (int)ROUTED };
+    static_assert((int)ROUTED % AT_ONCE == 0, "whole rounds");
     enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
 };
 
@@ -181,7 +184,7 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
 }
 
 /* Threads 16 t .. 16 t + 15 store the tile's rows of token row t. Weights of the first DEEP items are loaded before the
-   wait.
+   wait, and the shared expert's h; behind it a lane loads all it can hold of h before it stages the first.
 
    Of an mma's B operand, lane / 4 is the column: 0 .. 3 are the high terms of rows 0 .. 3, 4 .. 7 the low ones. So lane
    reads row lane % 16 / 4, modulo ROWS, as columns past the last row repeat another's and their sums are not stored. */
@@ -189,7 +192,7 @@ template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ moe_gpu p) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, MINE = sizes::MINE, EIGHTS = sizes::EIGHTS, NONE = sizes::NONE };
-    enum { AT_ONCE = sizes::AT_ONCE, PARTS = sizes::ASSIGNMENTS * EIGHTS, ROUND = DEEP / MINE };    /* ROUND: experts */
+    enum { SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE, ROUND = DEEP / MINE };    /* ROUND: experts */
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
@@ -216,6 +219,22 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         const int k_block = warp * MINE + piece % MINE;
         if (F::scaled) scale = load_here(active.scales[from + piece / MINE] + (k_block >> p.down.k_block_shift));
     };
+    auto load_h = [&](float *to, int i) {                   /* this lane's eight columns of row i of h */
+        const float *h = p.h + i * p.h_row + (warp * EIGHTS + lane % EIGHTS) * 8;
+        gpu_load4(to, h, true);
+        gpu_load4(to + 4, h + 4, true);
+    };
+    auto stage = [&](float *v, int slot, float gate) {      /* as item `lane` from a slot on */
+        const activation_fragments to = {act.x + slot * MINE * pairs * 8, act.act_scale + slot * MINE};
+        gpu_stage_h<F>(to, lane, v, gate, true);
+    };
+    /* The token row of this lane's eight n of the shared expert. Lanes behind the last repeat another's, in slots of routed
+       experts, which are staged later: so there is no branch. */
+    auto shared_row = [&](int n) { return min((n * 32 + lane) / EIGHTS, ROWS - 1); };
+    float shared[SHARED][8], gate[SHARED];
+    int routed[ROUTED];          /* rows of h */
+#pragma unroll
+    for (int n = 0; n < SHARED; n++) load_h(shared[n], shared_row(n));
     const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
     if (lane < MINE * pairs * 8) act.x[NONE * MINE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
@@ -225,22 +244,22 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 #pragma unroll
     for (int j = 0; j < DEEP; j++) load(j, 0);
     load_scale(0);
+#pragma unroll
+    for (int n = 0; n < SHARED; n++) gate[n] = active.gate[shared_row(n)];
+#pragma unroll
+    for (int n = 0; n < ROUTED; n++) routed[n] = active.use[ROWS + (n * 32 + lane) / EIGHTS];
     pdl_wait();
 #pragma unroll
-    for (int from = 0; from < PARTS; from += 32 * AT_ONCE) {
+    for (int from = 0; from < ROUTED; from += AT_ONCE) {
         float v[AT_ONCE][8];
-        int use[AT_ONCE];
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            int part = from + n * 32 + lane;
-            use[n] = part < PARTS ? active.use[part / EIGHTS] : 0;
-            gpu_load8(v[n], p.h + use[n] * p.h_row + warp * EIGHTS * 8, part % EIGHTS * 8, EIGHTS * 8);
-        }
+        for (int n = 0; n < AT_ONCE; n++) load_h(v[n], routed[from + n]);
+        __syncwarp();                                       /* so that the compiler leaves the loads here */
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
-            int part = from + n * 32 + lane;
-            gpu_stage_h<F>(act, part, v[n], use[n] < GPU_ROWS ? active.gate[use[n]] : 1, part < PARTS);
-        }
+        for (int n = 0; from == 0 && n < SHARED; n++) stage(shared[n], n * 32 / EIGHTS, gate[n]);
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) stage(v[n], ROWS + (from + n) * 32 / EIGHTS, 1);
     }
     __syncwarp();
 #pragma unroll 1
