@@ -121,6 +121,8 @@ struct mote_model {
 };
 
 #include "checkpoint/claims.c"
+#include "checkpoint/items.c"
+#include "checkpoint/find.c"
 #include "checkpoint/bind.c"
 #include "families/qwen3_5_moe.c"
 #include "families/families.c"

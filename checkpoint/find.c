@@ -1,0 +1,157 @@
+/* checkpoint/find.c: finds a tensor by its name, checks shape and type, and says what is wrong: what is missing, what was
+   expected and what is there. Of a made-up checkpoint it finds whatever is asked for. Reads no weights. */
+
+typedef struct binder {
+    checkpoint *files;
+    mote_model *m;
+    claims *said;                              /* of files: what config.json says of them */
+    const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
+    tensor made_up[2];                         /* the last two tensors asked for */
+    int made_next;
+    buf items;                                 /* struct load_item */
+    size_t arena;                              /* bytes given out */
+    enum module_kind kind;                     /* of what is being bound */
+    uint64_t used, of;                         /* the share of it that one token reads */
+    unsigned formats[MODULE_KINDS];            /* bit set of formats seen; a vector has that of its numbers */
+    unsigned spelled[MODULE_KINDS];            /* bit set of spellings seen */
+    int group[MODULE_KINDS];                   /* columns of INT4's groups; -1: of several widths */
+    char prefix[64];                           /* "model.language_model." or "model." */
+    char name[256];
+    mote_error *err;
+    int code;                                  /* the first failure; later calls do nothing */
+} binder;
+
+/* "[4096, 2048]" */
+static const char *shape_text(char *out, size_t size, const uint64_t *shape, int dims) {
+    size_t n = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < dims && i < MAX_DIMS && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+    if (n < size) snprintf(out + n, size - n, dims > MAX_DIMS ? ", ...]" : "]");
+    return out;
+}
+
+/* "F32, F16 or BF16" of n names, ", " and " or ". */
+static const char *names_text(char *out, size_t size, const char *const *names, int n, const char *comma, const char *last) {
+    size_t at = 0;
+    *out = 0;
+    for (int i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%s", i == 0 ? "" : i == n - 1 ? last : comma, names[i]);
+    return out;
+}
+
+/* The first tensor beside b->name that belongs to a spelling; NULL: there is none. */
+static const char *bind_beside(binder *b, char *name, size_t size) {
+    const char *end = strrchr(b->name, '.');
+    for (int i = 0; i < SPELLING_COUNT && end; i++)
+        for (int k = 0; k < part_count(spellings[i]); k++) {
+            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, spellings[i]->parts[k].suffix);
+            if (table_find(&b->files->table, name)) return name;
+        }
+    return NULL;
+}
+
+/* A tensor that is not there. shape: what it should have; dims < 0: nobody knows. */
+static int bind_missing(binder *b, const uint64_t *shape, int dims) {
+    char text[96], name[320], expected[128] = "";
+    const char *beside = bind_beside(b, name, sizeof name);
+    if (dims >= 0) snprintf(expected, sizeof expected, ", expected with shape %s", shape_text(text, sizeof text, shape, dims));
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is missing%s%s%s", b->files->dir, b->name, expected,
+                beside ? ", beside " : "", beside ? beside : "");
+}
+
+/* diagnose/synthetic.c: the spelling of a made-up matrix, or of a layer's experts, by its name. */
+static enum spelled made_spelling(const struct recipe *r, const char *name);
+
+/* Whether the checkpoint holds a tensor. A made-up one is like those published: experts are stacked in BF16 only. */
+static int bind_has(const binder *b, const char *name) {
+    if (!b->made) return table_find(&b->files->table, name) != NULL;
+    if (!strcmp(name, "mtp.fc.weight")) return b->m->c.mtp_layers > 0;
+    return !strstr(name, "mlp.experts.gate_up_proj") || made_spelling(b->made, name) == SPELLED_BF16;
+}
+
+/* The type of a part's tensor; -1: F32, F16 or BF16. */
+static int stored_type(const matrix_part *p) {
+    int type = 0;
+    if (!p->stored) return -1;
+    while (strcmp(p->stored, container_types[type].name)) type++;
+    return type;
+}
+
+/* The tensor b->name of a made-up checkpoint: experts that are stacked, or a vector. */
+static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
+    uint64_t elements = 1;
+    tensor *t = &b->made_up[b->made_next];
+    b->made_next ^= 1;
+    memset(t, 0, sizeof *t);
+    t->type = TYPE_BF16;
+    t->dims = dims;
+    for (int i = 0; i < dims; i++) elements *= t->shape[i] = shape[i];
+    t->size = elements * (uint64_t)container_types[t->type].bits / 8;
+    return t;
+}
+
+/* What made-up vectors hold: the norms' weights near 0, that of DeltaNet's gated norm near 1, decays from long to short. */
+static made_floats made_floats_of(const char *name) {
+    static const struct { const char *end; made_floats values; } known[] = {
+        {"linear_attn.norm.weight", {896, 255, 0x1p-10f}},   {"linear_attn.A_log", {0, 255, 0x1.6p-7f}},
+        {"linear_attn.dt_bias", {-255, 255, 0x1p-6f}},       {"linear_attn.conv1d.weight", {-128, 255, 0x1p-8f}},
+        {"norm.weight", {-128, 255, 0x1p-10f}}};                                       /* the others */
+    size_t last = sizeof known / sizeof *known - 1, n = strlen(name);
+    for (size_t i = 0; i < last; i++)
+        if (n >= strlen(known[i].end) && !strcmp(name + n - strlen(known[i].end), known[i].end)) return known[i].values;
+    return known[last].values;
+}
+
+/* Is t stored as this part is? */
+static int stored_as(const tensor *t, const matrix_part *p) {
+    return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
+}
+
+/* The types in which spellings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
+static const char *stored_text(char *out, size_t size, const matrix_part *p) {
+    const char *names[TYPE_COUNT];
+    int n = 0;
+    for (int type = 0; type < TYPE_COUNT; type++) {
+        int fits = !p->stored && type <= TYPE_BF16;
+        for (int i = 0; *p->suffix && i < SPELLING_COUNT; i++)
+            for (int k = 0; k < part_count(spellings[i]); k++) {
+                const matrix_part *other = &spellings[i]->parts[k];
+                if (strcmp(other->suffix, p->suffix)) continue;
+                fits |= other->stored ? stored_type(other) == type : type <= TYPE_BF16;
+            }
+        if (fits) names[n++] = container_types[type].name;
+    }
+    return names_text(out, size, names, n, ", ", " or ");
+}
+
+static int same_shape(const tensor *t, const uint64_t *shape, int dims) {
+    int same = t->dims == dims;
+    for (int i = 0; same && i < dims; i++) same = t->shape[i] == shape[i];
+    return same;
+}
+
+/* Says what is wrong with a tensor that has not this shape and a part's type. */
+static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int dims, const matrix_part *p) {
+    char found[96], expected[96], types[96];
+    const char *path = b->files->shards[t->file].path;
+    shape_text(found, sizeof found, t->shape, t->dims);
+    shape_text(expected, sizeof expected, shape, dims);
+    stored_text(types, sizeof types, p);
+    if (same_shape(t, shape, dims) && container_types[t->type].bits <= 8)
+        return fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: expected %s, found %s", path, b->name, types,
+                    container_types[t->type].name);
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s: expected shape %s in %s, found %s in %s", path, b->name, expected, types,
+                found, container_types[t->type].name);
+}
+
+/* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
+static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
+    if (b->code) return NULL;
+    if (b->made) return bind_made(b, shape, dims);
+    tensor *t = table_find(&b->files->table, b->name);
+    if (!t) b->code = bind_missing(b, shape, dims);
+    else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);
+    if (b->code) return NULL;
+    t->used = 1;
+    return t;
+}
