@@ -135,13 +135,16 @@ static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format,
     return n;
 }
 
-/* Launches a record on the stream. sm_shared: bytes of shared memory that the SMs need. */
-static void gpu_launch(gpu_queue *q, const node *n, gpu_launch_record *l, int sm_shared) {
+/* Launches record i on the stream. sm_shared: bytes of shared memory that the SMs need. */
+static void gpu_launch(gpu_queue *q, int i, int sm_shared) {
+    const node *n = &q->nodes[i];
+    gpu_launch_record *l = &q->launches[i];
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute attributes[2] = {};
     void *arguments[1] = {l->parameters};
     const char *what = kernels[n->kind].name;
-    const int wanted = schedule_block_shared(n, sm_shared, q->shared), block_shared = wanted <= GPU_SHARED ? wanted : n->shared;
+    const int wanted = schedule_block_shared(q->nodes, q->count, i, sm_shared, q->shared);
+    const int block_shared = wanted <= GPU_SHARED ? wanted : n->shared;
     /* What is needed, rounded up: the driver takes the next size. Told that size, rounded down, a step is 1 to 2 % slower. */
     attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     attributes[0].val.sharedMemCarveout = (unsigned)((100LL * sm_shared + q->shared - 1) / q->shared);
@@ -176,7 +179,7 @@ static void gpu_submit(gpu_queue *q) {
     gpu_leave_out(q);
     if (!schedule_link(q->nodes, q->count, q->dependent, q->prefetch, q->stages == ALL_STAGES, &conflict))
         gpu_check(q, cudaErrorUnknown, conflict.rule);
-    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, &q->nodes[i], &q->launches[i], sm_shared);
+    for (int i = 0; i < q->count && q->status == cudaSuccess; i++) gpu_launch(q, i, sm_shared);
     q->count = 0;
 }
 

@@ -239,12 +239,14 @@ static int schedule_shared(const node *nodes, int count, int sms, int most) {
     return need < most ? need : most;
 }
 
-/* Bytes that a block of a kernel has to take where SMs are to have `need`: its own or, if it is to be the only one, more than half
-   of what they then get. */
-static int schedule_block_shared(const node *n, int need, int most) {
+/* Bytes that a block of nodes[i] has to take where SMs are to have `need`: its own or, if it is to be the only one and its
+   neighbours' blocks still fit beside it, more than half of what they then get. */
+static int schedule_block_shared(const node *nodes, int count, int i, int need, int most) {
     static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
+    const int own = nodes[i].shared, before = i ? nodes[i - 1].shared : 0, behind = i + 1 < count ? nodes[i + 1].shared : 0;
     int size = most;
-    for (int i = (int)(sizeof sizes / sizeof *sizes) - 1; i >= 0; i--)
-        if (need <= sizes[i] * 1024 && sizes[i] * 1024 < size) size = sizes[i] * 1024;
-    return n->one_per_sm && n->shared <= size / 2 ? size / 2 + 1 : n->shared;
+    for (int k = (int)(sizeof sizes / sizeof *sizes) - 1; k >= 0; k--)
+        if (need <= sizes[k] * 1024 && sizes[k] * 1024 < size) size = sizes[k] * 1024;
+    const int half = size / 2 + 1, fits = before <= size - half && behind <= size - half;
+    return nodes[i].one_per_sm && own < half && fits ? half : own;
 }
