@@ -380,10 +380,10 @@ static void test_shared(void) {
     CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 32 * KB + 1, "of 64 KB, the next size to 60");
     CHECK(schedule_block_shared(nodes, count, 2, 101 * KB, 100 * KB) == 50 * KB + 1, "of the most there is");
     nodes[1].shared = 32 * KB;
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "not so much that its predecessor's does not fit");
+    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "its predecessor's would not fit");
     nodes[1].shared = 30 * KB;
     add_shared(KERNEL_IN_PROJ, 32 * KB, 2 * SMS);
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "nor its successor's");
+    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "its successor's would not fit");
     nodes[3].shared = 31 * KB;
     CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 32 * KB + 1, "both fit where they take less than half");
     down = &nodes[2];
