@@ -1,5 +1,6 @@
 /* checkpoint/find.c: finds a tensor by its name, checks shape and type, and says what is wrong: what is missing, what was
-   expected and what is there. Of a made-up checkpoint it finds whatever is asked for. Reads no weights. */
+   expected and what is there. Of a made-up checkpoint it finds whatever is asked for. Reads no weights. The
+   binder, here, is what all of binding shares. */
 
 typedef struct binder {
     checkpoint *files;

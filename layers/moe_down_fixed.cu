@@ -228,8 +228,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         const activation_fragments to = {act.x + slot * MINE * pairs * 8, act.act_scale + slot * MINE};
         gpu_stage_h<F>(to, lane, v, gate, true);
     };
-    /* The token row of this lane's eight n of the shared expert. Lanes behind the last repeat another's, in slots of routed
-       experts, which are staged later: so there is no branch. */
+    /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes behind the last row
+       load that again and store it to the first slots of routed experts, which are staged next: an `if` would be a branch, in
+       front of which the compiler waits for the routed experts' h. */
     auto shared_row = [&](int n) { return min((n * 32 + lane) / EIGHTS, ROWS - 1); };
     float shared[SHARED][8], gate[SHARED];
     int routed[ROUTED];          /* rows of h */
