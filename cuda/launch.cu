@@ -26,7 +26,7 @@ enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
     GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory of a block: the limit of SM12x */
-    GPU_SHARED_FREE = 32 * 1024,                            /* dynamic, without cudaFuncSetAttribute: 48 KB with static */
+    GPU_SHARED_FREE = 48 * 1024,                            /* static and dynamic, without cudaFuncSetAttribute */
     GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
 };
 
@@ -92,9 +92,9 @@ static int gpu_static_shared(gpu_queue *q, const void *kernel, const char *what)
    block may have, not to `shared`: the limit is an attribute of the kernel, not of the launch, and threads of other
    sessions set it at the same time. */
 static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, const char *what) {
-    if (shared <= GPU_SHARED_FREE) return;
-    const int most = GPU_SHARED + 1024 - gpu_static_shared(q, kernel, what);
-    gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), what);
+    const int own = gpu_static_shared(q, kernel, what) - 1024;
+    if ((size_t)own + shared <= GPU_SHARED_FREE) return;
+    gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED - own), what);
 }
 
 /* Room for one more record. */
@@ -143,7 +143,7 @@ static void gpu_launch(gpu_queue *q, int i, int sm_shared) {
     cudaLaunchAttribute attributes[2] = {};
     void *arguments[1] = {l->parameters};
     const char *what = kernels[n->kind].name;
-    const int wanted = schedule_block_shared(q->nodes, q->count, i, sm_shared, q->shared);
+    const int wanted = schedule_block_shared(q->nodes, q->count, i, q->sms, sm_shared, q->shared);
     const int block_shared = wanted <= GPU_SHARED ? wanted : n->shared;
     /* What is needed, rounded up: the driver takes the next size. Told that size, rounded down, a step is 1 to 2 % slower. */
     attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;

@@ -327,7 +327,6 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     const gpu_matrix *w = &p->segment[0].w;
     node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
     n->can_poll = fixed;
-    n->one_per_sm = kind == KERNEL_O_PROJ && p->T > 1 && n->blocks <= q->sms;      /* otherwise some get two, others none */
     if (kind != KERNEL_IN_PROJ && kind != KERNEL_QKV && kind != KERNEL_HEAD) return;
     n->first_weights.from = w->data;
     n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);

@@ -60,6 +60,7 @@ typedef struct kernel_uses {
     unsigned tags;               /* of writes: one buffer, stored with tags */
     unsigned loose_reads;        /* of reads: those that what it tags does not depend on */
     int prefetches;              /* it leaves the memory bus idle for a while */
+    int one_per_sm;              /* an SM is to have one block of it, unless there are more blocks than SMs */
 } kernel_uses;
 
 enum kernel_kind {
@@ -69,31 +70,32 @@ enum kernel_kind {
 };
 
 static const kernel_uses kernels[KERNEL_KINDS] = {
-    /*                                              reads                    writes            early reads   early writes */
-    {"embed", STAGE_EMBED, RELEASE_ENTRY, BUFFER_STEP | BUFFER_HIDDEN, BUFFER_X | BUFFER_HIDDEN, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0},
+    /* name, stage, release; reads, writes, early_reads, early_writes; released, polls, polled_writes, tags, loose_reads;
+       prefetches, one_per_sm */
+    {"embed", STAGE_EMBED, RELEASE_ENTRY, BUFFER_STEP | BUFFER_HIDDEN, BUFFER_X | BUFFER_HIDDEN, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, 0},
     {"conv_delta", STAGE_DELTA, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_S | BUFFER_LOG,
-     BUFFER_STEP | BUFFER_S | BUFFER_LOG, BUFFER_S, 0, 0, 0, 0, 0, 0},
+     BUFFER_STEP | BUFFER_S | BUFFER_LOG, BUFFER_S, 0, 0, 0, 0, 0, 0, 1},
     {"gated_norm_out", STAGE_OUT_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP,
-     BUFFER_X | BUFFER_LOG, 0, 0, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, 0},
-    {"norm_qkv", STAGE_QKV, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0},
+     BUFFER_X | BUFFER_LOG, 0, 0, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, 0, 0},
+    {"norm_qkv", STAGE_QKV, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0, 0},
     {"rope_attend", STAGE_ATTEND, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_KV, BUFFER_STEP | BUFFER_KV, 0, 0,
-     0, 0, 0, 0, 0},
-    {"out", STAGE_O_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X, BUFFER_X, 0, 0, 0, 0, 0, BUFFER_X, 0, 0},
+     0, 0, 0, 0, 0, 0},
+    {"out", STAGE_O_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X, BUFFER_X, 0, 0, 0, 0, 0, BUFFER_X, 0, 0, 1},
     {"norm_router", STAGE_ROUTER, RELEASE_ENTRY, BUFFER_X, BUFFER_ROUTER | BUFFER_SHARED, 0, 0, 0, BUFFER_X,
-     BUFFER_ROUTER | BUFFER_SHARED, BUFFER_ROUTER, 0, 0},
+     BUFFER_ROUTER | BUFFER_SHARED, BUFFER_ROUTER, 0, 0, 0},
     {"experts_up", STAGE_UP, RELEASE_LATE, BUFFER_ROUTER | BUFFER_X, BUFFER_ROUTING | BUFFER_H, 0, 0, BUFFER_ROUTING,
-     BUFFER_ROUTER, 0, 0, 0, 1},
+     BUFFER_ROUTER, 0, 0, 0, 1, 0},
     {"experts_down", STAGE_DOWN, RELEASE_ENTRY, BUFFER_H, BUFFER_X, BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED, 0, 0, 0, 0,
-     BUFFER_X, 0, 0},
-    {"head", STAGE_HEAD, RELEASE_ENTRY, BUFFER_X, BUFFER_LOGITS, 0, 0, 0, 0, 0, 0, 0, 0},
+     BUFFER_X, 0, 0, 1},
+    {"head", STAGE_HEAD, RELEASE_ENTRY, BUFFER_X, BUFFER_LOGITS, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {"mtp_rows", STAGE_MTP, RELEASE_ENTRY, BUFFER_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_HIDDEN | BUFFER_MTP_IN, 0, 0, 0, 0,
-     0, 0, 0, 0},
-    {"draft_row", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_MTP_IN, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"mtp_fc", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_IN, BUFFER_MTP_X, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"pick", STAGE_HEAD, RELEASE_ENTRY, BUFFER_LOGITS, BUFFER_PICKS, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"draw", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"accept", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0}};
+     0, 0, 0, 0, 0},
+    {"draft_row", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_MTP_IN, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"mtp_fc", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_IN, BUFFER_MTP_X, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"pick", STAGE_HEAD, RELEASE_ENTRY, BUFFER_LOGITS, BUFFER_PICKS, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"draw", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"accept", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0}};
 
 /* A generation tag in the two lowest mantissa bits of a float. */
 typedef struct gpu_tag {
@@ -123,7 +125,6 @@ typedef struct node {
     int pieces;                  /* launches of it */
     int blocks;
     int shared;                  /* bytes of its SM's shared memory that a block takes */
-    int one_per_sm;              /* an SM is to have one block of it at a time, though there may be room for two */
     prefetch_span first_weights; /* what it reads first; share is not used */
     handoff link;                /* filled in by schedule_link */
 } node;
@@ -239,14 +240,15 @@ static int schedule_shared(const node *nodes, int count, int sms, int most) {
     return need < most ? need : most;
 }
 
-/* Bytes that a block of nodes[i] has to take where SMs are to have `need`: its own or, if it is to be the only one and its
-   neighbours' blocks still fit beside it, more than half of what they then get. */
-static int schedule_block_shared(const node *nodes, int count, int i, int need, int most) {
+/* Bytes that a block of nodes[i] has to take where SMs are to have `need`: its own or, if it is to be the only one of its kernel
+   and its neighbours' blocks still fit beside it, more than half of what they then get. Without that, where the predecessor's
+   blocks leave no room, those SMs that are done with it first get two, and others none. */
+static int schedule_block_shared(const node *nodes, int count, int i, int sms, int need, int most) {
     static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
     const int own = nodes[i].shared, before = i ? nodes[i - 1].shared : 0, behind = i + 1 < count ? nodes[i + 1].shared : 0;
     int size = most;
     for (int k = (int)(sizeof sizes / sizeof *sizes) - 1; k >= 0; k--)
         if (need <= sizes[k] * 1024 && sizes[k] * 1024 < size) size = sizes[k] * 1024;
     const int half = size / 2 + 1, fits = before <= size - half && behind <= size - half;
-    return nodes[i].one_per_sm && own < half && fits ? half : own;
+    return kernels[nodes[i].kind].one_per_sm && nodes[i].blocks <= sms && own < half && fits ? half : own;
 }

@@ -397,12 +397,9 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
-/* With several rows no block fits beside those of norm_in_proj, and there are fewer blocks than SMs: those SMs that are done with
-   norm_in_proj first would get two, and others none. */
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
-    node *n = gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>,
-                         p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
-    n->one_per_sm = p->T > 1 && n->blocks <= q->sms;
+    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>,
+               p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
 }
 
 /* Fills o, squares, k, decay and log_u. */

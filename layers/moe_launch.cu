@@ -27,7 +27,6 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
 }
 
-/* One block an SM where there are enough SMs: otherwise those that are done with experts_up first get two, and others none. */
 static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     int side = TILE_ROWS / PANEL_ROWS;
     size_t bytes;
@@ -38,8 +37,7 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
         bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
     }
     int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
-    node *n = gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
-    n->one_per_sm = blocks <= q->sms;
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {

@@ -366,29 +366,30 @@ static void test_shared(void) {
     add_shared(KERNEL_ROUTER, 10 * KB, SMS);
     CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 10 * KB, "one kernel needs its own");
     add_shared(KERNEL_UP, 30 * KB, SMS);
-    node *down = add_shared(KERNEL_DOWN, 20 * KB, SMS - 4);
+    add_shared(KERNEL_DOWN, 20 * KB, SMS - 4);
     CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 50 * KB, "a block beside one of its predecessor");
     nodes[1].blocks = SMS + 1;
     CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 60 * KB, "two of a kernel with more blocks than SMs");
     CHECK(schedule_shared(nodes, count, SMS, 40 * KB) == 40 * KB, "at most what there is");
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "a block has its own");
-    down->one_per_sm = 1;
+    CHECK(schedule_block_shared(nodes, count, 1, SMS, 60 * KB, MOST_SHARED) == 30 * KB, "a block has its own");
     for (int need = 40 * KB; need <= MOST_SHARED; need += KB) {
-        const int got = schedule_block_shared(nodes, count, 2, need, MOST_SHARED);
+        const int got = schedule_block_shared(nodes, count, 2, SMS, need, MOST_SHARED);
         CHECK(got >= 20 * KB && 2 * got > need, "%d KB of %d KB: a second block fits", got / KB, need / KB);
     }
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 32 * KB + 1, "of 64 KB, the next size to 60");
-    CHECK(schedule_block_shared(nodes, count, 2, 101 * KB, 100 * KB) == 50 * KB + 1, "of the most there is");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 32 * KB + 1, "of 64 KB, the next size to 60");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 101 * KB, 100 * KB) == 50 * KB + 1, "of the most there is");
     nodes[1].shared = 32 * KB;
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "its predecessor's would not fit");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "its predecessor's would not fit");
     nodes[1].shared = 30 * KB;
     add_shared(KERNEL_IN_PROJ, 32 * KB, 2 * SMS);
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 20 * KB, "its successor's would not fit");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "its successor's would not fit");
     nodes[3].shared = 31 * KB;
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 32 * KB + 1, "both fit where they take less than half");
-    down = &nodes[2];
-    down->shared = 40 * KB;
-    CHECK(schedule_block_shared(nodes, count, 2, 60 * KB, MOST_SHARED) == 40 * KB, "more than half: its own is enough");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 32 * KB + 1, "both fit where they take less than half");
+    nodes[2].blocks = SMS + 1;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "more blocks than SMs");
+    nodes[2].blocks = SMS;
+    nodes[2].shared = 40 * KB;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 40 * KB, "more than half: its own is enough");
 }
 
 // ---- 5. Main --------------------------------------------------------------------------------------------------------
