@@ -24,9 +24,11 @@
 // A GPU, with its default BF16 cache: no row of logits is further than GPU_RULE from the CPU's with a BF16 cache. The reference
 // has a float32 cache: from it a row may be off by as much more as the CPU's row is, which is what the cache's type costs.
 // (Small models have few dimensions to average over: rounding keys and values to BF16 can turn a router's close choice, and
-// moves logits by up to 0.02 of their deviation.) With an FP8 cache a key near the border between two FP8 numbers becomes
-// another one for the smallest difference, off by up to 1/16, and all later rows see it. So the rule holds for single steps
-// from a cache with the same bytes.
+// moves logits by up to 0.02 of their deviation.) A row within GPU_RULE of the reference is right, whatever the CPU's is: of two
+// choices of a router that a BF16 cache brings within 3e-5 of each other (dev-q-modelopt-experts, MTP row 15; 3e-3 with float32),
+// CPU and GPU may take different ones. With an FP8 cache a key near the border between two FP8 numbers becomes another one for
+// the smallest difference, off by up to 1/16, and all later rows see it. So the rule holds for single steps from a cache with
+// the same bytes.
 static const double CPU_RULE = 1e-3, GPU_RULE = 1e-2;
 
 static int is_gpu, cache, beside;            // cache: the default type; beside: the device is compared with the CPU
@@ -202,17 +204,20 @@ static void fixture_close(fixture *f) {
 static void check_rows(const fixture *f, const char *what, const float *got, const float *same, const float *want,
                        int rows) {
     double worst[3] = {0, 0, 0};                                        /* off CPU, off reference, CPU off reference */
-    int at[3] = {0, 0, 0}, wrong = 0, n = f->vocab;
+    int at[3] = {0, 0, 0}, wrong = 0, turned = 0, n = f->vocab;
     for (int t = 0; t < rows; t++) {
         size_t row = (size_t)t * (size_t)n;
         double off[] = {off_by(got + row, same + row, (size_t)n), off_by(got + row, want + row, (size_t)n),
                         off_by(same + row, want + row, (size_t)n)};
-        wrong += !(off[0] <= GPU_RULE && off[1] <= GPU_RULE + off[2]);
+        const int as_cpu = off[0] <= GPU_RULE && off[1] <= GPU_RULE + off[2], as_reference = off[1] <= GPU_RULE;
+        wrong += !as_cpu && !as_reference;
+        turned += !as_cpu && as_reference;
         for (int i = 0; i < 3; i++)
             if (!(off[i] <= worst[i])) worst[i] = off[i], at[i] = t;
     }
     printf("%s: %s: off the CPU by %.1e (row %d), off the reference by %.1e (row %d; the CPU by %.1e, row %d)\n",
            f->dir, what, worst[0], at[0], worst[1], at[1], worst[2], at[2]);
+    if (turned) printf("%s: %s: %d of %d rows are the reference's, not the CPU's\n", f->dir, what, turned, rows);
     CHECK(!wrong, "%s: %s: %d of %d rows break the rule", f->dir, what, wrong, rows);
 }
 
