@@ -8,7 +8,8 @@
                            share (cuda/)
      checkpoint/           from untrusted files to named tensors in memory
      families/             what config.json says, which layers there are, what their tensors are called
-     session/              sampling, speculation, snapshots, generating text
+     session/              memory of a timeline, snapshots, files
+     generate/             sampling, speculation, generating text, turns of a conversation
      diagnose/             measuring and testing the user's machine, made-up models
 
    All is one translation unit: C11 and C++17 for the CPU, with nvcc for the CPU and GPUs. Compile it with optimisation (-O3):
@@ -457,7 +458,7 @@ static void session_drop(mote_session *s) {
     s->pending = s->accepted = 0;
 }
 
-#include "session/logprobs.c"
+#include "generate/logprobs.c"
 #ifdef __CUDACC__
 #include "cuda/step.cu"
 static int session_fold(mote_session *s, mote_error *err);
@@ -714,13 +715,15 @@ const float *mote_logits(const mote_session *session) {
 
 /* ---- 7. Sampling, speculation, text, snapshots -------------------------------------------------------------------- */
 
-#include "session/sampling.c"
-#include "session/speculation.c"
-#include "session/verify.c"
+#include "generate/sampling.c"
+#include "generate/speculation.c"
+#include "generate/verify.c"
 #include "session/snapshot.c"
 #include "session/files.c"
-#include "session/thinking.c"
-#include "session/generate.c"
+#include "generate/thinking.c"
+#include "generate/writer.c"
+#include "generate/generate.c"
+#include "generate/ask.c"
 
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 

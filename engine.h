@@ -18,6 +18,10 @@
    - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent. Its
      threads block all signals.
    - Structs of options may be zero-initialised: zero always means the default. A pointer to options may be NULL.
+   - Structs of options begin with `size`: sizeof the struct as the application was compiled, or 0, which stands for the struct
+     of version 0.3. They grow at their end only; every other struct stays as it is while the shared library's soname does
+     (libmote.so.0), so that a newer library can take an older one's place. An older library refuses with MOTE_EINVAL
+     what a newer header's options ask for beyond those it knows.
    - Texts are UTF-8. Ill-formed input is read as if each maximal ill-formed part were U+FFFD; output is always well formed.
    - Sizes are in bytes, times in seconds, token ids are int32_t. */
 #ifndef MOTE_ENGINE_H
@@ -83,6 +87,7 @@ enum {                                     /* what weights become when they are 
 };
 
 typedef struct mote_options {
+    size_t size;                           /* of this struct: see the rules above */
     int parts;                             /* MOTE_EVERYTHING, ... */
     mote_callbacks callbacks;              /* used during mote_open only */
     const char *device;                    /* "cpu", "cuda", "cuda:1"; NULL: the first GPU, or the CPU where there is none */
@@ -158,6 +163,7 @@ enum {                                     /* how keys and values of attention l
 };
 
 typedef struct mote_session_options {
+    size_t size;                           /* of this struct: see the rules above */
     int context;                           /* tokens the session can hold; default: the model's maximum, at most 8192 */
     int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
                                               GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
@@ -311,6 +317,7 @@ enum { MOTE_ANSWER = 0, MOTE_THINKING = 1, MOTE_TOOL_CALL = 2 };           /* ch
 enum { MOTE_THINK_DEFAULT = 0, MOTE_THINK_ON = 1, MOTE_THINK_OFF = 2 };
 
 typedef struct mote_generation {
+    size_t size;                           /* of this struct: see the rules above */
     const mote_sampling *sampling;         /* NULL: mote_sampling_defaults */
     int max_tokens;                        /* 0: until the context is full */
     const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
@@ -348,16 +355,32 @@ typedef struct mote_generation {
     void (*on_logprobs)(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count);
     int top_logprobs;
     void *user;
+    /* A JSON schema, as text, that the answer follows: {"type": "object"} for any object. Thinking comes before it and is free.
+       What of JSON Schema is honoured is in docs/server.md; any other keyword that bears on the value is MOTE_EINVAL, by its
+       name. Drafts are made without it, as with on_logits. Not beside verify. */
+    const char *schema;
+    int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema */
+    const char *tool;                      /* with MOTE_TOOLS_REQUIRED: the tool to call; NULL: any */
+    int one_call;                          /* 1: the answer ends after its first call: MOTE_STOP_CALL */
+    int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence; 0: no limit */
 } mote_generation;
 
+enum {                                     /* whether an answer calls a tool */
+    MOTE_TOOLS_AUTO = 0,                   /* as the model likes */
+    MOTE_TOOLS_REQUIRED = 1                /* it is a call, and nothing but it, after thinking if there is any */
+};
+
 enum {                                     /* why an answer ended */
-    MOTE_STOP_EOS = 0, MOTE_STOP_TEXT = 1, MOTE_STOP_LENGTH = 2, MOTE_STOP_CONTEXT = 3, MOTE_STOP_CALLBACK = 4
+    MOTE_STOP_EOS = 0, MOTE_STOP_TEXT = 1, MOTE_STOP_LENGTH = 2, MOTE_STOP_CONTEXT = 3, MOTE_STOP_CALLBACK = 4,
+    MOTE_STOP_CALL = 5
 };
 
 typedef struct mote_result {
     int stop;                              /* MOTE_STOP_... */
     int prompt_tokens, generated_tokens;   /* read: the turn, and what was read again of the answers before it; generated */
-    int calls, broken_calls;               /* tool calls that on_call got, and those that could not be read */
+    int stop_text;                         /* with MOTE_STOP_TEXT: which of the stop texts, from 0 */
+    int thinking_tokens;                   /* of those generated */
+    int calls, broken_calls;               /* tool calls that on_call got, and those that could not be read: they are text */
     double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
     uint64_t seed;                         /* the one used */
 } mote_result;

@@ -15,7 +15,7 @@ typedef struct scratch {
     int32_t *heap, *seen;                                   /* [vocab]; seen: zero between calls */
 } scratch;
 
-/* Speculation: see session/speculation.c. */
+/* Speculation: see generate/speculation.c. */
 typedef struct speculation {
     mote_speculation seen;
     double hope[BLOCK - 1];                                 /* that a draft is accepted if those before it are */
@@ -53,7 +53,7 @@ struct mote_session {
     float *last_hidden;          /* [hidden] after the final norm, of the last token: see session_last_hidden */
     float *logits;               /* [vocab] after the last token: see session_logits */
     int logits_in_block;         /* s.block_logits has those of all rows of the block */
-    mote_checkpoint *before_answer;                         /* see session/thinking.c; NULL: never taken */
+    mote_checkpoint *before_answer;                         /* see generate/thinking.c; NULL: never taken */
     size_t read_before, read_behind;                        /* tokens of a turn read before and behind what feed() reads */
     speculation spec;
     scratch s;

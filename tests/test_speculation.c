@@ -1,4 +1,4 @@
-// Tests of speculation (session/speculation.c) through the API, on the CPU or a GPU: whatever is drafted, tokens, logits and
+// Tests of speculation (generate/speculation.c) through the API, on the CPU or a GPU: whatever is drafted, tokens, logits and
 // state are those of plain decoding. Plain: a session without the MTP layer.
 //
 // Contents   1. Helpers       2. Answers           3. How answers end       4. Between answers      5. Random use

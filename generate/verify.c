@@ -1,4 +1,4 @@
-/* session/verify.c: the check that speculation changes nothing: a plain session beside it. */
+/* generate/verify.c: the check that speculation changes nothing: a plain session beside it. */
 
 /* Checking it: plain decoding beside it. All memory is there before the answer begins. */
 typedef struct verifier {

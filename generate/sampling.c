@@ -1,4 +1,4 @@
-/* session/sampling.c: from logits to a token: bias, penalties, the application's own word, temperature, top-k, top-p, min-p;
+/* generate/sampling.c: from logits to a token: bias, penalties, the application's own word, temperature, top-k, top-p, min-p;
    one decode step.
 
    The candidates, the best top-k or all, lie in a heap (logprobs.c); taking them off one by one stops as soon as top-p or

@@ -1,4 +1,4 @@
-/* session/logprobs.c: the most probable tokens of a row of logits, their log-probabilities, and those of a prompt's tokens. It
+/* generate/logprobs.c: the most probable tokens of a row of logits, their log-probabilities, and those of a prompt's tokens. It
    knows rows of logits, and nothing of how they are computed or of who chooses.
 
    The candidates lie in a heap, most probable on top. */

@@ -1,4 +1,4 @@
-/* session/speculation.c: speculative decoding: how many tokens to draft, who drafts and verifies, which rows are accepted.
+/* generate/speculation.c: speculative decoding: how many tokens to draft, who drafts and verifies, which rows are accepted.
 
    A pass that computes four rows costs far less than four passes: it reads most weights once. So the MTP layer, one layer
    where the model has forty, drafts the tokens that may follow, and a pass computes the chosen token and its drafts as one

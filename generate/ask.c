@@ -1,0 +1,146 @@
+/* generate/ask.c: one turn of a conversation: mote_ask, and what it would do with the context. */
+
+/* What a turn is going to do with the timeline. */
+typedef struct turn_plan {
+    buf past;                    /* ids that take the place of the answer with its thinking; none: nothing is dropped */
+    buf ids;                     /* of the turn */
+    size_t past_count, count;    /* of these */
+    size_t total;                /* tokens of the timeline then */
+} turn_plan;
+
+static void plan_close(turn_plan *p) {
+    buf_free(&p->past);
+    buf_free(&p->ids);
+}
+
+/* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
+   that words which reach from the template's text into the message are those of the template's rendering. ended: the answer
+   before ends with its own end; it is closed first if it was interrupted. */
+static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, int ended, mote_error *err) {
+    const mote_generation *g = &a->g;
+    marked_text text;
+    turn t;
+    memset(&text, 0, sizeof text);
+    memset(&t, 0, sizeof t);
+    t.system = s->count ? NULL : g->system;
+    t.tools = s->count ? NULL : a->w.tools;
+    t.role = g->role ? g->role : "user";
+    t.message = message;
+    t.results = g->results;
+    t.result_count = g->result_count;
+    t.think = g->think;
+    if (s->count) put_words(&text, ended ? "\n" : "<|im_end|>\n");
+    int code = chat_turn(s->m->family, &t, &text, err);
+    if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
+    marked_free(&text);
+    return code;
+}
+
+/* To be closed in any case. */
+static int plan_open(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
+    const mote_generation *g = &a->g;
+    int code = MOTE_OK, user = !g->role || !strcmp(g->role, "user");
+    memset(p, 0, sizeof *p);
+    if (user && !g->keep_thinking) code = past_ids(s, &p->past, err);
+    p->past_count = p->past.size / sizeof(int32_t);
+    int ended = p->past_count || (s->count && s->tokens[s->count - 1] == tokenizer_find(s->m->text, "<|im_end|>"));
+    if (!code) code = plan_ids(p, s, message, a, ended, err);
+    p->count = p->ids.size / sizeof(int32_t);
+    p->total = (p->past_count ? (size_t)s->before_answer->count + p->past_count : (size_t)s->count) + p->count;
+    return code;
+}
+
+int mote_ask_count(const mote_session *session, const char *message, const mote_generation *generation, size_t *read,
+                   size_t *total, mote_error *error) {
+    generator a;
+    turn_plan p;
+    int code = session_enter(session, message != NULL, "mote_ask_count: needs a session and a message", error);
+    if (!code) code = need_text(session->m, error);
+    if (!code) code = need_chat(session->m, error);
+    if (code) return code;
+    memset(&p, 0, sizeof p);
+    memset(&a, 0, sizeof a);
+    if (generation) a.g = *generation;
+    code = check_generation(session->m, &a.g, error);
+    if (!code) code = generator_tools(&a, error);
+    a.w.tools = a.tools.nodes ? &a.tools : NULL;
+    if (!code) code = plan_open(&p, session, message, &a, error);
+    if (!code && read) *read = p.past_count + p.count;
+    if (!code && total) *total = p.total;
+    plan_close(&p);
+    generator_close(&a);
+    return code;
+}
+
+/* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read
+   are taken back, to `before`; NULL: there is one chunk only, or nobody can cancel. answer: where the answer begins, and the
+   session remembers its state; 0: it does not. Nothing cancels the few tokens behind. */
+static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
+    int (*cancel)(void *user) = s->o.callbacks.cancel;
+    size_t first = answer ? answer : n;
+    int code = before ? checkpoint_fill(s, before, err) : MOTE_OK;
+    s->read_behind = n - first;
+    if (!code) code = feed(s, ids, first, NULL, NULL, NULL, err);
+    if (code && before && before->count >= 0) (void)session_rewind(s, before, NULL);
+    if (code || !answer) return code;
+    code = checkpoint_fill(s, s->before_answer, err);
+    s->o.callbacks.cancel = NULL;
+    s->read_before += first;
+    s->read_behind = 0;
+    if (!code) code = feed(s, ids + first, n - first, NULL, NULL, NULL, err);
+    s->o.callbacks.cancel = cancel;
+    return code;
+}
+
+/* Brings a turn into the timeline. Gets all memory first. */
+static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
+    const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
+    const int32_t start = tokenizer_find(s->m->text, "<|im_start|>");
+    const int user = !g->role || !strcmp(g->role, "user");
+    mote_checkpoint *before = NULL;
+    size_t answer = 0;
+    int code = MOTE_OK;
+    if (p->total > (size_t)s->o.context)
+        return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %zu of %d", p->count, p->total - p->count,
+                    s->o.context);
+    for (size_t i = 0; i < p->count && user && !g->keep_thinking; i++)
+        if (ids[i] == start) answer = i;
+    if (answer) code = reserve_answer(s, err);
+    if (!code && s->o.callbacks.cancel && p->count > (size_t)session_chunk(s)) {
+        before = checkpoint_new(s, (int)(p->total - p->count));
+        if (!before) code = fail_memory(err);
+    }
+    s->read_before = 0;
+    s->read_behind = p->count;
+    if (!code && p->past_count) code = drop_thinking(s, past, p->past_count, err);
+    s->read_before = p->past_count;
+    if (!code && user) forget_answer(s);
+    if (!code) code = ask_feed(s, ids, p->count, answer, before, err);
+    s->read_before = s->read_behind = 0;
+    mote_checkpoint_free(before);
+    return code;
+}
+
+int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
+             mote_error *error) {
+    generator a;
+    turn_plan p;
+    int code = session_enter(session, message != NULL, "mote_ask: needs a session and a message", error);
+    if (!code) code = need_text(session->m, error);
+    if (!code) code = need_chat(session->m, error);
+    if (code) return code;
+    memset(&p, 0, sizeof p);
+    session->busy = 1;
+    double start = seconds();
+    code = generator_open(&a, session, generation, error);
+    if (!code) code = plan_open(&p, session, message, &a, error);
+    if (!code) code = plan_run(&p, session, &a.g, error);
+    a.r.prompt_seconds = seconds() - start;
+    a.r.prompt_tokens = (int)(p.past_count + p.count);
+    if (!code) code = generator_run(&a, session, error);
+    if (!code && result) *result = a.r;
+    plan_close(&p);
+    generator_close(&a);
+    session->busy = 0;
+    return code;
+}

@@ -1,0 +1,143 @@
+/* generate/generate.c: an answer, token by token, until something ends it: mote_generate. */
+
+/* An answer: what it was asked to be, and all the memory it needs. Opened before anything of the session changes, so that
+   running out of memory leaves the session as it was. */
+typedef struct generator {
+    mote_generation g;
+    chooser by;
+    json tools;                  /* of g.tools; without nodes: none */
+    writer w;
+    verifier check;
+    mote_result r;
+} generator;
+
+/* Another token is part of the answer. */
+static void generate_token(mote_session *s, generator *a) {
+    const mote_generation *g = &a->g;
+    int32_t id = s->tokens[s->count - 1];
+    a->r.generated_tokens++;
+    s->spec.seen.tokens++;
+    if (g->on_token && g->on_token(g->user, id)) a->r.stop = MOTE_STOP_CALLBACK;
+    if (g->on_logprobs) g->on_logprobs(g->user, a->by.logprobs, a->by.logprobs + 1, a->by.top);
+    if (is_eos(s->m, id)) a->r.stop = MOTE_STOP_EOS;
+    else if (s->m->text) writer_token(&a->w, id);
+    if (a->w.stopped) a->r.stop = a->w.stopped;
+    if (a->r.stop < 0 && a->r.generated_tokens == g->max_tokens) a->r.stop = MOTE_STOP_LENGTH;
+}
+
+/* Passes until something ends the answer; says what. Of a pass that it ends in the middle, the rest is dropped. */
+static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
+    const int most = a->g.max_tokens > 0 ? a->g.max_tokens : INT32_MAX;
+    mote_result *r = &a->r;
+    int code = MOTE_OK;
+    r->stop = -1;
+    while (!code && r->stop < 0) {
+        decode_pass p;
+        int more = 1;
+        if (s->count >= s->o.context) r->stop = MOTE_STOP_CONTEXT;
+        else if (cancelled(&s->o.callbacks)) r->stop = MOTE_STOP_CALLBACK;
+        if (r->stop >= 0) break;
+        code = pass_begin(s, &a->by, most - r->generated_tokens, &p, err);
+        while (!code && r->stop < 0 && more) {
+            code = pass_keep(s, &a->by, &p, &more, err);
+            if (!code && more && a->check.twin) code = verify_token(s, a->check.twin, &a->by.p, err);
+            if (code || !more) break;
+            generate_token(s, a);
+            if (a->w.code) code = fail_memory(err);
+        }
+        if (a->by.stopped && r->stop < 0) r->stop = MOTE_STOP_CALLBACK;
+        if (!code) pass_end(s, &p);
+        if (!code && a->check.twin) code = verify_state(&a->check, s, err);
+    }
+    return code;
+}
+
+/* A list of texts, none of which is NULL. */
+static int check_texts(const char *const *texts, int count, const char *what, mote_error *err) {
+    if (count < 0 || (count && !texts)) return fail(err, MOTE_EINVAL, "a count of %s without them", what);
+    for (int i = 0; i < count; i++)
+        if (!texts[i]) return fail(err, MOTE_EINVAL, "%s: number %d is NULL", what, i);
+    return MOTE_OK;
+}
+
+static int check_generation(const mote_model *m, const mote_generation *g, mote_error *err) {
+    if (g->max_tokens < 0) return fail(err, MOTE_EINVAL, "max_tokens must not be negative");
+    int code = check_texts(g->stop, g->stop_count, "stop texts", err);
+    if (!code) code = check_texts(g->results, g->result_count, "results", err);
+    if (code) return code;
+    if (g->think < MOTE_THINK_DEFAULT || g->think > MOTE_THINK_OFF)
+        return fail(err, MOTE_EINVAL, "think must be MOTE_THINK_...");
+    if (g->top_logprobs < 0 || g->top_logprobs > m->c.vocab)
+        return fail(err, MOTE_EINVAL, "top_logprobs %d, expected 0 to %d", g->top_logprobs, m->c.vocab);
+    if (g->verify && g->on_logits) return fail(err, MOTE_EINVAL, "verify would call on_logits twice for each token");
+    return g->sampling ? check_sampling(m, g->sampling, err) : MOTE_OK;
+}
+
+static void generator_close(generator *a) {
+    buf_free(&a->w.text);
+    buf_free(&a->w.call);
+    json_free(&a->tools);
+    free(a->by.logprobs);
+    verifier_close(&a->check);
+}
+
+/* Reads g.tools. */
+static int generator_tools(generator *a, mote_error *err) {
+    if (!a->g.tools) return MOTE_OK;
+    int code = json_parse(&a->tools, a->g.tools, strlen(a->g.tools), "tools", err);
+    if (!code && a->tools.nodes[0].type != JSON_ARRAY) code = fail(err, MOTE_EINVAL, "tools: not a JSON list");
+    if (code != MOTE_EFORMAT) return code;
+    if (err) err->code = MOTE_EINVAL;                       /* the caller's argument, not a file */
+    return MOTE_EINVAL;
+}
+
+/* Checks what is asked for and gets all memory for it. To be closed in any case. */
+static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+    memset(a, 0, sizeof *a);
+    if (g) a->g = *g;
+    int code = check_generation(s->m, &a->g, err);
+    if (!code) code = generator_tools(a, err);
+    if (code) return code;
+    if (a->g.sampling) a->by.p = *a->g.sampling;
+    else mote_sampling_defaults(s->m, &a->by.p);
+    a->by.on_logits = a->g.on_logits;
+    a->by.user = a->g.user;
+    a->by.top = a->g.top_logprobs;
+    if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
+    if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
+    code = writer_open(&a->w, s->m, &a->g, err);
+    a->w.tools = a->tools.nodes ? &a->tools : NULL;
+    if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
+    return code;
+}
+
+/* Continues the timeline. */
+static int generator_run(generator *a, mote_session *s, mote_error *err) {
+    int code = speculation_begin(s, err);
+    if (!code && a->check.twin) code = session_copy(a->check.twin, s, err);
+    if (code) return code;
+    writer_begin(&a->w, s);
+    double start = seconds();
+    code = generate_tokens(s, a, err);
+    writer_finish(&a->w);
+    if (!code && a->w.code) code = fail_memory(err);
+    a->r.calls = a->w.calls;
+    a->r.broken_calls = a->w.broken_calls;
+    a->r.generate_seconds = seconds() - start;
+    a->r.seed = a->by.p.seed;
+    return code;
+}
+
+int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
+    generator a;
+    int code = session_enter(session, 1, "mote_generate: needs a session", error);
+    if (!code) code = check_not_empty(session, error);
+    if (code) return code;
+    session->busy = 1;
+    code = generator_open(&a, session, generation, error);
+    if (!code) code = generator_run(&a, session, error);
+    if (!code && result) *result = a.r;
+    generator_close(&a);
+    session->busy = 0;
+    return code;
+}
