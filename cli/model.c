@@ -32,7 +32,8 @@ static int find_model(options *o, int parts) {
 
 // The model that the options name. With --synthetic it is made up instead.
 static int open_model(options *o, int parts, mote_model **model) {
-    mote_options how = {parts, callbacks(), o->device, o->draft_rows, o->quantize};
+    mote_options how = {.size = sizeof how, .parts = parts, .callbacks = callbacks(), .device = o->device,
+                        .draft_rows = o->draft_rows, .quantize = o->quantize};
     mote_error error = {0, ""};
     int code = find_model(o, parts);
     if (code) return code;
@@ -90,7 +91,8 @@ static int log_launches(const mote_info *info, const options *o, mote_session *s
 }
 
 static mote_session_options session_options(const options *o) {
-    mote_session_options s = {o->context, o->chunk, o->threads, callbacks(), o->kv, o->mtp, o->sms};
+    mote_session_options s = {.size = sizeof s, .context = o->context, .chunk = o->chunk, .threads = o->threads,
+                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms};
     return s;
 }
 
