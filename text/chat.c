@@ -1,123 +1,30 @@
-// text/chat.c: messages -> prompt, in the format of the model: whole requests (JSON) and single turns. It gives text,
-// and which of it is from outside; it knows nothing of ids, models or sessions. The answer is chat_stream.c's.
-//
-// A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as
-// C here and give the same bytes, or an error where the program raises one. A program is recognised by a hash of its
-// whole text, without indentation, empty lines and white space at line ends (none of which reaches the output, since
-// every tag of these programs strips what is before it). Anything else about an unknown text could change the prompt,
-// and a model prompted wrongly answers badly without a word, so we refuse the others. Stricter than the programs on
-// purpose: what they would print as Python source text (a list as a tool's answer) or pass over (a number as "tools")
-// is an error. One family holds several published texts, told apart by flags.
+/* text/chat.c: messages -> prompt, in the format of the model: whole requests (JSON). It gives text, and which of it is from
+   outside; it knows nothing of ids, models or sessions. Single turns are chat_turn.c's, the answer is chat_stream.c's.
 
-typedef enum chat_family {
-    CHAT_UNKNOWN = 0,
-    CHAT_QWEN3 = 1,    // calls as JSON; the model opens <think> itself
-    CHAT_QWEN3_5 = 2,  // calls as <function=f><parameter=x>; the prompt ends inside an open <think>
-    CHAT_LENIENT = 4,  // Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object
-    CHAT_QUIET = 8,    // thinks only when asked to
-    CHAT_PRESERVE = 16 // Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON
-} chat_family;
+   Requests are rendered as the family's templates do, or refused where these raise an error. Stricter than the programs on
+   purpose: what they would print as Python source text (a list as a tool's answer) or pass over (a number as "tools") is an
+   error. */
 
-static chat_family chat_detect(const char *template_text, size_t len) {
-    static const struct {
-        uint64_t hash;
-        int family;
-    } known[] = {
-        {0x0069FAE55F9BBDCCu, CHAT_QWEN3}, // Qwen3 (first release)
-        {0xD9204720CD536859u, CHAT_QWEN3 | CHAT_LENIENT}, // Qwen3 (later text)
-        {0x7FF3A87A165FF7DEu, CHAT_QWEN3_5}, // Qwen3.5 4B and larger
-        {0x2B2ECD7ADCF49C7Du, CHAT_QWEN3_5 | CHAT_LENIENT}, // Qwen3.5 35B-A3B (another text)
-        {0x0E50F370211D5EF7u, CHAT_QWEN3_5 | CHAT_QUIET}, // Qwen3.5, small models
-        {0xFEDB038E6D6019AAu, CHAT_QWEN3_5 | CHAT_PRESERVE}, // Qwen3.6
-    };
-    uint64_t hash = FNV_START;
-    for (const char *p = template_text, *end = p + len; p < end;) {
-        const char *newline = (const char *)memchr(p, '\n', (size_t)(end - p));
-        const char *line_end = newline ? newline : end, *next = newline ? newline + 1 : end;
-        while (p < line_end && (*p == ' ' || *p == '\t' || *p == '\r')) p++;
-        while (p < line_end && (line_end[-1] == ' ' || line_end[-1] == '\t' || line_end[-1] == '\r')) line_end--;
-        if (p < line_end) hash = fnv1a(fnv1a(hash, p, (size_t)(line_end - p)), "\n", 1);
-        p = next;
-    }
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (known[i].hash == hash) return (chat_family)known[i].family;
-    }
-    return CHAT_UNKNOWN;
-}
-
-static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5";
-}
-
-static int chat_unknown(mote_error *err) {
-    return fail(err, MOTE_EUNSUPPORTED, "unknown chat template (known: %s); raw prompts work", chat_known());
-}
-
-// A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
-// All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
-// its tags, the <think> it writes around a thought, the places for images inside a content.
-
-// Text, and which of it is from outside: text_range, as tokenizer_encode takes them.
-typedef struct marked_text {
-    buf text, outside;
-} marked_text;
-
-static void marked_free(marked_text *m) {
-    buf_free(&m->text);
-    buf_free(&m->outside);
-}
-
-static int marked_failed(const marked_text *m) {
-    return m->text.failed | m->outside.failed;
-}
-
-static const text_range *outside_of(const marked_text *m, size_t *count) {
-    *count = m->outside.size / sizeof(text_range);
-    return (const text_range *)(const void *)m->outside.data;
-}
-
-static void put_words(marked_text *out, const char *words) {
-    buf_text(&out->text, words);
-}
-
-static void mark_outside(marked_text *out, size_t begin, size_t end) {
-    text_range range = {begin, end};
-    if (begin < end) buf_add(&out->outside, &range, sizeof range);
-}
-
-static void put_outside(marked_text *out, slice s) {
-    size_t begin = out->text.size;
-    buf_slice(&out->text, s);
-    mark_outside(out, begin, out->text.size);
-}
-
-// Appends a slice of `from` with its marks.
-static void put_marked(marked_text *out, const marked_text *from, slice s) {
-    size_t count, to = out->text.size, begin = s.n ? (size_t)(s.p - from->text.data) : 0, end = begin + s.n;
-    const text_range *r = outside_of(from, &count);
-    buf_slice(&out->text, s);
-    for (size_t i = 0; i < count; i++) {
-        size_t a = r[i].begin > begin ? r[i].begin : begin, b = r[i].end < end ? r[i].end : end;
-        if (a < b) mark_outside(out, to + a - begin, to + b - begin);
-    }
-}
+/* A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
+   All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
+   its tags, the <think> it writes around a thought, the places for images inside a content. */
 
 typedef struct chat {
     json j;
-    int family;               // chat_family flags
+    int family;               /* chat_family flags */
     marked_text *out;
     mote_error *err;
-    buf messages;             // uint32_t node of each message
-    uint32_t n, last_query;   // messages; index of the last one in which the user asks
-    int has_tools;            // tools is a list that is not empty
-    uint32_t tools;           // its node
-    int preserve, vision_ids; // "preserve_thinking", "add_vision_id"
-    unsigned images, videos;  // so far, for vision_ids
-    marked_text content;      // of the message at hand
+    buf messages;             /* uint32_t node of each message */
+    uint32_t n, last_query;   /* messages; index of the last one in which the user asks */
+    int has_tools;            /* tools is a list that is not empty */
+    uint32_t tools;           /* its node */
+    int preserve, vision_ids; /* "preserve_thinking", "add_vision_id" */
+    unsigned images, videos;  /* so far, for vision_ids */
+    marked_text content;      /* of the message at hand */
     buf reasoning;
 } chat;
 
-// Appends a value of the request, as put_json or put_str (put) writes it.
+/* Appends a value of the request, as put_json or put_str (put) writes it. */
 static int put_value(const chat *c, marked_text *out, uint32_t node,
                      int (*put)(const json *, uint32_t, buf *, mote_error *)) {
     size_t begin = out->text.size;
@@ -135,7 +42,7 @@ static int chat_role(const chat *c, uint32_t i, const char *role) {
     return node && json_equals(&c->j, node, role);
 }
 
-// Qwen3.5: a part of a message's content. What is no text becomes a place for the vision model's output.
+/* Qwen3.5: a part of a message's content. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
     const json *j = &c->j;
     uint32_t type = json_get(j, item, "type"), text = json_get(j, item, "text");
@@ -156,9 +63,9 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
     return MOTE_OK;
 }
 
-enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; // what a content is rendered for
+enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; /* what a content is rendered for */
 
-// Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it.
+/* Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it. */
 static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     const json *j = &c->j;
     uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
@@ -181,8 +88,8 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     return code;
 }
 
-// Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
-// continues the round.
+/* Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
+   continues the round. */
 static int chat_find_query(chat *c) {
     c->last_query = c->n - 1;
     for (uint32_t i = c->n; i-- > 0;) {
@@ -209,7 +116,7 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-// The system turn: a system message, if one is given, which is a slice of c->content, and the tools.
+/* The system turn: a system message, if one is given, which is a slice of c->content, and the tools. */
 static int chat_system(chat *c, int given, slice system) {
     int code = MOTE_OK;
     if (!given && !c->has_tools) return MOTE_OK;
@@ -245,7 +152,7 @@ static int chat_system(chat *c, int given, slice system) {
     return code;
 }
 
-// Qwen3: {"name": "f", "arguments": {"x": 1}}
+/* Qwen3: {"name": "f", "arguments": {"x": 1}} */
 static int chat_call_json(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
@@ -259,7 +166,7 @@ static int chat_call_json(chat *c, uint32_t call) {
     return code;
 }
 
-// Qwen3.5: <function=f> with one <parameter=x> for each argument
+/* Qwen3.5: <function=f> with one <parameter=x> for each argument */
 static int chat_call_tags(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
@@ -297,7 +204,7 @@ static int chat_calls(chat *c, uint32_t message, slice content) {
         uint32_t call = k, function = json_get(j, k, "function");
         if (k > calls + 1) put_words(c->out, "\n");
         else if (qwen3 ? content.n : slice_trim(content).n) put_words(c->out, qwen3 ? "\n" : "\n\n");
-        // What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper.
+        /* What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
         if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
                                     (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
             call = function;
@@ -358,21 +265,21 @@ static int chat_messages(chat *c) {
             put_words(c->out, "<|im_end|>\n");
         } else if (chat_role(c, i, "assistant")) {
             code = chat_assistant(c, i);
-        } else if (chat_role(c, i, "tool")) { // neighbours share one user turn
+        } else if (chat_role(c, i, "tool")) { /* neighbours share one user turn */
             code = chat_content(c, i, CONTENT_TOOL, &content);
             if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) put_words(c->out, "<|im_start|>user");
             put_words(c->out, "\n<tool_response>\n");
             if (!code) put_marked(c->out, &c->content, content);
             put_words(c->out, "\n</tool_response>");
             if (!chat_role(c, i + 1, "tool")) put_words(c->out, "<|im_end|>\n");
-        } else if (!system && !qwen3) { // Qwen3 passes over other roles
+        } else if (!system && !qwen3) { /* Qwen3 passes over other roles */
             return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
         }
     }
     return code;
 }
 
-// The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF.
+/* The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
 static void chat_prompt(int family, int think, buf *out) {
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
     buf_text(out, "<|im_start|>assistant\n");
@@ -380,7 +287,7 @@ static void chat_prompt(int family, int think, buf *out) {
     else if (family & CHAT_QWEN3_5) buf_text(out, "<think>\n");
 }
 
-// A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values.
+/* A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values. */
 static int chat_flag(chat *c, const char *key, int absent) {
     uint32_t node = json_get(&c->j, 0, key);
     if (!node) return absent;
@@ -389,7 +296,7 @@ static int chat_flag(chat *c, const char *key, int absent) {
     return -1;
 }
 
-// A list member's node, 0 when absent, null or empty; *code for other values.
+/* A list member's node, 0 when absent, null or empty; *code for other values. */
 static uint32_t chat_list(chat *c, const char *key, int *code) {
     uint32_t node = json_get(&c->j, 0, key);
     if (!node || c->j.nodes[node].type == JSON_NULL) return 0;
@@ -430,7 +337,7 @@ static int chat_request(chat *c) {
     return code;
 }
 
-// Appends the prompt to out; nothing after an error.
+/* Appends the prompt to out; nothing after an error. */
 static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
@@ -440,10 +347,10 @@ static int chat_render(chat_family f, const char *request, size_t len, marked_te
     c.out = out;
     c.err = err;
     int code = json_parse(&c.j, request, len, "chat request", err);
-    if (code == MOTE_EFORMAT) code = MOTE_EINVAL; // not a file's format: the caller's argument
+    if (code == MOTE_EFORMAT) code = MOTE_EINVAL; /* not a file's format: the caller's argument */
     if (code && err) err->code = code;
     if (!code) code = chat_request(&c);
-    // Also in place of an error, which may come of text that is missing.
+    /* Also in place of an error, which may come of text that is missing. */
     if (marked_failed(out) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
     if (code) {
         out->text.size = before;
@@ -454,72 +361,4 @@ static int chat_render(chat_family f, const char *request, size_t len, marked_te
     marked_free(&c.content);
     buf_free(&c.reasoning);
     return code;
-}
-
-// One more turn of a conversation. All texts are from outside.
-typedef struct turn {
-    const char *system;        // NULL or "": none; first turn only
-    const json *tools;         // a list; NULL: none; first turn only
-    const char *role, *message;        // "user" or "tool"
-    const char *const *results;        // "tool": of further calls, behind the message
-    int result_count;
-    int think;                 // as in chat_prompt
-} turn;
-
-// The system turn of a conversation that begins.
-static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    chat c;
-    memset(&c, 0, sizeof c);
-    c.family = f;
-    c.out = out;
-    c.err = err;
-    if (t->tools) c.j = *t->tools;
-    c.has_tools = t->tools && t->tools->nodes[0].size;
-    put_outside(&c.content, slice_of(t->system, t->system ? strlen(t->system) : 0));
-    slice system = slice_of(c.content.text.data, c.content.text.size);
-    int given = system.n > 0, code = MOTE_OK;
-    if (f & CHAT_QWEN3_5) system = slice_trim(system);
-    code = chat_system(&c, given, system);
-    if (marked_failed(&c.content)) code = fail_memory(err);
-    marked_free(&c.content);
-    return code;
-}
-
-// Renders it behind the ones before, with the beginning of the model's turn.
-static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
-    if (f == CHAT_UNKNOWN) return chat_unknown(err);
-    if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
-    if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
-    int code = chat_begin(f, t, out, err);
-    if (code) return code;
-    put_words(out, tool ? "<|im_start|>user" : "<|im_start|>user\n");
-    for (int i = -1; i < t->result_count; i++) {
-        const char *message = i < 0 ? t->message : t->results[i];
-        slice text = slice_of(message, strlen(message));
-        if (tool) put_words(out, "\n<tool_response>\n");
-        put_outside(out, trim ? slice_trim(text) : text);
-        if (tool) put_words(out, "\n</tool_response>");
-    }
-    put_words(out, "<|im_end|>\n");
-    chat_prompt(f, t->think, &out->text);
-    return marked_failed(out) ? fail_memory(err) : MOTE_OK;
-}
-
-// What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
-// slice of `from`, behind "assistant\n" and up to the turn's end.
-static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
-    slice thought = slice_skip_newlines(text);
-    if (slice_starts(thought, "<think>")) {
-        size_t end = slice_before(thought, "</think>").n, call = slice_before(thought, "<tool_call>").n;
-        if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen("</think>")));
-        else text = slice_of(thought.p, 0);
-    }
-    put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
-}
-
-// Does a prompt end inside an open <think>? Then chat_stream_begin wants to know.
-static int chat_opens_thinking(const char *prompt, size_t len) {
-    return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
 }
