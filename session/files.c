@@ -64,14 +64,6 @@ static int replace_file(const char *path, const char *bytes, size_t size, mote_e
     return MOTE_OK;
 }
 
-/* The whole session as bytes of its own, to be freed by the caller in any case. */
-static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
-    *size = 0;
-    (void)mote_save(s, NULL, 0, size, NULL);
-    *bytes = (char *)malloc(*size);
-    return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
-}
-
 int mote_save_file(const mote_session *session, const char *path, mote_error *error) {
     char *bytes = NULL;
     size_t size;
@@ -107,7 +99,7 @@ int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path, strerror(errno));
     code = load_file(session, fd, path, &bytes, &size, error);
     close(fd);
-    if (!code && (code = mote_load(session, bytes, size, &why))) fail(error, code, "%s: %s", path, why.message);
+    if (!code && (code = session_load(session, bytes, size, &why))) fail(error, code, "%s: %s", path, why.message);
     free(bytes);
     return code;
 }

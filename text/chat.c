@@ -9,6 +9,10 @@
    All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
    its tags, the <think> it writes around a thought, the places for images inside a content. */
 
+/* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
+   0: the first is not there, or nothing follows it. */
+typedef struct chat_places { size_t asked, answer; } chat_places;
+
 typedef struct chat {
     json j;
     int family;               /* chat_family flags */
@@ -22,6 +26,7 @@ typedef struct chat {
     unsigned images, videos;  /* so far, for vision_ids */
     marked_text content;      /* of the message at hand */
     buf reasoning;
+    chat_places at;
 } chat;
 
 /* Appends a value of the request, as put_json or put_str (put) writes it. */
@@ -257,6 +262,7 @@ static int chat_messages(chat *c) {
     for (uint32_t i = 0; !code && i < c->n; i++) {
         int user = chat_role(c, i, "user"), system = chat_role(c, i, "system");
         slice content;
+        if (i == c->last_query + 1) c->at.asked = c->out->text.size;
         if (system && i > 0 && !qwen3) return fail(c->err, MOTE_EINVAL, "System message must be at the beginning.");
         if (user || (system && i > 0)) {
             code = chat_content(c, i, CONTENT_MESSAGE, &content);
@@ -333,12 +339,13 @@ static int chat_request(chat *c) {
     if (!code) code = chat_messages(c);
     int chosen = enable && j->nodes[enable].type != JSON_NULL;
     int think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    c->at.answer = c->out->text.size;
     if (prompt) chat_prompt(c->family, think, &c->out->text);
     return code;
 }
 
 /* Appends the prompt to out; nothing after an error. */
-static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
+static int chat_render_at(chat_family f, const char *request, size_t len, marked_text *out, chat_places *at, mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
@@ -360,5 +367,11 @@ static int chat_render(chat_family f, const char *request, size_t len, marked_te
     buf_free(&c.messages);
     marked_free(&c.content);
     buf_free(&c.reasoning);
+    *at = c.at;
     return code;
+}
+
+static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
+    chat_places at;
+    return chat_render_at(f, request, len, out, &at, err);
 }

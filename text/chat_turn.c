@@ -64,6 +64,25 @@ static void chat_past(chat_family f, const marked_text *from, slice text, marked
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
 
+static int count_of_tag(slice s, const char *tag) {
+    int n = 0;
+    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *tag && slice_starts(slice_from(s, i), tag);
+    return n;
+}
+
+/* The results of tools that a turn of a timeline holds: 0 if it is another. */
+static int chat_turn_results(slice turn) {
+    return slice_starts(turn, "<|im_start|>user\n<tool_response>") ? count_of_tag(turn, "<tool_response>") : 0;
+}
+
+/* The calls that a turn of a timeline holds, at most: broken ones, too, and several in one pair of tags. 0 if it is no answer. */
+static int chat_turn_calls(slice turn) {
+    if (!slice_starts(turn, "<|im_start|>assistant\n")) return 0;
+    int tags = count_of_tag(turn, "<tool_call>"), functions = count_of_tag(turn, "<function="), names = count_of_tag(turn, "\"name\"");
+    if (!tags && !functions) return 0;
+    return tags > functions ? (tags > names ? tags : names) : functions > names ? functions : names;
+}
+
 /* Does a prompt end inside an open <think>? Then chat_stream_begin wants to know. */
 static int chat_opens_thinking(const char *prompt, size_t len) {
     return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
