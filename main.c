@@ -251,10 +251,19 @@ static int command_help(options *o) {
     return 0;
 }
 
+// A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
+// writing to it fails, as it would have.
+static int fill_streams(void) {
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != stream) return EXIT_FAILURE;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const command *c = &command_table[0];
     int first = 1;
     options o = defaults();
+    if (fill_streams()) return complain(EXIT_FAILURE, "a standard stream is closed, and /dev/null: %s", strerror(errno));
     if (argc > 1) {
         const char *word = argv[1];
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) word = "help";

@@ -14,8 +14,8 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
     bytes text = {NULL, 0, 0}, ids = {NULL, 0, 0};
     char size[32];
     size_t count = 0;
-    FILE *in = fopen(name, "rb");
-    if (!in) return file_failure(name);
+    FILE *in = open_input(name, 0);
+    if (!in) return input_failure();
     int code = read_text(in, name, &text);
     fclose(in);
     size_t wrong = code ? 0 : first_binary(text.data, text.size);
