@@ -157,9 +157,10 @@ static const char chat_more[] =
     "131,072 tokens; /context N goes on in another one. Thinking of earlier answers does not stay in it.\n";
 
 static const char run_more[] =
-    "The prompt is TEXT, or what is piped in. The answer alone goes to standard output: thinking is shown on a\n"
-    "terminal, and counted on standard error elsewhere.\n"
+    "The prompt is TEXT, what is piped in or, with a blank line between them, both. The answer alone goes to standard\n"
+    "output: thinking is shown on a terminal, and counted on standard error elsewhere.\n"
     "  mote run \"What is FP8?\" --think off -n 100\n"
+    "  mote run \"Summarise this.\" < notes.txt\n"
     "  mote run --raw -p \"Once upon a time\"\n";
 
 static const char serve_more[] =

@@ -375,6 +375,13 @@ static void editor_command(editor *e, int key) {
     }
 }
 
+// Without cursor movement: shows the text from a byte on.
+static void editor_echo_from(editor *e, size_t at) {
+    char drawn[16];
+    int width;
+    for (; at < e->text.size; fputs(drawn, e->out)) at += character_look(e->text.data + at, e->text.size - at, drawn, &width);
+}
+
 // Without cursor movement: echoes what is typed at the end, takes back the last character, or all of it.
 static void editor_echo(editor *e, int key, const char *prompt) {
     char drawn[16];
@@ -391,8 +398,7 @@ static void editor_echo(editor *e, int key, const char *prompt) {
     } else if (key == '\t' || (key >= ' ' && key < 256 && key != 127)) {
         if (key == '\t') editor_insert(e, "\t", 1);
         else editor_type(e, key);
-        for (size_t at = before; at < e->text.size; fputs(drawn, e->out))
-            at += character_look(e->text.data + at, e->text.size - at, drawn, &width);
+        editor_echo_from(e, before);
     }
     fflush(e->out);
 }
@@ -406,7 +412,7 @@ static int editor_pending(const editor *e) {
 }
 
 static enum editor_end editor_loop(editor *e, const char *prompt) {
-    if (e->dumb) fputs(prompt, e->out), fflush(e->out);
+    if (e->dumb) fputs(prompt, e->out), editor_echo_from(e, 0), fflush(e->out);
     for (;;) {
         if (!e->dumb && !editor_pending(e)) editor_draw(e, prompt);
         int key = editor_key(e);
