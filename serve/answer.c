@@ -269,7 +269,7 @@ static int prompt_thinks(const server *s, const answer *a) {
 }
 
 static int answer_generate(answer *a, slot *t, mote_error *error) {
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     mote_result r = {0};
     int code, most = a->max_tokens;
     a->sampling.bias = (const mote_bias *)(const void *)a->bias.data;
@@ -292,7 +292,7 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     do {
         g.max_tokens = most ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
-        a->result.stop = r.stop;
+        if (r.stop >= 0) a->result.stop = r.stop;
         a->result.generate_seconds += r.generate_seconds;
     } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
     a->call_is_over = 1;
