@@ -49,15 +49,6 @@ static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
     return c->shard_count++;
 }
 
-static int shard_open(shard *s, mote_error *err) {
-    struct stat info;
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: a FIFO must not wait for a writer */
-    if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
-    if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
-    s->size = (uint64_t)info.st_size;
-    return MOTE_OK;
-}
-
 /* Enters every name of the index's weight_map with its shard, to be filled when the shard is read. */
 static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) {
     uint32_t map = json_get(j, 0, "weight_map");
@@ -88,7 +79,7 @@ static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) 
 static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
     for (int i = 0; i < c->shard_count; i++) {
         shard *s = &c->shards[i];
-        int code = shard_open(s, err);
+        int code = open_regular(s->path, &s->fd, &s->size, err);
         if (!code) code = safetensors_read(&c->table, s->fd, s->size, i, s->path, err);
         if (code) return code;
     }

@@ -216,7 +216,7 @@ static int step_gap(const shape *s, shape_place *p, const shape_frame *f, unsign
     int behind_colon = f->in == IN_VALUE && !is_first && f[-1].in == IN_OBJECT;
     if (f->in == IN_OBJECT && f->at == 3) return 0;
     if (c == '\n') return !p->spaces && !behind_colon && ++p->lines <= (is_first ? s->first_lines : 1);
-    return c == ' ' && !is_first && ++p->spaces <= (p->lines ? GAP_SPACES : !behind);
+    return c == ' ' && !is_first && ++p->spaces <= (p->lines ? (int)GAP_SPACES : !behind);
 }
 
 /* Takes one more byte of the text. 0: it does not fit, and the place is of no use any more. */
