@@ -717,9 +717,17 @@ static void test_restored(const mote_model *m, const told *turns, const char *fa
     CHECK(read == 0, "%s: %zu tokens of a conversation that is there were read", family, read);
     EXPECT(MOTE_OK, mote_chat_restore(kept, request, strlen(request), &read, &failure));
     CHECK(read > 0 && same_timeline(led, kept), "%s: restored at the end", family);
+    size_t count;
+    const int32_t *ids = mote_tokens(led, &count);
+    mote_session *fed = session_at(m, MOTE_MTP_AUTO);       // all is there, but not what the next turn goes back to
+    EXPECT(MOTE_OK, mote_feed(fed, ids, count, &failure));
+    EXPECT(MOTE_OK, mote_chat_restore(fed, request, strlen(request), &read, &failure));
+    CHECK(read == count && same_timeline(led, fed), "%s: %zu of %zu tokens read again", family, read, count);
+    EXPECT(MOTE_OK, mote_drop_thinking(fed, NULL, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(kept, &read, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(led, NULL, &failure));
-    CHECK(read > 0 && same_timeline(led, kept), "%s: thinking of a restored answer", family);
+    CHECK(read > 0 && same_timeline(led, kept) && same_timeline(led, fed), "%s: thinking of a restored answer", family);
+    mote_session_close(fed);
     mote_session_close(led);
     mote_session_close(kept);
     free(h);
