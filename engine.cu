@@ -194,7 +194,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
 #include "checkpoint/generation.c"
 
 /* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
-static int model_open_text(mote_model *m, const char *dir, int need_one, mote_error *err) {
+static int model_open_text(mote_model *m, const char *dir, int need_one, const mote_callbacks *callbacks, mote_error *err) {
     buf template_text;
     memset(&template_text, 0, sizeof template_text);
     int code = template_read(dir, &template_text, err);
@@ -205,9 +205,14 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
         if (tokenizer_token(m->text, id, &n)) m->longest_token = larger(m->longest_token, n);
     }
     if (!code && template_text.size) {
+        int modified;
         m->has_template = 1;
-        m->family = chat_detect(template_text.data, template_text.size);
-        m->info.chat_template = m->family & CHAT_QWEN3_5 ? "Qwen3.5" : m->family & CHAT_QWEN3 ? "Qwen3" : NULL;
+        m->family = chat_detect(template_text.data, template_text.size, &modified);
+        const chat_marks *marks = chat_marks_of(m->family);
+        m->info.chat_template = marks ? marks->name : NULL;
+        if (marks && modified)
+            notice(callbacks, "%s: the chat template is a modified %s template: used as %s's%s", dir, marks->name, marks->name,
+                   m->family & CHAT_QUIET ? ", which thinks only when asked to" : "");
     }
     buf_free(&template_text);
     return code;
@@ -236,9 +241,9 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     m->quantize = o.quantize;
     int code = generation_read(m, dir, &o.callbacks, error);
-    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
+    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, error) : MOTE_OK;
+        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
         if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)

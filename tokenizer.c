@@ -41,6 +41,7 @@
 #include "text/python_text.c"
 #include "text/marked_text.c"
 #include "text/chat_template.c"
+#include "text/tool_results.c"
 #include "text/chat.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"

@@ -16,55 +16,52 @@ static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error
     chat c;
     memset(&c, 0, sizeof c);
     c.family = f;
+    c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
     if (t->tools) c.j = *t->tools;
     c.has_tools = t->tools && t->tools->nodes[0].size;
-    put_outside(&c.content, slice_of(t->system, t->system ? strlen(t->system) : 0));
-    slice system = slice_of(c.content.text.data, c.content.text.size);
-    int given = system.n > 0, code = MOTE_OK;
-    if (f & CHAT_QWEN3_5) system = slice_trim(system);
-    code = chat_system(&c, given, system);
-    if (marked_failed(&c.content)) code = fail_memory(err);
-    marked_free(&c.content);
+    slice system = slice_of(t->system, t->system ? strlen(t->system) : 0);
+    int given = system.n > 0;
+    put_outside(&c.system, f & CHAT_QWEN3_5 ? slice_trim(system) : system);
+    int code = chat_system(&c, given);
+    if (marked_failed(&c.system)) code = fail_memory(err);
+    marked_free(&c.system);
     return code;
 }
 
 /* Renders it behind the ones before, with the beginning of the model's turn. */
 static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    const chat_marks *m = chat_marks_of(f);
     int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
     if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
     int code = chat_begin(f, t, out, err);
     if (code) return code;
-    put_words(out, tool ? "<|im_start|>user" : "<|im_start|>user\n");
+    open_turn(m, tool ? "user" : "user\n", out);
     for (int i = -1; i < t->result_count; i++) {
         const char *message = i < 0 ? t->message : t->results[i];
         slice text = slice_of(message, strlen(message));
-        if (tool) put_words(out, "\n<tool_response>\n");
+        if (tool) open_result(m, out);
         put_outside(out, trim ? slice_trim(text) : text);
-        if (tool) put_words(out, "\n</tool_response>");
+        if (tool) close_result(m, out);
     }
-    put_words(out, "<|im_end|>\n");
-    chat_prompt(f, t->think, &out->text);
+    close_turn(m, out);
+    chat_prompt(f, t->think, out);
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
 /* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
    slice of `from`, behind "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
     slice thought = slice_skip_newlines(text);
-    if (slice_starts(thought, "<think>")) {
-        size_t end = slice_before(thought, "</think>").n, call = slice_before(thought, "<tool_call>").n;
+    if (m && slice_starts(thought, m->think)) {
+        size_t end = slice_before(thought, m->think_end).n, call = slice_before(thought, m->call).n;
         if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen("</think>")));
+        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen(m->think_end)));
         else text = slice_of(thought.p, 0);
     }
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
-}
-
-/* Does a prompt end inside an open <think>? Then chat_stream_begin wants to know. */
-static int chat_opens_thinking(const char *prompt, size_t len) {
-    return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
 }
