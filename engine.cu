@@ -77,8 +77,6 @@ enum module_kind {
 static const char *const module_names[MODULE_KINDS] = {
     "embed_tokens", "lm_head", "deltanet", "attention", "router", "experts", "shared_expert", "norms", "mtp"};
 
-enum { MAX_EOS = 16 };
-
 struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
@@ -92,8 +90,7 @@ struct mote_model {
     size_t longest_token;                      /* bytes */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
-    int32_t eos[MAX_EOS];
-    int eos_count;
+    buf eos;                                   /* int32_t: the tokens that end a text, in order */
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;
     mote_module modules[MODULE_KINDS];
@@ -218,14 +215,6 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     return code;
 }
 
-/* What ends a text when generation_config.json does not say: config.json's token, and the chat families' <|im_end|>.
-   Without a tokenizer there is no text to end. */
-static void model_default_eos(mote_model *m) {
-    if (m->eos_count || !m->text) return;
-    if (m->c.layers) add_eos(m, m->c.eos);                      /* the first two: there is room */
-    if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
-}
-
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
@@ -249,11 +238,11 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
+    if (!code) code = model_ends(m, dir, o.parts != MOTE_TEXT_ONLY, error);
     if (code) {
         mote_close(m);
         return code;
     }
-    model_default_eos(m);
     *model = m;
     return MOTE_OK;
 }
@@ -267,6 +256,7 @@ void mote_close(mote_model *model) {
     free(model->layers);
     free(model->experts);
     free(model->kv_scales);
+    buf_free(&model->eos);
     arena_close(model);
     free(model);
 }

@@ -756,6 +756,8 @@ static int call_generation(const mote_model *m, buf *result, mote_error *err) {
     mote_callbacks silent = {0};
     int code = generation_read(&made, "models/demo", &silent, err);
     if (!code) buf_add(result, &made.sampling, sizeof made.sampling);
+    if (!code) buf_add(result, made.eos.data, made.eos.size);
+    buf_free(&made.eos);
     return code;
 }
 
