@@ -66,10 +66,8 @@ static int config_is(const json *j, uint32_t node, const char *value) {
     if (n->type != JSON_STRING) memcpy(text, j->text + n->start, size);
     text[size] = 0;
     if (size == strlen(value) && !strcasecmp(text, value)) return 1;
-    if (n->type != JSON_NUMBER || json_double(j, node, &number)) return 0;
-    char one[2] = {(char)('0' + (int)(number == 1)), 0};
-    if (number != 0 && number != 1) return 0;
-    return !strcmp(value, one) || !strcmp(value, number == 1 ? "true" : "false");
+    if (n->type != JSON_NUMBER || json_double(j, node, &number) || (number != 0 && number != 1)) return 0;
+    return !strcmp(value, number == 1 ? "1" : "0") || !strcmp(value, number == 1 ? "true" : "false");
 }
 
 static int config_true(const json *j, uint32_t node) {

@@ -241,8 +241,9 @@ static void qwen3_5_moe_bind(binder *b) {
     mote_model *m = b->m;
     const config *c = &m->c;
     size_t per_layer = 3 * ((size_t)c->shapes.moe.experts + 1);
-    snprintf(b->prefix, sizeof b->prefix, "%s",
-             bind_has(b, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
+    bind_prefix(b, "embed_tokens.", b->prefix, sizeof b->prefix);
+    bind_prefix(b, "lm_head.", b->head_prefix, sizeof b->head_prefix);
+    if (!b->prefix[0]) snprintf(b->prefix, sizeof b->prefix, "model.");
     m->has_mtp = bind_has(b, "mtp.fc.weight");
     m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
     if (!m->experts) {
@@ -253,10 +254,10 @@ static void qwen3_5_moe_bind(binder *b) {
     bind_matrix(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
     bind_as(b, IN_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_matrix(b, "lm_head.", "weight", &m->lm_head, c->vocab, c->hidden);
+    else bind_matrix(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
     bind_as(b, IN_NORMS, 1, 1);
     bind_vector(b, b->prefix, "norm.weight", &m->norm, c->hidden);
     for (int i = 0; i < c->layers && !b->code; i++)
         qwen_bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
-    if (m->has_mtp) qwen_bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
+    if (m->has_mtp) bind_mtp(b, qwen_bind_mtp, m->experts + per_layer * (size_t)c->layers);
 }
