@@ -20,22 +20,20 @@ static int is_line_end(const mote_model *m, int32_t id) {
     return bytes && n && !slice_trim(slice_of(bytes, n)).n;
 }
 
-/* What comes between the turn that the timeline ends with and the next one. Line ends after its <|im_end|> are the template's,
-   whatever tokens they are. */
-static const char *between_turns(const mote_session *s) {
-    const int32_t end = tokenizer_find(s->m->text, "<|im_end|>");
+/* Puts what is missing behind the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
+   tokens they are. */
+static void put_turn_end(const mote_session *s, marked_text *out) {
+    const chat_marks *m = chat_marks_of(s->m->family);
     int at = s->count;
-    if (!at) return "";
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
-    if (!at || s->tokens[at - 1] != end) return "<|im_end|>\n";
-    return at == s->count ? "\n" : "";
+    int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
+    if (s->count && !closed) put_words(out, m->turn_end);
+    if (s->count && (!closed || at == s->count)) put_words(out, "\n");
 }
 
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
-   that words which reach from the template's text into the message are those of the template's rendering. between: what comes
-   before it. */
-static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, const char *between,
-                    mote_error *err) {
+   that words which reach from the template's text into the message are those of the template's rendering. */
+static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     marked_text text;
     turn t;
@@ -48,7 +46,8 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.results = g->results;
     t.result_count = g->result_count;
     t.think = g->think;
-    put_words(&text, between);
+    if (p->past_count) put_words(&text, "\n");
+    else put_turn_end(s, &text);
     int code = chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
     marked_free(&text);
@@ -57,18 +56,19 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
 
 /* A tool's result answers a call: of the last answer, which only other results may follow. What the answer holds need not be a
    call that mote can read: the application may have read it, or say what is wrong with it. */
-static int check_open_call(const mote_session *s, mote_error *err) {
-    const int32_t start = tokenizer_find(s->m->text, "<|im_start|>");
+static int check_role(const mote_session *s, const mote_generation *g, mote_error *err) {
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
     int results = 0, calls = 0, code = MOTE_OK, more = 1;
     buf text;
+    if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
     memset(&text, 0, sizeof text);
     for (int at, end = s->count; more && end > 0 && !code; end = at) {
         for (at = end - 1; at > 0 && s->tokens[at] != start; at--) {}
         text.size = 0;
         code = detokenize(s->m, s->tokens + at, (size_t)(end - at), &text, err);
         slice turn = slice_of(text.data, text.size);
-        calls = code ? 0 : chat_turn_calls(turn);
-        more = code ? 0 : chat_turn_results(turn);
+        calls = code ? 0 : turn_calls(s->m->family, turn);
+        more = code ? 0 : turn_results(s->m->family, turn);
         results += more;
     }
     buf_free(&text);
@@ -79,12 +79,11 @@ static int check_open_call(const mote_session *s, mote_error *err) {
 /* To be closed in any case. */
 static int plan_open(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
-    int user = !g->role || !strcmp(g->role, "user"), tool = g->role && !strcmp(g->role, "tool");
-    int code = tool ? check_open_call(s, err) : MOTE_OK;
+    int code = MOTE_OK, user = !g->role || !strcmp(g->role, "user");
     memset(p, 0, sizeof *p);
-    if (!code && user && !g->keep_thinking) code = past_ids(s, &p->past, err);
+    if (user && !g->keep_thinking) code = past_ids(s, &p->past, err);
     p->past_count = p->past.size / sizeof(int32_t);
-    if (!code) code = plan_ids(p, s, message, a, p->past_count ? "\n" : between_turns(s), err);
+    if (!code) code = plan_ids(p, s, message, a, err);
     p->count = p->ids.size / sizeof(int32_t);
     p->total = (p->past_count ? (size_t)s->before_answer->count + p->past_count : (size_t)s->count) + p->count;
     return code;
@@ -100,6 +99,7 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
     if (code) return code;
     memset(&p, 0, sizeof p);
     code = generator_take(&a, session->m, generation, error);
+    if (!code) code = check_role(session, &a.g, error);
     if (!code) code = plan_open(&p, session, message, &a, error);
     if (!code && read) *read = p.past_count + p.count;
     if (!code && total) *total = p.total;
@@ -161,7 +161,9 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
 static int read_turn(generator *a, mote_session *s, const char *message, mote_error *err) {
     turn_plan p;
     double start = seconds();
-    int code = plan_open(&p, s, message, a, err);
+    int code = check_role(s, &a->g, err);
+    memset(&p, 0, sizeof p);
+    if (!code) code = plan_open(&p, s, message, a, err);
     if (!code) code = plan_run(&p, s, &a->g, err);
     a->r.prompt_seconds = seconds() - start;
     if (!code) a->r.prompt_tokens = (int)(p.past_count + p.count);

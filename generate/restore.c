@@ -32,13 +32,13 @@ static int restore_encode(restore_plan *p, const mote_model *m, const marked_tex
     return code;
 }
 
-/* The ids of the request's messages. An answer ends with its <|im_end|>: the line feed comes with the next turn. */
+/* The ids of the request's messages. A turn ends with its end mark: the line feed comes with the next turn. */
 static int restore_ids(restore_plan *p, const mote_model *m, const char *request, size_t size, mote_error *err) {
     marked_text text;
     chat_places at;
     memset(&text, 0, sizeof text);
     int code = chat_render_at(m->family, request, size, &text, &at, err);
-    if (!code && slice_ends(slice_of(text.text.data, at.answer), "<|im_end|>\n")) at.answer--;
+    if (!code && slice_ends(slice_of(text.text.data, at.answer - 1), chat_marks_of(m->family)->turn_end)) at.answer--;
     if (at.asked >= at.answer) at.asked = 0;                /* what follows is passed over */
     if (!code && at.asked) code = restore_encode(p, m, &text, 0, at.asked, err);
     p->asked = p->ids.size / sizeof(int32_t);

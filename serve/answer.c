@@ -34,8 +34,7 @@ typedef struct answer {
     int channel;                           // of the last text
     buf calls;                             // tool_call[], complete ones
     int calls_told;                        // to the client
-    buf call;                              // the text of a call that is not complete, or that cannot be read
-    int call_is_over, thinks;
+    int thinks;
     int is_forced;                         // tokens forced so far
     mote_logprob *scores, *alternatives;   // of the prompt's tokens, with echo: [prompt_count], [prompt_count][top]
 
@@ -58,7 +57,6 @@ static void answer_free(answer *a) {
         free(answer_call(a, i)->arguments);
     }
     buf_free(&a->calls);
-    buf_free(&a->call);
     buf_free(&a->piece[0]);
     buf_free(&a->piece[1]);
     buf_free(&a->bias);
@@ -78,13 +76,6 @@ static void answer_free(answer *a) {
 // Tells the client of the last token.
 static void answer_event(answer *a) {
     server *s = a->server;
-    if (a->call_is_over && a->call.size) { // a call that nobody can read is text
-        putf(&a->piece[MOTE_ANSWER], "<tool_call>\n");
-        buf_add(&a->piece[MOTE_ANSWER], a->call.data, a->call.size);
-        putf(&a->piece[MOTE_ANSWER], "\n</tool_call>");
-    }
-    if (a->call_is_over) a->call.size = 0;
-    a->call_is_over = 0;
     if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
     a->piece[0].size = a->piece[1].size = 0;
     a->calls_told = answer_calls(a);
@@ -126,12 +117,8 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
 
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
-    if (channel == MOTE_TOOL_CALL && a->tools) {
-        buf_add(&a->call, text, size);
-        a->call_is_over |= !size;
-        return 0;
-    }
-    a->channel = channel == MOTE_THINKING ? MOTE_THINKING : MOTE_ANSWER;
+    if (channel == MOTE_TOOL_CALL) return 0;                           // it comes as a whole: on_answer_call
+    a->channel = channel;
     buf_add(&a->piece[a->channel], text, size);
     return 0;
 }
@@ -141,7 +128,6 @@ static int on_answer_call(void *user, const char *call, size_t size) {
     answer *a = (answer *)user;
     json j;
     buf name = {NULL, 0, 0, 0}, arguments = {NULL, 0, 0, 0};
-    a->call.size = 0;
     if (json_parse(&j, call, size, "a call", NULL)) return 0;
     uint32_t n = json_get(&j, 0, "name"), x = json_get(&j, 0, "arguments");
     if (n) buf_add(&name, j.text + j.nodes[n].start, j.nodes[n].size);
@@ -295,7 +281,6 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
         if (r.stop >= 0) a->result.stop = r.stop;
         a->result.generate_seconds += r.generate_seconds;
     } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
-    a->call_is_over = 1;
     answer_event(a);
     return code;
 }

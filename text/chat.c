@@ -1,11 +1,11 @@
 /* text/chat.c: messages -> prompt, in the format of the model: whole requests (JSON). It gives text, and which of it is from
    outside; it knows nothing of ids, models or sessions. Single turns are chat_turn.c's, the answer is chat_stream.c's.
 
-   Requests are rendered as the family's templates do, or refused where these raise an error. Stricter than the programs on
-   purpose: what they would print as Python source text (a list as a tool's answer) or pass over (a number as "tools") is an
-   error. */
+   Requests are rendered as the family's templates do. What the programs refuse and clients send nevertheless has a meaning
+   here: see engine.h at mote_render. Stricter than the programs on purpose: what they would print as Python source text (a
+   list as a tool's answer) or pass over (a number as "tools") is an error.
 
-/* A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
+   A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ..., ...}
    All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
    its tags, the <think> it writes around a thought, the places for images inside a content. */
 
@@ -16,14 +16,19 @@ typedef struct chat_places { size_t asked, answer; } chat_places;
 typedef struct chat {
     json j;
     int family;               /* chat_family flags */
+    const chat_marks *marks;  /* the family's */
     marked_text *out;
     mote_error *err;
     buf messages;             /* uint32_t node of each message */
-    uint32_t n, last_query;   /* messages; index of the last one in which the user asks */
+    uint32_t n;               /* messages */
+    uint32_t leading;         /* of these, the first ones that are the system turn */
+    uint32_t round;           /* where the last round begins, after the last message in which the user asks */
     int has_tools;            /* tools is a list that is not empty */
     uint32_t tools;           /* its node */
     int preserve, vision_ids; /* "preserve_thinking", "add_vision_id" */
+    int continued;            /* "continue_final_message" */
     unsigned images, videos;  /* so far, for vision_ids */
+    marked_text system;       /* of the system turn */
     marked_text content;      /* of the message at hand */
     buf reasoning;
     chat_places at;
@@ -47,15 +52,49 @@ static int chat_role(const chat *c, uint32_t i, const char *role) {
     return node && json_equals(&c->j, node, role);
 }
 
-/* Qwen3.5: a part of a message's content. What is no text becomes a place for the vision model's output. */
+/* Applications call the same thing by two names. */
+static int chat_is_system(const chat *c, uint32_t i) {
+    return chat_role(c, i, "system") || chat_role(c, i, "developer");
+}
+
+/* A turn begins with `turn`, its role and what is put after it: here; and ends so. */
+static void open_turn(const chat_marks *m, const char *role, marked_text *out) {
+    put_words(out, m->turn);
+    put_words(out, role);
+}
+
+static void close_turn(const chat_marks *m, marked_text *out) {
+    put_words(out, m->turn_end);
+    put_words(out, "\n");
+}
+
+/* A tool's result, in a user's turn. */
+static void open_result(const chat_marks *m, marked_text *out) {
+    put_words(out, "\n");
+    put_words(out, m->result);
+    put_words(out, "\n");
+}
+
+static void close_result(const chat_marks *m, marked_text *out) {
+    put_words(out, "\n");
+    put_words(out, m->result_end);
+}
+
+/* What a part of a message's content is. */
+enum { PART_OTHER, PART_TEXT, PART_IMAGE, PART_VIDEO };
+
+static int chat_part_kind(const json *j, uint32_t item) {
+    uint32_t type = json_get(j, item, "type");
+    if (json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"))) return PART_IMAGE;
+    if (json_get(j, item, "video") || (type && json_equals(j, type, "video"))) return PART_VIDEO;
+    return json_get(j, item, "text") ? PART_TEXT : PART_OTHER;
+}
+
+/* Qwen3.5: a part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
-    const json *j = &c->j;
-    uint32_t type = json_get(j, item, "type"), text = json_get(j, item, "text");
-    int object = j->nodes[item].type == JSON_OBJECT;
-    int image = json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"));
-    int video = !image && (json_get(j, item, "video") || (type && json_equals(j, type, "video")));
-    if (!object || !(image || video || text)) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
-    if (!image && !video) return put_value(c, &c->content, text, put_str);
+    const int kind = chat_part_kind(&c->j, item), image = kind == PART_IMAGE;
+    if (kind == PART_OTHER) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
+    if (kind == PART_TEXT) return put_value(c, &c->content, json_get(&c->j, item, "text"), put_str);
     if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
     if (counted) *(image ? &c->images : &c->videos) += 1;
     if (c->vision_ids) {
@@ -94,9 +133,10 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
 }
 
 /* Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
-   continues the round. */
-static int chat_find_query(chat *c) {
-    c->last_query = c->n - 1;
+   continues the round. In a history without a user's question, of which clients have cut the beginning, Qwen3 begins it at the
+   end. Qwen3.5 refuses these: here all that is left is of the last round. */
+static int chat_find_round(chat *c) {
+    c->round = c->family & CHAT_QWEN3 ? c->n : 0;
     for (uint32_t i = c->n; i-- > 0;) {
         uint32_t node = json_get(&c->j, chat_message(c, i), "content");
         slice text;
@@ -104,11 +144,11 @@ static int chat_find_query(chat *c) {
         if (c->family == (CHAT_QWEN3 | CHAT_LENIENT) && !(node && c->j.nodes[node].type == JSON_STRING)) continue;
         int code = chat_content(c, i, CONTENT_SEARCH, &text);
         if (code) return code;
-        if (slice_starts(text, "<tool_response>") && slice_ends(text, "</tool_response>")) continue;
-        c->last_query = i;
+        if (slice_starts(text, c->marks->result) && slice_ends(text, c->marks->result_end)) continue;
+        c->round = i + 1;
         return MOTE_OK;
     }
-    return c->family & CHAT_QWEN3 ? MOTE_OK : fail(c->err, MOTE_EINVAL, "No user query found in messages.");
+    return MOTE_OK;
 }
 
 static int chat_tools(chat *c) {
@@ -121,13 +161,14 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-/* The system turn: a system message, if one is given, which is a slice of c->content, and the tools. */
-static int chat_system(chat *c, int given, slice system) {
+/* The system turn: c->system, if one is given, and the tools. */
+static int chat_system(chat *c, int given) {
+    const slice system = slice_of(c->system.text.data, c->system.text.size);
     int code = MOTE_OK;
     if (!given && !c->has_tools) return MOTE_OK;
-    put_words(c->out, "<|im_start|>system\n");
+    open_turn(c->marks, "system\n", c->out);
     if (c->has_tools && c->family & CHAT_QWEN3) {
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
         if (given) put_words(c->out, "\n\n");
         put_words(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
                          "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
@@ -149,11 +190,25 @@ static int chat_system(chat *c, int given, slice system) {
                  "call, but NOT after\n- If there is no function call available, answer the question like normal with "
                  "your current knowledge and do not tell the user about function calls\n</IMPORTANT>");
         if (system.n) put_words(c->out, "\n\n");
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
     } else {
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
     }
-    put_words(c->out, "<|im_end|>\n");
+    close_turn(c->marks, c->out);
+    return code;
+}
+
+/* The system messages that are the system turn: the first message, and in Qwen3.5, which has no other place for them, those
+   that follow it at once. */
+static int chat_leading(chat *c) {
+    int code = MOTE_OK;
+    while (!code && chat_is_system(c, c->leading) && (!c->leading || c->family & CHAT_QWEN3_5)) {
+        slice text;
+        code = chat_content(c, c->leading, CONTENT_SYSTEM, &text);
+        if (!code && c->system.text.size && text.n) put_words(&c->system, "\n\n");
+        if (!code) put_marked(&c->system, &c->content, text);
+        c->leading++;
+    }
     return code;
 }
 
@@ -234,63 +289,101 @@ static int chat_assistant(chat *c, uint32_t i) {
         put_string(&c->j, given, &c->reasoning);
         reasoning = slice_of(c->reasoning.data, c->reasoning.size);
     } else {
-        slice before = slice_before(content, "</think>");
+        slice before = slice_before(content, c->marks->think_end);
         if (before.n < content.n) {
-            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), "<think>"));
-            content = slice_skip_newlines(slice_after(content, "</think>"));
+            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), c->marks->think));
+            content = slice_skip_newlines(slice_after(content, c->marks->think_end));
         }
     }
-    int shown = i > c->last_query || c->preserve;
-    if (qwen3) shown = shown && (i + 1 == c->n || reasoning.n);
+    int shown = i >= c->round || c->preserve, last = i + 1 == c->n;
+    if (qwen3) shown = shown && (last || reasoning.n);
     else reasoning = slice_trim(reasoning);
-    put_words(c->out, "<|im_start|>assistant\n");
+    open_turn(c->marks, "assistant\n", c->out);
     if (shown) {
-        put_words(c->out, "<think>\n");
+        put_words(c->out, c->marks->think);
+        put_words(c->out, "\n");
         if (qwen3) reasoning = slice_skip_newlines(slice_drop_newlines(reasoning));
         if (type == JSON_STRING) put_outside(c->out, reasoning);
         else put_marked(c->out, &c->content, reasoning);
-        put_words(c->out, "\n</think>\n\n");
+        put_words(c->out, "\n");
+        put_words(c->out, c->marks->think_end);
+        put_words(c->out, "\n\n");
     }
     put_marked(c->out, &c->content, shown && qwen3 ? slice_skip_newlines(content) : content);
+    if (last && c->continued) {                    /* transformers cuts white space where the template has cut the content's */
+        while (!qwen3 && !content.n && c->out->text.size && c->out->text.data[c->out->text.size - 1] == '\n') c->out->text.size--;
+        return MOTE_OK;
+    }
     code = chat_calls(c, message, content);
-    put_words(c->out, "<|im_end|>\n");
+    close_turn(c->marks, c->out);
     return code;
 }
 
+/* A user's turn, or a system message in the middle. Qwen3 renders that in its place; Qwen3.5 refuses it: here it is a user's
+   turn that says so. Where it stands, so that all before it stays as it was, and no question: the round goes on. */
+static int chat_user(chat *c, uint32_t i) {
+    const int system = chat_is_system(c, i), noted = system && c->family & CHAT_QWEN3_5;
+    slice content;
+    int code = chat_content(c, i, noted ? CONTENT_SYSTEM : CONTENT_MESSAGE, &content);
+    if (code) return code;
+    open_turn(c->marks, system && !noted ? "system\n" : "user\n", c->out);
+    if (noted) put_words(c->out, "System message:\n");
+    put_marked(c->out, &c->content, content);
+    close_turn(c->marks, c->out);
+    return MOTE_OK;
+}
+
+/* A tool's result: neighbours share one user turn. */
+static int chat_result(chat *c, uint32_t i) {
+    slice content;
+    int code = chat_content(c, i, CONTENT_TOOL, &content);
+    if (code) return code;
+    if (!i || !chat_role(c, i - 1, "tool")) open_turn(c->marks, "user", c->out);
+    open_result(c->marks, c->out);
+    put_marked(c->out, &c->content, content);
+    close_result(c->marks, c->out);
+    if (!chat_role(c, i + 1, "tool")) close_turn(c->marks, c->out);
+    return MOTE_OK;
+}
+
 static int chat_messages(chat *c) {
-    int qwen3 = c->family & CHAT_QWEN3, code = MOTE_OK;
-    for (uint32_t i = 0; !code && i < c->n; i++) {
-        int user = chat_role(c, i, "user"), system = chat_role(c, i, "system");
-        slice content;
-        if (i == c->last_query + 1) c->at.asked = c->out->text.size;
-        if (system && i > 0 && !qwen3) return fail(c->err, MOTE_EINVAL, "System message must be at the beginning.");
-        if (user || (system && i > 0)) {
-            code = chat_content(c, i, CONTENT_MESSAGE, &content);
-            put_words(c->out, user ? "<|im_start|>user\n" : "<|im_start|>system\n");
-            if (!code) put_marked(c->out, &c->content, content);
-            put_words(c->out, "<|im_end|>\n");
-        } else if (chat_role(c, i, "assistant")) {
-            code = chat_assistant(c, i);
-        } else if (chat_role(c, i, "tool")) { /* neighbours share one user turn */
-            code = chat_content(c, i, CONTENT_TOOL, &content);
-            if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) put_words(c->out, "<|im_start|>user");
-            put_words(c->out, "\n<tool_response>\n");
-            if (!code) put_marked(c->out, &c->content, content);
-            put_words(c->out, "\n</tool_response>");
-            if (!chat_role(c, i + 1, "tool")) put_words(c->out, "<|im_end|>\n");
-        } else if (!system && !qwen3) { /* Qwen3 passes over other roles */
-            return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
-        }
+    int code = MOTE_OK;
+    for (uint32_t i = c->leading; !code && i < c->n; i++) {
+        if (i == c->round || (i == c->leading && i > c->round)) c->at.asked = c->out->text.size;
+        if (chat_role(c, i, "user") || chat_is_system(c, i)) code = chat_user(c, i);
+        else if (chat_role(c, i, "assistant")) code = chat_assistant(c, i);
+        else if (chat_role(c, i, "tool")) code = chat_result(c, i);
+        else if (c->family & CHAT_QWEN3_5) return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
+    }                                                          /* Qwen3 passes over other roles */
+    return code;
+}
+
+/* The tool messages that follow an assistant's with calls, in the order of the calls. */
+static int chat_order_results(chat *c) {
+    uint32_t *messages = (uint32_t *)(void *)c->messages.data, first;
+    int code = MOTE_OK;
+    for (uint32_t i = 0; !code && i < c->n; i = first) {
+        uint32_t calls = chat_role(c, i, "assistant") ? json_get(&c->j, messages[i], "tool_calls") : 0, end = first = i + 1;
+        if (!calls || c->j.nodes[calls].type != JSON_ARRAY) continue;
+        while (chat_role(c, end, "tool")) end++;
+        if (end > first + 1) code = order_results(&c->j, calls, messages + first, end - first, c->err);
+        first = end;
     }
     return code;
 }
 
 /* The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
-static void chat_prompt(int family, int think, buf *out) {
+static void chat_prompt(int family, int think, marked_text *out) {
+    const chat_marks *m = chat_marks_of(family);
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
-    buf_text(out, "<|im_start|>assistant\n");
-    if (off) buf_text(out, "<think>\n\n</think>\n\n");
-    else if (family & CHAT_QWEN3_5) buf_text(out, "<think>\n");
+    open_turn(m, "assistant\n", out);
+    if (!off && family & CHAT_QWEN3) return;
+    put_words(out, m->think);
+    put_words(out, "\n");
+    if (!off) return;
+    put_words(out, "\n");
+    put_words(out, m->think_end);
+    put_words(out, "\n\n");
 }
 
 /* A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values. */
@@ -311,12 +404,46 @@ static uint32_t chat_list(chat *c, const char *key, int *code) {
     return 0;
 }
 
+/* Does a message end in text that can be continued? */
+static int chat_ends_in_text(const chat *c, uint32_t i) {
+    const json *j = &c->j;
+    uint32_t content = json_get(j, chat_message(c, i), "content"), last = 0;
+    if (content && j->nodes[content].type == JSON_STRING) return 1;
+    if (!content || j->nodes[content].type != JSON_ARRAY || c->family & CHAT_QWEN3) return 0;
+    for (uint32_t k = content + 1; k < j->nodes[content].next; k = j->nodes[k].next) last = k;
+    return last && chat_part_kind(j, last) == PART_TEXT;
+}
+
+/* "continue_final_message": the last message is an answer that the model goes on with. */
+static int chat_check_continued(const chat *c, int prompt) {
+    uint32_t i = c->n - 1, calls = json_get(&c->j, chat_message(c, i), "tool_calls");
+    const char *wrong = NULL;
+    if (prompt) wrong = "add_generation_prompt would begin another";
+    else if (!chat_role(c, i, "assistant")) wrong = "the last message is not the assistant's";
+    else if (calls && c->j.nodes[calls].type == JSON_ARRAY && c->j.nodes[calls].size) wrong = "the last message calls tools";
+    else if (!chat_ends_in_text(c, i)) wrong = "the last message has no text to continue";
+    return wrong ? fail(c->err, MOTE_EINVAL, "continue_final_message: %s", wrong) : MOTE_OK;
+}
+
+/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an answer. */
+static int chat_options(chat *c, int *think, int *prompt) {
+    uint32_t enable = json_get(&c->j, 0, "enable_thinking");
+    int on = chat_flag(c, "enable_thinking", 0), preserve = chat_flag(c, "preserve_thinking", 0);
+    c->continued = chat_flag(c, "continue_final_message", 0);
+    c->vision_ids = chat_flag(c, "add_vision_id", 0);
+    *prompt = chat_flag(c, "add_generation_prompt", !c->continued);
+    if (on < 0 || *prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
+    c->preserve = preserve && c->family & CHAT_PRESERVE;
+    int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
+    *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    return c->continued ? chat_check_continued(c, *prompt) : MOTE_OK;
+}
+
 static int chat_request(chat *c) {
     const json *j = &c->j;
-    int code = MOTE_OK;
-    slice system = slice_of(NULL, 0);
+    int code = MOTE_OK, think = MOTE_THINK_DEFAULT, prompt = 0;
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
-    uint32_t messages = chat_list(c, "messages", &code), enable = json_get(j, 0, "enable_thinking");
+    uint32_t messages = chat_list(c, "messages", &code);
     c->tools = chat_list(c, "tools", &code);
     c->has_tools = c->tools != 0;
     if (code) return code;
@@ -327,20 +454,14 @@ static int chat_request(chat *c) {
         c->n++;
     }
     if (c->messages.failed) return fail_memory(c->err);
-    int on = chat_flag(c, "enable_thinking", 0), prompt = chat_flag(c, "add_generation_prompt", 1);
-    int preserve = chat_flag(c, "preserve_thinking", 0);
-    c->vision_ids = chat_flag(c, "add_vision_id", 0);
-    if (on < 0 || prompt < 0 || preserve < 0 || c->vision_ids < 0) return MOTE_EINVAL;
-    c->preserve = preserve && c->family & CHAT_PRESERVE;
-    int given = chat_role(c, 0, "system");
-    if (given) code = chat_content(c, 0, CONTENT_SYSTEM, &system);
-    if (!code) code = chat_system(c, given, system);
-    if (!code) code = chat_find_query(c);
+    code = chat_options(c, &think, &prompt);
+    if (!code) code = chat_order_results(c);
+    if (!code) code = chat_leading(c);
+    if (!code) code = chat_system(c, c->leading > 0);
+    if (!code) code = chat_find_round(c);
     if (!code) code = chat_messages(c);
-    int chosen = enable && j->nodes[enable].type != JSON_NULL;
-    int think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
     c->at.answer = c->out->text.size;
-    if (prompt) chat_prompt(c->family, think, &c->out->text);
+    if (!code && prompt) chat_prompt(c->family, think, c->out);
     return code;
 }
 
@@ -351,6 +472,7 @@ static int chat_render_at(chat_family f, const char *request, size_t len, marked
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     memset(&c, 0, sizeof c);
     c.family = f;
+    c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
     int code = json_parse(&c.j, request, len, "chat request", err);
@@ -358,13 +480,14 @@ static int chat_render_at(chat_family f, const char *request, size_t len, marked
     if (code && err) err->code = code;
     if (!code) code = chat_request(&c);
     /* Also in place of an error, which may come of text that is missing. */
-    if (marked_failed(out) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
+    if (marked_failed(out) || marked_failed(&c.system) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
     if (code) {
         out->text.size = before;
         out->outside.size = marks;
     }
     json_free(&c.j);
     buf_free(&c.messages);
+    marked_free(&c.system);
     marked_free(&c.content);
     buf_free(&c.reasoning);
     *at = c.at;

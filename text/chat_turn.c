@@ -16,74 +16,87 @@ static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error
     chat c;
     memset(&c, 0, sizeof c);
     c.family = f;
+    c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
     if (t->tools) c.j = *t->tools;
     c.has_tools = t->tools && t->tools->nodes[0].size;
-    put_outside(&c.content, slice_of(t->system, t->system ? strlen(t->system) : 0));
-    slice system = slice_of(c.content.text.data, c.content.text.size);
-    int given = system.n > 0, code = MOTE_OK;
-    if (f & CHAT_QWEN3_5) system = slice_trim(system);
-    code = chat_system(&c, given, system);
-    if (marked_failed(&c.content)) code = fail_memory(err);
-    marked_free(&c.content);
+    slice system = slice_of(t->system, t->system ? strlen(t->system) : 0);
+    int given = system.n > 0;
+    put_outside(&c.system, f & CHAT_QWEN3_5 ? slice_trim(system) : system);
+    int code = chat_system(&c, given);
+    if (marked_failed(&c.system)) code = fail_memory(err);
+    marked_free(&c.system);
     return code;
 }
 
 /* Renders it behind the ones before, with the beginning of the model's turn. */
 static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    const chat_marks *m = chat_marks_of(f);
     int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
     if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
     int code = chat_begin(f, t, out, err);
     if (code) return code;
-    put_words(out, tool ? "<|im_start|>user" : "<|im_start|>user\n");
+    open_turn(m, tool ? "user" : "user\n", out);
     for (int i = -1; i < t->result_count; i++) {
         const char *message = i < 0 ? t->message : t->results[i];
         slice text = slice_of(message, strlen(message));
-        if (tool) put_words(out, "\n<tool_response>\n");
+        if (tool) open_result(m, out);
         put_outside(out, trim ? slice_trim(text) : text);
-        if (tool) put_words(out, "\n</tool_response>");
+        if (tool) close_result(m, out);
     }
-    put_words(out, "<|im_end|>\n");
-    chat_prompt(f, t->think, &out->text);
+    close_turn(m, out);
+    chat_prompt(f, t->think, out);
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
 /* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
    slice of `from`, behind "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
     slice thought = slice_skip_newlines(text);
-    if (slice_starts(thought, "<think>")) {
-        size_t end = slice_before(thought, "</think>").n, call = slice_before(thought, "<tool_call>").n;
+    if (m && slice_starts(thought, m->think)) {
+        size_t end = slice_before(thought, m->think_end).n, call = slice_before(thought, m->call).n;
         if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen("</think>")));
+        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen(m->think_end)));
         else text = slice_of(thought.p, 0);
     }
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
 
-static int count_of_tag(slice s, const char *tag) {
+static int count_of_mark(slice s, const char *mark) {
     int n = 0;
-    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *tag && slice_starts(slice_from(s, i), tag);
+    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
     return n;
 }
 
-/* The results of tools that a turn of a timeline holds: 0 if it is another. */
-static int chat_turn_results(slice turn) {
-    return slice_starts(turn, "<|im_start|>user\n<tool_response>") ? count_of_tag(turn, "<tool_response>") : 0;
+/* The rest of a turn of a timeline that begins so; empty: it begins otherwise. */
+static slice turn_of(chat_family f, slice turn, const char *role) {
+    const chat_marks *m = chat_marks_of(f);
+    if (!slice_starts(turn, m->turn)) return slice_of(turn.p, 0);
+    slice rest = slice_from(turn, strlen(m->turn));
+    return slice_starts(rest, role) ? slice_from(rest, strlen(role)) : slice_of(turn.p, 0);
 }
 
-/* The calls that a turn of a timeline holds, at most: broken ones, too, and several in one pair of tags. 0 if it is no answer. */
-static int chat_turn_calls(slice turn) {
-    if (!slice_starts(turn, "<|im_start|>assistant\n")) return 0;
-    int tags = count_of_tag(turn, "<tool_call>"), functions = count_of_tag(turn, "<function="), names = count_of_tag(turn, "\"name\"");
-    if (!tags && !functions) return 0;
-    return tags > functions ? (tags > names ? tags : names) : functions > names ? functions : names;
+/* The results of tools that a turn of a timeline holds. */
+static int turn_results(chat_family f, slice turn) {
+    const char *mark = chat_marks_of(f)->result;
+    slice rest = turn_of(f, turn, "user\n");
+    return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;
 }
 
-/* Does a prompt end inside an open <think>? Then chat_stream_begin wants to know. */
-static int chat_opens_thinking(const char *prompt, size_t len) {
-    return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
+/* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
+static int turn_calls(chat_family f, slice turn) {
+    slice rest = turn_of(f, turn, "assistant\n");
+    int most = 0, opened = 0;
+    for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
+        const chat_marks *m = &chat_families[i];
+        int calls = count_of_mark(rest, m->call), names = count_of_mark(rest, m->call_name);
+        opened |= calls || (names && *m->call_name == '<');  /* a tag opens one by itself */
+        most = calls > most ? calls : most;
+        most = names > most ? names : most;
+    }
+    return opened ? most : 0;
 }
