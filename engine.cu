@@ -77,7 +77,7 @@ static int take_options(void *to, size_t known, size_t first, const void *given,
         return fail(err, MOTE_EINVAL, "%s.size is %zu, expected sizeof(%s) or 0", name, size, name);
     for (size_t i = known; given && i < size; i++)
         if (((const char *)given)[i])
-            return fail(err, MOTE_EINVAL, "%s: byte %zu is not 0: it asks for what version " MOTE_VERSION " does not have", name, i);
+            return fail(err, MOTE_EINVAL, "%s: byte %zu is not 0: version " MOTE_VERSION " does not have what it asks for", name, i);
     if (given) memcpy(to, given, size < known ? size : known);
     memcpy(to, &known, sizeof known);
     return MOTE_OK;

@@ -1,4 +1,5 @@
-/* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.cu.
+/* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.c,
+   or engine.cu for GPUs too.
 
    Contents   1. Versions, errors, callbacks     2. Models        3. Text and chat
               4. Sessions                        5. Sampling      6. Generating text
@@ -251,9 +252,10 @@ void mote_session_close(mote_session *session);
    appended (see mote_tokens) and MOTE_ECANCELLED is returned. */
 int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error);
 
-/* The same, and writes logits [count, vocab_size] of every appended token, and mtp_logits, the MTP layer's; either may be NULL,
-   with both it is mote_feed. The MTP row of a position needs the token after it, so the rows are those of the positions from the one before
-   the first appended token to the one before the last: count rows, or count-1 when the timeline was empty. */
+/* The same, and writes logits [count, vocab_size] of every appended token, and mtp_logits, the MTP layer's. Either may be NULL;
+   with both NULL it is mote_feed. The MTP row of a position needs the token after it, so the rows are those of the positions
+   from the one before the first appended token to the one before the last: count rows, or count-1 when the timeline was
+   empty. */
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error);
 
@@ -419,9 +421,10 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
 
 /* One turn of a conversation: renders the message behind what is already there, then mote_generate. The turn before it is
    closed first if it is not: an answer that was interrupted. It is closed behind <|im_end|>, with or without line ends. A
-   turn of role "tool" needs a call to answer, in the last answer, whole or broken, that has no result yet: else MOTE_EINVAL. Text from outside never becomes a control token, in any role: in system, message and tool result
-   alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its
-   own turn.
+   turn of role "tool" needs a call in the last answer, whole or broken, that has no result yet: else MOTE_EINVAL.
+
+   Text from outside never becomes a control token, in any role: in system, message and tool result alike the text of such a
+   token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its own turn.
 
    History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline
    is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as

@@ -23,7 +23,8 @@ static void restore_close(restore_plan *p) {
 }
 
 /* Appends the ids of a part of a text that ends with a turn. */
-static int restore_encode(restore_plan *p, const mote_model *m, const marked_text *from, size_t begin, size_t end, mote_error *err) {
+static int restore_encode(restore_plan *p, const mote_model *m, const marked_text *from, size_t begin, size_t end,
+                          mote_error *err) {
     marked_text part;
     memset(&part, 0, sizeof part);
     put_marked(&part, from, slice_of(from->text.data + begin, end - begin));
