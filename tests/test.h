@@ -49,14 +49,14 @@ static int test_main_end(void) {
     return test_failed ? 1 : 0;
 }
 
-// Counts; prints the place and the message (the first 40 failures) when ok is 0. Returns ok.
+// Counts, on any thread; prints the place and the message (the first 40 failures) when ok is 0. Returns ok.
 __attribute__((format(printf, 4, 5)))
 static inline int test_check(int ok, const char *file, int line, const char *fmt, ...) {
     if (ok) {
-        test_passed++;
+        __atomic_add_fetch(&test_passed, 1, __ATOMIC_RELAXED);
         return 1;
     }
-    if (test_failed++ < 40) {
+    if (__atomic_fetch_add(&test_failed, 1, __ATOMIC_RELAXED) < 40) {
         va_list args;
         va_start(args, fmt);
         printf("%s:%d: failed: ", file, line);
