@@ -76,7 +76,7 @@ static const char CALL_OPENS[] = "<tool_call>", CALL_CLOSES[] = "</tool_call>";
 /* The name that s begins with, up to '>', without quotes. 0: there is none; -1: it may be one. */
 static int tag_name(slice s, call_tag *tag) {
     enum { MOST = 256 };
-    size_t n = s.n < MOST ? s.n : MOST;
+    size_t n = s.n < MOST ? s.n : (size_t)MOST;
     const char *over = n ? (const char *)memchr(s.p, '>', n) : NULL;
     if (!over) return s.n < MOST ? -1 : 0;
     slice name = slice_trim(slice_of(s.p, (size_t)(over - s.p)));
@@ -498,4 +498,20 @@ static int call_read(call_reader *c, slice text, int end) {
     if (found == CALL_WHOLE) found = c->syntax->read(c, text, end);
     if (found == CALL_WHOLE && !call_put(c, text)) found = CALL_NONE;
     return found;
+}
+
+/* Where the first whole call begins in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
+static size_t first_call(slice text, int *failed) {
+    call_reader c;
+    size_t at = 0, opened = 0;
+    memset(&c, 0, sizeof c);
+    for (int found = CALL_NONE; at < text.n && found != CALL_WHOLE && !call_failed(&c); at += found == CALL_WHOLE ? 0 : c.at) {
+        at += slice_before(slice_from(text, at), CALL_OPENS).n;
+        if (at == text.n || call_opens(NULL, slice_from(text, at), TEXT_IS_CUT, 0, &opened) < 1) break;
+        call_begin(&c, NULL, opened);
+        found = call_read(&c, slice_from(text, at), TEXT_IS_CUT);
+    }
+    *failed |= call_failed(&c);
+    call_reader_free(&c);
+    return at;
 }
