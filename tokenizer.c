@@ -16,7 +16,10 @@
 //   chat.c            messages -> prompt
 //   mend_json.c       JSON as models write it -> JSON
 //   arguments.c       the arguments of a tool call, by the tool's schema
-//   tool_calls.c      what a model writes as a tool call -> JSON
+//   call_reader.c     where one is in a call, its tags
+//   call_tags.c       a call as tags
+//   call_json.c       a call as JSON
+//   tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
 //   chat_turn.c       one turn of a conversation -> prompt
 //   chat_stream.c     answer -> channels and calls
 //
@@ -51,6 +54,9 @@
 #include "text/chat.c"
 #include "text/mend_json.c"
 #include "text/arguments.c"
+#include "text/call_reader.c"
+#include "text/call_tags.c"
+#include "text/call_json.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
