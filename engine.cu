@@ -90,6 +90,7 @@ struct mote_model {
     char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
+    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     int32_t eos[MAX_EOS];
@@ -255,9 +256,12 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 
 #include "diagnose/synthetic.c"
 
+static void vocabulary_free(struct vocabulary *v);
+
 void mote_close(mote_model *model) {
     if (!model) return;
     tokenizer_free(model->text);
+    vocabulary_free(model->words);
     free(model->c.mixers);
     free(model->layers);
     free(model->experts);
@@ -715,6 +719,10 @@ const float *mote_logits(const mote_session *session) {
 
 /* ---- 7. Sampling, speculation, text, snapshots -------------------------------------------------------------------- */
 
+#include "generate/vocabulary.c"
+#include "generate/schema.c"
+#include "generate/follow.c"
+#include "generate/constraint.c"
 #include "generate/sampling.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"

@@ -34,9 +34,6 @@
      connection.c    a client's connection: requests from it, answers to it
      write.c         JSON as it goes out
      fields.c        a request's JSON, field by field; refusals
-     lexicon.c       the vocabulary in order, for masks
-     shape.c         a JSON schema -> what an answer may be
-     follow.c        a text followed through a shape, and the mask of what may come next
      server.c        what connections share: sessions, and whose turn it is to compute
      disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
@@ -119,9 +116,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/connection.c"
 #include "serve/write.c"
 #include "serve/fields.c"
-#include "serve/lexicon.c"
-#include "serve/shape.c"
-#include "serve/follow.c"
 #include "serve/server.c"
 #include "serve/disk.c"
 #include "serve/cache.c"

@@ -19,7 +19,7 @@ typedef struct answer {
     int forgets;                           // nothing that was read before is to be used
     int top;                               // log-probabilities beside each token's own; -1: none are wanted
     char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
-    shape *shape;                          // NULL: free text. Owned
+    char *schema;                          // of JSON that the answer is; NULL: free text. Owned
     int32_t *forced;                       // how the answer begins: forced_count tokens. Owned
     size_t forced_count;
     int echo;                              // the prompt's tokens are to be scored: see scores
@@ -27,7 +27,6 @@ typedef struct answer {
     void (*scored)(struct answer *a);      // the prompt has been read; NULL: nobody asks
     void *user;
 
-    const lexicon *words;                  // with a shape, or min_tokens
     buf piece[2];                          // by channel: text that came since the last event
     int has_token, is_end, index;          // of the event: there is a token; it ends the answer; its number
     int32_t token;
@@ -67,7 +66,7 @@ static void answer_free(answer *a) {
     buf_free(&a->stop_texts);
     free(a->prompt);
     free(a->tools);
-    shape_free(a->shape);
+    free(a->schema);
     free(a->forced);
     free(a->logprobs);
     free(a->scores);
@@ -115,11 +114,6 @@ static int on_answer_token(void *user, int32_t id) {
     a->token = id;
     a->is_end = mote_is_end(a->server->model, id);
     a->index = a->result.generated_tokens++;
-    if (a->shape && !a->thinks && !a->is_end) {
-        size_t n = 0;
-        const char *bytes = mote_token_bytes(a->server->model, id, &n);
-        shape_follow(a->shape, bytes, n);
-    }
     if (id == a->server->think_ends) a->thinks = 0;
     return connection_gone(a->client);
 }
@@ -163,7 +157,7 @@ static int on_answer_call(void *user, const char *call, size_t size) {
     return 0;
 }
 
-// The last word on what is chosen: forced tokens, then the shape; no end before min_tokens.
+// The last word on what is chosen: forced tokens; no end before min_tokens.
 static int on_answer_logits(void *user, float *logits, int vocab) {
     answer *a = (answer *)user;
     size_t at = (size_t)a->result.generated_tokens;
@@ -172,9 +166,8 @@ static int on_answer_logits(void *user, float *logits, int vocab) {
             if (id != a->forced[at]) logits[id] = -INFINITY;
         return 0;
     }
-    if (a->shape && !a->thinks) shape_mask(a->shape, a->words, logits, vocab);
-    for (int i = 0; i < a->words->end_count && a->result.generated_tokens < a->min_tokens; i++)
-        if (!a->shape && a->words->ends[i] < vocab) logits[a->words->ends[i]] = -INFINITY;
+    for (int id = 0; id < vocab && a->result.generated_tokens < a->min_tokens && !a->schema; id++)
+        if (mote_is_end(a->server->model, id)) logits[id] = -INFINITY;
     return 0;
 }
 
@@ -283,16 +276,16 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     a->sampling.bias_count = (int)(a->bias.size / sizeof(mote_bias));
     a->thinks = prompt_thinks(a->server, a);
     a->channel = a->thinks ? MOTE_THINKING : MOTE_ANSWER;
-    if (a->shape) a->shape->first_lines = a->thinks ? 2 : 0;           // as the template has them behind </think>
     g.sampling = &a->sampling;
     g.stop = (const char *const *)(void *)a->stops.data;
     g.stop_count = (int)(a->stops.size / sizeof(char *));
     g.tools = a->tools;
+    g.schema = a->schema;
     g.raw = a->is_raw;
     g.on_text = on_answer_text;
     g.on_token = on_answer_token;
     g.on_call = a->tools ? on_answer_call : NULL;
-    if (a->shape || a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
+    if (a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
     if (a->top >= 0) g.on_logprobs = on_answer_logprobs;
     g.top_logprobs = a->top >= 0 ? a->top : 0;
     g.user = a;

@@ -399,7 +399,6 @@ static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
     free(s->slots);
-    lexicon_close(&s->words);
 }
 
 static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions) {
