@@ -33,12 +33,16 @@
      http.c          bytes -> HTTP requests
      connection.c    a client's connection: requests from it, answers to it
      write.c         JSON as it goes out
+     field_table.c   what becomes of each field
      fields.c        a request's JSON, field by field; refusals
      server.c        what connections share: sessions, and whose turn it is to compute
      disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
      answer.c        one answer, token by token
      ask.c           what the APIs have in common in what they ask for
+     tools.c         the tools of a request, and which to call
+     prompt.c        messages as the chat template takes them
+     reply.c         an answer on its way out
      chat.c          /v1/chat/completions
      tokens.c        /v1/completions, /tokenize, /detokenize
      parts.c         answers that consist of parts
@@ -115,12 +119,16 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/http.c"
 #include "serve/connection.c"
 #include "serve/write.c"
+#include "serve/field_table.c"
 #include "serve/fields.c"
 #include "serve/server.c"
 #include "serve/disk.c"
 #include "serve/cache.c"
 #include "serve/answer.c"
 #include "serve/ask.c"
+#include "serve/tools.c"
+#include "serve/prompt.c"
+#include "serve/reply.c"
 #include "serve/chat.c"
 #include "serve/tokens.c"
 #include "serve/parts.c"
