@@ -724,6 +724,7 @@ const float *mote_logits(const mote_session *session) {
 #include "session/snapshot.c"
 #include "session/files.c"
 #include "generate/thinking.c"
+#include "generate/stops.c"
 #include "generate/writer.c"
 #include "generate/generate.c"
 #include "generate/ask.c"
