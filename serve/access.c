@@ -11,6 +11,20 @@ typedef struct access {
     int allows_origins;
 } access_rules;
 
+// The name or address of a Host, without its port, the brackets of an IPv6 address, and a dot at its end. 0: it is none.
+static int host_name(const char *host, char name[256]) {
+    size_t open = host[0] == '[', n = strcspn(host, open ? "]" : ":");
+    const char *port = host + n + (open && host[n]);
+    if (open && host[n] != ']') return 0;
+    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))) return 0;
+    n -= open;
+    if (!open && n && host[n - 1] == '.') n--;
+    if (!n || n > 255 || strcspn(host + open, " /@\t") < n) return 0;
+    memcpy(name, host + open, n);
+    name[n] = 0;
+    return 1;
+}
+
 enum { KEY_MOST = HTTP_HEAD_MOST - 2048 };
 
 static int is_key(const char *key, const char *from) {
@@ -44,9 +58,12 @@ static char *read_key(const char *path) {
 // The command line's key, else a file's, else the environment's. Returns the exit code.
 static int access_open(access_rules *a, const options *o) {
     const char *key = o->api_key, *from = "--api-key";
+    char name[256];
     a->key = NULL;
     a->hosts = &o->hosts;
     a->allows_origins = o->cors;
+    for (int i = 0; i < o->hosts.count; i++)
+        if (!host_name(o->hosts.text[i], name)) return complain(EXIT_USAGE, "--allow-host %s is no name", o->hosts.text[i]);
     if (!key && !o->api_key_file) key = getenv("MOTE_API_KEY"), from = "MOTE_API_KEY";
     if (!key && !o->api_key_file) return 0;
     if (!key) a->key = read_key(o->api_key_file);
@@ -74,20 +91,6 @@ static int has_key(const http_request *q, const char *key) {
     int has = 0;
     for (size_t at = 0; at < q->keys.size; at += strlen(q->keys.data + at) + 1) has |= same_key(q->keys.data + at, key);
     return has;
-}
-
-// The name or address of a Host, without its port, the brackets of an IPv6 address, and a dot at its end. 0: it is none.
-static int host_name(const char *host, char name[256]) {
-    size_t open = host[0] == '[', n = strcspn(host, open ? "]" : ":");
-    const char *port = host + n + (open && host[n]);
-    if (open && host[n] != ']') return 0;
-    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))) return 0;
-    n -= open;
-    if (!open && n && host[n - 1] == '.') n--;
-    if (!n || n > 255) return 0;
-    memcpy(name, host + open, n);
-    name[n] = 0;
-    return 1;
 }
 
 static int is_address(const char *name) {

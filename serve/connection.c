@@ -187,6 +187,7 @@ static int connection_take(connection *c, size_t bytes) {
 // The body of the request: HTTP_DONE or a status; HTTP_MORE: the client has gone.
 static int connection_body(connection *c) {
     double until = clock_seconds() + BODY_SECONDS;
+    if (c->in.left > c->budget->most / 2) return connection_take(c, SIZE_MAX);     // it would not fit when it is all there
     for (;;) {
         size_t most = 2 * (c->in.request.body.size + c->in.in.size);   // a buf grows by doubling
         int refused = c->in.stage != HTTP_COMPLETE ? connection_take(c, most) : 0;

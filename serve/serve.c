@@ -285,7 +285,7 @@ static int serve_clients(server *s, const char *host, int port) {
 }
 
 static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions, const access_rules *rules) {
-    static server s;                       // its listener is large
+    server s;
     server_open(&s, model, o, sessions);
     s.access = *rules;
     name_model(&s, asked, o->model);

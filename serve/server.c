@@ -81,6 +81,7 @@ typedef struct server {
     size_t cache_most, cache_used, snapshot_bytes;
     const char *disk;                      // the folder of timelines; NULL: none is kept there
     size_t disk_most, disk_used;           // bytes
+    double disk_said;                      // when something about it was said; 0: never
     counters seen;
     double read_speed;                     // tokens a second of late; 0: not known yet
     time_t since;
