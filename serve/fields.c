@@ -8,19 +8,21 @@ typedef struct failure {                   // why a request is refused; status 0
     char message[600];
 } failure;
 
-// The first failure counts. Returns 1.
+// The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
+// whole characters nevertheless, and one line.
 __attribute__((format(printf, 4, 5)))
 static int refuse(failure *f, int status, const char *param, const char *format, ...) {
     va_list arguments;
+    char message[sizeof f->message];
     if (f->status) return 1;
     f->status = status;
-    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    utf8_fit(f->param, sizeof f->param, param ? param : "", param ? strlen(param) : 0);
     va_start(arguments, format);
-    vsnprintf(f->message, sizeof f->message, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    mote_error clean = {0, ""};
-    fail(&clean, MOTE_EINVAL, "%.500s", f->message);       // one line
-    snprintf(f->message, sizeof f->message, "%s", clean.message);
+    utf8_fit(f->message, sizeof f->message, message, strlen(message));
+    for (char *p = f->message; *p; p++)
+        if ((unsigned char)*p < 0x20) *p = ' ';
     return 1;
 }
 

@@ -18,18 +18,36 @@ static void putf(buf *out, const char *format, ...) {
     va_end(arguments);
 }
 
-// Text inside a JSON string. Well-formed UTF-8 stays as it is, the rest becomes U+FFFD.
+// As much of a text as fits, as whole characters; U+FFFD for what is no UTF-8. A zero follows it.
+static void utf8_fit(char *out, size_t capacity, const char *text, size_t n) {
+    const char *end = text + n;
+    size_t size = 0;
+    while (text < end) {
+        char bytes[4];
+        buf one = {bytes, 0, sizeof bytes, 0};
+        utf8_put(&one, utf8_next(&text, end));
+        if (size + one.size >= capacity) break;
+        memcpy(out + size, bytes, one.size);
+        size += one.size;
+    }
+    out[size] = 0;
+}
+
+// Text inside a JSON string. Well-formed UTF-8 stays as it is; U+FFFD for what is not.
 static void put_escaped(buf *out, const char *text, size_t n) {
     size_t plain = 0;
-    uint32_t cp;
-    for (size_t i = 0, used; i < n; i += used) {
+    for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
-        int size = utf8_decode(text + i, n - i, &cp);
-        used = size > 0 ? (size_t)size : size < 0 ? (size_t)-size : n - i;
-        if (size > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) continue;
+        uint32_t cp;
+        int length = c < 0x80 ? 1 : utf8_decode(text + i, n - i, &cp);
+        if (length > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
+            i += (size_t)length - 1;
+            continue;
+        }
         buf_add(out, text + plain, i - plain);
-        plain = i + used;
-        if (size <= 0) buf_text(out, "\xef\xbf\xbd");
+        if (length < 1) i += length ? (size_t)-length - 1 : n - i - 1;
+        plain = i + 1;
+        if (length < 1) buf_text(out, "\xef\xbf\xbd");
         else if (c == '\n') buf_text(out, "\\n");
         else if (c == '"' || c == '\\') putf(out, "\\%c", c);
         else putf(out, "\\u%04x", c);

@@ -134,7 +134,7 @@ static int call_is_over(call_reader *c, slice text, const call_tag *tag, int end
 
 /* ---- A call as tags ---- */
 
-enum { IN_CALL, IN_FUNCTION, IN_VALUE, AFTER_VALUE, AFTER_FUNCTION };
+enum { IN_CALL, IN_FUNCTION, IN_PARAMETER, AFTER_VALUE, AFTER_FUNCTION };
 
 static void value_begins(call_reader *c, const char *text, const call_tag *tag) {
     c->part.name = (size_t)(tag->name.p - text);
@@ -143,7 +143,7 @@ static void value_begins(call_reader *c, const char *text, const call_tag *tag) 
     c->part.value = c->at;
     c->part.value_size = 0;
     c->nested = c->functions = 0;
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
 }
 
 /* Is the schema one of those that the parameters so far have? */
@@ -214,7 +214,7 @@ static int tags_after_value(call_reader *c, slice text, const call_tag *tag) {
     const int next = tag->kind == TAG_OPEN || (tag->kind == TAG_FUNCTION && call_names(c, tag->name));
     const slice own = slice_of(text.p + c->function, c->function_size);
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
     if (tag->kind == TAG_FUNCTION_END && (c->is_own || !c->functions)) {
         c->at += tag->size;
         c->state = AFTER_FUNCTION;
@@ -236,7 +236,7 @@ static int tags_after_function(call_reader *c, slice text, const call_tag *tag, 
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
     if (over && c->part.value) value_ends(c, text.p);
     if (over) return CALL_WHOLE;
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
     return c->part.value ? CALL_MORE : CALL_NONE;
 }
 
@@ -264,7 +264,7 @@ static int tags_begin(call_reader *c, slice text, const call_tag *tag) {
 
 static int tags_read(call_reader *c, slice text, int end) {
     for (int found = CALL_MORE;;) {
-        if (c->state != IN_VALUE) {
+        if (c->state != IN_PARAMETER) {
             skip_blanks(c, text);
         } else if (c->at < text.n) {
             const char *next = (const char *)memchr(text.p + c->at, '<', text.n - c->at);
@@ -275,7 +275,7 @@ static int tags_read(call_reader *c, slice text, int end) {
         switch (c->state) {
         case IN_CALL: found = tags_begin(c, text, &tag); break;
         case IN_FUNCTION: found = tags_in_function(c, text, &tag); break;
-        case IN_VALUE: found = tags_in_value(c, text, &tag, end); break;
+        case IN_PARAMETER: found = tags_in_value(c, text, &tag, end); break;
         case AFTER_VALUE: found = tags_after_value(c, text, &tag); break;
         default: found = tags_after_function(c, text, &tag, end);
         }
