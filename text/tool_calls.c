@@ -310,11 +310,11 @@ static int tags_put(call_reader *c, slice text, buf *arguments) {
 
 /* ---- A call as JSON ---- */
 
-enum { IN_OBJECT = IN_CALL, AFTER_OBJECT };
+enum { INSIDE_OBJECT = IN_CALL, AFTER_OBJECT };
 
 static int json_in_object(call_reader *c, slice text, int end) {
     json_mender *m = &c->arguments.mender;
-    while (c->state == IN_OBJECT) {
+    while (c->state == INSIDE_OBJECT) {
         slice s = slice_from(text, c->at);
         if (!s.n) return end ? CALL_NONE : CALL_MORE;
         if (*s.p == '<' && !m->quote) {
@@ -332,8 +332,8 @@ static int json_in_object(call_reader *c, slice text, int end) {
 
 /* Behind the object may be what is left of a list or a code block around it, brackets too many, and the next object. */
 static int json_read_call(call_reader *c, slice text, int end) {
-    int found = c->state == IN_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
-    if (found != CALL_WHOLE || c->state == IN_OBJECT) return found;
+    int found = c->state == INSIDE_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
+    if (found != CALL_WHOLE || c->state == INSIDE_OBJECT) return found;
     while (c->at < text.n && (is_blank(text.p[c->at]) || memchr("]},`", text.p[c->at], 4))) c->at++;
     call_tag tag = tag_at(slice_from(text, c->at), end);
     c->again = c->at < text.n && text.p[c->at] == '{';
