@@ -106,6 +106,7 @@ $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serv
 
 # For tests/no_memory.h
 $(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 
 data: $(DATA)

@@ -106,7 +106,7 @@ static const option option_table[] = {
     {"--cache-dir", "DIR", TEXT, AT(cache_dir), 0, 0, SERVE, "keep that here for the next run, too (default: nowhere)"},
     {"--cache-disk", "GB", REAL, AT(cache_disk), 0, 1e6, SERVE, "at most so much of it there (default: 10)"},
     {"--request-memory", "GB", REAL, AT(request_memory), 0.001, 1e6, SERVE,
-     "memory for all requests under way; beyond it they are told to come back (default: 1)"},
+     "memory for all requests under way; beyond it they are told to come back (default: 2)"},
     {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: MOTE_API_KEY, if that is set)"},
     {"--api-key-file", "FILE", TEXT, AT(api_key_file), 0, 0, SERVE, "ask clients for the key in this file"},
     {"--allow-host", "NAME", TEXTS, AT(hosts), 0, 0, SERVE, "let clients call this machine by NAME; may be repeated"},

@@ -39,16 +39,23 @@ static int connection_gone(connection *c) {
     return c->gone;
 }
 
-// Sends what the socket takes. wait: until all is sent.
-static void connection_flush(connection *c, int wait) {
-    while (!c->gone && c->sent < c->out.size) {
-        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) c->sent += (size_t)n, c->has_left |= c->has_head;
+// Sends as many bytes as the socket takes, all of them if there is to be waited, and says how many.
+static size_t connection_send(connection *c, const char *bytes, size_t size, int wait) {
+    size_t sent = 0;
+    while (!c->gone && sent < size) {
+        ssize_t n = send(c->fd, bytes + sent, size - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) sent += (size_t)n, c->has_left |= c->has_head;
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) c->gone = 1;
         else if (!wait) break;
         else if (!connection_wait(c, POLLOUT, STALL_SECONDS)) c->gone = 1;
     }
+    return sent;
+}
+
+// Sends what waits to be sent.
+static void connection_flush(connection *c, int wait) {
+    c->sent += connection_send(c, c->out.data + c->sent, c->out.size - c->sent, wait);
     if (c->gone || c->sent == c->out.size) c->sent = c->out.size = 0;
 }
 
@@ -102,12 +109,14 @@ static void connection_head(connection *c, int status, const char *type) {
     else if (!c->in.request.version) connection_format(c, "Connection: keep-alive\r\n");
 }
 
-// A whole answer.
+// A whole answer. A long one is not copied.
 static void connection_reply(connection *c, int status, const char *type, const char *body, size_t n) {
     connection_head(c, status, type);
     connection_format(c, "Content-Length: %zu\r\n\r\n", n);
-    if (strcmp(c->in.request.method, "HEAD")) connection_put(c, body, n);
+    int has_body = strcmp(c->in.request.method, "HEAD") != 0, apart = n > HTTP_KEEPS;
+    if (has_body && !apart) connection_put(c, body, n);
     connection_flush(c, 1);
+    if (has_body && apart) connection_send(c, body, n, 1);
 }
 
 // An answer in pieces: chunks in HTTP/1.1, in 1.0 all up to the end of the connection.

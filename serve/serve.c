@@ -91,10 +91,10 @@ static const route *judge_head(const server *s, const connection *c, failure *f)
     return f->status ? NULL : r;
 }
 
-// Bytes that a request may come to beside its body: its tree, with a node for what comes before and after each mark between
-// values; its text in other words, of which there are never more at a time; and its tokens, which rarely are single bytes.
+// The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow one
+// of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long word.
 static size_t request_cost(const buf *body) {
-    enum { TEXTS = 8 };
+    enum { TEXTS = 30 };
     size_t nodes = 256;
     for (const char *p = body->data; p < body->data + body->size; p++) nodes += *p == ',' || *p == ':' || *p == '[' || *p == '{';
     return TEXTS * body->size + 2 * nodes * sizeof(json_node);
@@ -243,7 +243,7 @@ static int open_sessions(server *s, const options *o) {
 static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
     memset(s, 0, sizeof *s);
     s->model = model;
-    s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 1) * 1e9);
+    s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->verbose = o->verbose;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, "<|im_start|>");

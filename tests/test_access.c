@@ -320,7 +320,7 @@ static void test_half_bodies(void) {
 // A tree takes many times its text.
 static void test_trees(void) {
     enum { SIZE = 1 << 19 };
-    server s = serve("--request-memory 0.012");
+    server s = serve("--request-memory 0.02");
     char *body = (char *)room(SIZE);
     size_t n = (size_t)snprintf(body, SIZE, "{\"prompt\": \"Hi\", \"x\": [1");
     while (n < SIZE - 4) body[n++] = ',', body[n++] = '1';
