@@ -51,6 +51,7 @@
      parts.c         answers that consist of parts
      messages.c      /v1/messages
      responses.c     /v1/responses
+     models.c        /v1/models
      metrics.c       /metrics
      serve.c         serve: paths, one request, starting, the end
 
@@ -141,6 +142,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/parts.c"
 #include "serve/messages.c"
 #include "serve/responses.c"
+#include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/serve.c"
 
