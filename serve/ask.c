@@ -117,7 +117,8 @@ static void ask_openai(answer *a, const fields *q) {
     int n = 1, best = 1;
     field_whole(q, "n", 1, 128, &n);
     field_whole(q, "best_of", 1, 128, &best);
-    if (n > 1 || best > 1) refuse(q->f, 400, n > 1 ? "n" : "best_of", "n and best_of must be 1: one answer to a request");
+    if (n > 1) refuse(q->f, 400, "n", "n must be 1: one answer to a request");
+    if (best > 1) refuse(q->f, 400, "best_of", "best_of must be 1: one answer to a request");
     field_flag(q, "return_progress", &a->gives_progress);
     field_flag(q, "timings_per_token", &a->gives_timings);
 }
