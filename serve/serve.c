@@ -6,17 +6,6 @@ enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 
 // ---- Paths -----------------------------------------------------------------------------------------------------------
 
-static void serve_models(server *s, connection *c, const json *j) {
-    buf out = {NULL, 0, 0, 0};
-    (void)j;
-    buf_text(&out, "{\"object\": \"list\", \"data\": [{\"id\": ");
-    put_text(&out, s->name);
-    putf(&out, ", \"object\": \"model\", \"created\": %ld, \"owned_by\": \"mote\", \"max_model_len\": %d}]}", (long)s->since,
-         s->context);
-    connection_reply(c, 200, "application/json", out.data, out.failed ? 0 : out.size);
-    buf_free(&out);
-}
-
 static void serve_health(server *s, connection *c, const json *j) {
     static const char ok[] = "{\"status\": \"ok\"}";
     (void)s;
@@ -39,7 +28,7 @@ static void serve_page(server *s, connection *c, const json *j) {
 }
 
 typedef struct route {
-    const char *method, *path;
+    const char *method, *path;             // one that ends with / goes on
     int is_open;                           // asks for no key
     void (*function)(server *s, connection *c, const json *j);
 } route;
@@ -48,6 +37,7 @@ static const route route_table[] = {
     {"GET", "/", 1, serve_page},
     {"GET", "/health", 1, serve_health},
     {"GET", "/v1/models", 0, serve_models},
+    {"GET", models_path, 0, serve_model_named},
     {"POST", "/v1/chat/completions", 0, serve_chat},
     {"POST", "/v1/completions", 0, serve_completions},
     {"POST", "/v1/messages", 0, serve_messages},
@@ -69,11 +59,16 @@ static void serve_preflight(connection *c) {
     connection_flush(c, 1);
 }
 
+static int route_is_of(const route *r, const char *path) {
+    size_t n = strlen(r->path);
+    return n > 1 && r->path[n - 1] == '/' ? !strncmp(path, r->path, n) : !strcmp(path, r->path);
+}
+
 static const route *find_route(const http_request *q, failure *f) {
     int is_known = 0;
     for (int i = 0; i < ROUTE_COUNT; i++) {
         const route *r = &route_table[i];
-        if (strcmp(q->path, r->path)) continue;
+        if (!route_is_of(r, q->path)) continue;
         if (!strcmp(q->method, r->method) || (!strcmp(q->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
         is_known = 1;
     }
@@ -266,7 +261,6 @@ static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
     free(s->slots);
-    lexicon_close(&s->words);
 }
 
 // Takes connections until a signal comes. Returns the exit code.

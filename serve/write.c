@@ -91,3 +91,20 @@ static char *node_text(const json *j, uint32_t node) {
     text[n] = 0;
     return text;
 }
+
+static void put_next(buf *list) {
+    if (list->size) buf_text(list, ", ");
+}
+
+// The escaped text of a string node; nothing of what is no string.
+static void put_inside(buf *out, const json *j, uint32_t node) {
+    if (j->nodes[node].type == JSON_STRING) buf_add(out, j->text + j->nodes[node].start, j->nodes[node].size);
+}
+
+// , "key": "..." of a string node; nothing of what is none.
+static void put_member(buf *out, const json *j, const char *key, uint32_t node) {
+    if (!node || j->nodes[node].type != JSON_STRING) return;
+    putf(out, ", \"%s\": \"", key);
+    put_inside(out, j, node);
+    buf_text(out, "\"");
+}
