@@ -81,18 +81,22 @@ static void answer_free(answer *a) {
 
 // ---- What the library tells ----------------------------------------------------------------------------------------
 
+// Nobody else waits for a client that reads slowly.
+static void answer_unclog(answer *a) {
+    if (!connection_is_clogged(a->client)) return;
+    gate_leave(&a->server->gate);
+    connection_flush(a->client, 1);
+    gate_enter(&a->server->gate);
+}
+
 // Tells the client of the last token.
 static void answer_event(answer *a) {
-    server *s = a->server;
     a->failed |= a->piece[0].failed | a->piece[1].failed | a->calls.failed;
     if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
     a->piece[0].size = a->piece[1].size = 0;
     a->calls_told = answer_calls(a);
     a->has_token = 0;
-    if (!connection_is_clogged(a->client)) return;
-    gate_leave(&s->gate);                  // nobody waits for one who reads slowly
-    connection_flush(a->client, 1);
-    gate_enter(&s->gate);
+    answer_unclog(a);
 }
 
 // A client that hears nothing for long gives up.
@@ -260,12 +264,13 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
 // Reads the whole prompt with the log-probabilities of its tokens, piece by piece. The memory for one is taken.
 static int answer_score(answer *a, slot *t, mote_error *error) {
     int code = MOTE_OK;
-    for (size_t at = 0, n; at < a->prompt_count && !code; at += n) {
+    for (size_t at = 0, n; at < a->prompt_count && !code && !a->enough; at += n) {
         n = piece_tokens(a->server, a->prompt_count - at);
         if (n > PIECE_MOST) n = PIECE_MOST;
         a->piece_begins = at;
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
         if (!code) a->scored(a, at, n);
+        answer_unclog(a);
         gate_yield(&a->server->gate);
     }
     return code;

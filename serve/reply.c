@@ -7,6 +7,7 @@ typedef struct reply {
     request request;
     failure f;
     connection *c;
+    size_t held;                           // by the connection, of the memory for requests, when the answer began
     const char *more_head;                 // the connection's own
     buf head;                              // and what is told beside it
     char id[40];
@@ -65,6 +66,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     r->request.q.j = j;
     r->request.q.f = &r->f;
     r->request.adds_prompt = 1;
+    r->held = c->taken;
     reply_name(r->id, sizeof r->id, prefix);
 }
 
@@ -107,11 +109,13 @@ static void reply_whole(reply *r, int lost) {
     connection_reply(r->c, 200, "application/json", r->event.data, r->event.size);
 }
 
-// Are so many bytes of log-probabilities more than are kept for an answer that does not stream?
+// Are so many bytes of log-probabilities more than are kept for an answer that does not stream, or than there is memory for?
 static int reply_gathered(reply *r, size_t bytes) {
-    enum { GATHER_MOST = 64 << 20 };
-    if (bytes <= GATHER_MOST) return 0;
+    enum { GATHER_MOST = 64 << 20, COPIES = 4 };           // gathered, and as a part of the answer: both grow by doubling
+    int status = bytes <= GATHER_MOST ? connection_take(r->c, r->held + COPIES * bytes) : 400;
+    if (!status) return 0;
     r->a.enough = 1;
+    if (status != 400) return refuse(&r->f, status, NULL, "%s", r->c->in.problem);
     return refuse(&r->f, 400, "logprobs", "logprobs of so many tokens take more than %d MiB: ask for fewer, or for a stream",
                   GATHER_MOST >> 20);
 }

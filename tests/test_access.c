@@ -274,8 +274,9 @@ static void test_at_head(void) {
 
 static void wait_for(server s, const char *name, long value) {
     double until = now() + 20;
-    while (metric(s, name) != value && now() < until) usleep(20000);
-    CHECK(metric(s, name) == value, "%s is %ld, expected %ld", name, metric(s, name), value);
+    long last;
+    while ((last = metric(s, name)) != value && now() < until) usleep(20000);
+    CHECK(last == value, "%s is %ld, expected %ld", name, last, value);
 }
 
 static void announce(int fd, const char *path, size_t size) {
@@ -340,7 +341,7 @@ static void test_trees(void) {
 // Answers are counted, too: the log-probabilities of a whole context are more than there is.
 static void test_answers(void) {
     static char body[1 << 16];
-    server s = serve("--request-memory 0.01");
+    server s = serve("--request-memory 0.003");
     size_t n = (size_t)snprintf(body, sizeof body, "{\"max_tokens\": 0, \"echo\": true, \"logprobs\": 20, \"prompt\": [1");
     for (int i = 0; i < 4000; i++) n += (size_t)snprintf(body + n, sizeof body - n, ",%d", i % 7);
     snprintf(body + n, sizeof body - n, "]}");
@@ -478,14 +479,15 @@ static void test_utf8(void) {
     CHECK(!symlink(here, name), "symlink: %s", strerror(errno));
     snprintf(arguments, sizeof arguments, "-m %s", name);
     server s = serve(arguments);
-    static const char asks[] = "{\"max_tokens\": 3, \"prompt\": \"x\", \"input\": \"x\", \"messages\": [" FP8 "], \"stream\": %s}";
+    static const struct { const char *path, *body; } asks[] = {
+        {"/v1/chat/completions", "{\"max_tokens\": 3, \"messages\": [" FP8 "], \"stream\": %s}"},
+        {"/v1/completions", "{\"max_tokens\": 3, \"prompt\": \"x\", \"stream\": %s}"},
+        {"/v1/messages", "{\"max_tokens\": 3, \"messages\": [" FP8 "], \"stream\": %s}"},
+        {"/v1/responses", "{\"max_output_tokens\": 3, \"input\": \"x\", \"stream\": %s}"}};
     check_utf8(s, "/v1/models", NULL, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
-    for (int i = 0; i < 2; i++) {
-        snprintf(body, sizeof body, asks, i ? "true" : "false");
-        check_utf8(s, "/v1/chat/completions", body, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
-        check_utf8(s, "/v1/completions", body, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
-        check_utf8(s, "/v1/messages", body, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
-        check_utf8(s, "/v1/responses", body, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
+    for (int i = 0; i < 8; i++) {
+        snprintf(body, sizeof body, asks[i / 2].body, i % 2 ? "true" : "false");
+        check_utf8(s, asks[i / 2].path, body, "\"m\xef\xbf\xbd\xef\xbf\xbd\"");
     }
     for (int i = 0; i < 4; i++) {          // what is quoted of a request may be cut anywhere
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"%.*s\xf0\x9f\x98\x80\xf0\x9f\x98\x80\"}]}]}", 34 + i,
