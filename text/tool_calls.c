@@ -66,6 +66,7 @@ enum { TAG_NONE, TAG_PARTIAL, TAG_LAST, TAG_OPEN, TAG_CLOSE, TAG_FUNCTION, TAG_F
 
 typedef struct call_tag {
     int kind;            /* TAG_PARTIAL: may become one; TAG_LAST: the text is over */
+    int begun;           /* the first kind that it may become, or might have if the text were not over; else 0 */
     size_t size;
     slice name;          /* of a function or parameter */
 } call_tag;
@@ -73,11 +74,11 @@ typedef struct call_tag {
 static const char CALL_OPENS[] = "<tool_call>", CALL_CLOSES[] = "</tool_call>";
 
 /* The name that s begins with, up to '>', without quotes. 0: there is none; -1: it may be one. */
-static int tag_name(slice s, int end, call_tag *tag) {
+static int tag_name(slice s, call_tag *tag) {
     enum { MOST = 256 };
     size_t n = s.n < MOST ? s.n : MOST;
     const char *over = n ? (const char *)memchr(s.p, '>', n) : NULL;
-    if (!over) return s.n < MOST && !end ? -1 : 0;
+    if (!over) return s.n < MOST ? -1 : 0;
     slice name = slice_trim(slice_of(s.p, (size_t)(over - s.p)));
     if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p) name = slice_of(name.p + 1, name.n - 2);
     tag->name = name;
@@ -90,18 +91,19 @@ static call_tag tag_at(slice s, int end) {
     static const struct { const char *text; int kind; } tags[] = {
         {CALL_OPENS, TAG_OPEN}, {CALL_CLOSES, TAG_CLOSE}, {"<function=", TAG_FUNCTION}, {"</function>", TAG_FUNCTION_END},
         {"<parameter=", TAG_PARAMETER}, {"</parameter>", TAG_PARAMETER_END}};
-    call_tag tag = {TAG_NONE, 0, {NULL, 0}};
+    call_tag tag = {TAG_NONE, TAG_NONE, 0, {NULL, 0}};
     if (!s.n) tag.kind = end ? TAG_LAST : TAG_PARTIAL;
     for (size_t i = 0; s.n && i < sizeof tags / sizeof *tags; i++) {
         size_t n = strlen(tags[i].text);
         if (memcmp(s.p, tags[i].text, s.n < n ? s.n : n)) continue;
-        int is = s.n >= n ? 1 : end ? 0 : -1;
+        int is = s.n >= n ? 1 : -1;
         tag.size = n;
-        if (is > 0 && (tags[i].kind == TAG_FUNCTION || tags[i].kind == TAG_PARAMETER)) is = tag_name(slice_from(s, n), end, &tag);
-        tag.kind = is > 0 ? tags[i].kind : is ? TAG_PARTIAL : TAG_NONE;
+        if (is > 0 && (tags[i].kind == TAG_FUNCTION || tags[i].kind == TAG_PARAMETER)) is = tag_name(slice_from(s, n), &tag);
+        tag.kind = is > 0 ? tags[i].kind : is && !end ? TAG_PARTIAL : TAG_NONE;
+        if (is < 0) tag.begun = tags[i].kind;
         if (is) break;
-        tag.size = 0;
     }
+    if (tag.kind < TAG_OPEN) tag.size = 0;
     return tag;
 }
 
@@ -113,23 +115,17 @@ static void skip_blanks(call_reader *c, slice text) {
     while (c->at < text.n && is_blank(text.p[c->at])) c->at++;
 }
 
-/* The call ends where its text is decided up to, or with the tag there. */
+/* The call ends where its text is decided up to, or with the end tag there. */
 static int call_ends(call_reader *c, const call_tag *tag) {
     c->end = c->at;
     if (tag->kind == TAG_CLOSE) c->at += tag->size;
     return CALL_WHOLE;
 }
 
-/* Does something at s show that a call is over whose last bracket or end tag has come? What is left of an end tag that was cut
-   off does, too. */
-static int call_is_over(call_reader *c, slice text, const call_tag *tag, int end) {
-    slice s = slice_from(text, c->at);
-    int cut = end && s.n && s.n < sizeof CALL_CLOSES && !memcmp(s.p, CALL_CLOSES, s.n);
-    int over = cut || tag->kind == TAG_CLOSE || tag->kind == TAG_OPEN || tag->kind == TAG_LAST;
-    if (!over) return 0;
-    call_ends(c, tag);
-    if (cut) c->at = text.n;
-    return 1;
+/* Does what follows show that a call is over whose last bracket or end tag has come? A tag that is cut off does, too. */
+static int call_is_over(call_reader *c, const call_tag *tag) {
+    int cut = tag->begun == TAG_CLOSE || tag->begun == TAG_OPEN || tag->begun == TAG_FUNCTION;
+    return (cut || tag->kind == TAG_CLOSE || tag->kind == TAG_OPEN || tag->kind == TAG_LAST) && call_ends(c, tag);
 }
 
 /* ---- A call as tags ---- */
@@ -229,10 +225,10 @@ static int tags_after_value(call_reader *c, slice text, const call_tag *tag) {
 }
 
 /* Behind a </function>: if the call is not over, it was the text of the value at hand. */
-static int tags_after_function(call_reader *c, slice text, const call_tag *tag, int end) {
+static int tags_after_function(call_reader *c, slice text, const call_tag *tag) {
     const slice own = slice_of(text.p + c->function, c->function_size);
-    int over = call_is_over(c, text, tag, end);
-    if (!over && tag->kind == TAG_FUNCTION && call_names(c, tag->name)) over = call_ends(c, tag) == CALL_WHOLE;
+    int over = call_is_over(c, tag);
+    if (!over && tag->kind == TAG_FUNCTION && call_names(c, tag->name)) over = call_ends(c, tag);
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
     if (over && c->part.value) value_ends(c, text.p);
     if (over) return CALL_WHOLE;
@@ -277,7 +273,7 @@ static int tags_read(call_reader *c, slice text, int end) {
         case IN_FUNCTION: found = tags_in_function(c, text, &tag); break;
         case IN_PARAMETER: found = tags_in_value(c, text, &tag, end); break;
         case AFTER_VALUE: found = tags_after_value(c, text, &tag); break;
-        default: found = tags_after_function(c, text, &tag, end);
+        default: found = tags_after_function(c, text, &tag);
         }
         if (found != CALL_MORE) return found;
     }
@@ -339,7 +335,7 @@ static int json_read_call(call_reader *c, slice text, int end) {
     c->again = c->at < text.n && text.p[c->at] == '{';
     if (c->again) return call_ends(c, &tag);
     if (tag.kind == TAG_PARTIAL) return CALL_MORE;
-    return call_is_over(c, text, &tag, end) ? CALL_WHOLE : CALL_NONE;
+    return call_is_over(c, &tag) ? CALL_WHOLE : CALL_NONE;
 }
 
 /* The arguments of a call: an object, or a text that holds one; none at all is an empty one. 0: they are something else. */
@@ -462,7 +458,7 @@ static int call_put(call_reader *c, slice text) {
    a call may begin without, *opened is 0 then. */
 static int call_opens(const json *tools, slice s, int end, int on_line, size_t *opened) {
     call_tag tag = tag_at(s, end);
-    if (tag.kind == TAG_PARTIAL) return s.n < 2 || s.p[1] == 't' || (s.p[1] == 'f' && on_line) ? -1 : 0;
+    if (tag.kind == TAG_PARTIAL) return tag.begun == TAG_OPEN || (tag.begun == TAG_FUNCTION && on_line) ? -1 : 0;
     *opened = tag.kind == TAG_OPEN ? tag.size : 0;
     return tag.kind == TAG_OPEN || (on_line && tag.kind == TAG_FUNCTION && (!tools || tool_named(tools, tag.name)));
 }
