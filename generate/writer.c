@@ -104,11 +104,13 @@ static void writer_token(writer *w, int32_t id) {
 
 /* Tells what was held back, as it can become nothing else any more. ended: the answer is over of its own accord. */
 static void writer_finish(writer *w, int ended) {
-    utf8_stream_end(&w->characters, &w->text);
-    writer_push(w);
-    if (w->split && !w->code) chat_stream_end(&w->channels, ended ? TEXT_ENDS : TEXT_IS_CUT);
-    if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
-    writer_release(w);
+    if (!w->stopped && !w->code) {
+        utf8_stream_end(&w->characters, &w->text);
+        writer_push(w);
+        if (w->split) chat_stream_end(&w->channels, ended ? TEXT_ENDS : TEXT_IS_CUT);
+        if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
+        writer_release(w);
+    }
     w->thinking += w->undecided;
 }
 

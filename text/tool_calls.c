@@ -176,8 +176,8 @@ static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int en
     if (tag->kind == TAG_LAST) {         /* with </tool_call> as its last words and of its own accord, the answer forgot the others */
         slice all = slice_trim(text);
         if (end != TEXT_ENDS || !slice_ends(all, CALL_CLOSES) || c->nested || c->functions) return CALL_NONE;
-        c->end = (size_t)(all.p + all.n - text.p) - (sizeof CALL_CLOSES - 1);
-        if (c->end < c->part.value) return CALL_NONE;
+        c->at = (size_t)(all.p + all.n - text.p);
+        c->end = c->at - (sizeof CALL_CLOSES - 1);
         c->part.value_size = c->end - c->part.value;
         value_ends(c, text.p);
         return CALL_WHOLE;
