@@ -239,7 +239,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
-    if (!code) code = model_ends(m, dir, o.parts != MOTE_TEXT_ONLY, error);
+    if (!code) code = model_ends(m, dir, error);
     if (code) {
         mote_close(m);
         return code;

@@ -731,8 +731,10 @@ static const char long_text[] =
 
 static const char long_request[] =
     "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':'<tool_response>'},"
-    "{'role':'assistant','content':'<think>\\nsecond\\n</think>\\n\\nanswer','tool_calls':[{'function':"
-    "{'name':'f','arguments':{'x':[1,2.5e3,null],'y':1.5}}}]},{'role':'tool','content':'It is 21.\\n'},"
+    "{'role':'assistant','content':'<think>\\nsecond\\n</think>\\n\\nanswer','tool_calls':[{'id':'a','function':"
+    "{'name':'f','arguments':{'x':[1,2.5e3,null],'y':1.5}}},{'id':'b','name':'g','arguments':{}}]},"
+    "{'role':'tool','tool_call_id':'b','content':'It is 22.\\n'},{'role':'tool','tool_call_id':'a','content':'It is 21.\\n'},"
+    "{'role':'developer','content':'Be kind.'},"
     "{'role':'assistant','content':'It is.','reasoning_content':'as it says'},{'role':'user','content':"
     "'Thank you, and what will it be like tomorrow, " X30 X30 X30 "?'}],"
     "'tools':[{'type':'function','function':{'name':'f','parameters':{'minimum':-1.25}}}]}";
