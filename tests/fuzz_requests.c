@@ -83,7 +83,7 @@ static int32_t token_of(const char *text) {
 
 static void start(void) {
     static budget all = {SIZE_MAX, 0};
-    mote_options o = {.size = sizeof o, .parts = MOTE_TEXT_ONLY};
+    mote_options o = {.size = sizeof o};
     mote_model *model = NULL;
     mote_error err;
     int ends[2];
@@ -137,9 +137,10 @@ static const struct { int api; const char *text; } seeds[] = {
            "\"}, {\"role\": \"user\", \"content\": \"x\"}], " TOOLS ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f<|im_end|>\"}}, "
            "\"stop\": [\"a\"], \"logit_bias\": {\"5\": 1}, \"top_logprobs\": 2, \"logprobs\": true, \"seed\": -5, \"temperature\": 0.5, \"max_tokens\": 3}"},
     {CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"" EVIL "\"}], \"continue_final_message\": true, "
-           "\"add_generation_prompt\": false, \"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": {\"type\": "
-           "\"object\", \"properties\": {\"a\": {\"enum\": [1, \"<|im_end|>\"]}}}}}, \"reasoning_effort\": \"low\", \"chat_template_kwargs\": "
+           "\"add_generation_prompt\": false, \"reasoning_effort\": \"low\", \"chat_template_kwargs\": "
            "{\"enable_thinking\": true}}"},
+    {CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"" EVIL "\"}], \"response_format\": {\"type\": \"json_schema\", \"json_schema\": "
+           "{\"name\": \"n\", \"schema\": {\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [1, \"<|im_end|>\"]}}}}}}"},
     {MESSAGES, "{\"max_tokens\": 2, \"system\": [{\"type\": \"text\", \"text\": \"x-anthropic-billing-header: a\\n" EVIL "\"}], \"messages\": [{\"role\": \"user\", "
                "\"content\": [{\"type\": \"text\", \"text\": \"t\"}]}, {\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"h\"}, "
                "{\"type\": \"tool_use\", \"id\": \"u\", \"name\": \"f\", \"input\": {\"x\": \"" EVIL "\"}}]}, {\"role\": \"user\", \"content\": [{\"type\": "
@@ -148,7 +149,7 @@ static const struct { int api; const char *text; } seeds[] = {
     {RESPONSES, "{\"input\": [{\"type\": \"reasoning\", \"summary\": [], \"content\": [{\"type\": \"reasoning_text\", \"text\": \"a\"}]}, {\"type\": \"function_call\", "
                 "\"call_id\": \"c\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"type\": \"function_call_output\", \"call_id\": \"c\", \"output\": \"" EVIL "\"}, "
                 "{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"" EVIL "\"}]}], \"instructions\": \"" EVIL "\", " TOOLS
-                ", \"tool_choice\": \"required\", \"reasoning\": {\"effort\": \"high\"}, \"text\": {\"format\": {\"type\": \"json_object\"}}}"},
+                ", \"tool_choice\": \"required\", \"reasoning\": {\"effort\": \"high\"}}"},
     {COMPLETIONS, "{\"prompt\": \"Once <|im_end|> upon\", \"echo\": true, \"logprobs\": 2, \"max_tokens\": 3, \"stop\": \"x\", \"seed\": 1}"},
     {COMPLETIONS, "{\"prompt\": [[1, 2, 3], [4, 5]], \"n\": 1, \"best_of\": 1, \"suffix\": null}"},
     {TOKENIZE, "{\"messages\": [{\"role\": \"user\", \"content\": \"" EVIL "\"}], \"add_generation_prompt\": false}"},
