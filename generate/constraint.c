@@ -62,11 +62,12 @@ static void constraint_begin(constraint *c, int thinks, int may_think) {
 /* Masks what must not come next in logits [n]. */
 static void constraint_mask(constraint *c, float *logits, int n) {
     unsigned char *allowed = c->allowed;
+    const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
     int complete = !c->thinking && follower_is_complete(&c->text);
     memset(allowed, c->thinking, (size_t)n);
     if (!c->thinking) mask_words(&c->text, c->words, allowed);
-    for (int i = 0; i < c->m->eos_count; i++)
-        if (c->m->eos[i] < n) allowed[c->m->eos[i]] = (unsigned char)complete;
+    for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
+        if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     for (int id = 0; id < n; id++)
         if (!allowed[id]) logits[id] = -INFINITY;

@@ -76,8 +76,7 @@ static int check_generation(const mote_model *m, const mote_generation *g, mote_
 }
 
 static void generator_close(generator *a) {
-    buf_free(&a->w.text);
-    buf_free(&a->w.call);
+    writer_close(&a->w);
     json_free(&a->tools);
     free(a->by.logprobs);
     constraint_close(&a->must);
@@ -108,8 +107,7 @@ static int generator_open(generator *a, const mote_session *s, const mote_genera
     a->by.top = a->g.top_logprobs;
     if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
     if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
-    code = writer_open(&a->w, s->m, &a->g, err);
-    a->w.tools = a->tools.nodes ? &a->tools : NULL;
+    code = writer_open(&a->w, s->m, &a->g, a->tools.nodes ? &a->tools : NULL, err);
     if (!code) code = constraint_open(&a->must, s->m, &a->g, err);
     if (constraint_is_active(&a->must)) a->by.must = &a->must;
     if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
@@ -126,10 +124,9 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     else if (a->by.must) constraint_begin(&a->must, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
     code = generate_tokens(s, a, err);
-    writer_finish(&a->w);
+    writer_finish(&a->w, !code && a->r.stop == MOTE_STOP_EOS);
     if (!code && a->w.code) code = fail_memory(err);
-    a->r.calls = a->w.calls;
-    a->r.broken_calls = a->w.broken_calls;
+    writer_result(&a->w, &a->r);
     a->r.generate_seconds = seconds() - start;
     a->r.seed = a->by.p.seed;
     return code;
