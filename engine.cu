@@ -88,6 +88,7 @@ struct mote_model {
     char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
+    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     buf eos;                                   /* int32_t: the tokens that end a text, in order */
@@ -249,9 +250,12 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 
 #include "diagnose/synthetic.c"
 
+static void vocabulary_free(struct vocabulary *v);
+
 void mote_close(mote_model *model) {
     if (!model) return;
     tokenizer_free(model->text);
+    vocabulary_free(model->words);
     free(model->c.mixers);
     free(model->layers);
     free(model->experts);
@@ -710,6 +714,17 @@ const float *mote_logits(const mote_session *session) {
 
 /* ---- 7. Sampling, speculation, text, snapshots -------------------------------------------------------------------- */
 
+#include "generate/vocabulary.c"
+#include "generate/decimal.c"
+#include "generate/pattern.c"
+#include "generate/automaton.c"
+#include "generate/schema.c"
+#include "generate/schema_values.c"
+#include "generate/compile.c"
+#include "generate/schema_kinds.c"
+#include "generate/follow.c"
+#include "generate/mask.c"
+#include "generate/constraint.c"
 #include "generate/sampling.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"

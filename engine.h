@@ -404,6 +404,9 @@ typedef struct mote_result {
    MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
+/* What mote_generate would refuse of a generation with MOTE_EINVAL, without a session: its schema and tools above all. */
+int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error);
+
 /* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer
    before it is closed first. Text from outside never becomes a control token, in any role: in system, message and tool result
    alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its

@@ -1,5 +1,5 @@
-/* text/call_tags.c: a call as tags, Qwen3.5's: <function=f>\n<parameter=x>\n1\n</parameter>\n</function>. It knows where a value
-   ends, and nothing of what it means. */
+/* text/call_tags.c: a call as tags, Qwen3.5's: <function=f>\n<parameter=x>\n1\n</parameter>\n</function>. It knows where a
+   value ends, and nothing of what it means. */
 
 enum { IN_CALL, IN_FUNCTION, IN_PARAMETER, AFTER_VALUE, AFTER_FUNCTION };
 
@@ -29,8 +29,8 @@ static void value_ends(call_reader *c, const char *text) {
     c->part.value = 0;
 }
 
-/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has and
-   that was not given. Of a tool without a list of them, any. */
+/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has
+   and that was not given. Of a tool without a list of them, any. */
 static int ends_forgotten(const call_reader *c, const char *text, slice name) {
     const argument_writer *a = &c->arguments;
     uint32_t schema = parameter_schema(a, name);
@@ -44,7 +44,7 @@ static int ends_forgotten(const call_reader *c, const char *text, slice name) {
 static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int end) {
     const int on_line = text.p[c->at - 1] == '\n';
     const size_t here = c->at;
-    if (tag->kind == TAG_LAST) {         /* with </tool_call> as its last words and of its own accord, the answer forgot the others */
+    if (tag->kind == TAG_LAST) {         /* an answer that is over, and ends with </tool_call>, forgot the other end tags */
         slice all = slice_trim(text);
         if (end != TEXT_ENDS || !slice_ends(all, CALL_CLOSES) || c->nested || c->functions) return CALL_NONE;
         c->at = (size_t)(all.p + all.n - text.p);
