@@ -24,6 +24,7 @@ static int read_pieces(const char *data, size_t size, size_t piece) {
     for (size_t at = 0; at < size && code == HTTP_MORE; at += piece) {
         http_push(&r, data + at, size - at < piece ? size - at : piece);
         code = http_next(&r);
+        if (code == HTTP_HEAD_DONE) code = http_next(&r);
     }
     http_close(&r);
     return code;
