@@ -2,10 +2,12 @@
 // Usage: test_open, from the top of the repository. Where there is a GPU and the library was built for it, what is
 // refused without one is skipped.
 //
-// Contents   1. Devices      2. Plans      3. Models of random weights      4. Folders without weights
+// Contents   1. Devices      2. Plans      3. Models of random weights      4. Folders without weights, or without files
 
 #include "api.h"
 #include "files.h"
+
+#include <sys/stat.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -307,6 +309,31 @@ static void test_estimated_formats(void) {
     free(config);
 }
 
+// A FIFO in the place of any file of a folder is not waited for, and no device is read.
+static void test_no_files(void) {
+    static const char *const names[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
+                                        "model.safetensors", "model.safetensors.index.json", "model_extra_tensors.safetensors"};
+    for (size_t i = 0; i < COUNT(names) * 2; i++) {
+        const char *name = names[i / 2];
+        mote_options o = {.device = "cpu"};
+        mote_model *m = NULL;
+        int is_index = strstr(name, "index") != NULL, is_extra = strstr(name, "extra") != NULL, code;
+        temp_copy_of(is_extra ? "tests/fixtures/bf16-as-3.5" : demo, NULL, NULL);
+        unlink(temp_path(name));
+        CHECK(!(i % 2 ? symlink("/dev/zero", temp_path(name)) : mkfifo(temp_path(name), 0600)), "%s", name);
+        alarm(60);                                          // ends a test that waits
+        code = mote_open(temp_dir, &o, &m, &failure);
+        alarm(0);
+        if (!strcmp(name, "tokenizer_config.json")) {       // not read beside chat_template.jinja
+            CHECK(code == MOTE_OK, "%s: %d", name, code);
+        } else {
+            CHECK(code == MOTE_EIO && strstr(failure.message, "regular") && strstr(failure.message, is_index ? "index" : name), "%s: %d, %s",
+                  name, code, failure.message);
+        }
+        mote_close(m);
+    }
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_open", argc, argv);
     test_devices();
@@ -322,6 +349,7 @@ int main(int argc, char **argv) {
     test_estimates(fixture, 1);
     test_estimates("tests/fixtures/fp8-ragged", 0);
     test_estimated_formats();
+    test_no_files();
     temp_close();
     return test_main_end();
 }
