@@ -79,7 +79,7 @@ static int schema_failed(schema *s) {
 
 /* Takes n off the work that is left: 0 when it is done. */
 static int schema_work(schema *s, uint32_t n) {
-    if (s->work >= 0 && (s->work -= (int)(n < SCHEMA_WORK ? n : SCHEMA_WORK)) >= 0) return 1;
+    if (s->work >= 0 && (s->work -= (int)(n < SCHEMA_WORK ? n : (uint32_t)SCHEMA_WORK)) >= 0) return 1;
     return schema_refuse(s, "so large a schema");
 }
 
