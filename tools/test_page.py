@@ -24,13 +24,17 @@ def answered(page):
 
 HOSTILE = os.path.join(os.path.dirname(__file__), "..", "tests", "page.js")
 
-# Draws each of the answers as the page would, laid out; what took longer than so many milliseconds.
+# Draws each of the answers as the page would, laid out, up to three times; what always took longer than so many milliseconds.
 DRAW = """limit => hostile(20000).map(content => {
     talk = [{role: "assistant", thinking: "", note: "", content}];
-    const began = performance.now();
-    show();
-    $("scroll").scrollHeight;
-    return [content.slice(0, 20), Math.round(performance.now() - began)];
+    let best = Infinity;
+    for (let i = 0; i < 3 && best > limit; i++) {
+        const began = performance.now();
+        show();
+        $("scroll").scrollHeight;
+        best = Math.min(best, performance.now() - began);
+    }
+    return [content.slice(0, 20), Math.round(best)];
 }).filter(one => one[1] > limit)"""
 
 # An answer of n tokens, as the server sends them: the time that drawing took, and all of it.
@@ -57,7 +61,6 @@ STREAM = """async n => {
 
 def test_hostile(page):
     page.evaluate(open(HOSTILE).read() + "; window.hostile = hostile;")
-    page.evaluate(DRAW, 1000)                          # the first time, nothing is compiled yet
     slow = page.evaluate(DRAW, 200)
     assert not slow, "drawn slowly: %s" % slow
     drawing, all_of_it = page.evaluate(STREAM, 400)
