@@ -146,9 +146,37 @@ static void test_questions(void) {
     snprintf(line, sizeof line, "What is in @%s?\r", temp_path("note"));
     says(line, "first after", "a file that a message names");
     snprintf(line, sizeof line, "What is in @%s?\r", temp_path("binary"));
-    says(line, "not a text: byte 1", "one that is no text");
-    says("/set temperature 0\r", "temperature         0", "/set");
+    type(line);
+    CHECK(wait_for("not a text: byte 1", "not asked"), "one that is no text: '%.300s'", screen);
+    says("\025/set temperature 0\r", "temperature         0", "/set");
     says("/reset\r", "a new conversation", "/reset");
+}
+
+// A file that a message names and that is not there, and the last question of a conversation that was loaded.
+static void test_held(void) {
+    char line[256];
+    type("What is in @nosuch?\r");
+    CHECK(wait_for("nosuch: No such file", "not asked; Enter asks it as it is"), "held: '%.300s'", screen);
+    says("\r", "first after", "and asked as it is");
+    says("/undo\r", "took the last turn back", "one turn");
+    says("/undo\r", "nothing to take back", "and no other");
+    type("See @nosuch.\r");
+    CHECK(wait_for("nosuch: No such file", "not asked"), "held: '%.300s'", screen);
+    says("\025What is mote?\r", "first after", "changed");
+    says("/context 700\r", "a context of 700 tokens", "/context N");
+    type("/edit\r");
+    CHECK(wait_for("What is mote?", ""), "/edit after /context: '%.300s'", screen);
+    says("\177 for?\r", "first after", "and asks it changed");
+    snprintf(line, sizeof line, "/save %s\r", temp_path("saved"));
+    says(line, "saved to", "/save");
+    says("/reset\r", "a new conversation", "/reset");
+    snprintf(line, sizeof line, "/load %s\r", temp_path("saved"));
+    says(line, "> What is mote for?", "/load");
+    type("/edit\r");
+    CHECK(wait_for("What is mote for?", ""), "/edit after /load: '%.300s'", screen);
+    says("\025What is FP8?\r", "first after", "and asks it changed");
+    says("/undo\r", "took the last turn back", "in the place of the old one");
+    says("/undo\r", "nothing to take back", "which was the only one");
 }
 
 // ---- 3. Long and pasted text, names ---------------------------------------------------------------------------------
@@ -216,6 +244,11 @@ static void test_history(void) {
     says("\033[A/seed 61\r", "seed 61\r\n", "no history");
     end("\004");
     CHECK(stat(path, &about) == 0 && about.st_size == size, "--no-history wrote");
+    CHECK(!unlink(path) && !mkfifo(path, 0600), "%s: no FIFO", path);
+    if (!begin("xterm", "", 60)) return;
+    says("", "", "a fourth run, whose history is a FIFO");
+    says("/seed 62\r", "seed 62\r\n", "which nobody waits for");
+    end("\004");
 }
 
 // ---- 6. Main --------------------------------------------------------------------------------------------------------
@@ -233,6 +266,7 @@ int main(int argc, char **argv) {
     test_names();
     test_paste();
     test_questions();
+    test_held();
     test_interrupts();
     end("\003");
     test_history();
