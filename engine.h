@@ -320,11 +320,14 @@ typedef struct mote_generation {
     size_t size;                           /* of this struct: see the rules above */
     const mote_sampling *sampling;         /* NULL: mote_sampling_defaults */
     int max_tokens;                        /* 0: until the context is full */
-    const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
+    const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them. They are looked
+                                              for in the answer: not in thinking, nor in calls (with raw, all is answer). The
+                                              first to be complete counts, of those that end together the longest */
     int stop_count;
     const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
     const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside
-                                              the system message; on_call looks up the types of arguments in them */
+                                              the system message; with on_call they say what can be called, and the types
+                                              of its arguments */
     const char *role;                      /* mote_ask: "user" (default) or "tool" */
     const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, */
     int result_count;                      /* these are those of its further calls, in order */
@@ -334,15 +337,22 @@ typedef struct mote_generation {
     int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
                                               whole state after each pass; the first difference is MOTE_EMISMATCH. Not with
                                               on_logits, which would be called twice */
-    /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
-       Non-zero stops the answer. Neither may call the session, except mote_tokens and mote_context. */
+    /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call comes as a whole: what its tags
+       enclose, then an empty text. Thinking's own tags, those of calls and the line feeds next to them come on no channel; all
+       else that the model wrote comes as it was written. What may become a call is held back until that is decided, so on_text
+       can come late, but not for longer than the answer lasts. Non-zero stops the answer. Neither may call the session, except
+       mote_tokens and mote_context. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
-    /* Called with every tool call that can be read, behind its text: a JSON object {"name": "...", "arguments": {...}} of
-       `size` bytes, zero-terminated, too. Calls are read as models write them, as JSON or as <function=...> tags, with text
-       around them, several in one, with brackets or end tags missing. One that the end of the answer cuts short is none: what
-       it would do may not be what was meant. Non-zero stops the answer. */
+    /* Called with every tool call, after its text: a JSON object {"name": "...", "arguments": {...}} of `size` bytes, zero-
+       terminated, too. With it and with `tools`, calls are expected; else their tags are text. A call is one if the tools have
+       its name and all of it can be read: as JSON or as <function=...> tags, several in one, with end tags or brackets missing
+       where only one thing can have been meant. Any other is text in the channel it stood in, byte for byte, tags and all: one
+       that the answer's end cuts short, a function that does not exist, tags that the answer only talks about. A call in the
+       thinking ends it. Arguments have the types of the tool's schema: its type, const, enum, nullable, anyOf, oneOf, allOf and
+       $ref within it; where a string may stand, the text is the string. Given twice, the last one counts; an empty text for a
+       number, boolean, list or object is left out. Non-zero stops the answer. */
     int (*on_call)(void *user, const char *call, size_t size);
     /* Called once for each token, before it is chosen, in order, on the timeline as it will stay: mote_tokens holds all tokens
        before it, and on_token was called with those of this answer. So it may keep state. logits [vocab_size], of the ids that
@@ -361,7 +371,7 @@ typedef struct mote_generation {
     const char *schema;
     int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema */
     const char *tool;                      /* with MOTE_TOOLS_REQUIRED: the tool to call; NULL: any */
-    int one_call;                          /* 1: the answer ends after its first call: MOTE_STOP_CALL */
+    int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
     int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence; 0: no limit */
 } mote_generation;
 
@@ -379,8 +389,8 @@ typedef struct mote_result {
     int stop;                              /* MOTE_STOP_... */
     int prompt_tokens, generated_tokens;   /* read: the turn, and what was read again of the answers before it; generated */
     int stop_text;                         /* with MOTE_STOP_TEXT: which of the stop texts, from 0 */
-    int thinking_tokens;                   /* of those generated */
-    int calls, broken_calls;               /* tool calls that on_call got, and those that could not be read: they are text */
+    int thinking_tokens;                   /* of those generated, its end tag included; a call in the thinking is none of it */
+    int calls, broken_calls;               /* tool calls that on_call got, and what began like one and came as text */
     double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
     uint64_t seed;                         /* the one used */
 } mote_result;
@@ -389,10 +399,13 @@ typedef struct mote_result {
    file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
    it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
    result may be NULL. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
-   MOTE_ENOMEM leaves the timeline as it was, but for a tool call that on_call waits for; when a later pass fails (that,
-   MOTE_EDEVICE, MOTE_EMISMATCH, MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens
-   generated until then stay in it. */
+   MOTE_ENOMEM leaves the timeline as it was; only what may be a tool call, where calls are expected, takes more while it comes:
+   its text, its JSON and a list of its parameters. When a later pass fails (for want of that, MOTE_EDEVICE, MOTE_EMISMATCH,
+   MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
+
+/* What mote_generate would refuse of a generation with MOTE_EINVAL, without a session: its schema and tools above all. */
+int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer
    before it is closed first. Text from outside never becomes a control token, in any role: in system, message and tool result

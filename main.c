@@ -31,24 +31,29 @@
    and in serve/, which also includes the JSON reader of text/:
 
      http.c          bytes -> HTTP requests
+     budget.c        memory that requests under way may take
      connection.c    a client's connection: requests from it, answers to it
+     listen.c        an address to listen on, and a thread for each connection
      write.c         JSON as it goes out
+     field_table.c   what becomes of each field
      fields.c        a request's JSON, field by field; refusals
-     lexicon.c       the vocabulary in order, for masks
-     shape.c         a JSON schema -> what an answer may be
-     follow.c        a text followed through a shape, and the mask of what may come next
+     access.c        who may ask
      server.c        what connections share: sessions, and whose turn it is to compute
      disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
      answer.c        one answer, token by token
      ask.c           what the APIs have in common in what they ask for
+     tools.c         the tools of a request, and which to call
+     prompt.c        messages as the chat template takes them
+     reply.c         an answer on its way out
      chat.c          /v1/chat/completions
      tokens.c        /v1/completions, /tokenize, /detokenize
      parts.c         answers that consist of parts
      messages.c      /v1/messages
      responses.c     /v1/responses
+     models.c        /v1/models
      metrics.c       /metrics
-     serve.c         serve: paths, access, listening, the end
+     serve.c         serve: paths, one request, starting, the end
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
@@ -68,6 +73,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,22 +122,27 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "text/json.c"
 #pragma GCC diagnostic pop
 #include "serve/http.c"
+#include "serve/budget.c"
 #include "serve/connection.c"
+#include "serve/listen.c"
 #include "serve/write.c"
+#include "serve/field_table.c"
 #include "serve/fields.c"
-#include "serve/lexicon.c"
-#include "serve/shape.c"
-#include "serve/follow.c"
+#include "serve/access.c"
 #include "serve/server.c"
 #include "serve/disk.c"
 #include "serve/cache.c"
 #include "serve/answer.c"
 #include "serve/ask.c"
+#include "serve/tools.c"
+#include "serve/prompt.c"
+#include "serve/reply.c"
 #include "serve/chat.c"
 #include "serve/tokens.c"
 #include "serve/parts.c"
 #include "serve/messages.c"
 #include "serve/responses.c"
+#include "serve/models.c"
 #include "serve/metrics.c"
 #include "serve/serve.c"
 

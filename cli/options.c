@@ -14,8 +14,8 @@ typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
     const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
-    const char *host, *api_key, *cache_dir;
-    texts stop;
+    const char *host, *api_key, *api_key_file, *cache_dir;
+    texts stop, hosts;
     list prompts, depths, rows;
     reals accept;
     seed seed;
@@ -24,7 +24,7 @@ typedef struct options {                   // zero or NULL: not given, except wh
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
     int port, parallel, queue, cors;       // port, queue: -1: not given
     double temperature, top_p, min_p, overlap;
-    double cache_memory, cache_disk;       // GB; -1: not given
+    double cache_memory, cache_disk, request_memory;      // GB; -1: not given
     double repetition, presence, frequency;                    // NAN: not given
 } options;
 
@@ -32,7 +32,7 @@ static options defaults(void) {
     options o;
     memset(&o, 0, sizeof o);
     o.top_k = -1;
-    o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = -1;
+    o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
     o.port = o.queue = -1;
     o.repetition = o.presence = o.frequency = NAN;
     o.repeat = 3;
@@ -105,7 +105,11 @@ static const option option_table[] = {
      "memory for what conversations had read already (default: a quarter of what is free)"},
     {"--cache-dir", "DIR", TEXT, AT(cache_dir), 0, 0, SERVE, "keep that here for the next run, too (default: nowhere)"},
     {"--cache-disk", "GB", REAL, AT(cache_disk), 0, 1e6, SERVE, "at most so much of it there (default: 10)"},
-    {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: none)"},
+    {"--request-memory", "GB", REAL, AT(request_memory), 0.001, 1e6, SERVE,
+     "memory for all requests under way; beyond it they are told to come back (default: 2)"},
+    {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: MOTE_API_KEY, if that is set)"},
+    {"--api-key-file", "FILE", TEXT, AT(api_key_file), 0, 0, SERVE, "ask clients for the key in this file"},
+    {"--allow-host", "NAME", TEXTS, AT(hosts), 0, 0, SERVE, "let clients call this machine by NAME; may be repeated"},
     {"--cors", NULL, FLAG, AT(cors), 0, 0, SERVE, "let web pages of any origin ask"},
     {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
      "tokens of context (default: 8192; on a GPU what fits, at most 131072)"},

@@ -7,6 +7,7 @@ typedef struct generator {
     chooser by;
     json tools;                  /* of g.tools; without nodes: none */
     writer w;
+    constraint must;
     verifier check;
     mote_result r;
 } generator;
@@ -17,6 +18,7 @@ static void generate_token(mote_session *s, generator *a) {
     int32_t id = s->tokens[s->count - 1];
     a->r.generated_tokens++;
     s->spec.seen.tokens++;
+    if (a->by.must) constraint_follow(&a->must, id);
     if (g->on_token && g->on_token(g->user, id)) a->r.stop = MOTE_STOP_CALLBACK;
     if (g->on_logprobs) g->on_logprobs(g->user, a->by.logprobs, a->by.logprobs + 1, a->by.top);
     if (is_eos(s->m, id)) a->r.stop = MOTE_STOP_EOS;
@@ -74,10 +76,10 @@ static int check_generation(const mote_model *m, const mote_generation *g, mote_
 }
 
 static void generator_close(generator *a) {
-    buf_free(&a->w.text);
-    buf_free(&a->w.call);
+    writer_close(&a->w);
     json_free(&a->tools);
     free(a->by.logprobs);
+    constraint_close(&a->must);
     verifier_close(&a->check);
 }
 
@@ -105,8 +107,9 @@ static int generator_open(generator *a, const mote_session *s, const mote_genera
     a->by.top = a->g.top_logprobs;
     if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
     if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
-    code = writer_open(&a->w, s->m, &a->g, err);
-    a->w.tools = a->tools.nodes ? &a->tools : NULL;
+    code = writer_open(&a->w, s->m, &a->g, a->tools.nodes ? &a->tools : NULL, err);
+    if (!code) code = constraint_open(&a->must, s->m, &a->g, err);
+    if (constraint_is_active(&a->must)) a->by.must = &a->must;
     if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
     return code;
 }
@@ -117,14 +120,28 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     if (!code && a->check.twin) code = session_copy(a->check.twin, s, err);
     if (code) return code;
     writer_begin(&a->w, s);
+    if (a->by.must && a->g.raw) constraint_begin(&a->must, 0, 0);
+    else if (a->by.must) constraint_begin(&a->must, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
     code = generate_tokens(s, a, err);
-    writer_finish(&a->w);
+    writer_finish(&a->w, !code && a->r.stop == MOTE_STOP_EOS);
     if (!code && a->w.code) code = fail_memory(err);
-    a->r.calls = a->w.calls;
-    a->r.broken_calls = a->w.broken_calls;
+    writer_result(&a->w, &a->r);
     a->r.generate_seconds = seconds() - start;
     a->r.seed = a->by.p.seed;
+    return code;
+}
+
+int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error) {
+    generator a;
+    memset(&a, 0, sizeof a);
+    if (!model || !generation)
+        return fail(error, MOTE_EINVAL, "mote_generation_check: needs a model and a generation");
+    a.g = *generation;
+    int code = check_generation(model, &a.g, error);
+    if (!code) code = generator_tools(&a, error);
+    if (!code) code = constraint_open(&a.must, model, &a.g, error);
+    generator_close(&a);
     return code;
 }
 

@@ -2,8 +2,10 @@
 // comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
 // an answer in, and is told of every token by `event`.
 
+enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };           // nothing stands in its way; a session reads it; time has passed
+
 typedef struct tool_call {
-    char *name, *arguments;                // as JSON: between quotes; an object
+    char *name, *arguments;                // a text; JSON, an object
 } tool_call;
 
 typedef struct answer {
@@ -15,19 +17,22 @@ typedef struct answer {
     buf bias;
     buf stops, stop_texts;                 // char *[], which point into the texts
     int max_tokens, min_tokens, ignores_end, is_raw;
-    int gives_ids;                         // events carry the token's id
+    int thinking_budget;                   // tokens; 0: no limit
+    int gives_ids, gives_timings;          // events carry the token's id; how long it took so far
+    int gives_progress;                    // of the prompt, as it is read
     int forgets;                           // nothing that was read before is to be used
     int top;                               // log-probabilities beside each token's own; -1: none are wanted
     char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
-    shape *shape;                          // NULL: free text. Owned
-    int32_t *forced;                       // how the answer begins: forced_count tokens. Owned
-    size_t forced_count;
+    char *schema;                          // of JSON that the answer is; NULL: free text. Owned
+    int tool_choice, one_call;             // as in mote_generation
+    char *tool;                            // the one to call; NULL: any. Owned
     int echo;                              // the prompt's tokens are to be scored: see scores
     void (*event)(struct answer *a);       // a token's part of the answer is complete: in piece, token, calls
-    void (*scored)(struct answer *a);      // the prompt has been read; NULL: nobody asks
+    void (*scored)(struct answer *a, size_t at, size_t n);             // n tokens of the prompt have been read, with their scores
+    void (*progress)(struct answer *a, int what);                      // PROGRESS_...; NULL: nobody asks
+    void (*too_long)(failure *f, size_t tokens, size_t most);          // says so of a prompt
     void *user;
 
-    const lexicon *words;                  // with a shape, or min_tokens
     buf piece[2];                          // by channel: text that came since the last event
     int has_token, is_end, index;          // of the event: there is a token; it ends the answer; its number
     int32_t token;
@@ -35,14 +40,15 @@ typedef struct answer {
     int channel;                           // of the last text
     buf calls;                             // tool_call[], complete ones
     int calls_told;                        // to the client
-    buf call;                              // the text of a call that is not complete, or that cannot be read
-    int call_is_over, thinks;
-    int is_forced;                         // tokens forced so far
-    mote_logprob *scores, *alternatives;   // of the prompt's tokens, with echo: [prompt_count], [prompt_count][top]
+    int failed, enough;                    // a part of it was lost for lack of memory; `event` wants no more
+    mote_logprob *scores, *alternatives;   // of a piece of the prompt, with echo: [PIECE_MOST], [PIECE_MOST][top]
 
     size_t cached;                         // tokens of the prompt that were there
+    enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           // for a session; the prompt; tokens
+    size_t read, piece_begins;             // tokens of the prompt so far; those before what is being fed
     mote_result result;                    // generated_tokens and stop are of the whole answer
     double waited;                         // seconds, for others
+    double began, generates_since, told;   // clock: of reading, of generating, of what the client was sent last
 } answer;
 
 static const tool_call *answer_call(const answer *a, int i) {
@@ -59,7 +65,6 @@ static void answer_free(answer *a) {
         free(answer_call(a, i)->arguments);
     }
     buf_free(&a->calls);
-    buf_free(&a->call);
     buf_free(&a->piece[0]);
     buf_free(&a->piece[1]);
     buf_free(&a->bias);
@@ -67,8 +72,8 @@ static void answer_free(answer *a) {
     buf_free(&a->stop_texts);
     free(a->prompt);
     free(a->tools);
-    shape_free(a->shape);
-    free(a->forced);
+    free(a->schema);
+    free(a->tool);
     free(a->logprobs);
     free(a->scores);
     free(a->alternatives);
@@ -76,24 +81,38 @@ static void answer_free(answer *a) {
 
 // ---- What the library tells ----------------------------------------------------------------------------------------
 
+// Nobody else waits for a client that reads slowly.
+static void answer_unclog(answer *a) {
+    if (!connection_is_clogged(a->client)) return;
+    gate_leave(&a->server->gate);
+    connection_flush(a->client, 1);
+    gate_enter(&a->server->gate);
+}
+
 // Tells the client of the last token.
 static void answer_event(answer *a) {
-    server *s = a->server;
-    if (a->call_is_over && a->call.size) { // a call that nobody can read is text
-        putf(&a->piece[MOTE_ANSWER], "<tool_call>\n");
-        buf_add(&a->piece[MOTE_ANSWER], a->call.data, a->call.size);
-        putf(&a->piece[MOTE_ANSWER], "\n</tool_call>");
-    }
-    if (a->call_is_over) a->call.size = 0;
-    a->call_is_over = 0;
+    a->failed |= a->piece[0].failed | a->piece[1].failed | a->calls.failed;
     if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
     a->piece[0].size = a->piece[1].size = 0;
     a->calls_told = answer_calls(a);
     a->has_token = 0;
-    if (!connection_is_clogged(a->client)) return;
-    gate_leave(&s->gate);                  // nobody waits for one who reads slowly
-    connection_flush(a->client, 1);
-    gate_enter(&s->gate);
+    answer_unclog(a);
+}
+
+// A client that hears nothing for long gives up.
+static void answer_progress(answer *a, int what) {
+    enum { QUIET_SECONDS = 2 };
+    double now = clock_seconds();
+    if (!a->progress || (what == PROGRESS_TICK && now - a->told < (a->gives_progress ? QUIET_SECONDS / 4.0 : QUIET_SECONDS))) return;
+    a->told = now;
+    a->progress(a, what);
+}
+
+// While a prompt is read: so much of what was fed at once.
+static void on_prompt(void *user, int done, int count) {
+    answer *a = ((slot *)user)->answer;
+    (void)count;
+    if (a) a->read = a->piece_begins + (size_t)done;
 }
 
 // Between two passes, or two pieces of a prompt.
@@ -102,6 +121,7 @@ static int on_pause(void *user) {
     answer *a = t->answer;
     if (!a) return 0;
     if (a->has_token) answer_event(a);
+    answer_progress(a, PROGRESS_TICK);
     double began = clock_seconds();
     gate_yield(&t->server->gate);
     a->waited += clock_seconds() - began;
@@ -115,13 +135,7 @@ static int on_answer_token(void *user, int32_t id) {
     a->token = id;
     a->is_end = mote_is_end(a->server->model, id);
     a->index = a->result.generated_tokens++;
-    if (a->shape && !a->thinks && !a->is_end) {
-        size_t n = 0;
-        const char *bytes = mote_token_bytes(a->server->model, id, &n);
-        shape_follow(a->shape, bytes, n);
-    }
-    if (id == a->server->think_ends) a->thinks = 0;
-    return connection_gone(a->client);
+    return a->enough || connection_gone(a->client);
 }
 
 static void on_answer_logprobs(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count) {
@@ -130,15 +144,12 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
     memcpy(a->logprobs + 1, alternatives, (size_t)count * sizeof *alternatives);
 }
 
+// The text of a call comes again as a call.
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
-    if (channel == MOTE_TOOL_CALL && a->tools) {
-        buf_add(&a->call, text, size);
-        a->call_is_over |= !size;
-        return 0;
-    }
-    a->channel = channel == MOTE_THINKING ? MOTE_THINKING : MOTE_ANSWER;
-    buf_add(&a->piece[a->channel], text, size);
+    if (channel == MOTE_TOOL_CALL) return 0;
+    a->channel = channel;
+    buf_add(&a->piece[channel], text, size);
     return 0;
 }
 
@@ -146,35 +157,28 @@ static int on_answer_text(void *user, int channel, const char *text, size_t size
 static int on_answer_call(void *user, const char *call, size_t size) {
     answer *a = (answer *)user;
     json j;
-    buf name = {NULL, 0, 0, 0}, arguments = {NULL, 0, 0, 0};
-    a->call.size = 0;
-    if (json_parse(&j, call, size, "a call", NULL)) return 0;
-    uint32_t n = json_get(&j, 0, "name"), x = json_get(&j, 0, "arguments");
-    if (n) buf_add(&name, j.text + j.nodes[n].start, j.nodes[n].size);
+    buf arguments = {NULL, 0, 0, 0};
+    int code = json_parse(&j, call, size, "a call", NULL);
+    a->failed |= code != MOTE_OK;
+    if (code) return 0;
+    uint32_t x = json_get(&j, 0, "arguments");
+    tool_call c = {node_text(&j, json_get(&j, 0, "name")), NULL};
     if (x) put_node(&arguments, &j, x);
-    buf_add(&name, "", 1);
     buf_add(&arguments, "", 1);
-    tool_call c = {name.data, arguments.data};
-    if (name.failed || arguments.failed || !buf_add(&a->calls, &c, sizeof c)) {
-        buf_free(&name);
-        buf_free(&arguments);
-    }
+    c.arguments = arguments.data;
     json_free(&j);
+    if (c.name && !arguments.failed && buf_add(&a->calls, &c, sizeof c)) return 0;
+    a->failed = 1;
+    free(c.name);
+    buf_free(&arguments);
     return 0;
 }
 
-// The last word on what is chosen: forced tokens, then the shape; no end before min_tokens.
+// No end before min_tokens.
 static int on_answer_logits(void *user, float *logits, int vocab) {
     answer *a = (answer *)user;
-    size_t at = (size_t)a->result.generated_tokens;
-    if (at < a->forced_count) {
-        for (int id = 0; id < vocab; id++)
-            if (id != a->forced[at]) logits[id] = -INFINITY;
-        return 0;
-    }
-    if (a->shape && !a->thinks) shape_mask(a->shape, a->words, logits, vocab);
-    for (int i = 0; i < a->words->end_count && a->result.generated_tokens < a->min_tokens; i++)
-        if (!a->shape && a->words->ends[i] < vocab) logits[a->words->ends[i]] = -INFINITY;
+    for (int id = 0; id < vocab && a->result.generated_tokens < a->min_tokens && !a->schema; id++)
+        if (mote_is_end(a->server->model, id)) logits[id] = -INFINITY;
     return 0;
 }
 
@@ -205,6 +209,8 @@ static turns last_turns(const server *s, const answer *a) {
     }
     return t;
 }
+
+enum { PIECE_MOST = 1024 };                // tokens whose scores are kept at a time
 
 // Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others.
 static size_t piece_tokens(server *s, size_t left) {
@@ -241,6 +247,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
         while (at < end && !code) {
             size_t n = piece_tokens(s, end - at);
             double began = clock_seconds() - a->waited;
+            a->piece_begins = at;
             code = mote_feed(t->session, a->prompt + at, n, error);
             note_speed(s, n, clock_seconds() - a->waited - began);
             at += n;
@@ -254,25 +261,19 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     return code;
 }
 
-// Reads the whole prompt with the log-probabilities of its tokens. The memory for them is taken.
+// Reads the whole prompt with the log-probabilities of its tokens, piece by piece. The memory for one is taken.
 static int answer_score(answer *a, slot *t, mote_error *error) {
-    int top = a->top > 0 ? a->top : 0, code = MOTE_OK;
-    for (size_t at = 0, n; at < a->prompt_count && !code; at += n) {
+    int code = MOTE_OK;
+    for (size_t at = 0, n; at < a->prompt_count && !code && !a->enough; at += n) {
         n = piece_tokens(a->server, a->prompt_count - at);
-        code = mote_feed_logprobs(t->session, a->prompt + at, n, top, a->scores + at,
-                                  top ? a->alternatives + at * (size_t)top : NULL, error);
+        if (n > PIECE_MOST) n = PIECE_MOST;
+        a->piece_begins = at;
+        code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
+        if (!code) a->scored(a, at, n);
+        answer_unclog(a);
         gate_yield(&a->server->gate);
     }
     return code;
-}
-
-// Does the prompt end inside an open <think>?
-static int prompt_thinks(const server *s, const answer *a) {
-    for (size_t i = a->prompt_count; i-- > 0 && a->prompt_count - i <= 8;) {
-        if (a->prompt[i] == s->think_ends) return 0;
-        if (a->prompt[i] == s->think_begins) return 1;
-    }
-    return 0;
 }
 
 static int answer_generate(answer *a, slot *t, mote_error *error) {
@@ -281,18 +282,23 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     int code, most = a->max_tokens;
     a->sampling.bias = (const mote_bias *)(const void *)a->bias.data;
     a->sampling.bias_count = (int)(a->bias.size / sizeof(mote_bias));
-    a->thinks = prompt_thinks(a->server, a);
-    a->channel = a->thinks ? MOTE_THINKING : MOTE_ANSWER;
-    if (a->shape) a->shape->first_lines = a->thinks ? 2 : 0;           // as the template has them behind </think>
+    a->state = ANSWER_WRITES;
+    a->channel = MOTE_ANSWER;
+    a->generates_since = clock_seconds();
     g.sampling = &a->sampling;
     g.stop = (const char *const *)(void *)a->stops.data;
     g.stop_count = (int)(a->stops.size / sizeof(char *));
     g.tools = a->tools;
+    g.schema = a->schema;
+    g.tool_choice = a->tool_choice;
+    g.tool = a->tool;
+    g.one_call = a->one_call;
+    g.thinking_budget = a->thinking_budget;
     g.raw = a->is_raw;
     g.on_text = on_answer_text;
     g.on_token = on_answer_token;
     g.on_call = a->tools ? on_answer_call : NULL;
-    if (a->shape || a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
+    if (a->min_tokens) g.on_logits = on_answer_logits;
     if (a->top >= 0) g.on_logprobs = on_answer_logprobs;
     g.top_logprobs = a->top >= 0 ? a->top : 0;
     g.user = a;
@@ -300,11 +306,22 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
         g.max_tokens = most ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
         a->result.stop = r.stop;
+        a->result.stop_text = r.stop_text;
+        a->result.thinking_tokens += r.thinking_tokens;
         a->result.generate_seconds += r.generate_seconds;
     } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
-    a->call_is_over = 1;
     answer_event(a);
-    return code;
+    return code || !a->failed ? code : fail_memory(error);
+}
+
+// The stop text that ended the answer; NULL: none did.
+static const char *answer_stop_text(const answer *a) {
+    return a->result.stop == MOTE_STOP_TEXT ? ((char *const *)(const void *)a->stops.data)[a->result.stop_text] : NULL;
+}
+
+// Was it cut before it was complete?
+static int answer_is_cut(const answer *a) {
+    return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT;
 }
 
 // ---- A session for it ----------------------------------------------------------------------------------------------
@@ -330,6 +347,7 @@ static slot *slot_take(answer *a, shelved **e, failure *f) {
     while (*place) place = &(*place)->next;
     *place = &me;
     s->waiting_count++;
+    answer_progress(a, PROGRESS_ACCEPTED);
     while (!serve_stops && !connection_gone(a->client)) {
         if (s->waiting == &me && (t = slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
         struct timespec until;
@@ -337,6 +355,7 @@ static slot *slot_take(answer *a, shelved **e, failure *f) {
         until.tv_nsec += 100000000;
         if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
         pthread_cond_timedwait(&s->freed, &s->lock, &until);
+        answer_progress(a, PROGRESS_TICK);
     }
     for (place = &s->waiting; *place != &me;) place = &(*place)->next;
     *place = me.next;
@@ -362,6 +381,7 @@ static void slot_count_speculation(slot *t) {
 static int slot_open(slot *t, const mote_session_options *options, mote_error *error) {
     mote_session_options o = *options;
     o.callbacks.cancel = on_pause;
+    o.callbacks.prompt = on_prompt;
     o.callbacks.user = t;
     return mote_session_open(t->server->model, &o, &t->session, error);
 }
@@ -391,17 +411,16 @@ static void slot_release(slot *t, const answer *a, int code) {
 
 // generates: at least one token.
 static int answer_has_room(answer *a, int generates, failure *f) {
-    int context = a->server->context;
-    if (a->prompt_count + (size_t)generates > (size_t)context) {
-        refuse(f, 400, NULL, "the prompt has %zu tokens, the context holds %d", a->prompt_count, context);
+    size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
+    if (a->prompt_count > most) {
+        a->too_long(f, a->prompt_count, most);
         f->code = "context_length_exceeded";
         return 0;
     }
     if (!a->prompt_count) return !refuse(f, 400, "prompt", "the prompt is empty");
-    size_t top = a->top > 0 ? (size_t)a->top : 0;
     if (a->top >= 0) a->logprobs = (mote_logprob *)calloc(top + 1, sizeof *a->logprobs);
-    if (a->echo) a->scores = (mote_logprob *)calloc(a->prompt_count, sizeof *a->scores);
-    if (a->echo && top) a->alternatives = (mote_logprob *)calloc(a->prompt_count * top, sizeof *a->alternatives);
+    if (a->echo) a->scores = (mote_logprob *)calloc(PIECE_MOST, sizeof *a->scores);
+    if (a->echo && top) a->alternatives = (mote_logprob *)calloc(PIECE_MOST * top, sizeof *a->alternatives);
     if ((a->top >= 0 && !a->logprobs) || (a->echo && !a->scores) || (a->echo && top && !a->alternatives))
         return !refuse(f, 503, NULL, "out of memory");
     return 1;
@@ -415,13 +434,15 @@ static int answer_run(answer *a, int generates, failure *f) {
     if (!answer_has_room(a, generates, f)) return 1;
     slot *t = slot_take(a, &e, f);
     if (!t) return f->status != 0;
-    double began = clock_seconds();
+    a->began = clock_seconds();
     t->answer = a;
-    a->cached = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    a->cached = a->read = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    a->state = ANSWER_READS;
+    answer_progress(a, PROGRESS_READING);
     gate_enter(&s->gate);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
-    a->result.prompt_seconds = clock_seconds() - began;
-    if (!code && a->scored) a->scored(a);
+    a->result.prompt_seconds = clock_seconds() - a->began;
+    if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
     gate_leave(&s->gate);
     slot_release(t, a, code);

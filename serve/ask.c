@@ -1,31 +1,59 @@
-// serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, tools, the shape of the answer; and the
-// prompt: messages as the chat template takes them. It fills in an answer, and knows nothing of how an API words its own
-// answers.
+// serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills in an
+// answer, and knows nothing of how an API words its own answers.
 
-enum { STOP_MOST = 16, TOP_MOST = 20, CALLS_MOST = 128 };
+enum { STOP_MOST = 16, TOP_MOST = 20 };
+
+typedef struct request {                       // a chat in the making
+    answer *a;
+    fields q;
+    buf noted;                             // names of what is passed over, for the answer's head
+    buf system, messages, tools;           // inside a JSON text; JSON objects with commas between them
+    buf known;                             // known_tool[]: see tools.c
+    int choice, is_strict;                 // CHOICE_...; calls are to follow a schema
+    uint32_t chosen, allowed;              // the tool to call; the only ones that may be called, a list; 0: not given
+    int thinks, preserves;                 // MOTE_THINK_...; thoughts of earlier turns stay in the prompt
+    int has_turns;                         // a message that is no system message was there
+    int last_answers, last_calls;          // the last message is an answer of the past; it calls a tool
+    int continues, adds_prompt;            // the last message is continued; else the answer's turn is opened
+} request;
 
 // ---- How to sample, and when to end ----------------------------------------------------------------------------------
+
+// -1 is a random one, others below 0 are taken as their two's complement.
+static void ask_seed(mote_sampling *s, const fields *q) {
+    uint32_t seed = field_of(q, "seed", JSON_NUMBER);
+    double value;
+    if (!seed || json_u64(q->j, seed, &s->seed)) return;
+    const json_node *n = q->j->nodes + seed;
+    char text[32], *end = text;
+    snprintf(text, sizeof text, "%.*s", (int)(n->size < sizeof text ? n->size : 0), q->j->text + n->start);
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    int is_whole = *text && !*end && !errno;
+    if (!is_whole && node_whole(q->j, seed, -0x1p53, 0x1p53, &value)) whole = (long long)value, is_whole = 1;      // 1e3
+    if (!is_whole) refuse(q->f, 400, "seed", "seed must be a whole number of 64 bits");
+    else if (whole != -1) s->seed = (uint64_t)whole;
+}
 
 static void ask_sampling(answer *a, const fields *q) {
     mote_sampling *s = &a->sampling;
     float top_p = -1;
-    int top_k = INT_MIN;
+    int top_k = INT_MIN, last = -1;
     mote_sampling_defaults(a->server->model, s);
     field_real(q, "temperature", 0, 100, &s->temperature);
     field_real(q, "top_p", 0, 1, &top_p);
     field_real(q, "min_p", 0, 1, &s->min_p);
+    field_real(q, "repeat_penalty", 0.01, 10, &s->repetition_penalty);
     field_real(q, "repetition_penalty", 0.01, 10, &s->repetition_penalty);
     field_real(q, "presence_penalty", -2, 2, &s->presence_penalty);
     field_real(q, "frequency_penalty", -2, 2, &s->frequency_penalty);
     field_whole(q, "top_k", -1, INT_MAX, &top_k);
+    field_whole(q, "repeat_last_n", -1, INT_MAX, &last);
+    if (last >= 0 && s->repetition_penalty > 0 && s->repetition_penalty != 1)
+        refuse(q->f, 400, "repeat_last_n", "repeat_last_n must be -1: repetition is that of the whole context");
     if (top_p >= 0) s->top_p = top_p > 0 ? top_p : 1e-6f;  // 0 asks for the most probable token; of the library, for all
     if (top_k != INT_MIN) s->top_k = top_k < 0 ? 0 : top_k;
-    uint32_t seed = field_of(q, "seed", JSON_NUMBER);
-    double value;
-    if (seed && !json_u64(q->j, seed, &s->seed)) {
-        if (!node_whole(q->j, seed, -9.3e18, 0, &value)) refuse(q->f, 400, "seed", "seed must be a whole number");
-        else s->seed = (uint64_t)(int64_t)value;
-    }
+    ask_seed(s, q);
 }
 
 // {"50256": -100, ...}
@@ -66,184 +94,99 @@ static void ask_stop(answer *a, const fields *q, const char *name) {
 }
 
 // Of all APIs. stop: what theirs is called.
-static void ask_common(answer *a, const fields *q, const char *stop) {
+static void ask_common(request *x, int api, const char *stop) {
+    answer *a = x->a;
+    const fields *q = &x->q;
     int caches = 1;
+    check_fields(q, api, &x->noted);
     ask_sampling(a, q);
     field_flag(q, "cache_prompt", &caches);
-    field_flag(q, "return_token_ids", &a->gives_ids);
     a->forgets = !caches;
     field_whole(q, "min_tokens", 0, INT_MAX, &a->min_tokens);
     field_flag(q, "ignore_eos", &a->ignores_end);
     if (a->ignores_end) a->min_tokens = 0;             // there is no end to be masked
     ask_bias(a, q);
     ask_stop(a, q, stop);
-    if (a->stops.failed || a->stop_texts.failed || a->bias.failed) refuse(q->f, 503, NULL, "out of memory");
+    if (a->stops.failed || a->stop_texts.failed || a->bias.failed || x->noted.failed) refuse(q->f, 503, NULL, "out of memory");
     a->top = -1;
 }
 
-// ---- Messages as the template takes them ------------------------------------------------------------------------------
-
-typedef struct request {                       // a chat in the making
-    answer *a;
-    fields q;
-    buf system, messages, tools;           // inside a JSON text; JSON objects with commas between them
-    int thinks;                            // MOTE_THINK_...
-    int has_turns;                         // a message that is no system message was there
-} request;
-
-static void ask_close(request *x) {
-    buf_free(&x->system);
-    buf_free(&x->messages);
-    buf_free(&x->tools);
+// llama.cpp's name for the most tokens of an answer, where -1 is no limit.
+static void ask_predict(answer *a, const fields *q) {
+    int most = 0;
+    field_whole(q, "n_predict", -1, INT_MAX, &most);
+    if (most > 0) a->max_tokens = most;
 }
 
-static void put_next(buf *list) {
-    if (list->size) buf_text(list, ", ");
+// Of OpenAI's two: n and best_of, and what is told besides.
+static void ask_openai(answer *a, const fields *q) {
+    int n = 1, best = 1;
+    field_whole(q, "n", 1, 128, &n);
+    field_whole(q, "best_of", 1, 128, &best);
+    if (n > 1) refuse(q->f, 400, "n", "n must be 1: one answer to a request");
+    if (best > 1) refuse(q->f, 400, "best_of", "best_of must be 1: one answer to a request");
+    field_flag(q, "return_progress", &a->gives_progress);
+    field_flag(q, "timings_per_token", &a->gives_timings);
 }
 
-// The escaped text of a string node, behind what is there.
-static void put_inside(buf *out, const json *j, uint32_t node) {
-    buf_add(out, j->text + j->nodes[node].start, j->nodes[node].size);
+// ---- How much to think -------------------------------------------------------------------------------------------------
+
+static void ask_think(request *x, int thinks, const char *where) {
+    int before = x->thinks;
+    x->thinks = thinks ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    if (before && before != x->thinks) refuse(x->q.f, 400, where, "%s asks for thinking and something else for none, or the reverse", where);
 }
 
-// A content, a text or a list of parts, into the inside of a JSON text. where: for messages.
-static void put_content(request *x, buf *out, uint32_t content, const char *where) {
-    const fields *q = &x->q;
-    if (!content || node_type(q, content) == JSON_NULL) return;
-    if (node_type(q, content) == JSON_STRING) {
-        put_inside(out, q->j, content);
+static void ask_think_flag(request *x, const fields *in, const char *key) {
+    int thinks = -1;
+    field_flag(in, key, &thinks);
+    if (thinks >= 0) ask_think(x, thinks, key);
+}
+
+// The most tokens of thinking: 0 is none, -1 no limit.
+static void ask_budget(request *x, const fields *in, const char *key) {
+    int budget = -2;
+    field_whole(in, key, -1, INT_MAX, &budget);
+    if (budget == 0) ask_think(x, 0, key);
+    if (budget > 0) x->a->thinking_budget = budget;
+}
+
+// A model thinks or does not; how much is a budget.
+static void ask_effort(request *x, const fields *in, const char *key) {
+    static const struct { const char *name; int budget; } efforts[] = {
+        {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
+    uint32_t effort = field_of(in, key, JSON_STRING);
+    if (!effort) return;
+    for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++) {
+        if (!json_equals(in->j, effort, efforts[i].name)) continue;
+        ask_think(x, efforts[i].budget >= 0, key);
+        if (efforts[i].budget > 0 && !x->a->thinking_budget) x->a->thinking_budget = efforts[i].budget;
         return;
     }
-    if (node_type(q, content) != JSON_ARRAY) refuse(q->f, 400, where, "%s must be a text or a list of parts", where);
-    for (uint32_t k = content + 1; !q->f->status && k < node_next(q, content); k = node_next(q, k)) {
-        fields part = {q->j, k, q->f};
-        uint32_t type = field(&part, "type"), text = field(&part, "text");
-        char *name = type ? node_text(q->j, type) : NULL;
-        int is_text = name && (!strcmp(name, "text") || !strcmp(name, "input_text") || !strcmp(name, "output_text"));
-        if (is_text && text && node_type(q, text) == JSON_STRING) put_inside(out, q->j, text);
-        else if (name && !strcmp(name, "refusal")) (void)0;
-        else refuse(q->f, 400, where, "%s holds a part of type \"%.40s\": mote takes text alone", where, name ? name : "");
-        free(name);
-    }
+    refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
 }
 
-// A system message: those at the beginning become one.
-static void ask_system(request *x, uint32_t content, const char *where) {
-    if (x->has_turns) put_next(&x->messages), buf_text(&x->messages, "{\"role\": \"system\", \"content\": \"");
-    else if (x->system.size) buf_text(&x->system, "\\n\\n");
-    put_content(x, x->has_turns ? &x->messages : &x->system, content, where);
-    if (x->has_turns) buf_text(&x->messages, "\"}");
+// What all APIs for chats take, beside the words of their own.
+static void ask_thinking(request *x) {
+    fields kwargs = {x->q.j, field_of(&x->q, "chat_template_kwargs", JSON_OBJECT), x->q.f};
+    ask_budget(x, &x->q, "thinking_budget");
+    ask_budget(x, &x->q, "thinking_token_budget");
+    ask_budget(x, &x->q, "thinking_budget_tokens");
+    ask_think_flag(x, &x->q, "enable_thinking");
+    if (!kwargs.object) return;
+    ask_think_flag(x, &kwargs, "enable_thinking");
+    ask_budget(x, &kwargs, "thinking_budget");
+    field_flag(&kwargs, "preserve_thinking", &x->preserves);
 }
 
-static void ask_message(request *x, const char *role, uint32_t content, const char *where) {
-    x->has_turns = 1;
-    put_next(&x->messages);
-    putf(&x->messages, "{\"role\": \"%s\", \"content\": \"", role);
-    put_content(x, &x->messages, content, where);
-    buf_text(&x->messages, "\"}");
-}
+// ---- The shape of the answer ------------------------------------------------------------------------------------------
 
-// One call of an answer. arguments: an object, or its JSON as a text, which may be empty.
-static void ask_call(request *x, buf *out, uint32_t name, uint32_t arguments, const char *where) {
-    const fields *q = &x->q;
-    if (!name || node_type(q, name) != JSON_STRING) {
-        refuse(q->f, 400, where, "%s holds a call without a name", where);
-        return;
-    }
-    put_next(out);
-    buf_text(out, "{\"type\": \"function\", \"function\": {\"name\": ");
-    put_node(out, q->j, name);
-    buf_text(out, ", \"arguments\": ");
-    if (arguments && node_type(q, arguments) == JSON_STRING) {
-        char *text = node_text(q->j, arguments);
-        json inner;
-        memset(&inner, 0, sizeof inner);
-        if (text && !text[strspn(text, " \n\t")]) buf_text(out, "{}");
-        else if (!text || json_parse(&inner, text, strlen(text), "arguments", NULL) || inner.nodes[0].type != JSON_OBJECT)
-            refuse(q->f, 400, where, "%s holds a call whose arguments are no JSON object", where);
-        else put_node(out, &inner, 0);
-        json_free(&inner);
-        free(text);
-    } else if (arguments && node_type(q, arguments) == JSON_OBJECT) {
-        put_node(out, q->j, arguments);
-    } else if (arguments) {
-        refuse(q->f, 400, where, "%s holds a call whose arguments are no JSON object", where);
-    } else {
-        buf_text(out, "{}");
-    }
-    buf_text(out, "}}");
-}
-
-// An answer of the past: the insides of JSON texts, and calls with commas between them.
-static void ask_assistant(request *x, const buf *text, const buf *thought, const buf *calls) {
-    buf *out = &x->messages;
-    x->has_turns = 1;
-    put_next(out);
-    buf_text(out, "{\"role\": \"assistant\", \"content\": \"");
-    buf_add(out, text->data, text->size);
-    buf_text(out, "\"");
-    if (thought->size) {
-        buf_text(out, ", \"reasoning_content\": \"");
-        buf_add(out, thought->data, thought->size);
-        buf_text(out, "\"");
-    }
-    if (calls->size) {
-        buf_text(out, ", \"tool_calls\": [");
-        buf_add(out, calls->data, calls->size);
-        buf_text(out, "]");
-    }
-    buf_text(out, "}");
-    out->failed |= text->failed | thought->failed | calls->failed;
-}
-
-// A function that may be called; schema 0: it takes nothing.
-static void ask_tool(request *x, uint32_t name, uint32_t description, uint32_t schema) {
-    const fields *q = &x->q;
-    if (!name || node_type(q, name) != JSON_STRING) {
-        refuse(q->f, 400, "tools", "a tool without a name");
-        return;
-    }
-    put_next(&x->tools);
-    buf_text(&x->tools, "{\"type\": \"function\", \"function\": {\"name\": ");
-    put_node(&x->tools, q->j, name);
-    if (description) buf_text(&x->tools, ", \"description\": "), put_node(&x->tools, q->j, description);
-    buf_text(&x->tools, ", \"parameters\": ");
-    if (schema) put_node(&x->tools, q->j, schema);
-    else buf_text(&x->tools, "{\"type\": \"object\", \"properties\": {}}");
-    buf_text(&x->tools, "}}");
-}
-
-static int32_t *token_list(const mote_model *model, const char *text, size_t size, size_t *count, mote_error *error) {
-    int32_t *ids = NULL;
-    *count = 0;
-    for (size_t need = size / 2 + 64;; need = *count) {
-        int32_t *more = (int32_t *)realloc(ids, need * sizeof *ids);
-        if (more) ids = more;
-        else error->code = MOTE_ENOMEM;
-        if (more && !mote_tokenize(model, text, size, 1, ids, need, count, error)) return ids;
-        if (!more || error->code != MOTE_EINVAL || *count <= need) break;
-    }
-    free(ids);
-    return NULL;
-}
-
-// The answer must begin with a call; name: of this function; 0: of any. `begins`: how calls begin in the model's template.
-static void ask_forced(request *x, uint32_t name) {
-    answer *a = x->a;
+// What mote_generate would refuse. where: the field that asks for it.
+static void ask_check(request *x, const mote_generation *g, const char *where) {
     mote_error error = {0, ""};
-    buf text = {NULL, 0, 0, 0};
-    const char *family = mote_model_info(a->server->model)->chat_template;
-    int tags = family && !strcmp(family, "Qwen3.5");
-    char *called = name ? node_text(x->q.j, name) : NULL;
-    putf(&text, "<tool_call>\n%s", tags ? "<function=" : "{\"name\": \"");
-    if (called) buf_text(&text, called);
-    if (called) buf_text(&text, tags ? ">\n" : "\", \"arguments\": ");
-    free(called);
-    if (text.failed) refuse(x->q.f, 503, NULL, "out of memory");
-    else a->forced = token_list(a->server->model, text.data, text.size, &a->forced_count, &error);
-    if (!a->forced) refuse_error(x->q.f, &error);
-    buf_free(&text);
-    x->thinks = MOTE_THINK_OFF;
+    if (x->q.f->status || !mote_generation_check(x->a->server->model, g, &error)) return;
+    if (error.code == MOTE_EINVAL) refuse(x->q.f, 400, where, "%s: %s", where, error.message);
+    else refuse_error(x->q.f, &error);
 }
 
 // What response_format or its like asks for. format: {"type": ..., ...}; 0: nothing.
@@ -259,62 +202,14 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     } else if (!field_is(&in, "type", "json_object")) {
         refuse(q->f, 400, where, "%s must be of type text, json_object or json_schema", where);
     }
-    const char *family = mote_model_info(x->a->server->model)->chat_template;
-    if (family && strcmp(family, "Qwen3.5")) x->thinks = MOTE_THINK_OFF;       // it would open <think> itself
-    if (!q->f->status) x->a->shape = shape_open(q->j, schema, mote_model_info(x->a->server->model)->vocab_size, q->f);
-}
-
-// The prompt's tokens, of all that was put together.
-static void ask_render(request *x) {
-    answer *a = x->a;
-    mote_error error = {0, ""};
     buf text = {NULL, 0, 0, 0};
-    if (x->q.f->status) return;
-    buf_text(&text, "{\"messages\": [");
-    if (x->system.size) {
-        buf_text(&text, "{\"role\": \"system\", \"content\": \"");
-        buf_add(&text, x->system.data, x->system.size);
-        buf_text(&text, x->messages.size ? "\"}, " : "\"}");
-    }
-    buf_add(&text, x->messages.data, x->messages.size);
-    buf_text(&text, "]");
-    if (x->tools.size) {
-        buf_text(&text, ", \"tools\": [");
-        buf_add(&text, x->tools.data, x->tools.size);
-        buf_text(&text, "]");
-        buf_text(&x->tools, "]");
-        buf_add(&x->tools, "", 1);
-    }
-    if (x->thinks) putf(&text, ", \"enable_thinking\": %s", x->thinks == MOTE_THINK_ON ? "true" : "false");
-    buf_text(&text, "}");
-    if (text.failed || x->messages.failed || x->system.failed || x->tools.failed) {
-        refuse(x->q.f, 503, NULL, "out of memory");
-        buf_free(&text);
-        return;
-    }
-    for (size_t need = text.size / 2 + 64;; need = a->prompt_count) {
-        free(a->prompt);
-        a->prompt = (int32_t *)malloc(need * sizeof *a->prompt);
-        if (!a->prompt) error.code = MOTE_ENOMEM;
-        int code = a->prompt ? mote_render_tokens(a->server->model, text.data, text.size, a->prompt, need, &a->prompt_count,
-                                                  &error) : MOTE_ENOMEM;
-        if (!code) break;
-        if (code != MOTE_EINVAL || a->prompt_count <= need) {
-            refuse_error(x->q.f, &error);
-            break;
-        }
-    }
-    buf_free(&text);
-    if (!x->tools.size) return;
-    size_t n = x->tools.size;              // mote_generate reads the types of arguments in them
-    a->tools = (char *)malloc(n + 1);
-    if (!a->tools) refuse(x->q.f, 503, NULL, "out of memory");
-    else a->tools[0] = '[', memcpy(a->tools + 1, x->tools.data, n);
-}
-
-// The last of what an answer needs, before it is run.
-static void ask_ready(answer *a, failure *f) {
-    if (f->status || !(a->shape || a->min_tokens || a->forced_count)) return;
-    a->words = server_words(a->server);
-    if (!a->words) refuse(f, 503, NULL, "out of memory");
+    if (q->f->status) return;
+    if (schema) put_node(&text, q->j, schema);
+    else buf_text(&text, "{\"type\": \"object\"}");
+    buf_add(&text, "", 1);
+    if (text.failed) refuse(q->f, 503, NULL, "out of memory");
+    x->a->schema = text.data;
+    mote_generation g = {0};
+    g.schema = x->a->schema;
+    ask_check(x, &g, where);
 }

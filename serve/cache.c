@@ -200,7 +200,7 @@ static void slot_restore(slot *t, shelved *e) {
     server *s = t->server;
     mote_error error;
     int code = e->path ? mote_load_file(t->session, e->path, &error) : mote_load(t->session, e->bytes, e->size, &error);
-    if (code) show_format(stderr, "mote: passed over: %s\n", error.message);
+    if (code && e->path) disk_lost(s, e->path, &error);
     pthread_mutex_lock(&s->lock);
     snapshots_cut(s, &t->past, 0);
     if (!code) {

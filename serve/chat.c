@@ -1,69 +1,5 @@
 // serve/chat.c: POST /v1/chat/completions, as OpenAI's clients speak it.
 
-// An answer on its way to a client of this or of another API.
-typedef struct reply {
-    answer a;
-    request request;
-    failure f;
-    connection *c;
-    char id[40];
-    long created;
-    int streams, usage;                    // in events; with a last one of the tokens used
-    int begun;                             // the head of a stream is out
-    buf thinking, text, scores;            // all so far, when it is one answer
-    buf event;                             // at hand
-    const struct part_writer *writer;      // of APIs whose answers consist of parts: see parts.c
-    int part, parts;                       // the open one: PART_...; those before it
-    const tool_call *part_call;            // of an open PART_CALL
-    buf part_text, items;                  // of the open one; the complete ones, as JSON with commas between them
-    int sequence, thinking_tokens;
-    char stop[64];                         // the only stop text there is, for who wants to know it
-} reply;
-
-static void reply_free(reply *r) {
-    answer_free(&r->a);
-    ask_close(&r->request);
-    buf_free(&r->thinking);
-    buf_free(&r->text);
-    buf_free(&r->scores);
-    buf_free(&r->event);
-    buf_free(&r->part_text);
-    buf_free(&r->items);
-}
-
-// A name that no other answer of this server has.
-static void reply_name(char *to, size_t capacity, const char *prefix) {
-    static uint64_t last;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    uint64_t n = ++last;
-    pthread_mutex_unlock(&lock);
-    snprintf(to, capacity, "%s%08lx%08llx", prefix, (unsigned long)time(NULL), (unsigned long long)n);
-}
-
-static void reply_open(reply *r, server *s, connection *c, const json *j, const char *prefix) {
-    memset(r, 0, sizeof *r);
-    r->c = c;
-    r->created = (long)time(NULL);
-    r->a.server = s;
-    r->a.client = c;
-    r->a.user = r;
-    r->a.top = -1;
-    r->request.a = &r->a;
-    r->request.q.j = j;
-    r->request.q.f = &r->f;
-    reply_name(r->id, sizeof r->id, prefix);
-}
-
-// Sends the event at hand.
-static void reply_event(reply *r) {
-    if (!r->begun) connection_begin(r->c, "text/event-stream");
-    r->begun = 1;
-    if (r->event.failed) r->c->gone = 1;
-    connection_piece(r->c, r->event.data, r->event.size);
-    r->event.size = 0;
-}
-
 // ---- What is asked ---------------------------------------------------------------------------------------------------
 
 static void chat_assistant_message(request *x, uint32_t message, const char *where) {
@@ -72,13 +8,16 @@ static void chat_assistant_message(request *x, uint32_t message, const char *whe
     buf text = {NULL, 0, 0, 0}, thought = {NULL, 0, 0, 0}, list = {NULL, 0, 0, 0};
     if (!given) given = field(&m, "reasoning");
     if (field(&m, "function_call")) refuse(x->q.f, 400, where, "%s: function_call is not supported, tool_calls is", where);
-    put_content(x, &text, field(&m, "content"), where);
+    put_content(x, &text, field(&m, "content"), CONTENT_SAID, where);
     if (given && node_type(&m, given) == JSON_STRING) put_inside(&thought, x->q.j, given);
     for (uint32_t k = calls + 1; calls && k < node_next(&m, calls); k = node_next(&m, k)) {
         fields call = {x->q.j, k, x->q.f};
         fields function = {x->q.j, field_of(&call, "function", JSON_OBJECT), x->q.f};
-        if (!function.object) refuse(x->q.f, 400, where, "%s holds a call of no function", where);
-        else ask_call(x, &list, field(&function, "name"), field(&function, "arguments"), where);
+        fields custom = {x->q.j, field_of(&call, "custom", JSON_OBJECT), x->q.f};
+        past_call c = {.id = field(&call, "id")};
+        if (custom.object) c.name = field(&custom, "name"), c.input = field_of(&custom, "input", JSON_STRING);
+        else if (function.object) c.name = field(&function, "name"), c.arguments = field(&function, "arguments");
+        ask_call(x, &list, &c, where);
     }
     ask_assistant(x, &text, &thought, &list);
     buf_free(&text);
@@ -96,71 +35,75 @@ static void chat_ask_messages(request *x) {
         snprintf(where, sizeof where, "messages[%u]", i);
         if (node_type(&x->q, k) != JSON_OBJECT) refuse(x->q.f, 400, where, "%s is no object", where);
         else if (field_is(&m, "role", "system") || field_is(&m, "role", "developer")) ask_system(x, content, where);
-        else if (field_is(&m, "role", "user")) ask_message(x, "user", content, where);
-        else if (field_is(&m, "role", "tool")) ask_message(x, "tool", content, where);
+        else if (field_is(&m, "role", "user")) ask_user(x, content, where);
+        else if (field_is(&m, "role", "tool")) ask_result(x, field(&m, "tool_call_id"), content, where);
         else if (field_is(&m, "role", "assistant")) chat_assistant_message(x, k, where);
         else refuse(x->q.f, 400, where, "%s: the role must be system, developer, user, assistant or tool", where);
     }
 }
 
-static void chat_ask_tools(request *x) {
-    const fields *q = &x->q;
-    uint32_t tools = field_of(q, "tools", JSON_ARRAY), choice = field(q, "tool_choice");
-    if (choice && json_equals(q->j, choice, "none")) return;
-    for (uint32_t k = tools + 1; tools && !q->f->status && k < node_next(q, tools); k = node_next(q, k)) {
-        fields tool = {q->j, k, q->f};
-        fields function = {q->j, field_of(&tool, "function", JSON_OBJECT), q->f};
-        if (!function.object) refuse(q->f, 400, "tools", "a tool that is no function is not supported");
-        else ask_tool(x, field(&function, "name"), field(&function, "description"), field(&function, "parameters"));
+static void chat_ask_tool(request *x, uint32_t node) {
+    fields tool = {x->q.j, node, x->q.f};
+    int is_custom = field_is(&tool, "type", "custom");
+    fields in = {x->q.j, field_of(&tool, is_custom ? "custom" : "function", JSON_OBJECT), x->q.f};
+    if (!in.object) {
+        refuse(x->q.f, 400, "tools", "a tool that is neither a function nor custom is not supported");
+        return;
     }
-    if (!choice || json_equals(q->j, choice, "auto")) return;
-    if (!x->tools.size) refuse(q->f, 400, "tool_choice", "tool_choice without tools");
-    if (json_equals(q->j, choice, "required")) {
-        ask_forced(x, 0);
-    } else {
-        fields c = {q->j, choice, q->f};
-        fields function = {q->j, node_type(q, choice) == JSON_OBJECT ? field_of(&c, "function", JSON_OBJECT) : 0, q->f};
-        uint32_t name = function.object ? field_of(&function, "name", JSON_STRING) : 0;
-        if (!name) refuse(q->f, 400, "tool_choice", "tool_choice must be none, auto, required or a function");
-        else ask_forced(x, name);
-    }
+    tool_fields t = {.name = field(&in, "name"), .description = field(&in, "description"), .is_custom = is_custom,
+                     .strict = field(&in, "strict")};
+    if (is_custom) t.format = field_of(&in, "format", JSON_OBJECT);
+    else t.schema = field(&in, "parameters");
+    ask_tool(x, &t);
 }
 
-static void chat_ask_thinking(request *x) {
-    fields kwargs = {x->q.j, field_of(&x->q, "chat_template_kwargs", JSON_OBJECT), x->q.f};
-    int thinks = -1;
-    field_flag(&x->q, "enable_thinking", &thinks);
-    if (kwargs.object) field_flag(&kwargs, "enable_thinking", &thinks);
-    if (field_is(&x->q, "reasoning_effort", "none")) thinks = 0;
-    if (thinks >= 0) x->thinks = thinks ? MOTE_THINK_ON : MOTE_THINK_OFF;
+static void chat_ask_tools(request *x) {
+    const fields *q = &x->q;
+    uint32_t tools = field_of(q, "tools", JSON_ARRAY);
+    int parallel = 1;
+    field_flag(q, "parallel_tool_calls", &parallel);
+    openai_choice(x);
+    for (uint32_t k = tools + 1; tools && x->choice != CHOICE_NONE && !q->f->status && k < node_next(q, tools); k = node_next(q, k))
+        chat_ask_tool(x, k);
+    ask_choice(x, !parallel);
+}
+
+// All that makes the prompt.
+static void chat_prompt(request *x) {
+    const fields *q = &x->q;
+    int continues = 0, adds = -1;
+    ask_thinking(x);
+    ask_effort(x, q, "reasoning_effort");
+    chat_ask_messages(x);
+    chat_ask_tools(x);
+    field_flag(q, "add_generation_prompt", &adds);
+    field_flag(q, "continue_final_message", &continues);
+    if (continues && adds > 0)
+        refuse(q->f, 400, "continue_final_message", "continue_final_message and add_generation_prompt cannot both be true");
+    if (continues && !q->f->status) ask_continued(x, "continue_final_message");
+    x->adds_prompt = adds != 0;
+    ask_render(x);
 }
 
 static void chat_request(reply *r) {
-    static const char *const unsupported[] = {
-        "functions", "function_call", "audio", "prediction", "web_search_options", "guided_json", "guided_regex",
-        "guided_grammar", "guided_choice", "grammar", "prompt_logprobs"};
     request *x = &r->request;
     const fields *q = &x->q;
     answer *a = &r->a;
-    int n = 1, logprobs = 0, top = 0;
-    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) field_unsupported(q, unsupported[i]);
-    field_whole(q, "n", 1, 128, &n);
-    if (n > 1) refuse(q->f, 400, "n", "n must be 1: one answer to a request");
-    ask_common(a, q, "stop");
+    int logprobs = 0, top = 0;
+    ask_common(x, API_CHAT, "stop");
+    ask_openai(a, q);
+    ask_predict(a, q);
     field_whole(q, "max_tokens", 1, INT_MAX, &a->max_tokens);
     field_whole(q, "max_completion_tokens", 1, INT_MAX, &a->max_tokens);
     field_flag(q, "logprobs", &logprobs);
     field_whole(q, "top_logprobs", 0, TOP_MOST, &top);
     if (logprobs) a->top = top;
+    field_flag(q, "return_token_ids", &a->gives_ids);
     field_flag(q, "stream", &r->streams);
     fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
     if (options.object) field_flag(&options, "include_usage", &r->usage);
-    chat_ask_thinking(x);
-    chat_ask_messages(x);
-    chat_ask_tools(x);
     ask_format(x, field_of(q, "response_format", JSON_OBJECT), "response_format");
-    ask_render(x);
-    ask_ready(a, q->f);
+    chat_prompt(x);
 }
 
 // ---- What is answered ------------------------------------------------------------------------------------------------
@@ -198,13 +141,18 @@ static void chat_chunk_begin(reply *r) {
 }
 
 // number: among the calls of the answer
-static void put_chat_call(buf *out, const tool_call *call, const char *id, int number, int streams) {
+static void put_chat_call(buf *out, const reply *r, int number, int streams) {
+    const tool_call *call = answer_call(&r->a, number);
+    const known_tool *tool = find_tool(&r->request, call->name);
+    int is_custom = tool && tool->is_custom;
     buf_text(out, "{");
     if (streams) putf(out, "\"index\": %d, ", number);
-    putf(out, "\"id\": \"call_%s_%d\", \"type\": \"function\", \"function\": {\"name\": \"", id + 9, number);
-    buf_text(out, call->name);
-    buf_text(out, "\", \"arguments\": ");
-    put_text(out, call->arguments);
+    putf(out, "\"id\": \"call_%s_%d\", \"type\": \"%s\", \"%s\": {\"name\": ", r->id + 9, number, is_custom ? "custom" : "function",
+         is_custom ? "custom" : "function");
+    put_text(out, call->name);
+    buf_text(out, is_custom ? ", \"input\": " : ", \"arguments\": ");
+    if (is_custom) put_custom_input(out, call);
+    else put_text(out, call->arguments);
     buf_text(out, "}}");
 }
 
@@ -212,11 +160,13 @@ static void put_chat_call(buf *out, const tool_call *call, const char *id, int n
 static void put_chat_calls(buf *out, const reply *r, int first, int streams) {
     for (int i = first; i < answer_calls(&r->a); i++) {
         if (i > first) buf_text(out, ", ");
-        put_chat_call(out, answer_call(&r->a, i), r->id, i, streams);
+        put_chat_call(out, r, i, streams);
     }
 }
 
 static void chat_chunk_role(reply *r) {
+    if (r->opened) return;
+    r->opened = 1;
     chat_chunk_begin(r);
     buf_text(&r->event, "{\"index\": 0, \"delta\": {\"role\": \"assistant\", \"content\": \"\"}, "
                         "\"finish_reason\": null}]}\n\n");
@@ -229,7 +179,7 @@ static void chat_chunk(reply *r) {
     const buf *thinking = &a->piece[MOTE_THINKING], *text = &a->piece[MOTE_ANSWER];
     int calls = answer_calls(a) > a->calls_told, comma = 0;
     if (a->is_end && !a->ignores_end && !thinking->size && !text->size && !calls) return;
-    if (!r->begun) chat_chunk_role(r);
+    chat_chunk_role(r);
     chat_chunk_begin(r);
     buf_text(&r->event, "{\"index\": 0, \"delta\": {");
     if (thinking->size || (!text->size && !calls && a->channel == MOTE_THINKING)) {
@@ -253,7 +203,25 @@ static void chat_chunk(reply *r) {
         buf_text(&r->event, "]}");
     }
     if (a->gives_ids && a->has_token) putf(&r->event, ", \"token_ids\": [%" PRId32 "]", a->token);
-    buf_text(&r->event, ", \"finish_reason\": null}]}\n\n");
+    buf_text(&r->event, ", \"finish_reason\": null}]");
+    if (a->gives_timings) put_timings(&r->event, a, 0);
+    buf_text(&r->event, "}\n\n");
+    reply_event(r);
+}
+
+static void chat_progress(answer *a, int what) {
+    reply *r = (reply *)a->user;
+    reply_begin(r);
+    if (a->gives_progress && a->state == ANSWER_READS) {
+        chat_chunk_role(r);
+        chat_chunk_begin(r);
+        buf_text(&r->event, "{\"index\": 0, \"delta\": {}, \"finish_reason\": null}]");
+        put_progress(&r->event, a);
+        buf_text(&r->event, "}\n\n");
+    } else if (what == PROGRESS_TICK) {
+        put_comment(&r->event, a);
+        buf_text(&r->event, "\n");
+    }
     reply_event(r);
 }
 
@@ -265,35 +233,45 @@ static void chat_event(answer *a) {
     }
     buf_add(&r->thinking, a->piece[MOTE_THINKING].data, a->piece[MOTE_THINKING].size);
     buf_add(&r->text, a->piece[MOTE_ANSWER].data, a->piece[MOTE_ANSWER].size);
-    if (a->top < 0 || !a->has_token || (a->is_end && !a->ignores_end)) return;
+    if (a->top < 0 || !a->has_token || (a->is_end && !a->ignores_end) || reply_gathered(r, r->scores.size)) return;
     put_next(&r->scores);
     put_scores(&r->scores, a);
 }
 
-static const char *chat_finish(const answer *a) {
-    if (answer_calls(a)) return "tool_calls";
-    return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT ? "length" : "stop";
+static const char *openai_finish(const answer *a) {
+    return answer_is_cut(a) ? "length" : answer_calls(a) ? "tool_calls" : "stop";
+}
+
+// "finish_reason" and, as vLLM has it, which stop text it was.
+static void put_finish(buf *out, const answer *a) {
+    const char *stop = answer_stop_text(a);
+    putf(out, "\"finish_reason\": \"%s\", \"stop_reason\": ", openai_finish(a));
+    if (stop) put_text(out, stop);
+    else buf_text(out, "null");
 }
 
 static void put_usage(buf *out, const answer *a) {
     putf(out, "\"usage\": {\"prompt_tokens\": %zu, \"completion_tokens\": %d, \"total_tokens\": %zu, "
-             "\"prompt_tokens_details\": {\"cached_tokens\": %zu}}", a->prompt_count, a->result.generated_tokens,
-        a->prompt_count + (size_t)a->result.generated_tokens, a->cached);
+             "\"prompt_tokens_details\": {\"cached_tokens\": %zu}, \"completion_tokens_details\": {\"reasoning_tokens\": %d}}",
+         a->prompt_count, a->result.generated_tokens, a->prompt_count + (size_t)a->result.generated_tokens, a->cached,
+         a->result.thinking_tokens);
 }
 
 static void chat_stream_last(reply *r) {
-    if (!r->begun) chat_chunk_role(r);
+    chat_chunk_role(r);
     chat_chunk_begin(r);
-    putf(&r->event, "{\"index\": 0, \"delta\": {}, \"finish_reason\": \"%s\"}]}\n\n", chat_finish(&r->a));
-    reply_event(r);
+    buf_text(&r->event, "{\"index\": 0, \"delta\": {}, ");
+    put_finish(&r->event, &r->a);
+    buf_text(&r->event, "}]");
     if (r->usage) {
+        buf_text(&r->event, "}\n\n");
+        reply_event(r);
         chat_chunk_begin(r);
         buf_text(&r->event, "], ");
         put_usage(&r->event, &r->a);
-        buf_text(&r->event, "}\n\n");
-        reply_event(r);
     }
-    buf_text(&r->event, "data: [DONE]\n\n");
+    put_timings(&r->event, &r->a, 1);
+    buf_text(&r->event, "}\n\ndata: [DONE]\n\n");
     reply_event(r);
     connection_end(r->c);
 }
@@ -317,62 +295,12 @@ static void chat_whole(reply *r) {
         buf_add(out, r->scores.data, r->scores.size);
         buf_text(out, "]}, ");
     }
-    putf(out, "\"finish_reason\": \"%s\"}], ", chat_finish(&r->a));
+    put_finish(out, &r->a);
+    buf_text(out, "}], ");
     put_usage(out, &r->a);
+    put_timings(out, &r->a, 1);
     buf_text(out, "}");
-    if (out->failed || r->text.failed || r->thinking.failed || r->scores.failed) refuse(&r->f, 503, NULL, "out of memory");
-    else connection_reply(r->c, 200, "application/json", out->data, out->size);
-}
-
-// The error object: {"error": {...}}
-static void put_failure(buf *out, const failure *f) {
-    const char *type = f->status == 401 ? "authentication_error" : f->status == 404 ? "not_found_error"
-                     : f->status == 503 ? "overloaded_error" : f->status >= 500 ? "server_error" : "invalid_request_error";
-    buf_text(out, "{\"error\": {\"message\": ");
-    put_text(out, f->message);
-    putf(out, ", \"type\": \"%s\", \"param\": ", type);
-    if (f->param[0]) put_text(out, f->param);
-    else buf_text(out, "null");
-    buf_text(out, ", \"code\": ");
-    if (f->code) put_text(out, f->code);
-    else buf_text(out, "null");
-    buf_text(out, "}}");
-}
-
-static void put_anthropic_failure(buf *out, const failure *f) {
-    const char *type = f->status == 401 ? "authentication_error" : f->status == 403 ? "permission_error"
-                     : f->status == 404 ? "not_found_error" : f->status == 413 ? "request_too_large"
-                     : f->status == 503 ? "overloaded_error" : f->status >= 500 ? "api_error" : "invalid_request_error";
-    putf(out, "{\"type\": \"error\", \"error\": {\"type\": \"%s\", \"message\": ", type);
-    put_text(out, f->message);
-    buf_text(out, "}}");
-}
-
-// In the words of the API whose path it is.
-static void reply_failure(connection *c, const failure *f) {
-    buf out = {NULL, 0, 0, 0};
-    if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
-    else put_failure(&out, f);
-    connection_reply(c, f->status, "application/json", out.data, out.failed ? 0 : out.size);
-    buf_free(&out);
-}
-
-// A request that failed: as a whole or, when events are out, by one more, which `tell` writes.
-static void reply_failed(reply *r, void (*tell)(reply *)) {
-    if (!r->begun) {
-        reply_failure(r->c, &r->f);
-        return;
-    }
-    r->event.size = 0;
-    tell(r);
-    connection_end(r->c);
-}
-
-// Generates, passing the answer on; `last` ends it.
-static void reply_run(reply *r, void (*last)(reply *), void (*tell)(reply *)) {
-    if (!r->f.status && !answer_run(&r->a, 1, &r->f) && !r->c->gone) last(r);
-    if (r->f.status) reply_failed(r, tell);
-    reply_free(r);
+    reply_whole(r, r->text.failed || r->thinking.failed || r->scores.failed);
 }
 
 static void openai_failure_event(reply *r) {
@@ -392,5 +320,6 @@ static void serve_chat(server *s, connection *c, const json *j) {
     reply_open(&r, s, c, j, "chatcmpl-");
     r.a.event = chat_event;
     chat_request(&r);
+    if (r.streams) r.a.progress = chat_progress;
     reply_run(&r, chat_last, openai_failure_event);
 }

@@ -1,18 +1,24 @@
-// serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets and http.c, and nothing of
-// what is asked or answered.
+// serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets, http.c and budget.c, and
+// nothing of what is asked or answered.
 //
 // What is sent goes into a buffer first and leaves as far as the socket takes it: a client that reads slowly never holds up a
 // thread that computes, until OUT_MOST bytes wait for it. A client that takes nothing for STALL_SECONDS is gone.
+//
+// Once the server stops, a request that has only begun has STOP_SECONDS to arrive, and a connection without one ends.
 
-enum { HEAD_SECONDS = 10, BODY_SECONDS = 60, IDLE_SECONDS = 60, STALL_SECONDS = 30 };
+enum { HEAD_SECONDS = 10, BODY_SECONDS = 60, IDLE_SECONDS = 60, STALL_SECONDS = 30, STOP_SECONDS = 2, LINGER_SECONDS = 5 };
 enum { OUT_MOST = 1 << 20 };
 
 typedef struct connection {
     int fd;
+    int is_loopback;                       // only this machine reaches the address that it came in on
     int gone;                              // nothing can be read or written any more
     int streams;                           // an answer in pieces is under way
-    int has_answered;                      // its head has been written
+    int has_head, has_left;                // of the answer: its head is written; a part of it has been sent
+    double stop_by;                        // when the server stops: the time that is left for the request; 0: it does not
     const char *more_head;                 // header lines of every answer; "": none
+    budget *budget;                        // of all connections
+    size_t taken;                          // of it, for the request at hand
     http_reader in;
     buf out;
     size_t sent;                           // of out
@@ -33,16 +39,23 @@ static int connection_gone(connection *c) {
     return c->gone;
 }
 
-// Sends what the socket takes. wait: until all is sent.
-static void connection_flush(connection *c, int wait) {
-    while (!c->gone && c->sent < c->out.size) {
-        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) c->sent += (size_t)n;
+// Sends as many bytes as the socket takes, all of them if there is to be waited, and says how many.
+static size_t connection_send(connection *c, const char *bytes, size_t size, int wait) {
+    size_t sent = 0;
+    while (!c->gone && sent < size) {
+        ssize_t n = send(c->fd, bytes + sent, size - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) sent += (size_t)n, c->has_left |= c->has_head;
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) c->gone = 1;
         else if (!wait) break;
         else if (!connection_wait(c, POLLOUT, STALL_SECONDS)) c->gone = 1;
     }
+    return sent;
+}
+
+// Sends what waits to be sent.
+static void connection_flush(connection *c, int wait) {
+    c->sent += connection_send(c, c->out.data + c->sent, c->out.size - c->sent, wait);
     if (c->gone || c->sent == c->out.size) c->sent = c->out.size = 0;
 }
 
@@ -50,9 +63,17 @@ static int connection_is_clogged(const connection *c) {
     return c->out.size - c->sent > OUT_MOST;
 }
 
+// An answer that takes no memory, for who cannot be given any.
+static void send_busy(int fd) {
+    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+                               "Connection: close\r\n\r\n";
+    (void)!send(fd, busy, sizeof busy - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 static void connection_put(connection *c, const char *bytes, size_t n) {
-    if (!c->gone) buf_add(&c->out, bytes, n);
-    if (c->out.failed) c->gone = 1;
+    if (c->gone || buf_add(&c->out, bytes, n)) return;
+    if (!c->has_left) send_busy(c->fd);
+    c->gone = 1;
 }
 
 __attribute__((format(printf, 2, 3)))
@@ -78,7 +99,7 @@ static const char *status_text(int status) {
 }
 
 static void connection_head(connection *c, int status, const char *type) {
-    c->has_answered = 1;
+    c->has_head = 1;
     connection_format(c, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
                       status, status_text(status), type);
     connection_put(c, c->more_head, strlen(c->more_head));
@@ -88,12 +109,14 @@ static void connection_head(connection *c, int status, const char *type) {
     else if (!c->in.request.version) connection_format(c, "Connection: keep-alive\r\n");
 }
 
-// A whole answer.
+// A whole answer. A long one is not copied.
 static void connection_reply(connection *c, int status, const char *type, const char *body, size_t n) {
     connection_head(c, status, type);
     connection_format(c, "Content-Length: %zu\r\n\r\n", n);
-    if (strcmp(c->in.request.method, "HEAD")) connection_put(c, body, n);
+    int has_body = strcmp(c->in.request.method, "HEAD") != 0, apart = n > HTTP_KEEPS;
+    if (has_body && !apart) connection_put(c, body, n);
     connection_flush(c, 1);
+    if (has_body && apart) connection_send(c, body, n, 1);
 }
 
 // An answer in pieces: chunks in HTTP/1.1, in 1.0 all up to the end of the connection.
@@ -118,6 +141,11 @@ static void connection_end(connection *c) {
     connection_flush(c, 1);
 }
 
+// Has a request begun? Empty lines are none.
+static int connection_asks(const connection *c) {
+    return c->in.stage != HTTP_HEAD || c->in.in.size > c->in.at;
+}
+
 // Reads what has arrived, or waits for it up to `until`. 0: nothing came, or the client is gone.
 static int connection_fill(connection *c, double until) {
     char block[1 << 16];
@@ -127,31 +155,104 @@ static int connection_fill(connection *c, double until) {
             http_push(&c->in, block, (size_t)n);
             return 1;
         }
-        double left = until - clock_seconds();
+        if (serve_stops && !connection_asks(c)) return 0;
+        if (serve_stops && !c->stop_by) c->stop_by = clock_seconds() + STOP_SECONDS;
+        double left = (c->stop_by && c->stop_by < until ? c->stop_by : until) - clock_seconds();
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) c->gone = 1;
         else if (left <= 0) return 0;
         else connection_wait(c, POLLIN, left < 0.2 ? left + 0.001 : 0.2);
-        if (serve_stops && !c->in.in.size) return 0;                    // nobody is in the middle of asking
     }
     return 0;
 }
 
-// The next request. As http_next; HTTP_MORE: there is none, and the connection has done its duty.
-static int connection_request(connection *c) {
-    double idle = clock_seconds() + IDLE_SECONDS, head = 0, body = 0;
+// What is to be said of a request that has begun and does not go on; HTTP_MORE: nothing.
+static int connection_late(connection *c) {
+    if (c->gone || !connection_asks(c)) return HTTP_MORE;
+    if (serve_stops) return http_refuse(&c->in, 503, "the server is being stopped");
+    return http_refuse(&c->in, 408, "the request did not arrive in time");
+}
+
+// The next request but for its body: HTTP_HEAD_DONE or a status. HTTP_MORE: there is none, and the connection has done its duty.
+static int connection_next(connection *c) {
+    double idle = clock_seconds() + IDLE_SECONDS, head = 0;
     for (;;) {
         int code = http_next(&c->in);
         if (code != HTTP_MORE) return code;
-        if (c->in.stage != HTTP_HEAD && c->in.request.expects) {
+        if (connection_asks(c) && !head) head = clock_seconds() + HEAD_SECONDS;
+        if (!connection_fill(c, head ? head : idle)) return connection_late(c);
+    }
+}
+
+// Raises what the request has of the budget to `bytes`. Returns 0, or the status that says why not.
+static int connection_take(connection *c, size_t bytes) {
+    if (bytes <= c->taken) return 0;
+    if (bytes > c->budget->most) return http_refuse(&c->in, 413, "the request needs more than all of --request-memory");
+    if (!budget_take(c->budget, bytes - c->taken))
+        return http_refuse(&c->in, 503, "the requests under way hold all of --request-memory: try again later");
+    c->taken = bytes;
+    return 0;
+}
+
+// The body of the request: HTTP_DONE or a status; HTTP_MORE: the client has gone.
+static int connection_body(connection *c) {
+    double until = clock_seconds() + BODY_SECONDS;
+    if (c->in.left > c->budget->most / 2) return connection_take(c, SIZE_MAX);     // it would not fit when it is all there
+    for (;;) {
+        size_t most = 2 * (c->in.request.body.size + c->in.in.size);   // a buf grows by doubling
+        int refused = c->in.stage != HTTP_COMPLETE ? connection_take(c, most) : 0;
+        int code = refused ? refused : http_next(&c->in);
+        if (code != HTTP_MORE) return code;
+        if (c->in.request.expects) {
             connection_format(c, "HTTP/1.1 100 Continue\r\n\r\n");
             connection_flush(c, 1);
             c->in.request.expects = 0;
         }
-        if (c->in.in.size > c->in.at && !head) head = clock_seconds() + HEAD_SECONDS;
-        if (c->in.stage != HTTP_HEAD && !body) body = clock_seconds() + BODY_SECONDS;
-        if (!connection_fill(c, body ? body : head ? head : idle)) {
-            int late = !c->gone && !serve_stops && (head || body);
-            return late ? http_refuse(&c->in, 408, "the request did not arrive in time") : HTTP_MORE;
-        }
+        if (!connection_fill(c, until)) return connection_late(c);
     }
+}
+
+static void connection_release(connection *c) {
+    budget_give(c->budget, c->taken);
+    c->taken = 0;
+    if (c->out.cap > HTTP_KEEPS && c->sent == c->out.size) buf_free(&c->out), c->sent = 0;
+}
+
+// The request has been answered.
+static void connection_again(connection *c) {
+    http_again(&c->in);
+    connection_release(c);
+    c->has_head = c->has_left = 0;
+}
+
+// Is it an address of this machine that others cannot reach? An IPv4 address may come as one of IPv6.
+static int is_loopback_address(const struct sockaddr_storage *at) {
+    const struct sockaddr_in *four = (const struct sockaddr_in *)at;
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)at)->sin6_addr;
+    if (at->ss_family == AF_INET) return ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+}
+
+static void connection_open(connection *c, int fd, budget *all, const char *more_head) {
+    struct sockaddr_storage at;
+    socklen_t size = sizeof at;
+    int on = 1;
+    memset(c, 0, sizeof *c);
+    c->fd = fd;
+    c->budget = all;
+    c->more_head = more_head;
+    c->is_loopback = getsockname(fd, (struct sockaddr *)&at, &size) || is_loopback_address(&at);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// Ends a connection so that what was sent arrives: what the client still sends is read for a while, else it would be a reset.
+static void connection_close(connection *c) {
+    char rest[1 << 16];
+    double until = clock_seconds() + LINGER_SECONDS;
+    connection_release(c);
+    http_close(&c->in);
+    buf_free(&c->out);
+    shutdown(c->fd, SHUT_WR);
+    while (clock_seconds() < until && connection_wait(c, POLLIN, serve_stops ? 0.2 : 1))
+        if (recv(c->fd, rest, sizeof rest, MSG_DONTWAIT) <= 0) break;
+    close(c->fd);
 }

@@ -1,10 +1,24 @@
 // serve/disk.c: timelines in a folder, so that the next run of the server need not read them again. A file is a saved session, as
 // mote_save_file writes it: the library refuses one of another checkpoint, and a damaged one; these are passed over with a notice.
 //
+// The folder may hold anything else. Only a regular file of this user that bears the name disk_path gives to the tokens that it
+// holds counts as one of these; no other file is read in, counted, replaced or removed.
+//
 // A timeline is kept as it was before its last answer, at a snapshot: the next prompt has that answer without its thinking, and
 // goes on from there. Files have a budget of their own; what has not been used for longest is removed first.
 
 enum { KEPT_LEAST = 32 };                  // tokens of a timeline that is worth a file
+enum { SAY_SECONDS = 60 };                 // between two lines on what goes wrong with the folder
+
+// What goes wrong with one file goes wrong with the next, too: it is said now and then.
+static void disk_say(server *s, const char *problem) {
+    double now = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    int says = !s->disk_said || now >= s->disk_said + SAY_SECONDS;
+    if (says) s->disk_said = now;
+    pthread_mutex_unlock(&s->lock);
+    if (says) show_format(stderr, "mote: %s\n", problem);
+}
 
 // The name of a timeline's file: the folder, and FNV-1a of its tokens.
 static char *disk_path(const server *s, const int32_t *tokens, size_t count) {
@@ -16,16 +30,31 @@ static char *disk_path(const server *s, const int32_t *tokens, size_t count) {
     return path;
 }
 
-// Removes a file and what is known of it.
-static void disk_remove(server *s, shelved *e) {
+// Is it a file of ours by its name? NAME is 16 digits, as disk_path writes them, and .session.
+static int is_kept_name(const char *name) {
+    return strspn(name, "0123456789abcdef") == 16 && !strcmp(name + 16, ".session");
+}
+
+// ... and by what it is: no link, and nobody else's.
+static int is_own_file(const char *path, struct stat *status) {
+    return !lstat(path, status) && S_ISREG(status->st_mode) && status->st_uid == geteuid();
+}
+
+// Forgets a file; it stays where it is.
+static void disk_forget(server *s, shelved *e) {
     shelved **at = &s->shelf;
     while (*at != e) at = &(*at)->next;
     *at = e->next;
-    unlink(e->path);
     s->disk_used -= e->size;
     free(e->path);
     free(e->tokens);
     free(e);
+}
+
+static void disk_remove(server *s, shelved *e) {
+    struct stat status;
+    if (is_own_file(e->path, &status)) unlink(e->path);
+    disk_forget(s, e);
 }
 
 // Removes files that a longer one of the same timeline has replaced, and the oldest ones until the rest fits.
@@ -50,7 +79,7 @@ static int disk_note(server *s, const mote_session *session, char *path, uint64_
     const int32_t *tokens = mote_tokens(session, &count);
     shelved *e = (shelved *)calloc(1, sizeof *e);
     if (e) e->tokens = (int32_t *)malloc(count * sizeof *tokens + 1);
-    if (!e || !e->tokens || stat(path, &status)) {
+    if (!e || !e->tokens || !is_own_file(path, &status)) {
         free(path);
         free(e ? e->tokens : NULL);
         free(e);
@@ -70,16 +99,37 @@ static int disk_note(server *s, const mote_session *session, char *path, uint64_
     return 1;
 }
 
+static shelved *disk_find(server *s, const char *path) {
+    shelved *e = s->shelf;
+    while (e && !(e->path && !strcmp(e->path, path))) e = e->next;
+    return e;
+}
+
 // Is this timeline in a file already?
 static int disk_has(server *s, const char *path) {
-    int has = 0;
     pthread_mutex_lock(&s->lock);
-    for (shelved *e = s->shelf; e && !has; e = e->next) {
-        has = e->path && !strcmp(e->path, path);
-        if (has) e->used = s->clock;
-    }
+    shelved *e = disk_find(s, path);
+    if (e) e->used = s->clock;
     pthread_mutex_unlock(&s->lock);
-    return has;
+    return e != NULL;
+}
+
+// A file that cannot be read any more is not tried again.
+static void disk_lost(server *s, const char *path, const mote_error *error) {
+    char problem[sizeof error->message + 16];
+    snprintf(problem, sizeof problem, "passed over: %s", error->message);
+    disk_say(s, problem);
+    pthread_mutex_lock(&s->lock);
+    shelved *e = disk_find(s, path);
+    if (e) disk_forget(s, e);
+    pthread_mutex_unlock(&s->lock);
+}
+
+// Writes the session's timeline into a file; another thing in its place stays there.
+static int disk_save(const mote_session *session, const char *path, mote_error *error) {
+    struct stat status;
+    if (is_own_file(path, &status) || errno == ENOENT) return mote_save_file(session, path, error);
+    return fail(error, MOTE_EIO, "%s: no file of ours, so nothing is kept there", path);
 }
 
 // Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not kept.
@@ -95,9 +145,9 @@ static void disk_keep(slot *t) {
     if (count < KEPT_LEAST) return;
     char *path = disk_path(s, tokens, count);
     if (!path || disk_has(s, path)) free(path);
-    else if (!mote_save_file(t->session, path, &error)) disk_note(s, t->session, path, 0);
+    else if (!disk_save(t->session, path, &error)) disk_note(s, t->session, path, 0);
     else free(path);
-    if (error.code) show_format(stderr, "mote: %s\n", error.message);
+    if (error.code) disk_say(s, error.message);
 }
 
 typedef struct kept { char *path; struct timespec when; } kept;
@@ -108,18 +158,19 @@ static int by_time(const void *a, const void *b) {
     return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-// The folder's saved sessions, in the order of their last use.
-static buf disk_list(const server *s, DIR *folder) {
+// The folder's files that may be ours, in the order of their last use. *others: entries that are not.
+static buf disk_list(const server *s, DIR *folder, int *others) {
     buf list = {NULL, 0, 0, 0};
     for (struct dirent *at; (at = readdir(folder)) != NULL;) {
-        const size_t n = strlen(at->d_name), room = strlen(s->disk) + n + 2;
+        const size_t room = strlen(s->disk) + strlen(at->d_name) + 2;
         struct stat status;
         kept k;
-        if (n <= 8 || strcmp(at->d_name + n - 8, ".session")) continue;
-        k.path = (char *)malloc(room);
+        if (!strcmp(at->d_name, ".") || !strcmp(at->d_name, "..")) continue;
+        k.path = is_kept_name(at->d_name) ? (char *)malloc(room) : NULL;
         if (k.path) snprintf(k.path, room, "%s/%s", s->disk, at->d_name);
-        if (!k.path || stat(k.path, &status) || !S_ISREG(status.st_mode)) {
+        if (!k.path || !is_own_file(k.path, &status)) {
             free(k.path);
+            ++*others;
             continue;
         }
         k.when = status.st_mtim;
@@ -127,6 +178,20 @@ static buf disk_list(const server *s, DIR *folder) {
     }
     if (list.size) qsort(list.data, list.size / sizeof(kept), sizeof(kept), by_time);
     return list;
+}
+
+// Reads a file that may be ours into the session. 1: it is, and has the name of what it holds. Else it is said why not.
+static int disk_load(const server *s, mote_session *session, const char *path) {
+    mote_error error = {0, ""};
+    size_t count;
+    if (!mote_load_file(session, path, &error)) {
+        const int32_t *tokens = mote_tokens(session, &count);
+        char *name = disk_path(s, tokens, count);
+        if (count < KEPT_LEAST || !name || strcmp(name, path)) fail(&error, MOTE_EFORMAT, "%s: it has not the name of what it holds", path);
+        free(name);
+    }
+    if (error.code) show_format(stderr, "mote: passed over: %s\n", error.message);
+    return !error.code;
 }
 
 // Looks at what earlier runs have kept, by the first session. Returns the exit code: the folder is made if it is not there.
@@ -137,16 +202,14 @@ static int disk_open(server *s) {
     if (mkdir(s->disk, 0700) && errno != EEXIST) return complain(EXIT_FAILURE, "%s: %s", s->disk, strerror(errno));
     DIR *folder = opendir(s->disk);
     if (!folder) return complain(EXIT_FAILURE, "%s: %s", s->disk, strerror(errno));
-    buf list = disk_list(s, folder);
+    int others = 0;
+    buf list = disk_list(s, folder, &others);
     closedir(folder);
+    if (others) show_format(stderr, "mote: note: %s holds other things, too: they stay as they are\n", s->disk);
     for (size_t i = 0; i < list.size / sizeof(kept); i++) {
         char *path = ((const kept *)(const void *)list.data)[i].path;
-        if (!mote_load_file(session, path, &error)) {
-            disk_note(s, session, path, ++s->clock);
-        } else {
-            show_format(stderr, "mote: passed over: %s\n", error.message);
-            free(path);
-        }
+        if (disk_load(s, session, path)) disk_note(s, session, path, ++s->clock);
+        else free(path);
     }
     buf_free(&list);
     return mote_reset(session, &error) ? report(&error) : 0;

@@ -1,5 +1,5 @@
 // serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
-// JSON, and nothing of what the fields are for. A field that is null counts as not given.
+// JSON and the table of fields, and nothing of what they are for. A field that is null counts as not given.
 
 typedef struct failure {                   // why a request is refused; status 0: it is not
     int status;
@@ -8,19 +8,21 @@ typedef struct failure {                   // why a request is refused; status 0
     char message[600];
 } failure;
 
-// The first failure counts. Returns 1.
+// The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
+// whole characters nevertheless, and one line.
 __attribute__((format(printf, 4, 5)))
 static int refuse(failure *f, int status, const char *param, const char *format, ...) {
     va_list arguments;
+    char message[sizeof f->message];
     if (f->status) return 1;
     f->status = status;
-    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    utf8_fit(f->param, sizeof f->param, param ? param : "", param ? strlen(param) : 0);
     va_start(arguments, format);
-    vsnprintf(f->message, sizeof f->message, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    mote_error clean = {0, ""};
-    fail(&clean, MOTE_EINVAL, "%.500s", f->message);       // one line
-    snprintf(f->message, sizeof f->message, "%s", clean.message);
+    utf8_fit(f->message, sizeof f->message, message, strlen(message));
+    for (char *p = f->message; *p; p++)
+        if ((unsigned char)*p < 0x20) *p = ' ';
     return 1;
 }
 
@@ -99,15 +101,54 @@ static void field_flag(const fields *q, const char *key, int *out) {
     else *out = node_type(q, node) == JSON_TRUE;
 }
 
-// Fields that ask for something that is not there are refused by name, unless they ask for nothing: false, 0, "", [], {}.
-static void field_unsupported(const fields *q, const char *key) {
-    uint32_t node = field(q, key);
-    double value = 1;
-    if (!node) return;
+// Is a value one of those in `list`, with | between them?
+static int value_is_among(const json *j, uint32_t node, const char *list) {
+    const json_node *n = j->nodes + node;
+    double value = 0;
+    if (n->type == JSON_NUMBER && json_double(j, node, &value)) return 0;
+    while (list && *list) {
+        size_t size = strcspn(list, "|");
+        char *end;
+        double known = strtod(list, &end);
+        if (n->type == JSON_NUMBER ? end == list + size && value == known : n->size == size && !memcmp(j->text + n->start, list, size)) return 1;
+        list += size + (list[size] == '|');
+    }
+    return 0;
+}
+
+// Does a field of something that is not there ask for it? false, 0, "", [], {} do not, nor the values that `nothing` names, alone
+// or as the only one of a list.
+static int field_asks(const fields *q, uint32_t node, const char *nothing) {
     const json_node *n = q->j->nodes + node;
-    if (n->type == JSON_NUMBER) (void)json_double(q->j, node, &value);
-    if (n->type == JSON_FALSE || (n->type >= JSON_STRING && !n->size) || value == 0) return;
-    refuse(q->f, 400, key, "%s is not supported", key);
+    if (n->type == JSON_FALSE || (n->type >= JSON_STRING && !n->size)) return 0;
+    if (n->type == JSON_NUMBER && value_is_among(q->j, node, "0")) return 0;
+    if (n->type == JSON_ARRAY) return n->size > 1 || !nothing || !value_is_among(q->j, node + 1, nothing);
+    return n->type == JSON_OBJECT || !value_is_among(q->j, node, nothing);
+}
+
+// Adds a name of what is passed over to those that the answer's head tells.
+static void note(buf *noted, const char *name, size_t n) {
+    enum { NAME_MOST = 64, NOTED_MOST = 1024 };
+    if (n > NAME_MOST || !http_is_token(name, n) || noted->size + n > NOTED_MOST) return;
+    if (noted->size) buf_text(noted, ", ");
+    buf_add(noted, name, n);
+}
+
+static const field_rule *find_rule(const json *j, uint32_t key, int api) {
+    for (int i = 0; i < FIELD_COUNT; i++)
+        if (field_table[i].apis & api && json_equals(j, key, field_table[i].name)) return &field_table[i];
+    return NULL;
+}
+
+// Walks through a request by the table. Fields that nobody knows may be anything: their names come into `noted`, too.
+static void check_fields(const fields *q, int api, buf *noted) {
+    for (uint32_t k = q->object + 1; k < node_next(q, q->object) && !q->f->status; k = node_next(q, k + 1)) {
+        const field_rule *r = find_rule(q->j, k, api);
+        if (node_type(q, k + 1) == JSON_NULL) continue;
+        if (!r || r->rule == FIELD_NOTED) note(noted, q->j->text + q->j->nodes[k].start, q->j->nodes[k].size);
+        else if (r->rule == FIELD_REFUSED && field_asks(q, k + 1, r->nothing))
+            refuse(q->f, 400, r->name, "%s is not supported", r->name);
+    }
 }
 
 static int field_is(const fields *q, const char *key, const char *text) {
@@ -115,11 +156,19 @@ static int field_is(const fields *q, const char *key, const char *text) {
     return node && json_equals(q->j, node, text);
 }
 
-// The JSON of a request's body.
+static int utf8_is_whole(const char *text, size_t n) {
+    uint32_t cp;
+    for (int used; n; text += used, n -= (size_t)used)
+        if ((used = utf8_decode(text, n, &cp)) <= 0) return 0;
+    return 1;
+}
+
+// The JSON of a request's body: well-formed UTF-8, and so is all that comes of it.
 static int read_body(const buf *body, json *j, failure *f) {
     mote_error error = {0, ""};
     memset(j, 0, sizeof *j);
     if (!body->size) return refuse(f, 400, NULL, "the body is empty, expected JSON");
+    if (!utf8_is_whole(body->data, body->size)) return refuse(f, 400, NULL, "the body is no UTF-8");
     int code = json_parse(j, body->data, body->size, "the body", &error);
     if (code) return refuse(f, code == MOTE_ENOMEM ? 503 : 400, NULL, "%s", error.message);
     if (j->nodes[0].type != JSON_OBJECT) return refuse(f, 400, NULL, "the body is no JSON object");

@@ -1,25 +1,36 @@
 // serve/messages.c: POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients speak it.
 
-// A system block that only bills: it changes with each request, and would break the prefix.
-static int is_billing(const json *j, uint32_t text) {
+// A system text but for the line at its beginning that only bills: it changes with each request, and would break the prefix.
+static void put_without_billing(buf *out, const json *j, uint32_t node) {
     static const char begins[] = "x-anthropic-billing-header";
-    char head[sizeof begins];
-    size_t n = json_string(j, text, head, sizeof head);
-    return n >= sizeof begins - 1 && !memcmp(head, begins, sizeof begins - 1);
+    size_t n = json_string(j, node, NULL, 0);
+    char *text = node_text(j, node), *line = text ? (char *)memchr(text, '\n', n) : NULL;
+    out->failed |= !text;
+    if (!text || n < sizeof begins - 1 || memcmp(text, begins, sizeof begins - 1)) put_inside(out, j, node);
+    else if (line) put_escaped(out, line + 1, n - (size_t)(line + 1 - text));
+    free(text);
+}
+
+// A text of the system message, as ask_system has it but for the line.
+static void messages_system_text(request *x, uint32_t text) {
+    size_t before = x->system.size;
+    if (x->system.size) buf_text(&x->system, "\\n\\n");
+    size_t begin = x->system.size;
+    put_without_billing(&x->system, x->q.j, text);
+    if (x->system.size == begin) x->system.size = before;
 }
 
 static void messages_system(request *x) {
     const fields *q = &x->q;
     uint32_t system = field(q, "system");
-    if (!system || node_type(q, system) != JSON_ARRAY) {
-        if (system) ask_system(x, system, "system");
-        return;
-    }
-    for (uint32_t k = system + 1; k < node_next(q, system) && !q->f->status; k = node_next(q, k)) {
+    if (system && node_type(q, system) == JSON_STRING) messages_system_text(x, system);
+    else if (system && node_type(q, system) != JSON_ARRAY) refuse(q->f, 400, "system", "system must be a text or a list of texts");
+    for (uint32_t k = system + 1; system && node_type(q, system) == JSON_ARRAY && k < node_next(q, system) && !q->f->status;
+         k = node_next(q, k)) {
         fields block = {q->j, k, q->f};
         uint32_t text = field_of(&block, "text", JSON_STRING);
-        if (!text) refuse(q->f, 400, "system", "system must be a text or a list of texts");
-        else if (!is_billing(q->j, text)) ask_system(x, text, "system");
+        if (text) messages_system_text(x, text);
+        else refuse(q->f, 400, "system", "system must be a text or a list of texts");
     }
 }
 
@@ -29,29 +40,44 @@ static void messages_user(request *x, uint32_t content, const char *where) {
     buf text = {NULL, 0, 0, 0};
     int has_text = 0;
     if (content && node_type(q, content) == JSON_STRING) {
-        ask_message(x, "user", content, where);
+        ask_user(x, content, where);
         return;
     }
     for (uint32_t k = content + 1; content && k < node_next(q, content) && !q->f->status; k = node_next(q, k)) {
         fields block = {q->j, k, q->f};
-        uint32_t inner = field(&block, "text");
+        uint32_t inner = part_text(&block);
         if (field_is(&block, "type", "tool_result")) {
-            ask_message(x, "tool", field(&block, "content"), where);
-        } else if (field_is(&block, "type", "text") && inner && node_type(q, inner) == JSON_STRING) {
+            ask_result(x, field(&block, "tool_use_id"), field(&block, "content"), where);
+        } else if (inner) {
             if (has_text++) buf_text(&text, "\\n");
             put_inside(&text, q->j, inner);
         } else {
-            refuse(q->f, 400, where, "%s holds a block that is neither text nor a tool's result", where);
+            char *name = field(&block, "type") ? node_text(q->j, field(&block, "type")) : NULL;
+            refuse(q->f, 400, where, "%s holds a block of type \"%.40s\": neither text nor a tool's result", where, name ? name : "");
+            free(name);
         }
     }
     if (has_text) {
         x->has_turns = 1;
+        x->last_answers = 0;
         put_next(&x->messages);
         buf_text(&x->messages, "{\"role\": \"user\", \"content\": \"");
         buf_add(&x->messages, text.data, text.size);
         buf_text(&x->messages, "\"}");
     }
+    x->messages.failed |= text.failed;
     buf_free(&text);
+}
+
+// What Anthropic's own servers did in an answer of the past is passed over.
+static int is_hosted_block(const fields *block) {
+    uint32_t type = field(block, "type");
+    char *name = type ? node_text(block->j, type) : NULL;
+    size_t n = name ? strlen(name) : 0;
+    int is = name && (!strcmp(name, "redacted_thinking") || !strcmp(name, "server_tool_use") || !strcmp(name, "mcp_tool_use") ||
+                      (n > 12 && !strcmp(name + n - 12, "_tool_result")));
+    free(name);
+    return is;
 }
 
 static void messages_assistant(request *x, uint32_t content, const char *where) {
@@ -62,12 +88,12 @@ static void messages_assistant(request *x, uint32_t content, const char *where) 
         for (uint32_t k = content + 1; content && k < node_next(q, content) && !q->f->status; k = node_next(q, k)) {
             fields block = {q->j, k, q->f};
             uint32_t inner = field(&block, "text"), thinks = field(&block, "thinking");
+            past_call call = {.id = field(&block, "id"), .name = field(&block, "name"), .arguments = field(&block, "input")};
             if (field_is(&block, "type", "text") && inner && node_type(q, inner) == JSON_STRING) put_inside(&text, q->j, inner);
             else if (field_is(&block, "type", "thinking") && thinks && node_type(q, thinks) == JSON_STRING)
                 put_inside(&thought, q->j, thinks);
-            else if (field_is(&block, "type", "tool_use"))
-                ask_call(x, &calls, field(&block, "name"), field(&block, "input"), where);
-            else if (!field_is(&block, "type", "redacted_thinking"))
+            else if (field_is(&block, "type", "tool_use")) ask_call(x, &calls, &call, where);
+            else if (!is_hosted_block(&block))
                 refuse(q->f, 400, where, "%s holds a block that is no text, thinking or tool_use", where);
         }
     ask_assistant(x, &text, &thought, &calls);
@@ -95,49 +121,77 @@ static void messages_turns(request *x) {
     }
 }
 
-// Tools with a schema; those that Anthropic's own servers run are passed over.
+// {"type": "auto"}, any, tool with a name, or none. *one: a single call is wanted.
+static void messages_choice(request *x, int *one) {
+    const fields *q = &x->q;
+    fields choice = {q->j, field_of(q, "tool_choice", JSON_OBJECT), q->f};
+    if (!choice.object) return;
+    field_flag(&choice, "disable_parallel_tool_use", one);
+    if (field_is(&choice, "type", "auto")) return;
+    if (field_is(&choice, "type", "none")) x->choice = CHOICE_NONE;
+    else x->choice = CHOICE_REQUIRED;
+    if (field_is(&choice, "type", "tool") && field_of(&choice, "name", JSON_STRING)) x->chosen = choice.object;
+    else if (x->choice != CHOICE_NONE && !field_is(&choice, "type", "any"))
+        refuse(q->f, 400, "tool_choice", "tool_choice must be of type auto, any, tool or none");
+}
+
+// Tools with a schema; the others are Anthropic's own.
 static void messages_tools(request *x) {
     const fields *q = &x->q;
     uint32_t tools = field_of(q, "tools", JSON_ARRAY);
-    fields choice = {q->j, field_of(q, "tool_choice", JSON_OBJECT), q->f};
-    if (choice.object && field_is(&choice, "type", "none")) return;
-    for (uint32_t k = tools + 1; tools && !q->f->status && k < node_next(q, tools); k = node_next(q, k)) {
+    int one = 0;
+    messages_choice(x, &one);
+    for (uint32_t k = tools + 1; tools && x->choice != CHOICE_NONE && !q->f->status && k < node_next(q, tools); k = node_next(q, k)) {
         fields tool = {q->j, k, q->f};
-        uint32_t schema = field_of(&tool, "input_schema", JSON_OBJECT);
-        if (schema || !field(&tool, "type") || field_is(&tool, "type", "custom"))
-            ask_tool(x, field(&tool, "name"), field(&tool, "description"), schema);
+        tool_fields t = {.name = field(&tool, "name"), .description = field(&tool, "description")};
+        t.schema = field_of(&tool, "input_schema", JSON_OBJECT);
+        t.strict = field(&tool, "strict");
+        if (t.schema || !field(&tool, "type") || field_is(&tool, "type", "custom")) ask_tool(x, &t);
+        else note_hosted(x, &tool);
     }
-    if (!choice.object || field_is(&choice, "type", "auto")) return;
-    if (!x->tools.size) refuse(q->f, 400, "tool_choice", "tool_choice without tools");
-    else if (field_is(&choice, "type", "any")) ask_forced(x, 0);
-    else if (field_is(&choice, "type", "tool") && field_of(&choice, "name", JSON_STRING)) ask_forced(x, field(&choice, "name"));
-    else refuse(q->f, 400, "tool_choice", "tool_choice must be of type auto, any, tool or none");
+    ask_choice(x, one);
 }
 
-// All that makes the prompt. Thinking is what a client asks for, and off when it does not.
+// Thinking is what a client asks for, and off when it does not.
+static void messages_thinking(request *x, const fields *config) {
+    fields thinking = {x->q.j, field_of(&x->q, "thinking", JSON_OBJECT), x->q.f};
+    int budget = 0, on = thinking.object && !field_is(&thinking, "type", "disabled");
+    ask_thinking(x);
+    if (thinking.object && on && !field_is(&thinking, "type", "enabled") && !field_is(&thinking, "type", "adaptive"))
+        refuse(x->q.f, 400, "thinking", "thinking must be of type enabled, adaptive or disabled");
+    if (on) field_whole(&thinking, "budget_tokens", 1, INT_MAX, &budget);
+    if (budget) x->a->thinking_budget = budget;
+    if (thinking.object) ask_think(x, on, "thinking");
+    else if (!x->thinks) x->thinks = MOTE_THINK_OFF;
+    if (config->object && x->thinks == MOTE_THINK_ON) ask_effort(x, config, "effort");
+}
+
+// All that makes the prompt. An answer at its end is continued.
 static void messages_prompt(request *x) {
     const fields *q = &x->q;
-    fields thinking = {q->j, field_of(q, "thinking", JSON_OBJECT), q->f};
-    int on = thinking.object && !field_is(&thinking, "type", "disabled");
-    x->thinks = on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    fields config = {q->j, field_of(q, "output_config", JSON_OBJECT), q->f};
+    uint32_t format = config.object ? field_of(&config, "format", JSON_OBJECT) : 0, older = field_of(q, "output_format", JSON_OBJECT);
+    messages_thinking(x, &config);
+    ask_format(x, format ? format : older, format ? "output_config.format" : "output_format");
     messages_system(x);
     messages_turns(x);
     messages_tools(x);
-    fields config = {q->j, field_of(q, "output_config", JSON_OBJECT), q->f};
-    uint32_t format = config.object ? field_of(&config, "format", JSON_OBJECT) : 0;
-    ask_format(x, format ? format : field_of(q, "output_format", JSON_OBJECT), "output_config");
+    if (x->last_answers && !q->f->status) ask_continued(x, "messages");
     ask_render(x);
+}
+
+static void messages_too_long(failure *f, size_t tokens, size_t most) {
+    refuse(f, 400, NULL, "prompt is too long: %zu tokens > %zu maximum", tokens, most);
 }
 
 static void messages_request(reply *r) {
     const fields *q = &r->request.q;
-    ask_common(&r->a, q, "stop_sequences");
+    ask_common(&r->request, API_MESSAGES, "stop_sequences");
     field_whole(q, "max_tokens", 1, INT_MAX, &r->a.max_tokens);
     if (!field(q, "max_tokens")) refuse(q->f, 400, "max_tokens", "max_tokens is missing");
     field_flag(q, "stream", &r->streams);
-    if (r->a.stops.size == sizeof(char *)) snprintf(r->stop, sizeof r->stop, "%s", r->a.stop_texts.data);
+    r->a.too_long = messages_too_long;
     messages_prompt(&r->request);
-    ask_ready(&r->a, q->f);
 }
 
 // ---- What is answered ------------------------------------------------------------------------------------------------
@@ -151,14 +205,17 @@ static void message_event_end(reply *r) {
     reply_event(r);
 }
 
+static const char *message_reason(const answer *a) {
+    return answer_is_cut(a) ? "max_tokens" : answer_calls(a) ? "tool_use" : answer_stop_text(a) ? "stop_sequence" : "end_turn";
+}
+
 static void put_message_stop(buf *out, const reply *r, int finished) {
-    static const char *const reasons[] = {"end_turn", "stop_sequence", "max_tokens", "max_tokens", "end_turn"};
-    const answer *a = &r->a;
+    const char *reason = finished ? message_reason(&r->a) : NULL, *stop = finished ? answer_stop_text(&r->a) : NULL;
     buf_text(out, "\"stop_reason\": ");
-    if (finished) put_text(out, answer_calls(a) ? "tool_use" : reasons[a->result.stop]);
+    if (reason) put_text(out, reason);
     else buf_text(out, "null");
     buf_text(out, ", \"stop_sequence\": ");
-    if (finished && a->result.stop == MOTE_STOP_TEXT && r->stop[0]) put_text(out, r->stop);
+    if (stop) put_text(out, stop);
     else buf_text(out, "null");
 }
 
@@ -182,6 +239,8 @@ static void put_message(buf *out, const reply *r, int finished) {
 }
 
 static void message_begin(reply *r) {
+    if (r->opened) return;
+    r->opened = 1;
     message_event(r, "message_start");
     buf_text(&r->event, ", \"message\": ");
     put_message(&r->event, r, 0);
@@ -189,14 +248,14 @@ static void message_begin(reply *r) {
 }
 
 static void message_call_head(buf *out, const reply *r) {
-    putf(out, "{\"type\": \"tool_use\", \"id\": \"toolu_%s_%d\", \"name\": \"", r->id + 4, r->parts);
-    buf_text(out, r->part_call->name);
-    buf_text(out, "\", \"input\": ");
+    putf(out, "{\"type\": \"tool_use\", \"id\": \"toolu_%s_%d\", \"name\": ", r->id + 4, r->parts);
+    put_text(out, r->part_call->name);
+    buf_text(out, ", \"input\": ");
 }
 
 static void message_part_open(reply *r) {
     if (!r->streams) return;
-    if (!r->begun) message_begin(r);
+    message_begin(r);
     message_event(r, "content_block_start");
     putf(&r->event, ", \"index\": %d, \"content_block\": ", r->parts);
     if (r->part == PART_TEXT) buf_text(&r->event, "{\"type\": \"text\", \"text\": \"\"}");
@@ -239,9 +298,13 @@ static void message_part_close(reply *r) {
     buf_text(out, "}");
 }
 
-static void message_idle(reply *r) {
-    if (!r->streams) return;
-    if (!r->begun) message_begin(r);
+// A ping while nothing else is to be told.
+static void message_progress(answer *a, int what) {
+    reply *r = (reply *)a->user;
+    reply_begin(r);
+    if (what == PROGRESS_READING) message_begin(r);
+    if (what != PROGRESS_TICK) return;
+    put_comment(&r->event, a);
     message_event(r, "ping");
     message_event_end(r);
 }
@@ -250,11 +313,10 @@ static void message_last(reply *r) {
     part_close(r);
     if (!r->streams) {
         put_message(&r->event, r, 1);
-        if (r->event.failed || r->items.failed) refuse(&r->f, 503, NULL, "out of memory");
-        else connection_reply(r->c, 200, "application/json", r->event.data, r->event.size);
+        reply_whole(r, r->items.failed || r->part_text.failed);
         return;
     }
-    if (!r->begun) message_begin(r);
+    message_begin(r);
     message_event(r, "message_delta");
     buf_text(&r->event, ", \"delta\": {");
     put_message_stop(&r->event, r, 1);
@@ -274,12 +336,13 @@ static void message_failure_event(reply *r) {
 }
 
 static void serve_messages(server *s, connection *c, const json *j) {
-    static const part_writer writer = {message_part_open, message_part_add, message_part_close, message_idle};
+    static const part_writer writer = {message_part_open, message_part_add, message_part_close};
     reply r;
     reply_open(&r, s, c, j, "msg_");
     r.a.event = part_event;
     r.writer = &writer;
     messages_request(&r);
+    if (r.streams) r.a.progress = message_progress;
     reply_run(&r, message_last, message_failure_event);
 }
 

@@ -7,7 +7,6 @@ typedef struct part_writer {
     void (*open)(reply *r);
     void (*add)(reply *r, const char *text, size_t n);     // a token's; n may be 0
     void (*close)(reply *r);                               // also puts the part into r->items
-    void (*idle)(reply *r);                                // a token that belongs to no part yet
 } part_writer;
 
 static void part_close(reply *r) {
@@ -34,7 +33,6 @@ static void part_event(answer *a) {
     reply *r = (reply *)a->user;
     const buf *thinking = &a->piece[MOTE_THINKING], *text = &a->piece[MOTE_ANSWER];
     int calls = answer_calls(a);
-    r->thinking_tokens += a->has_token && a->channel == MOTE_THINKING;
     if (thinking->size) part_open(r, PART_THINKING), part_add(r, thinking->data, thinking->size);
     if (text->size) part_open(r, PART_TEXT), part_add(r, text->data, text->size);
     for (int i = a->calls_told; i < calls; i++) {
@@ -44,6 +42,6 @@ static void part_event(answer *a) {
         part_close(r);
     }
     if (thinking->size || text->size || calls > a->calls_told || a->is_end) return;
-    if (r->part == PART_NONE) r->writer->idle(r);
-    else part_add(r, "", 0);
+    if (r->part != PART_NONE) part_add(r, "", 0);
+    else answer_progress(a, PROGRESS_TICK);
 }

@@ -1,22 +1,10 @@
-// serve/serve.c: the command serve: which path goes where, who may ask, listening, and the end.
+// serve/serve.c: the command serve: which path goes where, one request, starting, and the end.
 //
-// A connection has a thread. Signals reach the listening thread alone: the first Ctrl-C stops taking requests and lets answers
-// finish, a second one ends the program the hard way.
+// The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way.
 
-enum { CONNECTIONS_MOST = 256, SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
+enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 
 // ---- Paths -----------------------------------------------------------------------------------------------------------
-
-static void serve_models(server *s, connection *c, const json *j) {
-    buf out = {NULL, 0, 0, 0};
-    (void)j;
-    buf_text(&out, "{\"object\": \"list\", \"data\": [{\"id\": ");
-    put_text(&out, s->name);
-    putf(&out, ", \"object\": \"model\", \"created\": %ld, \"owned_by\": \"mote\", \"max_model_len\": %d}]}", (long)s->since,
-         s->context);
-    connection_reply(c, 200, "application/json", out.data, out.failed ? 0 : out.size);
-    buf_free(&out);
-}
 
 static void serve_health(server *s, connection *c, const json *j) {
     static const char ok[] = "{\"status\": \"ok\"}";
@@ -40,7 +28,7 @@ static void serve_page(server *s, connection *c, const json *j) {
 }
 
 typedef struct route {
-    const char *method, *path;
+    const char *method, *path;             // one that ends with / goes on
     int is_open;                           // asks for no key
     void (*function)(server *s, connection *c, const json *j);
 } route;
@@ -49,6 +37,7 @@ static const route route_table[] = {
     {"GET", "/", 1, serve_page},
     {"GET", "/health", 1, serve_health},
     {"GET", "/v1/models", 0, serve_models},
+    {"GET", models_path, 0, serve_model_named},
     {"POST", "/v1/chat/completions", 0, serve_chat},
     {"POST", "/v1/completions", 0, serve_completions},
     {"POST", "/v1/messages", 0, serve_messages},
@@ -60,41 +49,6 @@ static const route route_table[] = {
 };
 enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 
-// ---- Who may ask -----------------------------------------------------------------------------------------------------
-
-// Takes as long for any key of the same length.
-static int same_key(const char *a, const char *b) {
-    size_t n = strlen(a), m = strlen(b);
-    int different = n != m;
-    for (size_t i = 0; i < n && m; i++) different |= a[i] ^ b[i % m];
-    return !different;
-}
-
-// The name in a Host, without its port: is it this machine's own, or a number? A page whose name someone points at 127.0.0.1
-// gives its own name.
-static int is_own_host(const char *host) {
-    size_t n = strlen(host);
-    if (host[0] == '[') return 1;
-    n = strcspn(host, ":");
-    return (n == 9 && !strncasecmp(host, "localhost", 9)) || (n > 10 && !strncasecmp(host + n - 10, ".localhost", 10)) ||
-           (n > 0 && strspn(host, "0123456789.") >= n);
-}
-
-// Does the Origin belong to the page that this server itself has given?
-static int is_own_origin(const http_request *q) {
-    const char *name = strstr(q->origin, "://");
-    return name && !strcasecmp(name + 3, q->host);
-}
-
-static void check_access(const server *s, const http_request *q, const route *r, failure *f) {
-    if (s->is_loopback && q->host[0] && !is_own_host(q->host))
-        refuse(f, 403, NULL, "this server answers to localhost and to addresses; not to the name in Host");
-    else if (q->origin[0] && !s->allows_origins && !is_own_origin(q))
-        refuse(f, 403, NULL, "pages of other origins may not ask: see --cors");
-    else if (s->api_key && !(r && r->is_open) && !same_key(q->key, s->api_key))
-        refuse(f, 401, NULL, "the API key is missing or wrong");
-}
-
 // ---- One request -----------------------------------------------------------------------------------------------------
 
 // A page's browser asks whether it may ask.
@@ -105,11 +59,16 @@ static void serve_preflight(connection *c) {
     connection_flush(c, 1);
 }
 
+static int route_is_of(const route *r, const char *path) {
+    size_t n = strlen(r->path);
+    return n > 1 && r->path[n - 1] == '/' ? !strncmp(path, r->path, n) : !strcmp(path, r->path);
+}
+
 static const route *find_route(const http_request *q, failure *f) {
     int is_known = 0;
     for (int i = 0; i < ROUTE_COUNT; i++) {
         const route *r = &route_table[i];
-        if (strcmp(q->path, r->path)) continue;
+        if (!route_is_of(r, q->path)) continue;
         if (!strcmp(q->method, r->method) || (!strcmp(q->method, "HEAD") && !strcmp(r->method, "GET"))) return r;
         is_known = 1;
     }
@@ -118,113 +77,72 @@ static const route *find_route(const http_request *q, failure *f) {
     return NULL;
 }
 
-static void serve_request(server *s, connection *c) {
+// Judges a request by its head. NULL: f says why it is refused, or it is a preflight.
+static const route *judge_head(const server *s, const connection *c, failure *f) {
+    failure missing = {0};
+    const route *r = find_route(&c->in.request, &missing);
+    check_access(&s->access, c, r && r->is_open, f);
+    if (!f->status && !r && !is_preflight(&s->access, &c->in.request)) *f = missing;
+    return f->status ? NULL : r;
+}
+
+// The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow one
+// of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long word.
+static size_t request_cost(const buf *body) {
+    enum { TEXTS = 30 };
+    size_t nodes = 256;
+    for (const char *p = body->data; p < body->data + body->size; p++) nodes += *p == ',' || *p == ':' || *p == '[' || *p == '{';
+    return TEXTS * body->size + 2 * nodes * sizeof(json_node);
+}
+
+// Reads the JSON of a body, with the memory that the whole answer to it will need.
+static void read_request(connection *c, json *j, failure *f) {
+    int status = connection_take(c, c->in.request.body.cap + request_cost(&c->in.request.body));
+    if (status) refuse(f, status, NULL, "%s", c->in.problem);
+    else read_body(&c->in.request.body, j, f);
+}
+
+static void serve_request(server *s, connection *c, const route *r, failure *f) {
     const http_request *q = &c->in.request;
-    failure f = {0};
     json j;
     memset(&j, 0, sizeof j);
-    failure access = {0};
-    if (s->allows_origins && !strcmp(q->method, "OPTIONS")) {
-        serve_preflight(c);
-        return;
-    }
-    const route *r = find_route(q, &f);
-    check_access(s, q, r, &access);
-    if (access.status) f = access;
-    if (!f.status && !strcmp(r->method, "POST")) read_body(&q->body, &j, &f);
-    if (!f.status) r->function(s, c, &j);
-    else reply_failure(c, &f);
+    if (!f->status && r && !strcmp(r->method, "POST")) read_request(c, &j, f);
+    if (f->status) reply_failure(c, f);
+    else if (r) r->function(s, c, &j);
+    else serve_preflight(c);
     json_free(&j);
     pthread_mutex_lock(&s->lock);
     s->seen.requests++;
-    s->seen.refused += f.status != 0;
+    s->seen.refused += f->status != 0;
     pthread_mutex_unlock(&s->lock);
-    const char *end = f.status ? ": refused" : c->gone ? ": client gone" : "";
+    const char *end = f->status ? ": refused" : c->gone ? ": client gone" : "";
     if (s->verbose) show_format(stderr, "mote: %s %s%s\n", q->method, q->path, end);
 }
 
-// ---- Connections -----------------------------------------------------------------------------------------------------
-
-typedef struct arrival {                   // what a connection's thread is given
-    server *server;
-    int fd;
-} arrival;
-
-static void serve_connection(server *s, connection *c) {
+static void serve_requests(server *s, connection *c) {
     for (;;) {
-        int code = connection_request(c);
-        if (code == HTTP_MORE) return;
-        if (code != HTTP_DONE) {
-            failure f = {0};
-            c->in.request.closes = 1;
-            refuse(&f, code, NULL, "%s", c->in.problem);
-            reply_failure(c, &f);
-            return;
+        failure f = {0};
+        const route *r = NULL;
+        int code = connection_next(c);
+        if (code == HTTP_HEAD_DONE) {
+            r = judge_head(s, c, &f);
+            if (!f.status) code = connection_body(c);
         }
-        serve_request(s, c);
+        if (code == HTTP_MORE) return;
+        if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);
+        if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    // a body that nobody will read
+        serve_request(s, c, r, &f);
         if (c->gone || c->in.request.closes || serve_stops) return;
-        http_again(&c->in);
+        connection_again(c);
     }
 }
 
-// Ends a connection so that what was sent arrives: what the client still sends is read for a while, else it would be a reset.
-static void connection_close(connection *c) {
-    char rest[4096];
-    double until = clock_seconds() + 1;
-    if (!c->gone) shutdown(c->fd, SHUT_WR);
-    while (!c->gone && clock_seconds() < until && connection_wait(c, POLLIN, 0.2))
-        if (recv(c->fd, rest, sizeof rest, MSG_DONTWAIT) <= 0) break;
-    close(c->fd);
-    http_close(&c->in);
-    buf_free(&c->out);
-}
-
-static void *connection_thread(void *user) {
-    arrival *of = (arrival *)user;
-    server *s = of->server;
+static void serve_connection(void *user, int fd) {
+    server *s = (server *)user;
     connection c;
-    memset(&c, 0, sizeof c);
-    c.fd = of->fd;
-    c.more_head = s->allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "";
-    free(of);
-    serve_connection(s, &c);
+    connection_open(&c, fd, &s->budget, s->access.allows_origins ? "Access-Control-Allow-Origin: *\r\n" : "");
+    serve_requests(s, &c);
     connection_close(&c);
-    pthread_mutex_lock(&s->lock);
-    s->connections--;
-    pthread_cond_broadcast(&s->freed);
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-// Gives a connection a thread; without one it is closed.
-static void serve_arrival(server *s, int fd) {
-    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
-                               "Connection: close\r\n\r\n";
-    arrival *of = (arrival *)malloc(sizeof *of);
-    pthread_attr_t how;
-    pthread_t thread;
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    pthread_mutex_lock(&s->lock);
-    int room = of && s->connections < CONNECTIONS_MOST;
-    s->connections += room;
-    pthread_mutex_unlock(&s->lock);
-    pthread_attr_init(&how);
-    pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&how, 1 << 20);
-    if (room) {
-        of->server = s;
-        of->fd = fd;
-        if (!pthread_create(&thread, &how, connection_thread, of)) of = NULL;
-    }
-    pthread_attr_destroy(&how);
-    if (!of) return;
-    (void)!send(fd, busy, sizeof busy - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    close(fd);
-    free(of);
-    pthread_mutex_lock(&s->lock);
-    s->connections -= room;
-    pthread_mutex_unlock(&s->lock);
 }
 
 static void on_stop(int signal) {
@@ -243,62 +161,7 @@ static void catch_stop(void) {
     signal(SIGPIPE, SIG_IGN);              // whoever reads what is said here may end before
 }
 
-// Takes connections until a signal comes, then waits for them to end.
-static void serve_listen(server *s, int listener) {
-    sigset_t signals, before;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);         // connections' threads inherit it
-    while (!serve_stops) {
-        struct pollfd p = {listener, POLLIN, 0};
-        struct timespec most = {1, 0};
-        if (ppoll(&p, 1, &most, &before) <= 0) continue;
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) serve_arrival(s, fd);
-        else if (errno == EMFILE || errno == ENFILE) connection_wait(&(connection){.fd = -1}, 0, 0.1);
-    }
-    close(listener);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_mutex_lock(&s->lock);
-    while (s->connections) pthread_cond_wait(&s->freed, &s->lock);
-    pthread_mutex_unlock(&s->lock);
-}
-
 // ---- Starting --------------------------------------------------------------------------------------------------------
-
-// An address to listen on; 0: it is none.
-static socklen_t read_address(const char *host, int port, struct sockaddr_storage *at) {
-    struct sockaddr_in *four = (struct sockaddr_in *)at;
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
-    memset(at, 0, sizeof *at);
-    if (inet_pton(AF_INET, strcmp(host, "localhost") ? host : "127.0.0.1", &four->sin_addr) == 1) {
-        four->sin_family = AF_INET;
-        four->sin_port = htons((uint16_t)port);
-        return sizeof *four;
-    }
-    if (inet_pton(AF_INET6, host, &six->sin6_addr) != 1) return 0;
-    six->sin6_family = AF_INET6;
-    six->sin6_port = htons((uint16_t)port);
-    return sizeof *six;
-}
-
-// A listening socket, and the port it got; -1: it has been said why not.
-static int open_listener(const char *host, int *port) {
-    struct sockaddr_storage at;
-    socklen_t size = read_address(host, *port, &at);
-    int on = 1;
-    if (!size) return complain(-1, "--host %s is no address, as 127.0.0.1, 0.0.0.0 or :: are", host);
-    int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&at, size) || listen(fd, 128) || getsockname(fd, (struct sockaddr *)&at, &size)) {
-        complain(0, "%s:%d: %s", host, *port, strerror(errno));
-        if (fd >= 0) close(fd);
-        return -1;
-    }
-    *port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
-    return fd;
-}
 
 // The token that a text is as a whole; -1: it is none.
 static int32_t token_of(const mote_model *model, const char *text) {
@@ -319,7 +182,7 @@ static void name_model(server *s, const char *asked, const char *folder) {
                 if (slash) n -= (size_t)(slash + 1 - name), name = slash + 1;
                 break;
             }
-    snprintf(s->name, sizeof s->name, "%.*s", (int)n, name);
+    utf8_fit(s->name, sizeof s->name, name, n);
 }
 
 // Bytes of memory that the system could still give; 0: unknown.
@@ -375,9 +238,7 @@ static int open_sessions(server *s, const options *o) {
 static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
     memset(s, 0, sizeof *s);
     s->model = model;
-    s->host = o->host ? o->host : "127.0.0.1";
-    s->api_key = o->api_key;
-    s->allows_origins = o->cors;
+    s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->verbose = o->verbose;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, "<|im_start|>");
@@ -393,49 +254,55 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     pthread_cond_init(&s->freed, NULL);
     pthread_mutex_init(&s->gate.lock, NULL);
     pthread_cond_init(&s->gate.turn, NULL);
+    listener_init(&s->listener, serve_connection, s);
 }
 
 static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
     free(s->slots);
-    lexicon_close(&s->words);
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions) {
+// Takes connections until a signal comes. Returns the exit code.
+static int serve_clients(server *s, const char *host, int port) {
+    int others = 0, code = listener_open(&s->listener, host, &port, &others);
+    if (code) return code;
+    catch_stop();                          // before anyone learns that it is there
+    if (others && !s->access.key)
+        on_log(NULL, "other machines can reach it, and no key is asked for: see --api-key-file and --allow-host");
+    show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
+                s->context, s->slot_count, s->slot_count == 1 ? "" : "s", 1e-9 * (double)s->cache_most);
+    show_format(stderr, "mote: %s on ", s->name);
+    fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
+    listener_run(&s->listener);
+    return s->sessions_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
+}
+
+static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions, const access_rules *rules) {
     server s;
-    int port = o->port >= 0 ? o->port : 8080;
     server_open(&s, model, o, sessions);
+    s.access = *rules;
     name_model(&s, asked, o->model);
-    s.is_loopback = !strncmp(s.host, "127.", 4) || !strcmp(s.host, "::1") || !strcmp(s.host, "localhost");
     int code = s.slots ? open_sessions(&s, o) : complain(EXIT_FAILURE, "out of memory");
-    int listener = code ? -1 : open_listener(s.host, &port);
-    if (!code && listener < 0) code = EXIT_FAILURE;
-    if (!code) {
-        catch_stop();                      // before anyone learns that it is there
-        show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",
-                    s.context, s.slot_count, s.slot_count == 1 ? "" : "s", 1e-9 * (double)s.cache_most);
-        const char *format = strchr(s.host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n";
-        show_format(stderr, "mote: %s on ", s.name);
-        fprintf(stderr, format, s.host, port);
-        serve_listen(&s, listener);
-        code = s.sessions_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
-    }
+    if (!code) code = serve_clients(&s, o->host ? o->host : "127.0.0.1", o->port >= 0 ? o->port : 8080);
     server_close(&s);
     return code;
 }
 
 static int command_serve(options *o) {
     mote_model *model = NULL;
+    access_rules rules;
     const char *asked = o->model;
-    int code = find_model(o, MOTE_EVERYTHING), sessions = 1;
+    int code = access_open(&rules, o), sessions = 1;
+    if (!code) code = find_model(o, MOTE_EVERYTHING);
     if (!code) plan_context(o);
     if (!code) sessions = plan_sessions(o);
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
         on_log(NULL, "no chat template that mote knows: only /v1/completions will answer");
-    if (!code) code = serve_model(model, asked, o, sessions);
+    if (!code) code = serve_model(model, asked, o, sessions, &rules);
     mote_close(model);
+    access_close(&rules);
     return code;
 }

@@ -61,24 +61,26 @@ typedef struct counters {
 typedef struct server {
     const mote_model *model;
     char name[256];                        // of the model
-    const char *host, *api_key;            // api_key: NULL: none is asked for
-    int allows_origins, is_loopback, verbose;
+    access_rules access;
+    budget budget;                         // of requests under way
+    listener listener;
+    int verbose;
     int context, reads_alike;              // reads_alike: a prompt's bits do not depend on the pieces in which it is read
     int32_t turn_begins, think_begins, think_ends, tool_responds;      // control tokens; -1: the vocabulary has none
     int32_t user;                          // the role's name
-    lexicon words;                         // made when it is first needed; words.vocab 0: not yet
     slot *slots;
     int slot_count, waiting_most;
 
     pthread_mutex_t lock;                  // of all below, and of the lists in slots
     pthread_cond_t freed;
     waiter *waiting;
-    int waiting_count, connections, sessions_lost;
+    int waiting_count, sessions_lost;
     uint64_t clock;                        // requests so far
     shelved *shelf;
     size_t cache_most, cache_used, snapshot_bytes;
     const char *disk;                      // the folder of timelines; NULL: none is kept there
     size_t disk_most, disk_used;           // bytes
+    double disk_said;                      // when something about it was said; 0: never
     counters seen;
     double read_speed;                     // tokens a second of late; 0: not known yet
     time_t since;
@@ -107,15 +109,4 @@ static void gate_yield(gate *g) {
     if (!others) return;
     gate_leave(g);
     gate_enter(g);
-}
-
-// The vocabulary for masks; NULL: there is no memory.
-static const lexicon *server_words(server *s) {
-    pthread_mutex_lock(&s->lock);
-    if (!s->words.vocab && !lexicon_open(&s->words, s->model)) {
-        lexicon_close(&s->words);
-        memset(&s->words, 0, sizeof s->words);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return s->words.vocab ? &s->words : NULL;
 }

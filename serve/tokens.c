@@ -35,24 +35,24 @@ typedef struct completion {
     reply r;
     int index, echo;                       // of the prompt among several; it comes before the answer
     size_t offset;                         // bytes of the text so far
+    utf8_stream cut;                       // a character of the echo that is not whole
     buf tokens, values, tops, offsets;     // of logprobs: the insides of its lists
+    buf choices;                           // that are complete
     int prompt_tokens, generated;          // of all prompts
     size_t cached;
 } completion;
 
 static void completion_ask(completion *p, int *most) {
-    static const char *const unsupported[] = {"suffix", "guided_json", "guided_regex", "guided_grammar",
-                                              "guided_choice", "grammar"};
-    const fields *q = &p->r.request.q;
+    request *x = &p->r.request;
+    const fields *q = &x->q;
     answer *a = &p->r.a;
-    int n = 1, best = 1, top = -1;
-    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) field_unsupported(q, unsupported[i]);
-    field_whole(q, "n", 1, 128, &n);
-    field_whole(q, "best_of", 1, 128, &best);
-    if (n > 1 || best > 1) refuse(q->f, 400, n > 1 ? "n" : "best_of", "n and best_of must be 1: one answer to a prompt");
-    field_whole(q, "max_tokens", 0, INT_MAX, most);
-    ask_common(a, q, "stop");
+    int top = -1;
+    ask_common(x, API_COMPLETIONS, "stop");
+    ask_openai(a, q);
     a->max_tokens = *most;
+    ask_predict(a, q);
+    field_whole(q, "max_tokens", 0, INT_MAX, &a->max_tokens);
+    *most = a->max_tokens;
     a->is_raw = 1;
     field_whole(q, "logprobs", 0, TOP_MOST, &top);
     a->top = top;
@@ -62,7 +62,6 @@ static void completion_ask(completion *p, int *most) {
     field_flag(q, "stream", &p->r.streams);
     fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
     if (options.object) field_flag(&options, "include_usage", &p->r.usage);
-    ask_ready(a, q->f);
 }
 
 static void put_token_text(buf *out, const server *s, int32_t id, size_t *bytes) {
@@ -79,10 +78,11 @@ static double bounded(float logprob) {
     return logprob < -9999 ? -9999 : (double)logprob;
 }
 
-// A token behind the others in logprobs: what it was, and what else it could have been.
+// A token after the others in logprobs: what it was, and what else it could have been.
 static void completion_score(completion *p, const mote_logprob *token, const mote_logprob *top, int first) {
     const server *s = p->r.a.server;
     size_t n, m;
+    if (reply_gathered(&p->r, p->choices.size + p->tokens.size + p->values.size + p->tops.size + p->offsets.size)) return;
     put_next(&p->tokens);
     put_next(&p->values);
     put_next(&p->tops);
@@ -124,23 +124,43 @@ static void completion_begin(completion *p, buf *out) {
     buf_text(out, ", \"choices\": [");
 }
 
-// finish: NULL: there is more to come
-static void put_choice(completion *p, buf *out, const buf *text, const char *finish) {
+static void put_choice(completion *p, buf *out, const buf *text, int finishes) {
     putf(out, "{\"index\": %d, \"text\": ", p->index);
     put_quoted(out, text->data, text->size);
     buf_text(out, ", ");
+    out->failed |= p->tokens.failed | p->values.failed | p->tops.failed | p->offsets.failed | text->failed;
     if (p->r.a.top >= 0) put_completion_scores(p, out);
     else buf_text(out, "\"logprobs\": null, ");
-    if (finish) putf(out, "\"finish_reason\": \"%s\"}", finish);
-    else buf_text(out, "\"finish_reason\": null}");
+    if (finishes) put_finish(out, &p->r.a);
+    else buf_text(out, "\"finish_reason\": null");
+    buf_text(out, "}");
 }
 
-static void completion_chunk(completion *p, const buf *text, const char *finish) {
+static void completion_chunk(completion *p, const buf *text, int finishes) {
     buf *out = &p->r.event;
     buf_text(out, "data: ");
     completion_begin(p, out);
-    put_choice(p, out, text, finish);
-    buf_text(out, "]}\n\n");
+    put_choice(p, out, text, finishes);
+    buf_text(out, "]");
+    if (p->r.a.gives_timings || finishes) put_timings(out, &p->r.a, finishes);
+    buf_text(out, "}\n\n");
+    reply_event(&p->r);
+}
+
+static void completion_progress(answer *a, int what) {
+    completion *p = (completion *)a->user;
+    buf *out = &p->r.event;
+    reply_begin(&p->r);
+    if (a->gives_progress && a->state == ANSWER_READS) {
+        buf_text(out, "data: ");
+        completion_begin(p, out);
+        putf(out, "{\"index\": %d, \"text\": \"\", \"logprobs\": null, \"finish_reason\": null}]", p->index);
+        put_progress(out, a);
+        buf_text(out, "}\n\n");
+    } else if (what == PROGRESS_TICK) {
+        put_comment(out, a);
+        buf_text(out, "\n");
+    }
     reply_event(&p->r);
 }
 
@@ -150,27 +170,23 @@ static void completion_event(answer *a) {
     int is_text = a->has_token && !(a->is_end && !a->ignores_end);
     if (a->has_token && a->top >= 0) completion_score(p, &a->logprobs[0], a->logprobs + 1, 0);
     if (!p->r.streams) buf_add(&p->r.text, text->data, text->size);
-    else if (is_text || text->size) completion_chunk(p, text, NULL);
+    else if (is_text || text->size) completion_chunk(p, text, 0);
 }
 
-// The prompt, as the beginning of the answer.
-static void completion_echo(completion *p) {
-    answer *a = &p->r.a;
-    mote_error error = {0, ""};
-    size_t n = 0;
-    for (size_t i = 0; a->echo && i < a->prompt_count; i++)
-        completion_score(p, &a->scores[i], a->top ? a->alternatives + i * (size_t)a->top : NULL, !i);
-    (void)mote_detokenize(a->server->model, a->prompt, a->prompt_count, NULL, 0, &n, &error);      // its size
-    char *text = (char *)malloc(n + 1);
-    if (!text || mote_detokenize(a->server->model, a->prompt, a->prompt_count, text, n, &n, &error)) {
-        refuse(&p->r.f, 503, NULL, "out of memory");
-    } else if (p->r.streams) {
-        buf whole = {text, n, n + 1, 0};
-        completion_chunk(p, &whole, NULL);
-    } else {
-        buf_add(&p->r.text, text, n);
+// n tokens of the prompt have been read: they are the beginning of the answer, if that is wanted.
+static void completion_echo(answer *a, size_t at, size_t n) {
+    completion *p = (completion *)a->user;
+    buf text = {NULL, 0, 0, 0}, *out = p->r.streams ? &text : &p->r.text;
+    if (!p->echo) return;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = 0;
+        const char *bytes = mote_token_bytes(a->server->model, a->prompt[at + i], &size);
+        if (bytes) utf8_stream_push(&p->cut, bytes, size, out);
+        if (a->echo) completion_score(p, &a->scores[i], a->top ? a->alternatives + i * (size_t)a->top : NULL, !(at + i));
     }
-    free(text);
+    if (at + n == a->prompt_count) utf8_stream_end(&p->cut, out);
+    if (p->r.streams) completion_chunk(p, &text, 0);
+    buf_free(&text);
 }
 
 static void answer_again(answer *a) {
@@ -180,29 +196,26 @@ static void answer_again(answer *a) {
     free(a->alternatives);
     a->prompt = NULL;
     a->logprobs = a->scores = a->alternatives = NULL;
-    a->prompt_count = a->cached = 0;
+    a->prompt_count = a->cached = a->read = a->piece_begins = 0;
+    a->state = ANSWER_WAITS;
+    a->waited = 0;
     memset(&a->result, 0, sizeof a->result);
 }
 
-static void completion_scored(answer *a) {
-    completion *p = (completion *)a->user;
-    if (p->echo) completion_echo(p);
-}
-
 // One of the prompts, up to its choice.
-static void completion_run(completion *p, uint32_t prompt, int most, buf *choices) {
+static void completion_run(completion *p, uint32_t prompt, int most) {
     answer *a = &p->r.a;
     answer_again(a);
     p->r.text.size = 0;
     p->offset = 0;
+    a->result.stop = MOTE_STOP_LENGTH;     // where nothing is generated
     completion_prompt(a, p->r.request.q.j, prompt, &p->r.f);
-    if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.c->gone) return;
-    const char *finish = !most || a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT ? "length" : "stop";
+    if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.f.status || p->r.c->gone) return;
     buf nothing = {NULL, 0, 0, 0};
-    if (p->r.streams) completion_chunk(p, &nothing, finish);
+    if (p->r.streams) completion_chunk(p, &nothing, 1);
     else {
-        put_next(choices);
-        put_choice(p, choices, &p->r.text, finish);
+        put_next(&p->choices);
+        put_choice(p, &p->choices, &p->r.text, 1);
     }
     p->prompt_tokens += (int)a->prompt_count;
     p->generated += a->result.generated_tokens;
@@ -211,18 +224,19 @@ static void completion_run(completion *p, uint32_t prompt, int most, buf *choice
 
 static void put_completion_usage(buf *out, const completion *p) {
     putf(out, "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, "
-             "\"prompt_tokens_details\": {\"cached_tokens\": %zu}}}", p->prompt_tokens, p->generated,
+             "\"prompt_tokens_details\": {\"cached_tokens\": %zu}}", p->prompt_tokens, p->generated,
         p->prompt_tokens + p->generated, p->cached);
 }
 
-static void completion_whole(completion *p, const buf *choices) {
+static void completion_whole(completion *p) {
     buf *out = &p->r.event;
     completion_begin(p, out);
-    buf_add(out, choices->data, choices->size);
+    buf_add(out, p->choices.data, p->choices.size);
     buf_text(out, "], ");
     put_completion_usage(out, p);
-    if (out->failed || choices->failed) refuse(&p->r.f, 503, NULL, "out of memory");
-    else connection_reply(p->r.c, 200, "application/json", out->data, out->size);
+    put_timings(out, &p->r.a, 1);
+    buf_text(out, "}");
+    reply_whole(&p->r, p->choices.failed);
 }
 
 static void completion_stream_last(completion *p) {
@@ -232,7 +246,7 @@ static void completion_stream_last(completion *p) {
         completion_begin(p, out);
         buf_text(out, "], ");
         put_completion_usage(out, p);
-        buf_text(out, "\n\n");
+        buf_text(out, "}\n\n");
         reply_event(&p->r);
     }
     buf_text(out, "data: [DONE]\n\n");
@@ -249,26 +263,26 @@ static int holds_prompts(const json *j, uint32_t prompt) {
 static void serve_completions(server *s, connection *c, const json *j) {
     enum { PROMPTS_MOST = 256 };
     completion p;
-    buf choices = {NULL, 0, 0, 0};
     int most = 16;
     memset(&p, 0, sizeof p);
     reply_open(&p.r, s, c, j, "cmpl-");
     p.r.a.event = completion_event;
-    p.r.a.scored = completion_scored;
+    p.r.a.scored = completion_echo;
     p.r.a.user = &p;
     completion_ask(&p, &most);
+    if (p.r.streams) p.r.a.progress = completion_progress;
     uint32_t prompt = field(&p.r.request.q, "prompt");
     if (!prompt) refuse(&p.r.f, 400, "prompt", "prompt is missing");
     int several = prompt && holds_prompts(j, prompt);
     if (several && j->nodes[prompt].size > PROMPTS_MOST) refuse(&p.r.f, 400, "prompt", "more than %d prompts", PROMPTS_MOST);
     for (uint32_t k = several ? prompt + 1 : prompt; !p.r.f.status && !c->gone; k = j->nodes[k].next, p.index++) {
         if (several ? k >= j->nodes[prompt].next : p.index > 0) break;
-        completion_run(&p, k, most, &choices);
+        completion_run(&p, k, most);
     }
     if (!p.r.f.status && !c->gone && p.r.streams) completion_stream_last(&p);
-    else if (!p.r.f.status && !c->gone) completion_whole(&p, &choices);
+    else if (!p.r.f.status && !c->gone) completion_whole(&p);
     if (p.r.f.status) reply_failed(&p.r, openai_failure_event);
-    buf_free(&choices);
+    buf_free(&p.choices);
     buf_free(&p.tokens);
     buf_free(&p.values);
     buf_free(&p.tops);
@@ -283,10 +297,7 @@ static void serve_tokenize(server *s, connection *c, const json *j) {
     uint32_t text = field(&r.request.q, "prompt");
     if (!text) text = field(&r.request.q, "content");
     if (field(&r.request.q, "messages")) {
-        chat_ask_thinking(&r.request);
-        chat_ask_messages(&r.request);
-        chat_ask_tools(&r.request);
-        ask_render(&r.request);
+        chat_prompt(&r.request);
     } else if (text && j->nodes[text].type == JSON_STRING) {
         completion_prompt(&r.a, j, text, &r.f);
     } else {

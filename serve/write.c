@@ -1,5 +1,20 @@
 // serve/write.c: JSON and events as they go out. It knows text, and nothing of what it says.
 
+// As much of a text as fits, as whole characters; U+FFFD for what is no UTF-8. A zero follows it.
+static void utf8_fit(char *out, size_t capacity, const char *text, size_t n) {
+    const char *end = text + n;
+    size_t size = 0;
+    while (text < end) {
+        char bytes[4];
+        buf one = {bytes, 0, sizeof bytes, 0};
+        utf8_put(&one, utf8_next(&text, end));
+        if (size + one.size >= capacity) break;
+        memcpy(out + size, bytes, one.size);
+        size += one.size;
+    }
+    out[size] = 0;
+}
+
 __attribute__((format(printf, 2, 3)))
 static void putf(buf *out, const char *format, ...) {
     char text[256];
@@ -18,15 +33,19 @@ static void putf(buf *out, const char *format, ...) {
     va_end(arguments);
 }
 
-// Text inside a JSON string. Well-formed UTF-8 stays as it is.
+// Text inside a JSON string. Well-formed UTF-8 stays as it is, the rest becomes U+FFFD.
 static void put_escaped(buf *out, const char *text, size_t n) {
     size_t plain = 0;
-    for (size_t i = 0; i < n; i++) {
+    uint32_t cp;
+    for (size_t i = 0, used; i < n; i += used) {
         unsigned char c = (unsigned char)text[i];
-        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) continue;
+        int size = utf8_decode(text + i, n - i, &cp);
+        used = size > 0 ? (size_t)size : size < 0 ? (size_t)-size : n - i;
+        if (size > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) continue;
         buf_add(out, text + plain, i - plain);
-        plain = i + 1;
-        if (c == '\n') buf_text(out, "\\n");
+        plain = i + used;
+        if (size <= 0) buf_text(out, "\xef\xbf\xbd");
+        else if (c == '\n') buf_text(out, "\\n");
         else if (c == '"' || c == '\\') putf(out, "\\%c", c);
         else putf(out, "\\u%04x", c);
     }
@@ -71,4 +90,21 @@ static char *node_text(const json *j, uint32_t node) {
     json_string(j, node, text, n);
     text[n] = 0;
     return text;
+}
+
+static void put_next(buf *list) {
+    if (list->size) buf_text(list, ", ");
+}
+
+// The escaped text of a string node; nothing of what is no string.
+static void put_inside(buf *out, const json *j, uint32_t node) {
+    if (j->nodes[node].type == JSON_STRING) buf_add(out, j->text + j->nodes[node].start, j->nodes[node].size);
+}
+
+// , "key": "..." of a string node; nothing of what is none.
+static void put_member(buf *out, const json *j, const char *key, uint32_t node) {
+    if (!node || j->nodes[node].type != JSON_STRING) return;
+    putf(out, ", \"%s\": \"", key);
+    put_inside(out, j, node);
+    buf_text(out, "\"");
 }

@@ -421,8 +421,9 @@ static int forced_logits(void *user, float *logits, int vocab) {
 static const struct { const char *text, *calls; int broken; } call_cases[] = {
     {"<tool_call>\n<function=add>\n<parameter=a>\n3\n</parameter>\n<parameter=note>\n3\n</parameter>\n</function>\n</tool_call>",
      "{\"name\": \"add\", \"arguments\": {\"a\": 3, \"note\": \"3\"}};", 0},
-    {"Let me see.\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\"}\n"
-     "</tool_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1}};{\"name\": \"f\", \"arguments\": {}};", 0},
+    {"Let me see.\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"add\"}\n"
+     "</tool_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1}};{\"name\": \"add\", \"arguments\": {}};", 0},
+    {"<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "", 1},                                  // no such tool
     {"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}", "", 1},
     {"<tool_call>\nno call\n</tool_call> So.", "", 1},
     {"So:\n<function=add>\n<parameter=a>\n3\n</parameter>\n</function>\n</tool_call>",             // not opened

@@ -13,13 +13,21 @@
 #include "../text/basics.c"
 #include "../serve/http.c"
 
+// The next result but HTTP_HEAD_DONE, with which the body must be empty yet.
+static int next_result(http_reader *r) {
+    int code = http_next(r);
+    if (code != HTTP_HEAD_DONE) return code;
+    CHECK(!r->request.body.size, "a head that is done comes with %zu bytes of the body", r->request.body.size);
+    return http_next(r);
+}
+
 // What the reader makes of a text that comes in pieces of `piece` bytes. Ends at the first result that is not HTTP_MORE.
 static int read_pieces(http_reader *r, const char *text, size_t size, size_t piece) {
-    int code = http_next(r);
+    int code = next_result(r);
     for (size_t at = 0; at < size && code == HTTP_MORE; at += piece) {
         size_t n = size - at < piece ? size - at : piece;
         http_push(r, text + at, n);
-        code = http_next(r);
+        code = next_result(r);
     }
     return code;
 }
@@ -31,6 +39,8 @@ static int result_of(const char *text, size_t size) {
     http_close(&r);
     return code;
 }
+
+#define CHUNKED "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 static const struct { const char *text; int code; } cases[] = {
     {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", HTTP_DONE},
@@ -81,6 +91,42 @@ static const struct { const char *text; int code; } cases[] = {
     {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 501},
     {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", 400},
     {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\nOrigin: http://b\r\n\r\n", 400},
+    {"GET / HTTP/1.1\r\nHost: x\r\nOrigin:\r\nOrigin: http://b\r\n\r\n", 400},
+    // Chunk extensions: names, tokens, texts in quotes, with blanks around ; and =
+    {CHUNKED "1;a\r\nx\r\n0;b=c\r\n\r\n", HTTP_DONE},
+    {CHUNKED "0001 ; a = \"b ;\\\" c\" \t;d\r\nx\r\n0\r\n\r\n", HTTP_DONE},
+    {CHUNKED "1;a\nb\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "\n", 400},
+    {CHUNKED "1;a=\"b\rc\"\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1\r\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a\x01\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\"\x7f\"\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\"\\\x01\"\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;=b\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\"b\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\"b\\\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a b\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1;a=\"b\"c\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1 \r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED " 1\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "+1\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "0x1\r\nx\r\n0\r\n\r\n", 400},
+    {CHUNKED "1\r\nx\n0\r\n\r\n", 400},
+    {CHUNKED "1\r\nx\r0\r\n\r\n", 400},
+    // Trailers are fields.
+    {CHUNKED "0\r\nA: b\r\nC:\r\n\r\n", HTTP_DONE},
+    {CHUNKED "0\r\nno field\r\n\r\n", 400},
+    {CHUNKED "0\r\n folded\r\n\r\n", 400},
+    {CHUNKED "0\r\nA : b\r\n\r\n", 400},
+    {CHUNKED "0\r\nA: b\nC: d\r\n\r\n", 400},
+    {CHUNKED "0\r\nA: b\rC: d\r\n\r\n", 400},
+    {CHUNKED "0\r\nA: \x01\r\n\r\n", 400},
+    {CHUNKED "0\r\n\n", 400},
+    {CHUNKED "0\n\n", 400},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -98,6 +144,12 @@ static void test_cases(void) {
         }
     }
     CHECK(result_of("GET / HTTP/1.1\r\nA: \0\r\nHost: x\r\n\r\n", 33) == 400, "a zero byte in the header");
+    static const char extension[] = CHUNKED "1;a\0\r\nx\r\n0\r\n\r\n", quoted[] = CHUNKED "1;a=\"\0\"\r\nx\r\n0\r\n\r\n",
+                      trailer[] = CHUNKED "0\r\nA: \0\r\n\r\n", name[] = CHUNKED "0\r\nA\0: b\r\n\r\n";
+    CHECK(result_of(extension, sizeof extension - 1) == 400, "a zero byte in a chunk extension");
+    CHECK(result_of(quoted, sizeof quoted - 1) == 400, "a zero byte in the text of a chunk extension");
+    CHECK(result_of(trailer, sizeof trailer - 1) == 400, "a zero byte in a trailer");
+    CHECK(result_of(name, sizeof name - 1) == 400, "a zero byte in a trailer's name");
 }
 
 static void test_fields(void) {
@@ -109,11 +161,45 @@ static void test_fields(void) {
     CHECK(read_pieces(&r, text, sizeof text - 1, 7) == HTTP_DONE, "refused: %s", r.problem ? r.problem : "");
     const http_request *q = &r.request;
     CHECK(!strcmp(q->method, "POST") && !strcmp(q->path, "/v1/x"), "%s %s", q->method, q->path);
-    CHECK(!strcmp(q->host, "Localhost:8080") && !strcmp(q->key, "sk-1") && !strcmp(q->origin, "http://a.b"), "host '%s', key '%s'",
-          q->host, q->key);
+    CHECK(!strcmp(q->host, "Localhost:8080") && q->keys.size == 5 && !strcmp(q->keys.data, "sk-1") && !strcmp(q->origin, "http://a.b"),
+          "host '%s', %zu bytes of keys", q->host, q->keys.size);
     CHECK(q->closes && q->expects && q->version == 1, "closes %d, expects %d", q->closes, q->expects);
     CHECK(q->body.size == 3 && !memcmp(q->body.data, "abc", 3), "a body of %zu bytes", q->body.size);
     http_close(&r);
+}
+
+// Keys are as long as a header may be, whatever they are called.
+static void test_keys(void) {
+    enum { LONG = 30000 };
+    static char text[LONG + 256], key[LONG + 1];
+    http_reader r;
+    memset(&r, 0, sizeof r);
+    memset(key, 'k', LONG);
+    int n = snprintf(text, sizeof text, "GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nAuthorization: bearer  two words \r\n"
+                     "Authorization: Basic abc\r\nAuthorization: Bearer\r\n\r\n", key);
+    CHECK(read_pieces(&r, text, (size_t)n, 1000) == HTTP_DONE, "refused: %s", r.problem ? r.problem : "");
+    const buf *keys = &r.request.keys;
+    CHECK(keys->size == LONG + 1 + 10 && !strcmp(keys->data, key) && !strcmp(keys->data + LONG + 1, "two words"), "%zu bytes of keys",
+          keys->size);
+    http_again(&r);
+    CHECK(!r.request.keys.size, "keys outlive their request");
+    http_close(&r);
+}
+
+// A body's memory is given back when it was large.
+static void test_idle(void) {
+    http_reader r;
+    size_t size = 1 << 20;
+    char *body = (char *)room(size);
+    memset(&r, 0, sizeof r);
+    http_push(&r, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n", 56);
+    CHECK(next_result(&r) == HTTP_MORE, "no body yet");
+    CHECK(read_pieces(&r, body, size, 65536) == HTTP_DONE, "refused: %s", r.problem ? r.problem : "");
+    CHECK(r.request.body.size == size, "%zu bytes", r.request.body.size);
+    http_again(&r);
+    CHECK(r.request.body.cap + r.in.cap <= 1 << 19, "%zu and %zu bytes are kept for nothing", r.request.body.cap, r.in.cap);
+    http_close(&r);
+    free(body);
 }
 
 // Several requests behind each other, in pieces of any size.
@@ -127,7 +213,7 @@ static void test_pipeline(void) {
         for (size_t at = 0; at < sizeof text - 1; at += piece) {
             size_t n = sizeof text - 1 - at < piece ? sizeof text - 1 - at : piece;
             http_push(&r, text + at, n);
-            while (http_next(&r) == HTTP_DONE) {
+            while (next_result(&r) == HTTP_DONE) {
                 static const char *const bodies[] = {"", "ab", "c", ""};
                 number++;
                 CHECK(r.request.path[1] == '0' + number && r.request.body.size == strlen(bodies[number - 1]) &&
@@ -152,10 +238,10 @@ static void test_limits(void) {
         size_t n = 0;
         memset(&r, 0, sizeof r);
         http_push(&r, begins[i], strlen(begins[i]));
-        int code = http_next(&r);
+        int code = next_result(&r);
         for (; code == HTTP_MORE && n < 4 << 20; n += strlen(more[i])) {
             http_push(&r, more[i], strlen(more[i]));
-            code = http_next(&r);
+            code = next_result(&r);
         }
         CHECK(code == codes[i] && n <= HTTP_FRAMES_MOST + 64 && r.in.cap <= 1 << 20, "%d after %zu bytes, %zu taken", code, n, r.in.cap);
         http_close(&r);
@@ -221,6 +307,8 @@ int main(int argc, char **argv) {
     test_main_begin("http", argc, argv);
     test_cases();
     test_fields();
+    test_keys();
+    test_idle();
     test_pipeline();
     test_limits();
     test_random();

@@ -1,0 +1,136 @@
+// serve/access.c: who may ask: the key, the names that a Host may give, web pages of other origins. It judges the head of a
+// request, and knows nothing of what is asked.
+//
+// DNS rebinding: a web page's own name may be made to lead to this server; its requests then count as the page's own, but they
+// give that name as their Host. So a Host is an address, localhost, or a name that --allow-host knows. Only where others can
+// reach the server and have to know a key any name will do: such a page does not know the key.
+
+typedef struct access {
+    char *key;                             // NULL: none is asked for. Owned
+    const texts *hosts;
+    int allows_origins;
+} access_rules;
+
+// The name or address of a Host, without its port, the brackets of an IPv6 address, and a dot at its end. 0: it is none.
+static int host_name(const char *host, char name[256]) {
+    size_t open = host[0] == '[', n = strcspn(host, open ? "]" : ":");
+    const char *port = host + n + (open && host[n]);
+    if (open && host[n] != ']') return 0;
+    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))) return 0;
+    n -= open;
+    if (!open && n && host[n - 1] == '.') n--;
+    if (!n || n > 255 || strcspn(host + open, " /@\t") < n) return 0;
+    memcpy(name, host + open, n);
+    name[n] = 0;
+    return 1;
+}
+
+enum { KEY_MOST = HTTP_HEAD_MOST - 2048 };
+
+static int is_key(const char *key, const char *from) {
+    size_t n = strlen(key);
+    if (!n) return complain(0, "%s is empty: that would let everybody in", from);
+    if (n > KEY_MOST) return complain(0, "%s is longer than %d bytes: no header holds it", from, KEY_MOST);
+    for (size_t i = 0; i < n; i++)
+        if (http_is_control(key[i]) || key[i] == '\t') return complain(0, "%s holds a control character: no header can", from);
+    if (key[0] == ' ' || key[n - 1] == ' ') return complain(0, "%s begins or ends with a blank: no header's value does", from);
+    return 1;
+}
+
+// A key in a file, which is one line. NULL: it has been said why not.
+static char *read_key(const char *path) {
+    bytes text = {NULL, 0, 0};
+    struct stat status;
+    FILE *in = fopen(path, "rbe");
+    if (!in) return file_failure(path), NULL;
+    if (!fstat(fileno(in), &status) && S_ISREG(status.st_mode) && status.st_mode & 077)
+        show_format(stderr, "mote: note: %s holds the key, and others may read it: chmod 600\n", path);
+    int code = read_some(in, path, KEY_MOST + 2, &text);
+    fclose(in);
+    if (!code && text.size && text.data[text.size - 1] == '\n') text.data[--text.size] = 0;
+    if (!code && text.size && text.data[text.size - 1] == '\r') text.data[--text.size] = 0;
+    if (!code && strlen(text.data) < text.size) code = complain(EXIT_FAILURE, "%s holds a zero byte: no header can", path);
+    if (!code && is_key(text.data, path)) return text.data;
+    free(text.data);
+    return NULL;
+}
+
+// The command line's key, else a file's, else the environment's. Returns the exit code.
+static int access_open(access_rules *a, const options *o) {
+    const char *key = o->api_key, *from = "--api-key";
+    char name[256];
+    a->key = NULL;
+    a->hosts = &o->hosts;
+    a->allows_origins = o->cors;
+    for (int i = 0; i < o->hosts.count; i++)
+        if (!host_name(o->hosts.text[i], name)) return complain(EXIT_USAGE, "--allow-host %s is no name", o->hosts.text[i]);
+    if (!key && !o->api_key_file) key = getenv("MOTE_API_KEY"), from = "MOTE_API_KEY";
+    if (!key && !o->api_key_file) return 0;
+    if (!key) a->key = read_key(o->api_key_file);
+    else if (is_key(key, from)) a->key = strdup(key);
+    return a->key ? 0 : EXIT_FAILURE;
+}
+
+static void access_close(access_rules *a) {
+    free(a->key);
+    a->key = NULL;
+}
+
+// Takes as long for any key as it does for the right one: the time depends on what was given alone.
+static int same_key(const char *given, const char *key) {
+    size_t n = strlen(given), m = strlen(key), k = 0;
+    volatile unsigned different = n != m;
+    for (size_t i = 0; i < n; i++) {
+        different |= (unsigned)(given[i] ^ key[k]);
+        k = k + 1 < m ? k + 1 : 0;
+    }
+    return !different;
+}
+
+static int has_key(const http_request *q, const char *key) {
+    int has = 0;
+    for (size_t at = 0; at < q->keys.size; at += strlen(q->keys.data + at) + 1) has |= same_key(q->keys.data + at, key);
+    return has;
+}
+
+static int is_address(const char *name) {
+    struct in6_addr at;
+    return inet_pton(AF_INET, name, &at) == 1 || inet_pton(AF_INET6, name, &at) == 1;
+}
+
+// May a Host give this name? One that gives none is no web page's.
+static int is_own_host(const access_rules *a, const char *host) {
+    static const char local[] = ".localhost";
+    char name[256];
+    if (!host[0]) return 1;
+    if (!host_name(host, name)) return 0;
+    size_t n = strlen(name), m = sizeof local - 1;
+    if (!strcasecmp(name, local + 1) || (n > m && !strcasecmp(name + n - m, local)) || is_address(name)) return 1;
+    for (int i = 0; i < a->hosts->count; i++) {
+        char allowed[256];
+        if (host_name(a->hosts->text[i], allowed) && !strcasecmp(name, allowed)) return 1;
+    }
+    return 0;
+}
+
+// Does the Origin belong to the page that this server itself has given?
+static int is_own_origin(const http_request *q) {
+    const char *name = strstr(q->origin, "://");
+    return name && !strcasecmp(name + 3, q->host);
+}
+
+// May a browser ask whether a page of another origin may ask? It sends no key with that.
+static int is_preflight(const access_rules *a, const http_request *q) {
+    return a->allows_origins && q->has_origin && !strcmp(q->method, "OPTIONS");
+}
+
+// is_open: what is asked for needs no key.
+static void check_access(const access_rules *a, const connection *c, int is_open, failure *f) {
+    const http_request *q = &c->in.request;
+    if ((c->is_loopback || !a->key) && !is_own_host(a, q->host))
+        refuse(f, 403, NULL, "this server answers to localhost and to addresses; for the name in Host: --allow-host");
+    else if (q->has_origin && !a->allows_origins && !is_own_origin(q))
+        refuse(f, 403, NULL, "pages of other origins may not ask: see --cors");
+    else if (a->key && !is_open && !is_preflight(a, q) && !has_key(q, a->key))
+        refuse(f, 401, NULL, "the API key is missing or wrong");
+}

@@ -1,0 +1,224 @@
+// serve/prompt.c: messages as the chat template takes them, put together of a request's own escaped strings, and the tokens that the
+// template makes of them. It knows what a message is, and nothing of how an API words one.
+
+static void ask_close(request *x) {
+    buf_free(&x->noted);
+    buf_free(&x->system);
+    buf_free(&x->messages);
+    buf_free(&x->tools);
+    tools_close(x);
+}
+
+// ---- Contents ----------------------------------------------------------------------------------------------------------
+
+enum { CONTENT_SAID, CONTENT_RESULT };     // by whoever speaks; by a tool: what is no text is told as such
+
+// The text of a part; 0: it has none.
+static uint32_t part_text(const fields *part) {
+    fields source = {part->j, field(part, "source"), part->f};
+    uint32_t text = field(part, "text");
+    if (!text && source.object && field_is(part, "type", "document") && field_is(&source, "type", "text")) text = field(&source, "data");
+    if (!text && field_is(part, "type", "refusal")) text = field(part, "refusal");
+    return text && node_type(part, text) == JSON_STRING ? text : 0;
+}
+
+// [image], for a part of type image, image_url or input_image.
+static void put_placeholder(buf *out, const fields *part) {
+    uint32_t type = field(part, "type");
+    const char *name = type && node_type(part, type) == JSON_STRING ? part->j->text + part->j->nodes[type].start : "";
+    size_t n = *name ? part->j->nodes[type].size : 0;
+    if (n > 6 && !memcmp(name, "input_", 6)) name += 6, n -= 6;
+    if (n > 4 && !memcmp(name + n - 4, "_url", 4)) n -= 4;
+    buf_text(out, "[");
+    if (http_is_token(name, n)) buf_add(out, name, n);
+    else buf_text(out, "attachment");
+    buf_text(out, "]");
+}
+
+// A content, a text or a list of parts, into the inside of a JSON text. where: for messages.
+static void put_content(request *x, buf *out, uint32_t content, int by, const char *where) {
+    const fields *q = &x->q;
+    if (!content || node_type(q, content) == JSON_NULL) return;
+    if (node_type(q, content) == JSON_STRING) {
+        put_inside(out, q->j, content);
+        return;
+    }
+    if (node_type(q, content) != JSON_ARRAY) {
+        refuse(q->f, 400, where, "%s must be a text or a list of parts", where);
+        return;
+    }
+    for (uint32_t k = content + 1; !q->f->status && k < node_next(q, content); k = node_next(q, k)) {
+        fields part = {q->j, k, q->f};
+        uint32_t text = part_text(&part), type = field(&part, "type");
+        if (text) {
+            put_inside(out, q->j, text);
+        } else if (by == CONTENT_RESULT && node_type(q, k) == JSON_OBJECT) {
+            put_placeholder(out, &part);
+        } else {
+            char *name = type ? node_text(q->j, type) : NULL;
+            refuse(q->f, 400, where, "%s holds a part of type \"%.40s\": mote takes text alone", where, name ? name : "");
+            free(name);
+        }
+    }
+}
+
+// ---- Messages ----------------------------------------------------------------------------------------------------------
+
+// A system message: those at the beginning become one, the others stay where they are.
+static void ask_system(request *x, uint32_t content, const char *where) {
+    if (x->has_turns) put_next(&x->messages), buf_text(&x->messages, "{\"role\": \"system\", \"content\": \"");
+    else if (x->system.size) buf_text(&x->system, "\\n\\n");
+    put_content(x, x->has_turns ? &x->messages : &x->system, content, CONTENT_SAID, where);
+    if (x->has_turns) buf_text(&x->messages, "\"}");
+    x->last_answers = 0;
+}
+
+static void ask_user(request *x, uint32_t content, const char *where) {
+    x->has_turns = 1;
+    x->last_answers = 0;
+    put_next(&x->messages);
+    buf_text(&x->messages, "{\"role\": \"user\", \"content\": \"");
+    put_content(x, &x->messages, content, CONTENT_SAID, where);
+    buf_text(&x->messages, "\"}");
+}
+
+// What a tool gave back. id: of the call.
+static void ask_result(request *x, uint32_t id, uint32_t content, const char *where) {
+    x->has_turns = 1;
+    x->last_answers = 0;
+    put_next(&x->messages);
+    buf_text(&x->messages, "{\"role\": \"tool\"");
+    put_member(&x->messages, x->q.j, "tool_call_id", id);
+    buf_text(&x->messages, ", \"content\": \"");
+    put_content(x, &x->messages, content, CONTENT_RESULT, where);
+    buf_text(&x->messages, "\"}");
+}
+
+typedef struct past_call {                 // nodes of a request; 0: not given
+    uint32_t id, space, name;
+    uint32_t arguments;                    // an object, or its JSON as a text, which may be empty
+    uint32_t input;                        // of a custom tool: a text in place of arguments
+    const char *says;                      // the name, where there is no node of it
+} past_call;
+
+static void put_arguments(request *x, buf *out, uint32_t arguments, const char *where) {
+    const fields *q = &x->q;
+    json inner;
+    memset(&inner, 0, sizeof inner);
+    char *text = arguments && node_type(q, arguments) == JSON_STRING ? node_text(q->j, arguments) : NULL;
+    if (!arguments || (text && !text[strspn(text, " \n\t\r")])) buf_text(out, "{}");
+    else if (node_type(q, arguments) == JSON_OBJECT) put_node(out, q->j, arguments);
+    else if (text && !json_parse(&inner, text, strlen(text), "arguments", NULL) && inner.nodes[0].type == JSON_OBJECT)
+        put_node(out, &inner, 0);
+    else refuse(q->f, 400, where, "%s holds a call whose arguments are no JSON object", where);
+    json_free(&inner);
+    free(text);
+}
+
+// One call of an answer of the past.
+static void ask_call(request *x, buf *out, const past_call *c, const char *where) {
+    const fields *q = &x->q;
+    if (!c->says && (!c->name || node_type(q, c->name) != JSON_STRING)) {
+        refuse(q->f, 400, where, "%s holds a call without a name", where);
+        return;
+    }
+    put_next(out);
+    buf_text(out, "{\"type\": \"function\"");
+    put_member(out, q->j, "id", c->id);
+    buf_text(out, ", \"function\": {\"name\": \"");
+    if (c->says) buf_text(out, c->says);
+    else put_tool_name(out, q->j, c->space, c->name);
+    buf_text(out, "\", \"arguments\": ");
+    if (c->input) buf_text(out, "{\"input\": "), put_node(out, q->j, c->input), buf_text(out, "}");
+    else put_arguments(x, out, c->arguments, where);
+    buf_text(out, "}}");
+}
+
+// An answer of the past: the insides of JSON texts, and calls with commas between them.
+static void ask_assistant(request *x, const buf *text, const buf *thought, const buf *calls) {
+    buf *out = &x->messages;
+    x->has_turns = x->last_answers = 1;
+    x->last_calls = calls->size > 0;
+    put_next(out);
+    buf_text(out, "{\"role\": \"assistant\", \"content\": \"");
+    buf_add(out, text->data, text->size);
+    buf_text(out, "\"");
+    if (thought->size) {
+        buf_text(out, ", \"reasoning_content\": \"");
+        buf_add(out, thought->data, thought->size);
+        buf_text(out, "\"");
+    }
+    if (calls->size) {
+        buf_text(out, ", \"tool_calls\": [");
+        buf_add(out, calls->data, calls->size);
+        buf_text(out, "]");
+    }
+    buf_text(out, "}");
+    out->failed |= text->failed | thought->failed | calls->failed;
+}
+
+// The last message is to be continued: what has begun is no thinking, no call and no JSON that a mask could go on with. where: the
+// field that asks for it.
+static void ask_continued(request *x, const char *where) {
+    failure *f = x->q.f;
+    x->continues = 1;
+    if (!x->last_answers) refuse(f, 400, where, "%s: the last message is not the assistant's", where);
+    else if (x->last_calls) refuse(f, 400, where, "%s: the last message calls a tool, whose result must follow", where);
+    else if (x->a->schema || x->choice == CHOICE_REQUIRED)
+        refuse(f, 400, where, "%s: an answer that has begun cannot be made to follow a schema or to be a call", where);
+    x->thinks = MOTE_THINK_OFF;
+}
+
+// ---- The prompt --------------------------------------------------------------------------------------------------------
+
+static int32_t *token_list(const mote_model *model, const char *text, size_t size, size_t *count, mote_error *error) {
+    int32_t *ids = NULL;
+    *count = 0;
+    for (size_t need = size / 2 + 64;; need = *count) {
+        int32_t *more = (int32_t *)realloc(ids, need * sizeof *ids);
+        if (more) ids = more;
+        else error->code = MOTE_ENOMEM;
+        if (more && !mote_tokenize(model, text, size, 1, ids, need, count, error)) return ids;
+        if (!more || error->code != MOTE_EINVAL || *count <= need) break;
+    }
+    free(ids);
+    return NULL;
+}
+
+// The request that the template takes.
+static void put_chat(const request *x, buf *text) {
+    buf_text(text, "{\"messages\": [");
+    if (x->system.size) {
+        buf_text(text, "{\"role\": \"system\", \"content\": \"");
+        buf_add(text, x->system.data, x->system.size);
+        buf_text(text, x->messages.size ? "\"}, " : "\"}");
+    }
+    buf_add(text, x->messages.data, x->messages.size);
+    buf_text(text, "]");
+    if (x->a->tools) buf_text(text, ", \"tools\": "), buf_text(text, x->a->tools);
+    if (x->thinks) putf(text, ", \"enable_thinking\": %s", x->thinks == MOTE_THINK_ON ? "true" : "false");
+    if (x->preserves) buf_text(text, ", \"preserve_thinking\": true");
+    if (!x->adds_prompt || x->continues) buf_text(text, ", \"add_generation_prompt\": false");
+    if (x->continues) buf_text(text, ", \"continue_final_message\": true");
+    buf_text(text, "}");
+    text->failed |= x->messages.failed | x->system.failed;
+}
+
+// The prompt's tokens, of all that was put together.
+static void ask_render(request *x) {
+    answer *a = x->a;
+    mote_error error = {0, ""};
+    buf text = {NULL, 0, 0, 0};
+    if (x->q.f->status) return;
+    put_chat(x, &text);
+    if (text.failed) refuse(x->q.f, 503, NULL, "out of memory");
+    for (size_t need = text.size / 2 + 64; !x->q.f->status; need = a->prompt_count) {
+        free(a->prompt);
+        a->prompt = (int32_t *)malloc(need * sizeof *a->prompt);
+        int code = a->prompt ? mote_render_tokens(a->server->model, text.data, text.size, a->prompt, need, &a->prompt_count,
+                                                  &error) : fail_memory(&error);
+        if (!code) break;
+        if (code != MOTE_EINVAL || a->prompt_count <= need) refuse_error(x->q.f, &error);
+    }
+    buf_free(&text);
+}
