@@ -147,7 +147,7 @@ static void test_questions(void) {
     says(line, "first after", "a file that a message names");
     snprintf(line, sizeof line, "What is in @%s?\r", temp_path("binary"));
     type(line);
-    CHECK(wait_for("not a text: byte 1", "not asked"), "one that is no text: '%.300s'", screen);
+    CHECK(wait_for("not a text: byte 1", "\033[?2004h"), "one that is no text: '%.300s'", screen);
     says("\025/set temperature 0\r", "temperature         0", "/set");
     says("/reset\r", "a new conversation", "/reset");
 }
@@ -156,12 +156,12 @@ static void test_questions(void) {
 static void test_held(void) {
     char line[256];
     type("What is in @nosuch?\r");
-    CHECK(wait_for("nosuch: No such file", "not asked; Enter asks it as it is"), "held: '%.300s'", screen);
+    CHECK(wait_for("nosuch: No such file", "\033[?2004h"), "held: '%.300s'", screen);
     says("\r", "first after", "and asked as it is");
     says("/undo\r", "took the last turn back", "one turn");
     says("/undo\r", "nothing to take back", "and no other");
     type("See @nosuch.\r");
-    CHECK(wait_for("nosuch: No such file", "not asked"), "held: '%.300s'", screen);
+    CHECK(wait_for("nosuch: No such file", "\033[?2004h"), "held: '%.300s'", screen);
     says("\025What is mote?\r", "first after", "changed");
     says("/context 700\r", "a context of 700 tokens", "/context N");
     type("/edit\r");
@@ -216,6 +216,21 @@ static void test_paste(void) {
 
 // ---- 4. Interrupts --------------------------------------------------------------------------------------------------
 
+static void test_stopped_answers(void) {
+    says("/temp 100\r", "temperature 100", "an answer that does not end soon");
+    type("What is mote?\r");
+    CHECK(wait_for("What is mote?", "\033[?2004l") && wait_for(" ", ""), "the answer begins: '%.300s'", screen);
+    says("\003", "[stopped]", "Ctrl-C stops the answer");
+    says("/context\r", "turn 1 of the last 1: ", "which stays as far as it came");
+    type("And then?\r");
+    CHECK(wait_for("And then?", "\033[?2004l") && wait_for(" ", ""), "the conversation goes on: '%.300s'", screen);
+    says("\003", "[stopped]", "Ctrl-C stops that");
+    says("/undo\r", "took the last turn back", "one turn");
+    says("/undo\r", "took the last turn back", "and the other");
+    says("/undo\r", "nothing to take back", "and no more");
+    says("/temp 0\r", "temperature 0", "as it was");
+}
+
 static void test_interrupts(void) {
     says("half a line\003/seed 31\r", "seed 31\r\n", "Ctrl-C drops the line");
     says("\"\"\"\rsome\rlines\r\003/seed 32\r", "seed 32\r\n", "Ctrl-C leaves the quoted mode");
@@ -267,6 +282,7 @@ int main(int argc, char **argv) {
     test_paste();
     test_questions();
     test_held();
+    test_stopped_answers();
     test_interrupts();
     end("\003");
     test_history();
