@@ -65,6 +65,8 @@ static void test_help(void) {
 static void test_mistakes(void) {
     check_refused("mote rnu", 2, "did you mean run?");
     check_refused("mote xyzzy", 2, "unknown command 'xyzzy'");
+    check_refused("mote 'What is mote?'", 2, "mote run TEXT asks");
+    check_refused("mote " FIXTURE, 2, "mote -m " FIXTURE " opens a checkpoint");
     check_refused("mote help rnu", 2, "did you mean run?");
     check_refused("mote run --tmep 1 -p x", 2, "did you mean --temp?");
     check_refused("mote run --frobnicate", 2, "'--frobnicate'");
