@@ -154,7 +154,9 @@ static void chat_ask(chat *c) {
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
     if (!code || s.last) end_screen(&s);
     if (code) {
+        clear_progress();
         if (code != MOTE_ECANCELLED) chat_fail(c, &error);
+        else if (c->typed) say(c, "[stopped while the question was read; /retry asks it again]\n");
         if (rewind_undo(c, &ignored)) chat_fail(c, &ignored);
         return;
     }

@@ -231,6 +231,25 @@ static void test_stopped_answers(void) {
     says("/temp 0\r", "temperature 0", "as it was");
 }
 
+// Ctrl-C while a long question is read takes it back; it can be asked again.
+static void test_stopped_questions(void) {
+    static char question[18000];
+    for (size_t n = 0; n + 20 < sizeof question; n += 6) strcpy(question + n, "words ");
+    says("/reset\r", "a new conversation", "/reset");
+    says("/context 4096\r", "a context of 4096 tokens", "/context N");
+    type("\033[200~");
+    type(question);
+    type("\033[201~\r");
+    CHECK(wait_for("\033[?2004l", "reading the prompt"), "a long question is read: '%.300s'", screen);
+    says("\003", "stopped while the question was read", "Ctrl-C stops that");
+    says("/context\r", "0 of 4096 tokens used", "it is gone");
+    says("/set temperature 1\r", "temperature         1", "/set");
+    type("/retry\r");
+    CHECK(wait_for("/retry", "reading the prompt"), "it is read again: '%.300s'", screen);
+    says("\003", "stopped while the question was read", "Ctrl-C stops that, too");
+    says("/temp 0\r", "temperature 0", "as it was");
+}
+
 static void test_interrupts(void) {
     says("half a line\003/seed 31\r", "seed 31\r\n", "Ctrl-C drops the line");
     says("\"\"\"\rsome\rlines\r\003/seed 32\r", "seed 32\r\n", "Ctrl-C leaves the quoted mode");
@@ -272,7 +291,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_chat_input", argc, argv);
     temp_open();
     unsetenv("NO_COLOR");
-    if (!begin("xterm", "", 40)) {
+    if (!begin("xterm", "--threads 1", 40)) {
         test_skip("no pseudo-terminal here: typing");
         return test_main_end();
     }
@@ -283,6 +302,7 @@ int main(int argc, char **argv) {
     test_questions();
     test_held();
     test_stopped_answers();
+    test_stopped_questions();
     test_interrupts();
     end("\003");
     test_history();
