@@ -156,9 +156,8 @@ build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard cli/*.c serve/*.c)
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
-amalgamation: dist/engine.cu
-dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+amalgamation:
 	tools/amalgamate.sh dist
 
 # make check-kernels: what each kernel takes of every GPU that was built for; fails on spills and on what is not in the table

@@ -47,6 +47,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     mote_error error = {0, ""};
     memset(&greedy, 0, sizeof greedy);
     memset(&g, 0, sizeof g);
+    g.size = sizeof g;
     g.sampling = &greedy;
     g.max_tokens = b->o->steps;
     g.keep_thinking = 1;                   // one turn

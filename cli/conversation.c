@@ -152,6 +152,7 @@ static void chat_ask(chat *c) {
     }
     mote_speculation_of(c->session, &before, NULL);
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
+    if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     // in the answer: it stays as far as it came
     if (!code || s.last) end_screen(&s);
     if (code) {
         clear_progress();

@@ -79,8 +79,8 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
     if (!code) code = answer_prompt(model, session, o, prompt, &g, &result);
+    if (!code || s.tokens) end_screen(&s);
     if (!code) {
-        end_screen(&s);
         if (interrupted) code = EXIT_INTERRUPTED;
         else if (result.stop == MOTE_STOP_CONTEXT) on_log(NULL, "the context is full; --context N makes it larger");
         else if (result.stop == MOTE_STOP_LENGTH && !s.answer_bytes && !s.ids)
