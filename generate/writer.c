@@ -1,7 +1,7 @@
 /* generate/writer.c: from tokens to text and tool calls.
 
-   Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's channel
-   passes the search for stop texts. Each step holds back only what it cannot decide yet. */
+   Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's
+   channel passes the search for stop texts. Each step holds back only what it cannot decide yet. */
 
 typedef struct writer {
     const mote_generation *g;
@@ -39,7 +39,7 @@ static void writer_tell(writer *w, int channel, const char *text, size_t size) {
     if (!w->stopped && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
 }
 
-/* Of what was held back and the text behind it, tells the first `size` bytes. */
+/* Of what was held back and the text after it, tells the first `size` bytes. */
 static void writer_pass(writer *w, const char *held, size_t held_size, const char *text, size_t size) {
     size_t first = held_size < size ? held_size : size;
     if (first) writer_tell(w, MOTE_ANSWER, held, first);
