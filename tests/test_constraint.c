@@ -1,11 +1,12 @@
 // Tests of what an answer must be, on the bundled model: JSON of a schema, a required call in both syntaxes, a budget of thinking; with
 // tokens drawn nearly at random, so that only the mask makes the answer what it is.
 //
-// Contents   1. Helpers   2. Schemas   3. Calls   4. Budgets   5. What is refused
+// Contents   1. Helpers   2. Schemas   3. Calls   4. Budgets   5. What is refused, and memory that is
 //
 // Usage: test_constraint [--brief]
 
 #include "../engine.cu"
+#include "no_memory.h"
 #include "test.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
@@ -264,9 +265,9 @@ static void test_budget(void) {
     }
 }
 
-// ---- 5. What is refused ------------------------------------------------------------------------------------------------------
+// ---- 5. What is refused, and memory that is ------------------------------------------------------------------------------------------------------
 
-static void refused(const mote_generation *g, const char *holds) {
+static void is_refused(const mote_generation *g, const char *holds) {
     int code = mote_generation_check(model, g, &error), same;
     CHECK(code == MOTE_EINVAL && strstr(error.message, holds), "%s: %d %s", holds, code, code ? error.message : "taken");
     same = mote_ask(session, "x", g, NULL, &error) == code;
@@ -276,36 +277,36 @@ static void refused(const mote_generation *g, const char *holds) {
 static void test_refused(void) {
     mote_generation g = {0}, none = {0};
     g.schema = "{\"not\": {}}";
-    refused(&g, "schema: not is not supported");
+    is_refused(&g, "schema: not is not supported");
     g.schema = "{}";
     g.verify = 1;
-    refused(&g, "verify");
+    is_refused(&g, "verify");
     g = none;
     g.tool_choice = MOTE_TOOLS_REQUIRED;
-    refused(&g, "no tools");
+    is_refused(&g, "no tools");
     g.tools = "[]";
-    refused(&g, "no tools");
+    is_refused(&g, "no tools");
     g.tools = tools_of("read", "nothing");
     g.tool = "write";
-    refused(&g, "there is no tool \"write\"");
+    is_refused(&g, "there is no tool \"write\"");
     g.tool = NULL;
     g.schema = "{}";
-    refused(&g, "of a schema, too");
+    is_refused(&g, "of a schema, too");
     g.schema = NULL;
     g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"uniqueItems\": true}}}}]";
-    refused(&g, "tools: f: uniqueItems is not supported");
+    is_refused(&g, "tools: f: uniqueItems is not supported");
     g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"string\"}}]";
-    refused(&g, "parameters that are no object");
+    is_refused(&g, "parameters that are no object");
     g.tools = "[{\"name\": \"a>\\n</tool_call>\"}]";
-    refused(&g, "a tool of such a name");
+    is_refused(&g, "a tool of such a name");
     g.tools = "[{\"type\": \"function\"}]";
-    refused(&g, "without a name");
+    is_refused(&g, "without a name");
     g = none;
     g.tool_choice = 7;
-    refused(&g, "tool_choice");
+    is_refused(&g, "tool_choice");
     g = none;
     g.thinking_budget = -1;
-    refused(&g, "thinking_budget");
+    is_refused(&g, "thinking_budget");
 }
 
 // Threads that need the vocabulary at once.
@@ -324,6 +325,28 @@ static void test_threads(void) {
     CHECK(!any && model->words, "a vocabulary for all");
 }
 
+// Each allocation fails once: that is MOTE_ENOMEM, and nothing is left behind.
+static void test_no_memory(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        mote_generation g = {0};
+        if (kind == 0) g.schema = PERSON;
+        if (kind > 0) g.tools = tools_of("read", "nothing"), g.tool_choice = MOTE_TOOLS_REQUIRED;
+        if (kind == 2) g.thinking_budget = 3;
+        vocabulary_free(model->words);
+        model->words = NULL;
+        int code = MOTE_ENOMEM, failed = 0;
+        for (long at = 0; code && at < 3000; at++) {
+            allocations = 0;
+            refuse_at = at;
+            code = mote_generation_check(model, &g, &error);
+            refuse_at = -1;
+            CHECK(!code || code == MOTE_ENOMEM, "allocation %ld: %d, %s", at, code, error.message);
+            failed += code != 0;
+        }
+        CHECK(!code && failed > 20, "%d allocations failed: %d", failed, code);
+    }
+}
+
 int main(int argc, char **argv) {
     mote_options o = {0};
     mote_session_options so = {0};
@@ -334,6 +357,7 @@ int main(int argc, char **argv) {
         return test_main_end();
     test_threads();
     test_refused();
+    test_no_memory();
     test_schema();
     test_budget();
     test_calls(CHAT_QWEN3_5, "read", "read");
