@@ -139,7 +139,7 @@ static int call_grammar_open(call_grammar *c, schema *s, const json *tools, cons
         if (!node_is(tools, name, JSON_STRING)) return fail(err, MOTE_EINVAL, "tools: a tool without a name");
         if (!tool || json_equals(tools, name, tool)) code = call_function_add(c, s, tools, of, err);
     }
-    if (!code && !c->count) return fail(err, MOTE_EINVAL, "tool_choice: there is no tool \"%.100s\"", tool ? tool : "");
+    if (!code && !c->count) return fail(err, MOTE_EINVAL, "tool_choice: there is no tool \"%.*s\"", tool ? shown(tool, strlen(tool)) : 0, tool ? tool : "");
     if (code) return code;
     c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
     if (!c->raw) return fail_memory(err);

@@ -58,6 +58,14 @@ static int schema_count(const buf *list, size_t size) {
     return (int)(list->size / size);
 }
 
+/* So many of a text's n bytes are shown in a message: whole characters. */
+static int shown(const char *text, size_t n) {
+    size_t most = 60;
+    if (n <= most) return (int)n;
+    while (most && ((unsigned char)text[most] & 0xc0) == 0x80) most--;
+    return (int)most;
+}
+
 /* Returns 0. The first refusal counts. */
 __attribute__((format(printf, 2, 3))) static int schema_refuse(schema *s, const char *format, ...) {
     char what[256];
