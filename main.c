@@ -220,7 +220,9 @@ static const command *find_command(const char *name) {
         if (strcmp(name, command_table[i].name) == 0) return &command_table[i];
         consider(name, command_table[i].name, &near);
     }
-    if (near) complain(0, "unknown command '%s'; did you mean %s?", name, near);
+    if (strchr(name, ' ')) complain(0, "unknown command '%s'; mote run TEXT asks", name);
+    else if (access(name, F_OK) == 0) complain(0, "unknown command '%s'; mote -m %s opens a checkpoint", name, name);
+    else if (near) complain(0, "unknown command '%s'; did you mean %s?", name, near);
     else complain(0, "unknown command '%s'; mote help lists them", name);
     return NULL;
 }

@@ -6,6 +6,10 @@
 // that is longer than the screen scrolls with the cursor. On a terminal without cursor movement (TERM=dumb, or none) keys are
 // echoed, and only the end can be edited.
 
+#ifndef EDITOR_MOST
+#define EDITOR_MOST (1 << 20)              // bytes of a text: all of it is looked at after each key
+#endif
+
 enum editor_end { EDITOR_LINE, EDITOR_CANCELLED, EDITOR_CLOSED };     // Enter; Ctrl-C; Ctrl-D on nothing, or no terminal
 
 // Keys beyond the 256 bytes. KEY_ALT + c: Alt with c.
@@ -245,7 +249,7 @@ static void editor_suspend(editor *e) {
 
 // Inserts at the cursor; 0 when it is refused, for its size.
 static int editor_insert(editor *e, const char *data, size_t size) {
-    if (size > TEXT_MAX - e->text.size || grow(&e->text, e->text.size + size + 1)) return 0;
+    if (size > EDITOR_MOST - e->text.size || grow(&e->text, e->text.size + size + 1)) return 0;
     memmove(e->text.data + e->at + size, e->text.data + e->at, e->text.size - e->at);
     memcpy(e->text.data + e->at, data, size);
     e->text.size += size;
@@ -269,7 +273,8 @@ static void editor_set(editor *e, const char *text, size_t size) {
     editor_insert(e, text, size);
 }
 
-// What the terminal sends between its marks is text: line feeds as well. More than a text may have is read, and refused whole.
+// What the terminal sends between its marks is text: line feeds as well. More than a text may have is read, and refused whole, with
+// a bell.
 static void editor_paste(editor *e) {
     static const char end[] = "\033[201~";
     bytes pasted = {NULL, 0, 0};
@@ -281,7 +286,7 @@ static void editor_paste(editor *e) {
             pasted.size -= 6;
             break;
         }
-        if (pasted.size <= TEXT_MAX) continue;
+        if (pasted.size <= EDITOR_MOST) continue;
         refused = 1;
         memmove(pasted.data, pasted.data + pasted.size - 5, 5);
         pasted.size = 5;
@@ -292,7 +297,7 @@ static void editor_paste(editor *e) {
         if (pasted.data[i] == '\r' && i + 1 < pasted.size && pasted.data[i + 1] == '\n') continue;
         pasted.data[n++] = pasted.data[i] == '\r' ? '\n' : pasted.data[i];
     }
-    if (n) editor_insert(e, pasted.data, n);
+    if (refused || (n && !editor_insert(e, pasted.data, n))) fputc('\a', e->out);
     free(pasted.data);
 }
 

@@ -35,6 +35,7 @@ static int window_size(struct winsize *size) {
     return 0;
 }
 
+#define EDITOR_MOST (1 << 14)
 #define ioctl(file, request, size) ((void)(file), window_size((struct winsize *)(void *)(size)))
 #include "../cli/terminal.c"
 #include "../cli/files.c"
@@ -79,6 +80,7 @@ static void vt_draw(vt *t, const char *s, size_t size) {
         if (c == 27) length = vt_sequence(t, s + at);
         else if (c == '\r') t->column = 0;
         else if (c == '\n') t->row++;
+        else if (c == '\a') continue;
         else {
             must(c == '\b' || (c >= 0 && c != '\t' && !steers_terminal(c)), "a byte that steers a terminal");
             t->column += c == '\b' ? 0 : character_width(c);

@@ -146,9 +146,37 @@ static void test_questions(void) {
     snprintf(line, sizeof line, "What is in @%s?\r", temp_path("note"));
     says(line, "first after", "a file that a message names");
     snprintf(line, sizeof line, "What is in @%s?\r", temp_path("binary"));
-    says(line, "not a text: byte 1", "one that is no text");
-    says("/set temperature 0\r", "temperature         0", "/set");
+    type(line);
+    CHECK(wait_for("not a text: byte 1", "\033[?2004h"), "one that is no text: '%.300s'", screen);
+    says("\025/set temperature 0\r", "temperature         0", "/set");
     says("/reset\r", "a new conversation", "/reset");
+}
+
+// A file that a message names and that is not there, and the last question of a conversation that was loaded.
+static void test_held(void) {
+    char line[256];
+    type("What is in @nosuch?\r");
+    CHECK(wait_for("nosuch: No such file", "\033[?2004h"), "held: '%.300s'", screen);
+    says("\r", "first after", "and asked as it is");
+    says("/undo\r", "took the last turn back", "one turn");
+    says("/undo\r", "nothing to take back", "and no other");
+    type("See @nosuch.\r");
+    CHECK(wait_for("nosuch: No such file", "\033[?2004h"), "held: '%.300s'", screen);
+    says("\025What is mote?\r", "first after", "changed");
+    says("/context 700\r", "a context of 700 tokens", "/context N");
+    type("/edit\r");
+    CHECK(wait_for("What is mote?", ""), "/edit after /context: '%.300s'", screen);
+    says("\177 for?\r", "first after", "and asks it changed");
+    snprintf(line, sizeof line, "/save %s\r", temp_path("saved"));
+    says(line, "saved to", "/save");
+    says("/reset\r", "a new conversation", "/reset");
+    snprintf(line, sizeof line, "/load %s\r", temp_path("saved"));
+    says(line, "> What is mote for?", "/load");
+    type("/edit\r");
+    CHECK(wait_for("What is mote for?", ""), "/edit after /load: '%.300s'", screen);
+    says("\025What is FP8?\r", "first after", "and asks it changed");
+    says("/undo\r", "took the last turn back", "in the place of the old one");
+    says("/undo\r", "nothing to take back", "which was the only one");
 }
 
 // ---- 3. Long and pasted text, names ---------------------------------------------------------------------------------
@@ -188,6 +216,40 @@ static void test_paste(void) {
 
 // ---- 4. Interrupts --------------------------------------------------------------------------------------------------
 
+static void test_stopped_answers(void) {
+    says("/temp 100\r", "temperature 100", "an answer that does not end soon");
+    type("What is mote?\r");
+    CHECK(wait_for("What is mote?", "\033[?2004l") && wait_for(" ", ""), "the answer begins: '%.300s'", screen);
+    says("\003", "[stopped]", "Ctrl-C stops the answer");
+    says("/context\r", "turn 1 of the last 1: ", "which stays as far as it came");
+    type("And then?\r");
+    CHECK(wait_for("And then?", "\033[?2004l") && wait_for(" ", ""), "the conversation goes on: '%.300s'", screen);
+    says("\003", "[stopped]", "Ctrl-C stops that");
+    says("/undo\r", "took the last turn back", "one turn");
+    says("/undo\r", "took the last turn back", "and the other");
+    says("/undo\r", "nothing to take back", "and no more");
+    says("/temp 0\r", "temperature 0", "as it was");
+}
+
+// Ctrl-C while a long question is read takes it back; it can be asked again.
+static void test_stopped_questions(void) {
+    static char question[18000];
+    for (size_t n = 0; n + 20 < sizeof question; n += 6) strcpy(question + n, "words ");
+    says("/reset\r", "a new conversation", "/reset");
+    says("/context 4096\r", "a context of 4096 tokens", "/context N");
+    type("\033[200~");
+    type(question);
+    type("\033[201~\r");
+    CHECK(wait_for("\033[?2004l", "reading the prompt"), "a long question is read: '%.300s'", screen);
+    says("\003", "stopped while the question was read", "Ctrl-C stops that");
+    says("/context\r", "0 of 4096 tokens used", "it is gone");
+    says("/set temperature 1\r", "temperature         1", "/set");
+    type("/retry\r");
+    CHECK(wait_for("/retry", "reading the prompt"), "it is read again: '%.300s'", screen);
+    says("\003", "stopped while the question was read", "Ctrl-C stops that, too");
+    says("/temp 0\r", "temperature 0", "as it was");
+}
+
 static void test_interrupts(void) {
     says("half a line\003/seed 31\r", "seed 31\r\n", "Ctrl-C drops the line");
     says("\"\"\"\rsome\rlines\r\003/seed 32\r", "seed 32\r\n", "Ctrl-C leaves the quoted mode");
@@ -216,6 +278,11 @@ static void test_history(void) {
     says("\033[A/seed 61\r", "seed 61\r\n", "no history");
     end("\004");
     CHECK(stat(path, &about) == 0 && about.st_size == size, "--no-history wrote");
+    CHECK(!unlink(path) && !mkfifo(path, 0600), "%s: no FIFO", path);
+    if (!begin("xterm", "", 60)) return;
+    says("", "", "a fourth run, whose history is a FIFO");
+    says("/seed 62\r", "seed 62\r\n", "which nobody waits for");
+    end("\004");
 }
 
 // ---- 6. Main --------------------------------------------------------------------------------------------------------
@@ -224,7 +291,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_chat_input", argc, argv);
     temp_open();
     unsetenv("NO_COLOR");
-    if (!begin("xterm", "", 40)) {
+    if (!begin("xterm", "--threads 1", 40)) {
         test_skip("no pseudo-terminal here: typing");
         return test_main_end();
     }
@@ -233,6 +300,9 @@ int main(int argc, char **argv) {
     test_names();
     test_paste();
     test_questions();
+    test_held();
+    test_stopped_answers();
+    test_stopped_questions();
     test_interrupts();
     end("\003");
     test_history();

@@ -22,6 +22,51 @@ def answered(page):
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60000)
 
 
+HOSTILE = os.path.join(os.path.dirname(__file__), "..", "tests", "page.js")
+
+# Draws each of the answers as the page would, laid out, up to three times; what always took longer than so many milliseconds.
+DRAW = """limit => hostile(20000).map(content => {
+    talk = [{role: "assistant", thinking: "", note: "", content}];
+    let best = Infinity;
+    for (let i = 0; i < 3 && best > limit; i++) {
+        const began = performance.now();
+        show();
+        $("scroll").scrollHeight;
+        best = Math.min(best, performance.now() - began);
+    }
+    return [content.slice(0, 20), Math.round(best)];
+}).filter(one => one[1] > limit)"""
+
+# An answer of n tokens, as the server sends them: the time that drawing took, and all of it.
+STREAM = """async n => {
+    const send = window.fetch, encoder = new TextEncoder(), draw = showLast;
+    const event = content => encoder.encode(": waiting\\n\\ndata: " + JSON.stringify({choices: [{delta: {content}, finish_reason: null}]}) + "\\n\\n");
+    let drawing = 0, sent = 0;
+    showLast = () => { const began = performance.now(); draw(); drawing += performance.now() - began; };
+    window.fetch = async () => new Response(new ReadableStream({
+        async pull(c) {
+            if (sent++ === n) c.close();
+            else c.enqueue(event("| a **b** `c`\\n| - |\\n".repeat(20)));
+            await new Promise(then => setTimeout(then));
+        }
+    }));
+    talk = [{role: "user", content: "x"}];
+    const began = performance.now();
+    await answer();
+    showLast = draw;
+    window.fetch = send;
+    return [drawing, performance.now() - began];
+}"""
+
+
+def test_hostile(page):
+    page.evaluate(open(HOSTILE).read() + "; window.hostile = hostile;")
+    slow = page.evaluate(DRAW, 200)
+    assert not slow, "drawn slowly: %s" % slow
+    drawing, all_of_it = page.evaluate(STREAM, 400)
+    assert drawing > 0 and drawing < all_of_it / 4, "%.0f of %.0f ms went into drawing" % (drawing, all_of_it)
+
+
 def test(page, url, screenshot):
     errors = []
     page.on("pageerror", lambda e: errors.append(str(e)))
@@ -79,6 +124,8 @@ def test(page, url, screenshot):
         expect(body.locator(part)).to_have_text(text)
     expect(body.locator("li")).to_have_count(2)
     assert body.locator("img").count() == 0, "text became HTML"
+
+    test_hostile(page)
 
     page.set_viewport_size({"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "wider than a phone"
