@@ -99,13 +99,13 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config formats render session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(patsubst %,$(BUILD)/test_%,chat checkpoint config constraint formats render session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
 $(patsubst %,$(BUILD)/test_%,chat checkpoint config render schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
 $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
-$(BUILD)/test_chat $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/test_chat $(BUILD)/test_constraint $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 
@@ -134,7 +134,7 @@ threads:
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_schema %/test_speculation %/test_terminal,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_constraint %/test_schema %/test_speculation %/test_terminal,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -142,7 +142,7 @@ memory:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_session %/test_schema %/test_speculation %/test_terminal,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_session %/test_constraint %/test_schema %/test_speculation %/test_terminal,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)

@@ -51,7 +51,7 @@ static int schema_keywords(schema *s, uint32_t schema_node) {
         size_t i = 0, n = sizeof known / sizeof known[0];
         while (i < n && !json_equals(j, k, known[i])) i++;
         if (i < n || keyword_is_idle(s, k)) continue;
-        return schema_refuse(s, "%.*s", (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
+        return schema_refuse(s, "%.*s", shown(j->text + j->nodes[k].start, j->nodes[k].size), j->text + j->nodes[k].start);
     }
     return 1;
 }
@@ -108,7 +108,7 @@ static uint32_t schema_reference(schema *s, uint32_t reference) {
     }
     found = found && at == end;
     if (path.failed | part.failed) s->code = s->code ? s->code : fail_memory(s->err);
-    else if (!found) schema_refuse(s, "a $ref that leads nowhere (%.*s)", (int)(size < 60 ? size : 60), text);
+    else if (!found) schema_refuse(s, "a $ref that leads nowhere (%.*s)", shown(text, size), text);
     buf_free(&path);
     buf_free(&part);
     return found ? node : s->root;
@@ -198,7 +198,7 @@ static unsigned schema_type(schema *s, uint32_t name, int *whole) {
 }
 
 /* The types of one schema; *whole: of numbers only whole ones. */
-static unsigned schema_types(schema *s, uint32_t schema_node, int *whole) {
+static unsigned types_of(schema *s, uint32_t schema_node, int *whole) {
     const json *j = s->j;
     uint32_t type = json_get(j, schema_node, "type");
     unsigned types = 0;
@@ -216,7 +216,7 @@ static unsigned case_types(schema *s, const schema_case *c, int *whole) {
     int one;
     *whole = 0;
     for (int i = 0; i < c->count; i++)
-        if (!(c->member[i] & ~(uint32_t)MEMBER_NODE)) types &= schema_types(s, c->member[i], &one), *whole |= one;
+        if (!(c->member[i] & ~(uint32_t)MEMBER_NODE)) types &= types_of(s, c->member[i], &one), *whole |= one;
     return types;
 }
 

@@ -143,7 +143,7 @@ static void object_kind(schema *s, const schema_case *c) {
     buf_free(&names);
     if (!ok) return;
     /* An object that says which properties it has, and nothing of others, has no others. */
-    int others = !count || case_has(s, c, "additionalProperties");
+    int others = case_has(s, c, "additionalProperties") || (!count && !case_has(s, c, "properties"));
     object_add(s, first, others ? schema_node_of(s, set, case_value(s, c, 0, set)) : -1);
 }
 
@@ -282,7 +282,7 @@ static int32_t schema_add(schema *s, const json *j, uint32_t root, mote_error *e
             (void)schema_exclusive(s, ((const uint32_t *)(const void *)s->exclusive.data)[checked]);
     }
     if (!schema_failed(s)) schema_heights(s);
-    if (!s->code && node_at(s, node)->height >= SCHEMA_DEPTH) schema_refuse(s, "a schema that no value fits");
+    if (!s->code && node_at(s, node)->height >= VALUE_DEPTH) schema_refuse(s, "a schema that no value fits");
     return s->code ? -1 : node;
 }
 

@@ -430,6 +430,14 @@ static void test_refused(void) {
               cases[i].schema, code ? error.message : "taken");
         close_schema(&x);
     }
+    // A message is whole characters, however long the name is.
+    char schema[200] = "{\"x";
+    for (int i = 0; i < 40; i++) strcat(schema, "\xc3\xa4");
+    strcat(schema, "\": 1}");
+    followed x;
+    mote_error error;
+    CHECK(open_schema(&x, schema, &error) == MOTE_EINVAL && strstr(error.message, "\xc3\xa4 is not supported"), "%s", error.message);
+    close_schema(&x);
 }
 
 // Draft 4's exclusiveMinimum and OpenAPI's nullable, which jsonschema does not read.
