@@ -26,7 +26,7 @@ typedef struct shape_node {
 
 typedef struct shape_property { char *key; int node, required; } shape_property;   /* key: as in JSON, with its quotes */
 
-enum { IN_VALUE, IN_OBJECT, IN_KEY, IN_WORD, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL };
+enum { STEP_VALUE, STEP_OBJECT, STEP_KEY, STEP_WORD, STEP_ARRAY, STEP_STRING, STEP_NUMBER, STEP_LITERAL };
 
 /* An open value. */
 typedef struct shape_frame {

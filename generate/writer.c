@@ -39,7 +39,7 @@ static void writer_tell(writer *w, int channel, const char *text, size_t size) {
     if (!w->stopped && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
 }
 
-/* Of what was held back and the text behind it, tells the first `size` bytes. */
+/* Of what was held back and the text after it, tells the first `size` bytes. */
 static void writer_pass(writer *w, const char *held, size_t held_size, const char *text, size_t size) {
     size_t first = held_size < size ? held_size : size;
     if (first) writer_tell(w, MOTE_ANSWER, held, first);

@@ -325,7 +325,7 @@ static const struct { int thinking, calls; const char *text, *want, *marked; int
     {1, 1, "I open it.\n" G("1") "\n</think>\n", G_CALL("1"), "[T]I open it.[C]" G_TOLD("1") "[.]", 0},
     {1, 1, "I open it.\n" G("1") "\n" G("2") "\n</think>\n\nDone soon.", G_CALL("1") "; " G_CALL("2"),
      "[T]I open it.[C]" G_TOLD("1") "[.][C]" G_TOLD("2") "[.][A]Done soon.", 0},
-    {1, 1, G("1") "\nMore.\n</think>\n\nDone </think>.", G_CALL("1"), "[C]" G_TOLD("1") "[.][A]More.Done </think>.", 0},
+    {1, 1, G("1") "\nMore.\n</think>\n\nDone </think>.", G_CALL("1"), "[C]" G_TOLD("1") "[.][A]More.\nDone </think>.", 0},
     {1, 1, "I open it.\n<tool_call>\n" G_TOLD("1") "\n</think>\n\nDone.", G_CALL("1"), "[T]I open it.[C]" G_TOLD("1") "[.][A]Done.", 0},
     {1, 1, "As <tool_call>\n<function=g>\n<parameter=x>\n1\n</think>\n\nDone.", "",
      "[T]As <tool_call>\n<function=g>\n<parameter=x>\n1[A]Done.", 1},

@@ -581,6 +581,28 @@ static void test_same_tokens(tokenizer *t) {
     buf_free(&ids);
 }
 
+// A call ends the thinking it stands in, so its </think> goes.
+static void test_past_call(void) {
+    static const char call[] = "<tool_call>\n{\"name\": \"f\"}\n</tool_call>";
+    static const struct { const char *after, *want; } cases[] = {
+        {"", ""}, {"\n</think>\n", ""}, {"\n</think>\n\nSoon.", "\nSoon."}, {"\nSoon.", "\nSoon."}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        marked_text from, out;
+        char want[128];
+        memset(&from, 0, sizeof from);
+        memset(&out, 0, sizeof out);
+        put_words(&from, "<think>\nI call.\n");
+        put_words(&from, call);
+        put_words(&from, cases[i].after);
+        chat_past(CHAT_QWEN3_5, &from, slice_of(from.text.data, from.text.size), &out);
+        int n = snprintf(want, sizeof want, "%s%s", call, cases[i].want);
+        CHECK(out.text.size == (size_t)n && !memcmp(out.text.data, want, out.text.size), "past of a call in the thinking: %.*s",
+              (int)out.text.size, out.text.data);
+        marked_free(&from);
+        marked_free(&out);
+    }
+}
+
 // What takes the place of an answer with its thinking, and the turn behind it, is the template's rendering of the history.
 // raw: what the model wrote; its content. NULL: it did not think, so the answer stays as it is.
 static void check_past(tokenizer *t, int family, int think, const char *raw, const char *content) {
@@ -633,8 +655,9 @@ static void test_past(tokenizer *t, const int *list, size_t count) {
         const char *open = new ? "" : "<think>\n";
         static const struct { const char *raw, *content; } cases[] = {
             {"R\n</think>\n\nA b.<|im_end|>", "A b."}, {"\n</think>\n\nA\n\nb", "A\\n\\nb"}, {"R", ""}, {"R</think>", ""},
-            {"R<|im_end|>", ""}, {"<|im_end|>", ""}};
-        for (int i = 0; i < 6; i++) {
+            {"R<|im_end|>", ""}, {"<|im_end|>", ""}, {"<tool_call> opens\n</think>\n\nA.<|im_end|>", "A."},
+            {"<tool_call>\n{\"name\": \"cut\n</think>\n\nA.<|im_end|>", "A."}};
+        for (size_t i = 0; i < COUNT(cases); i++) {
             char raw[256];
             snprintf(raw, sizeof raw, "%s%s", open, cases[i].raw);
             check_past(t, list[f], MOTE_THINK_ON, raw, cases[i].content);
@@ -1094,6 +1117,7 @@ static void test_demo(void) {
     test_arguments(m);
     test_same_tokens(m->text);
     test_past(m->text, families, COUNT(families));
+    test_past_call();
     test_outside(m->text, families, COUNT(families));
     test_memory(m->text);
     mote_close(m);

@@ -52,16 +52,19 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
-/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
-   slice of `from`, behind "assistant\n" and up to the turn's end. */
+/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking, which
+   </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, behind "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
     slice thought = slice_skip_newlines(text);
     if (m && slice_starts(thought, m->think)) {
-        size_t end = slice_before(thought, m->think_end).n, call = slice_before(thought, m->call).n;
-        if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen(m->think_end)));
-        else text = slice_of(thought.p, 0);
+        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), &out->text.failed);
+        slice after = slice_from(thought, end < thought.n ? end + strlen(m->think_end) : end);
+        text = slice_skip_newlines(after);
+        if (call < end) {
+            put_marked(out, from, slice_drop_newlines(slice_of(thought.p + call, end - call)));
+            if (text.n) put_words(out, "\n");
+        }
     }
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
