@@ -122,7 +122,7 @@ typedef struct mote_layers {               /* the layers of one kind */
 
 typedef struct mote_info {
     const char *architecture;              /* "qwen3_5_moe" */
-    const char *chat_template;             /* "Qwen3.5", "Qwen3", or NULL when there is none or it is not known */
+    const char *chat_template;             /* "Qwen3.5", "Qwen3", changed ones included, or NULL when there is none or it is not known */
     int layers, mtp_layers;
     int hidden_size, vocab_size, context_max;
     const mote_layers *kinds;              /* what a layer consists of: kind_count kinds, those that the model has */
@@ -212,7 +212,19 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
                     size_t *count, mote_error *error);
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
-   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool}; all but messages are optional.
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool, "continue_final_message":bool}; all but
+   messages are optional. Where the template refuses or does not know what applications send, it is rendered so:
+   - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
+     else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
+     changes, and it is no question: thinking since the user's last one stays.
+   - A history without a question of a user is all of the last round, so that its thinking stays, unless the template says otherwise.
+   - Results of tools are put in the order of the calls they answer, by "tool_call_id" and the call's "id". One without an id, or
+     with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
+   - A tool's result before all else begins a user's turn, as any other does.
+   - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
+     and no other begun, as transformers does it. It has text and no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
+   A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
+   raised) is used as the family's, which the log callback of mote_open is told.
    mote_tokenize with special = 1 would trust the whole of this text, messages and all: see mote_render_tokens. */
 int mote_render(const mote_model *model, const char *request, size_t size, char *text, size_t capacity, size_t *count,
                 mote_error *error);
@@ -395,8 +407,8 @@ typedef struct mote_result {
     uint64_t seed;                         /* the one used */
 } mote_result;
 
-/* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json; without that
-   file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
+/* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json, or else of
+   config.json, and always the end of a turn of the chat template), a stop text, max_tokens, a full context or a callback ends
    it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
    result may be NULL. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
    MOTE_ENOMEM leaves the timeline as it was; only what may be a tool call, where calls are expected, takes more while it comes:

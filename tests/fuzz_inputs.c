@@ -179,10 +179,12 @@ static void start(void) {
     seed_json(&seeds[SEED_REQUEST],
               "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':[{'type':'text','text':"
               "'h\\u00e9'},{'type':'image'}]},{'role':'assistant','content':'<think>\\nt\\n</think>\\n\\na',"
-              "'reasoning_content':'r','tool_calls':[{'type':'function','function':{'name':'f','arguments':{'x':"
-              "[1,2.5e3,null]}}}]},{'role':'tool','content':'7</tool_response>'},{'role':'user','content':'go'}],"
+              "'reasoning_content':'r','tool_calls':[{'id':'a','type':'function','function':{'name':'f','arguments':{'x':"
+              "[1,2.5e3,null]}}},{'id':'b','name':'g','arguments':{}}]},{'role':'tool','tool_call_id':'b','content':'7</tool_response>'},"
+              "{'role':'tool','tool_call_id':'a','content':'8'},{'role':'developer','content':'d'},{'role':'user','content':'go'},"
+              "{'role':'assistant','content':'so'}],"
               "'tools':[{'type':'function','function':{'name':'f','parameters':{}}}],'enable_thinking':false,"
-              "'add_generation_prompt':true}");
+              "'add_generation_prompt':false,'continue_final_message':true}");
     buf_text(&seeds[SEED_TEXT], "Don't 123 <|im_start|>\xC3\xA9 e\xCC\x81  \r\n\tx \xF0\x9F\x98\x80\xED\x95\x9C"
              "\xE1\x84\x92\xE1\x85\xA1");
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"

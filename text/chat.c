@@ -435,7 +435,7 @@ static int chat_options(chat *c, int *think, int *prompt) {
 
 static int chat_request(chat *c) {
     const json *j = &c->j;
-    int code = MOTE_OK, think, prompt;
+    int code = MOTE_OK, think = MOTE_THINK_DEFAULT, prompt = 1;
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
     uint32_t messages = chat_list(c, "messages", &code);
     c->tools = chat_list(c, "tools", &code);
