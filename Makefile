@@ -151,14 +151,13 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
+build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard cli/*.c serve/*.c)
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
-amalgamation: dist/engine.cu
-dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+amalgamation:
 	tools/amalgamate.sh dist
 
 # make check-kernels: what each kernel takes of every GPU that was built for; fails on spills and on what is not in the table
