@@ -99,8 +99,8 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(patsubst %,$(BUILD)/test_%,chat checkpoint formats session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(patsubst %,$(BUILD)/test_%,chat checkpoint schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
+$(patsubst %,$(BUILD)/test_%,chat checkpoint config formats render session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(patsubst %,$(BUILD)/test_%,chat checkpoint config render schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
 $(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
 
@@ -127,14 +127,14 @@ sanitize:
 # make threads: sessions on several threads and the server again, with every data race caught. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_api %/test_connection %/test_engine %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_clients %/test_requests %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang); of
 # the program one conversation
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_access %/test_connection %/test_http %/test_misuse %/test_serve %/test_schema %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_access %/test_connection %/test_http %/test_misuse %/test_requests %/test_serve %/test_schema %/test_speculation,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -142,7 +142,7 @@ memory:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_access %/test_connection %/test_http %/test_misuse %/test_serve %/test_session %/test_schema %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_engine %/test_access %/test_connection %/test_http %/test_misuse %/test_requests %/test_serve %/test_session %/test_schema %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -151,14 +151,13 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
+build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard cli/*.c serve/*.c)
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
-amalgamation: dist/engine.cu
-dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+amalgamation:
 	tools/amalgamate.sh dist
 
 # make check-kernels: what each kernel takes of every GPU that was built for; fails on spills and on what is not in the table

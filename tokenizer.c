@@ -10,10 +10,17 @@
 //   bpe.c             byte-level BPE: words -> ids
 //   tokenizer_file.c  tokenizer.json -> the tables of bpe.c
 //   python_text.c     text and values as Python writes them, which chat formats build on
+//   marked_text.c     text of which parts are from outside
+//   chat_template.c   which family's a checkpoint's chat template is, and its marks
+//   tool_results.c    results of calls in the order of the calls
 //   chat.c            messages -> prompt
 //   mend_json.c       JSON as models write it -> JSON
 //   arguments.c       the arguments of a tool call, by the tool's schema
-//   tool_calls.c      what a model writes as a tool call -> JSON
+//   call_reader.c     where one is in a call, its tags
+//   call_tags.c       a call as tags
+//   call_json.c       a call as JSON
+//   tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
+//   chat_turn.c       one turn of a conversation -> prompt
 //   chat_stream.c     answer -> channels and calls
 //
 // Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
@@ -45,8 +52,11 @@
 #include "text/chat_template.c"
 #include "text/tool_results.c"
 #include "text/chat.c"
-#include "text/chat_turn.c"
 #include "text/mend_json.c"
 #include "text/arguments.c"
+#include "text/call_reader.c"
+#include "text/call_tags.c"
+#include "text/call_json.c"
 #include "text/tool_calls.c"
+#include "text/chat_turn.c"
 #include "text/chat_stream.c"

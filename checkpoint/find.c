@@ -40,10 +40,10 @@ static int has_part(const char *name, const char *part) {
     return at && (at == name || at[-1] == '.');
 }
 
-/* What stands before `part` in the name of the first tensor of the text model that has it; nothing if none has. */
-static void bind_prefix(const binder *b, const char *part, char *prefix, size_t size) {
+/* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
+static void bind_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
-    *prefix = 0;
+    snprintf(prefix, size, "%s", none);
     for (size_t i = 0; !b->made && i < table_count(table); i++) {
         const char *name = table_name(table, table_at(table, i));
         const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;

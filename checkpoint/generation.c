@@ -48,13 +48,13 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The tokens that end a text: those of generation_config.json, or else of config.json, which a text without weights does not
-   have, and always the end of a turn of the chat template. Without a tokenizer there is no text to end but by the former. */
-static int model_ends(mote_model *m, const char *dir, int has_config, mote_error *err) {
+/* The tokens that end a text: those of generation_config.json, or else of config.json, and always the end of a turn of the
+   chat template. Without a tokenizer there is no text, and nothing but what generation_config.json says. */
+static int model_ends(mote_model *m, const char *dir, mote_error *err) {
     const chat_marks *marks = m->text ? chat_marks_of(m->family) : NULL;
     const int32_t end = marks ? tokenizer_find(m->text, marks->turn_end) : -1;
     int code = MOTE_OK;
-    if (!m->eos.size && m->text && has_config) {
+    if (!m->eos.size && m->text && file_exists(dir, "config.json")) {
         buf text;
         json j;
         memset(&text, 0, sizeof text);

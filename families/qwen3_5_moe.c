@@ -241,9 +241,8 @@ static void qwen3_5_moe_bind(binder *b) {
     mote_model *m = b->m;
     const config *c = &m->c;
     size_t per_layer = 3 * ((size_t)c->shapes.moe.experts + 1);
-    bind_prefix(b, "embed_tokens.", b->prefix, sizeof b->prefix);
-    bind_prefix(b, "lm_head.", b->head_prefix, sizeof b->head_prefix);
-    if (!b->prefix[0]) snprintf(b->prefix, sizeof b->prefix, "model.");
+    bind_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
+    bind_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     m->has_mtp = bind_has(b, "mtp.fc.weight");
     m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
     if (!m->experts) {

@@ -57,9 +57,9 @@ static void constraint_mask(const constraint *c, float *logits, int n) {
     int complete = !c->thinking && shape_is_complete(c->schema);
     if (c->thinking) memset(allowed, 1, (size_t)n);
     else shape_mask(c->schema, c->words, n);
-    const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
-    for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
-        if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
+    const int32_t *ends = (const int32_t *)(const void *)c->m->eos.data;
+    for (size_t i = 0; i < c->m->eos.size / sizeof *ends; i++)
+        if (ends[i] < n) allowed[ends[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     for (int id = 0; id < n; id++)
         if (!allowed[id]) logits[id] = -INFINITY;

@@ -10,7 +10,7 @@ static shape_frame *place_push(shape_place *p, int in, int node) {
 }
 
 static int place_open(shape_place *p, int node) {
-    return place_push(p, IN_VALUE, node) != NULL;
+    return place_push(p, INSIDE_VALUE, node) != NULL;
 }
 
 /* The first literal from `from` on that begins with the first `size` bytes of `text`, then c; -1: none */
@@ -112,20 +112,20 @@ static int step_value(const shape *s, shape_place *p, shape_frame *f, unsigned c
     }
     const shape_node *n = &s->nodes[f->node];
     if (n->literal_count) {
-        f->in = IN_LITERAL;
+        f->in = INSIDE_LITERAL;
         return step_literal(s, p, f, c);
     }
     if (!(n->types & begin) || (begin & (BEGINS_OBJECT | BEGINS_ARRAY) && p->depth > SHAPE_DEPTH - 3)) return 0;
     switch (begin) {
-    case BEGINS_OBJECT: f->in = IN_OBJECT; return 1;
-    case BEGINS_ARRAY: f->in = IN_ARRAY; return 1;
-    case BEGINS_STRING: f->in = IN_STRING; return 1;
+    case BEGINS_OBJECT: f->in = INSIDE_OBJECT; return 1;
+    case BEGINS_ARRAY: f->in = INSIDE_ARRAY; return 1;
+    case BEGINS_STRING: f->in = INSIDE_STRING; return 1;
     case BEGINS_NUMBER:
-        f->in = IN_NUMBER;
+        f->in = INSIDE_NUMBER;
         f->at = NUMBER_MINUS;
         return c == '-' || step_number(s, f, c);
     default:                               /* true, false, null: at counts on in the word */
-        f->in = IN_WORD;
+        f->in = INSIDE_WORD;
         f->count = c;
         f->at = 1;
         return 1;
@@ -168,10 +168,10 @@ static int step_object(const shape *s, shape_place *p, shape_frame *f, unsigned 
     if (c != '"' || f->at == 1 || !object_takes_more(s, f)) return 0;
     f->at = 3;
     f->literal = -1;
-    shape_frame *key = place_push(p, n->property_count ? IN_KEY : IN_STRING, n->property_count ? f->node : 0);
+    shape_frame *key = place_push(p, n->property_count ? INSIDE_KEY : INSIDE_STRING, n->property_count ? f->node : 0);
     if (!key) return 0;
     key->seen = f->seen;
-    key->at = key->in == IN_KEY;           /* bytes of it, the quote among them */
+    key->at = key->in == INSIDE_KEY;           /* bytes of it, the quote among them */
     key->literal = -1;
     return 1;
 }
@@ -212,42 +212,42 @@ static int step_array(const shape *s, shape_place *p, shape_frame *f, unsigned c
 
 /* White space: a blank behind : or , or a line feed with blanks behind it, where a person would put them. */
 static int step_gap(const shape *s, shape_place *p, const shape_frame *f, unsigned char c) {
-    int is_first = p->depth == 1 && f->in == IN_VALUE, behind = f->in != IN_VALUE && f->at == 1;
-    int behind_colon = f->in == IN_VALUE && !is_first && f[-1].in == IN_OBJECT;
-    if (f->in == IN_OBJECT && f->at == 3) return 0;
+    int is_first = p->depth == 1 && f->in == INSIDE_VALUE, behind = f->in != INSIDE_VALUE && f->at == 1;
+    int behind_colon = f->in == INSIDE_VALUE && !is_first && f[-1].in == INSIDE_OBJECT;
+    if (f->in == INSIDE_OBJECT && f->at == 3) return 0;
     if (c == '\n') return !p->spaces && !behind_colon && ++p->lines <= (is_first ? s->first_lines : 1);
-    return c == ' ' && !is_first && ++p->spaces <= (p->lines ? GAP_SPACES : !behind);
+    return c == ' ' && !is_first && ++p->spaces <= (p->lines ? (int)GAP_SPACES : !behind);
 }
 
 /* Takes one more byte of the text. 0: it does not fit, and the place is of no use any more. */
 static int shape_step(const shape *s, shape_place *p, unsigned char c) {
     if (!p->depth) return 0;
     shape_frame *f = &p->frame[p->depth - 1];
-    if (f->in == IN_NUMBER || f->in == IN_LITERAL) {
+    if (f->in == INSIDE_NUMBER || f->in == INSIDE_LITERAL) {
         shape_frame before = *f;
-        if (f->in == IN_NUMBER ? step_number(s, f, c) : step_literal(s, p, f, c)) return 1;
+        if (f->in == INSIDE_NUMBER ? step_number(s, f, c) : step_literal(s, p, f, c)) return 1;
         *f = before;
-        if (f->in == IN_NUMBER ? !number_is_whole(f) : !literal_is_whole(s, f)) return 0;
+        if (f->in == INSIDE_NUMBER ? !number_is_whole(f) : !literal_is_whole(s, f)) return 0;
         if (--p->depth == 0) return 0;
         f = &p->frame[p->depth - 1];
     }
     switch (f->in) {
-    case IN_STRING: return step_string(s, p, f, c);
-    case IN_KEY: return step_key(s, p, f, c);
-    case IN_WORD: return step_word(p, f, c);
+    case INSIDE_STRING: return step_string(s, p, f, c);
+    case INSIDE_KEY: return step_key(s, p, f, c);
+    case INSIDE_WORD: return step_word(p, f, c);
     default: break;
     }
     if (c == ' ' || c == '\n' || c == '\t') return step_gap(s, p, f, c);
     p->lines = p->spaces = 0;
-    if (f->in == IN_VALUE) return step_value(s, p, f, c);
-    return f->in == IN_OBJECT ? step_object(s, p, f, c) : step_array(s, p, f, c);
+    if (f->in == INSIDE_VALUE) return step_value(s, p, f, c);
+    return f->in == INSIDE_OBJECT ? step_object(s, p, f, c) : step_array(s, p, f, c);
 }
 
 /* May the text end here? */
 static int shape_is_complete(const shape *s) {
     const shape_frame *f = &s->now.frame[0];
     if (s->now.depth != 1) return !s->now.depth;
-    return f->in == IN_NUMBER ? number_is_whole(f) : f->in == IN_LITERAL && literal_is_whole(s, f);
+    return f->in == INSIDE_NUMBER ? number_is_whole(f) : f->in == INSIDE_LITERAL && literal_is_whole(s, f);
 }
 
 static void place_copy(shape_place *to, const shape_place *from) {
@@ -274,7 +274,7 @@ static void shape_try(shape *s, const word *words, int count) {
 static void shape_mask(shape *s, const vocabulary *x, int n) {
     const shape_frame *f = s->now.depth ? &s->now.frame[s->now.depth - 1] : NULL;
     memset(s->allowed, 0, (size_t)n);
-    int free_text = f && f->in == IN_STRING && !f->at && !f->more && s->nodes[f->node].length_most < 0;
+    int free_text = f && f->in == INSIDE_STRING && !f->at && !f->more && s->nodes[f->node].length_most < 0;
     if (free_text) {
         for (int i = 0; i < x->count; i++) s->allowed[x->words[i].id] = 1;
         for (int i = 0; i < x->odd_count; i++) s->allowed[x->odd[i].id] = 0;

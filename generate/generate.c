@@ -37,8 +37,9 @@ static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
         decode_pass p;
         int more = 1;
         if (s->count >= s->o.context) r->stop = MOTE_STOP_CONTEXT;
-        else if (cancelled(&s->o.callbacks)) r->stop = MOTE_STOP_CALLBACK;
-        if (r->stop >= 0) break;
+        else if (cancelled(&s->o.callbacks))
+            code = fail(err, MOTE_ECANCELLED, "cancelled after %d tokens of the answer", r->generated_tokens);
+        if (code || r->stop >= 0) break;
         code = pass_begin(s, &a->by, most - r->generated_tokens, &p, err);
         while (!code && r->stop < 0 && more) {
             code = pass_keep(s, &a->by, &p, &more, err);
@@ -93,12 +94,17 @@ static int generator_tools(generator *a, mote_error *err) {
     return MOTE_EINVAL;
 }
 
-/* Checks what is asked for and gets all memory for it. To be closed in any case. */
-static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+/* Reads and checks what is asked for. To be closed in any case. */
+static int generator_take(generator *a, const mote_model *m, const mote_generation *g, mote_error *err) {
     memset(a, 0, sizeof *a);
-    if (g) a->g = *g;
-    int code = check_generation(s->m, &a->g, err);
-    if (!code) code = generator_tools(a, err);
+    int code = take_options(&a->g, sizeof a->g, GENERATION_0_3, g, "mote_generation", err);
+    if (!code) code = check_generation(m, &a->g, err);
+    return code ? code : generator_tools(a, err);
+}
+
+/* The same, and gets all memory for it. To be closed in any case. */
+static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+    int code = generator_take(a, s->m, g, err);
     if (code) return code;
     if (a->g.sampling) a->by.p = *a->g.sampling;
     else mote_sampling_defaults(s->m, &a->by.p);
@@ -134,27 +140,33 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
 
 int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error) {
     generator a;
-    memset(&a, 0, sizeof a);
     if (!model || !generation)
         return fail(error, MOTE_EINVAL, "mote_generation_check: needs a model and a generation");
-    a.g = *generation;
-    int code = check_generation(model, &a.g, error);
-    if (!code) code = generator_tools(&a, error);
+    int code = generator_take(&a, model, generation, error);
     if (!code) code = constraint_open(&a.must, model, &a.g, error);
     generator_close(&a);
     return code;
 }
 
+/* What a call that returns `code` did. */
+static void put_result(const mote_result *r, int code, mote_result *result) {
+    if (!result) return;
+    *result = *r;
+    if (code) result->stop = code == MOTE_ECANCELLED ? MOTE_STOP_CALLBACK : -1;
+}
+
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
     generator a;
+    memset(&a.r, 0, sizeof a.r);
     int code = session_enter(session, 1, "mote_generate: needs a session", error);
     if (!code) code = check_not_empty(session, error);
-    if (code) return code;
-    session->busy = 1;
-    code = generator_open(&a, session, generation, error);
-    if (!code) code = generator_run(&a, session, error);
-    if (!code && result) *result = a.r;
-    generator_close(&a);
-    session->busy = 0;
+    if (!code) code = session_begin(session, "mote_generate", error);
+    if (!code) {
+        code = generator_open(&a, session, generation, error);
+        if (!code) code = generator_run(&a, session, error);
+        generator_close(&a);
+        session_leave(session);
+    }
+    put_result(&a.r, code, result);
     return code;
 }

@@ -26,7 +26,7 @@ typedef struct shape_node {
 
 typedef struct shape_property { char *key; int node, required; } shape_property;   /* key: as in JSON, with its quotes */
 
-enum { IN_VALUE, IN_OBJECT, IN_KEY, IN_WORD, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL };
+enum { INSIDE_VALUE, INSIDE_OBJECT, INSIDE_KEY, INSIDE_WORD, INSIDE_ARRAY, INSIDE_STRING, INSIDE_NUMBER, INSIDE_LITERAL };
 
 /* An open value. */
 typedef struct shape_frame {

@@ -39,7 +39,7 @@ static void writer_tell(writer *w, int channel, const char *text, size_t size) {
     if (!w->stopped && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
 }
 
-/* Of what was held back and the text behind it, tells the first `size` bytes. */
+/* Of what was held back and the text after it, tells the first `size` bytes. */
 static void writer_pass(writer *w, const char *held, size_t held_size, const char *text, size_t size) {
     size_t first = held_size < size ? held_size : size;
     if (first) writer_tell(w, MOTE_ANSWER, held, first);
@@ -104,11 +104,13 @@ static void writer_token(writer *w, int32_t id) {
 
 /* Tells what was held back, as it can become nothing else any more. ended: the answer is over of its own accord. */
 static void writer_finish(writer *w, int ended) {
-    utf8_stream_end(&w->characters, &w->text);
-    writer_push(w);
-    if (w->split && !w->code) chat_stream_end(&w->channels, ended ? TEXT_ENDS : TEXT_IS_CUT);
-    if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
-    writer_release(w);
+    if (!w->stopped && !w->code) {
+        utf8_stream_end(&w->characters, &w->text);
+        writer_push(w);
+        if (w->split) chat_stream_end(&w->channels, ended ? TEXT_ENDS : TEXT_IS_CUT);
+        if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
+        writer_release(w);
+    }
     w->thinking += w->undecided;
 }
 

@@ -277,7 +277,7 @@ static int answer_score(answer *a, slot *t, mote_error *error) {
 }
 
 static int answer_generate(answer *a, slot *t, mote_error *error) {
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     mote_result r = {0};
     int code, most = a->max_tokens;
     a->sampling.bias = (const mote_bias *)(const void *)a->bias.data;
@@ -305,7 +305,7 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     do {
         g.max_tokens = most ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
-        a->result.stop = r.stop;
+        if (r.stop >= 0) a->result.stop = r.stop;
         a->result.stop_text = r.stop_text;
         a->result.thinking_tokens += r.thinking_tokens;
         a->result.generate_seconds += r.generate_seconds;

@@ -9,7 +9,7 @@ typedef struct request {                       // a chat in the making
     buf noted;                             // names of what is passed over, for the answer's head
     buf system, messages, tools;           // inside a JSON text; JSON objects with commas between them
     buf known;                             // known_tool[]: see tools.c
-    int choice;                            // CHOICE_...
+    int choice, is_strict;                 // CHOICE_...; calls are to follow a schema
     uint32_t chosen, allowed;              // the tool to call; the only ones that may be called, a list; 0: not given
     int thinks, preserves;                 // MOTE_THINK_...; thoughts of earlier turns stay in the prompt
     int has_turns;                         // a message that is no system message was there
@@ -24,9 +24,15 @@ static void ask_seed(mote_sampling *s, const fields *q) {
     uint32_t seed = field_of(q, "seed", JSON_NUMBER);
     double value;
     if (!seed || json_u64(q->j, seed, &s->seed)) return;
-    if (!node_whole(q->j, seed, -0x1p63, 0x1p64 - 2048, &value)) refuse(q->f, 400, "seed", "seed must be a whole number of 64 bits");
-    else if (value >= 0) s->seed = (uint64_t)value;
-    else if (value != -1) s->seed = (uint64_t)(int64_t)value;
+    const json_node *n = q->j->nodes + seed;
+    char text[32], *end = text;
+    snprintf(text, sizeof text, "%.*s", (int)(n->size < sizeof text ? n->size : 0), q->j->text + n->start);
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    int is_whole = *text && !*end && !errno;
+    if (!is_whole && node_whole(q->j, seed, -0x1p53, 0x1p53, &value)) whole = (long long)value, is_whole = 1;      // 1e3
+    if (!is_whole) refuse(q->f, 400, "seed", "seed must be a whole number of 64 bits");
+    else if (whole != -1) s->seed = (uint64_t)whole;
 }
 
 static void ask_sampling(answer *a, const fields *q) {
@@ -117,7 +123,8 @@ static void ask_openai(answer *a, const fields *q) {
     int n = 1, best = 1;
     field_whole(q, "n", 1, 128, &n);
     field_whole(q, "best_of", 1, 128, &best);
-    if (n > 1 || best > 1) refuse(q->f, 400, n > 1 ? "n" : "best_of", "n and best_of must be 1: one answer to a request");
+    if (n > 1) refuse(q->f, 400, "n", "n must be 1: one answer to a request");
+    if (best > 1) refuse(q->f, 400, "best_of", "best_of must be 1: one answer to a request");
     field_flag(q, "return_progress", &a->gives_progress);
     field_flag(q, "timings_per_token", &a->gives_timings);
 }
@@ -202,7 +209,7 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     buf_add(&text, "", 1);
     if (text.failed) refuse(q->f, 503, NULL, "out of memory");
     x->a->schema = text.data;
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     g.schema = x->a->schema;
     ask_check(x, &g, where);
 }

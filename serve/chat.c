@@ -50,7 +50,8 @@ static void chat_ask_tool(request *x, uint32_t node) {
         refuse(x->q.f, 400, "tools", "a tool that is neither a function nor custom is not supported");
         return;
     }
-    tool_fields t = {.name = field(&in, "name"), .description = field(&in, "description"), .is_custom = is_custom};
+    tool_fields t = {.name = field(&in, "name"), .description = field(&in, "description"), .is_custom = is_custom,
+                     .strict = field(&in, "strict")};
     if (is_custom) t.format = field_of(&in, "format", JSON_OBJECT);
     else t.schema = field(&in, "parameters");
     ask_tool(x, &t);

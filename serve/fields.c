@@ -108,7 +108,9 @@ static int value_is_among(const json *j, uint32_t node, const char *list) {
     if (n->type == JSON_NUMBER && json_double(j, node, &value)) return 0;
     while (list && *list) {
         size_t size = strcspn(list, "|");
-        if (n->type == JSON_NUMBER ? value == strtod(list, NULL) : n->size == size && !memcmp(j->text + n->start, list, size)) return 1;
+        char *end;
+        double known = strtod(list, &end);
+        if (n->type == JSON_NUMBER ? end == list + size && value == known : n->size == size && !memcmp(j->text + n->start, list, size)) return 1;
         list += size + (list[size] == '|');
     }
     return 0;

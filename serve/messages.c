@@ -145,6 +145,7 @@ static void messages_tools(request *x) {
         fields tool = {q->j, k, q->f};
         tool_fields t = {.name = field(&tool, "name"), .description = field(&tool, "description")};
         t.schema = field_of(&tool, "input_schema", JSON_OBJECT);
+        t.strict = field(&tool, "strict");
         if (t.schema || !field(&tool, "type") || field_is(&tool, "type", "custom")) ask_tool(x, &t);
         else note_hosted(x, &tool);
     }

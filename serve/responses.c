@@ -120,6 +120,7 @@ static void responses_tool(request *x, uint32_t node, uint32_t space) {
     fields tool = {q->j, node, q->f};
     tool_fields t = {.space = space, .name = field(&tool, "name"), .description = field(&tool, "description")};
     t.is_custom = field_is(&tool, "type", "custom");
+    t.strict = field(&tool, "strict");
     if (field_is(&tool, "type", "function")) t.schema = field_of(&tool, "parameters", JSON_OBJECT);
     if (t.is_custom) t.format = field_of(&tool, "format", JSON_OBJECT);
     if (t.is_custom || field_is(&tool, "type", "function")) {

@@ -197,7 +197,8 @@ static uint64_t free_memory(void) {
 
 // Sessions of o->fits tokens that have room in seven eighths of what is free beside the weights; 0: unknown.
 static int sessions_that_fit(const options *o) {
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
+                          .quantize = o->quantize};
     mote_session_options how = session_options(o);
     mote_memory plan;
     if (!how.context) how.context = o->fits;
@@ -242,8 +243,6 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->verbose = o->verbose;
     s->reads_alike = !on_gpu(mote_model_info(model));
     s->turn_begins = token_of(model, "<|im_start|>");
-    s->think_begins = token_of(model, "<think>");
-    s->think_ends = token_of(model, "</think>");
     s->tool_responds = token_of(model, "<tool_response>");
     s->user = token_of(model, "user");
     s->slot_count = sessions;

@@ -15,6 +15,7 @@ typedef struct tool_fields {               // nodes of a request; 0: not given
     uint32_t space, name, description, schema;
     int is_custom;
     uint32_t format;                       // of a custom one
+    uint32_t strict;                       // true: a call must follow the schema
 } tool_fields;
 
 static known_tool *tool_at(const request *x, size_t i) {
@@ -130,6 +131,7 @@ static void ask_tool(request *x, const tool_fields *of) {
     const fields *q = &x->q;
     known_tool t;
     if (!tool_know(x, of, &t) || !tool_is_allowed(x, &t)) return;
+    x->is_strict |= of->strict && node_type(q, of->strict) == JSON_TRUE;
     put_next(&x->tools);
     buf_text(&x->tools, "{\"type\": \"function\", \"function\": {\"name\": \"");
     put_tool_name(&x->tools, q->j, of->space, of->name);
@@ -211,9 +213,10 @@ static void ask_choice(request *x, int one) {
     memcpy(a->tools + 1 + n, "]", 2);
     a->one_call = one;
     a->tool_choice = x->choice == CHOICE_REQUIRED ? MOTE_TOOLS_REQUIRED : MOTE_TOOLS_AUTO;
+    if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
     if (a->schema) refuse(q->f, 400, "tool_choice", "an answer that is a call follows the tool's schema, and no other");
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     g.tools = a->tools;
     g.tool_choice = a->tool_choice;
     g.tool = a->tool;

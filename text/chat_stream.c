@@ -139,6 +139,7 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
     }
     int n = think_tag(s, text, end, &channel), on_line = s->channel == MOTE_ANSWER && (s->fresh || s->after_tag || s->newlines);
     if (n > 0) {
+        if (channel == s->channel) put_newlines(s);            /* between text and text */
         if (channel == MOTE_ANSWER) s->cut_thinking = 0;
         chat_stream_switch(s, channel);
         return (size_t)n;

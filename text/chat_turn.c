@@ -52,16 +52,54 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
-/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
-   slice of `from`, behind "assistant\n" and up to the turn's end. */
+/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking, which
+   </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, behind "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
     slice thought = slice_skip_newlines(text);
     if (m && slice_starts(thought, m->think)) {
-        size_t end = slice_before(thought, m->think_end).n, call = slice_before(thought, m->call).n;
-        if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen(m->think_end)));
-        else text = slice_of(thought.p, 0);
+        size_t end = slice_before(thought, m->think_end).n, call = first_call(slice_of(thought.p, end), &out->text.failed);
+        slice after = slice_from(thought, end < thought.n ? end + strlen(m->think_end) : end);
+        text = slice_skip_newlines(after);
+        if (call < end) {
+            put_marked(out, from, slice_drop_newlines(slice_of(thought.p + call, end - call)));
+            if (text.n) put_words(out, "\n");
+        }
     }
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
+}
+
+static int count_of_mark(slice s, const char *mark) {
+    int n = 0;
+    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
+    return n;
+}
+
+/* The rest of a turn of a timeline that begins so; empty: it begins otherwise. */
+static slice turn_of(chat_family f, slice turn, const char *role) {
+    const chat_marks *m = chat_marks_of(f);
+    if (!slice_starts(turn, m->turn)) return slice_of(turn.p, 0);
+    slice rest = slice_from(turn, strlen(m->turn));
+    return slice_starts(rest, role) ? slice_from(rest, strlen(role)) : slice_of(turn.p, 0);
+}
+
+/* The results of tools that a turn of a timeline holds. */
+static int turn_results(chat_family f, slice turn) {
+    const char *mark = chat_marks_of(f)->result;
+    slice rest = turn_of(f, turn, "user\n");
+    return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;
+}
+
+/* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
+static int turn_calls(chat_family f, slice turn) {
+    slice rest = turn_of(f, turn, "assistant\n");
+    int most = 0, opened = 0;
+    for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
+        const chat_marks *m = &chat_families[i];
+        int calls = count_of_mark(rest, m->call), names = count_of_mark(rest, m->call_name);
+        opened |= calls || (names && *m->call_name == '<');  /* a tag opens one by itself */
+        most = calls > most ? calls : most;
+        most = names > most ? names : most;
+    }
+    return opened ? most : 0;
 }

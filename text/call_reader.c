@@ -1,0 +1,117 @@
+/* text/call_reader.c: what the readers of all call syntaxes share: where one is in a call, and the tags around calls and in them.
+   The rule that they keep is in tool_calls.c. */
+
+enum { CALL_MORE, CALL_WHOLE, CALL_NONE };       /* more text must come first; a call; no call */
+
+enum { TEXT_GOES_ON, TEXT_IS_CUT, TEXT_ENDS };   /* whether more text can come: yes; no, something cut it short; no, it was over */
+
+typedef void (*call_sink)(void *user, const char *call, size_t size);
+
+struct call_syntax;
+
+typedef struct call_part { size_t name, name_size, value, value_size; } call_part;      /* in the text */
+
+typedef struct call_reader {
+    argument_writer arguments;
+    const struct call_syntax *syntax;    /* NULL: the first bytes after the opening tag have not come */
+    int state;                           /* of the syntax */
+    size_t at;                           /* so much of the text is decided: whole calls and what is none end here */
+    size_t begin, end;                   /* what the tags around the call enclose */
+    int again;                           /* after a whole call: another one begins at `at`, without a tag of its own */
+    buf name, out;                       /* the name as JSON; the call as JSON, a zero after it */
+    /* tags */
+    call_part part;                      /* the parameter at hand */
+    size_t function, function_size;
+    buf parts, known;                    /* call_part[]; the schemas of those that the tool has */
+    int nested, functions;               /* tags that the value itself opened */
+    int is_own;                          /* the last </parameter> was the value's */
+} call_reader;
+
+static void call_reader_free(call_reader *c) {
+    argument_writer_free(&c->arguments);
+    buf_free(&c->name);
+    buf_free(&c->out);
+    buf_free(&c->parts);
+    buf_free(&c->known);
+}
+
+static int call_failed(const call_reader *c) {
+    return c->arguments.no_memory || c->arguments.mender.out.failed || c->arguments.value.failed || c->name.failed ||
+           c->out.failed || c->parts.failed || c->known.failed;
+}
+
+/* Is there a tool of this name? Then its parameters are known. */
+static int call_names(call_reader *c, slice name) {
+    argument_writer *a = &c->arguments;
+    uint32_t tool = a->tools ? tool_named(a->tools, name) : 0;
+    a->parameters = tool ? json_get(a->tools, tool, "parameters") : 0;
+    return tool || !a->tools;
+}
+
+/* ---- Tags ---- */
+
+enum { TAG_NONE, TAG_PARTIAL, TAG_LAST, TAG_OPEN, TAG_CLOSE, TAG_FUNCTION, TAG_FUNCTION_END, TAG_PARAMETER, TAG_PARAMETER_END };
+
+typedef struct call_tag {
+    int kind;            /* TAG_PARTIAL: may become one; TAG_LAST: the text is over */
+    int begun;           /* the first kind that it may become, or might have if the text were not over; else 0 */
+    size_t size;
+    slice name;          /* of a function or parameter */
+} call_tag;
+
+static const char CALL_OPENS[] = "<tool_call>", CALL_CLOSES[] = "</tool_call>";
+
+/* The name that s begins with, up to '>', without quotes. 0: there is none; -1: it may be one. */
+static int tag_name(slice s, call_tag *tag) {
+    enum { MOST = 256 };
+    size_t n = s.n < MOST ? s.n : (size_t)MOST;
+    const char *over = n ? (const char *)memchr(s.p, '>', n) : NULL;
+    if (!over) return s.n < MOST ? -1 : 0;
+    slice name = slice_trim(slice_of(s.p, (size_t)(over - s.p)));
+    if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p) name = slice_of(name.p + 1, name.n - 2);
+    tag->name = name;
+    tag->size += (size_t)(over - s.p) + 1;
+    return name.n && !memchr(name.p, '\n', name.n) && !memchr(name.p, '<', name.n);
+}
+
+/* The tag that s begins with. */
+static call_tag tag_at(slice s, int end) {
+    static const struct { const char *text; int kind; } tags[] = {
+        {CALL_OPENS, TAG_OPEN}, {CALL_CLOSES, TAG_CLOSE}, {"<function=", TAG_FUNCTION}, {"</function>", TAG_FUNCTION_END},
+        {"<parameter=", TAG_PARAMETER}, {"</parameter>", TAG_PARAMETER_END}};
+    call_tag tag = {TAG_NONE, TAG_NONE, 0, {NULL, 0}};
+    if (!s.n) tag.kind = end ? TAG_LAST : TAG_PARTIAL;
+    for (size_t i = 0; s.n && i < sizeof tags / sizeof *tags; i++) {
+        size_t n = strlen(tags[i].text);
+        if (memcmp(s.p, tags[i].text, s.n < n ? s.n : n)) continue;
+        int is = s.n >= n ? 1 : -1;
+        tag.size = n;
+        if (is > 0 && (tags[i].kind == TAG_FUNCTION || tags[i].kind == TAG_PARAMETER)) is = tag_name(slice_from(s, n), &tag);
+        tag.kind = is > 0 ? tags[i].kind : is && !end ? TAG_PARTIAL : TAG_NONE;
+        if (is < 0) tag.begun = tags[i].kind;
+        if (is) break;
+    }
+    if (tag.kind < TAG_OPEN) tag.size = 0;
+    return tag;
+}
+
+static int is_blank(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static void skip_blanks(call_reader *c, slice text) {
+    while (c->at < text.n && is_blank(text.p[c->at])) c->at++;
+}
+
+/* The call ends where its text is decided up to, or with the end tag there. */
+static int call_ends(call_reader *c, const call_tag *tag) {
+    c->end = c->at;
+    if (tag->kind == TAG_CLOSE) c->at += tag->size;
+    return CALL_WHOLE;
+}
+
+/* Does what follows show that a call is over whose last bracket or end tag has come? A tag that is cut off does, too. */
+static int call_is_over(call_reader *c, const call_tag *tag) {
+    int cut = tag->begun == TAG_CLOSE || tag->begun == TAG_OPEN || tag->begun == TAG_FUNCTION;
+    return (cut || tag->kind == TAG_CLOSE || tag->kind == TAG_OPEN || tag->kind == TAG_LAST) && call_ends(c, tag);
+}
