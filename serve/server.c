@@ -66,7 +66,7 @@ typedef struct server {
     listener listener;
     int verbose;
     int context, reads_alike;              // reads_alike: a prompt's bits do not depend on the pieces in which it is read
-    int32_t turn_begins, think_begins, think_ends, tool_responds;      // control tokens; -1: the vocabulary has none
+    int32_t turn_begins, tool_responds;    // control tokens; -1: the vocabulary has none
     int32_t user;                          // the role's name
     slot *slots;
     int slot_count, waiting_most;

@@ -216,7 +216,7 @@ static void ask_choice(request *x, int one) {
     if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
     if (a->schema) refuse(q->f, 400, "tool_choice", "an answer that is a call follows the tool's schema, and no other");
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     g.tools = a->tools;
     g.tool_choice = a->tool_choice;
     g.tool = a->tool;

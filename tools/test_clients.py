@@ -36,7 +36,8 @@ def refused(call, kind, holds):
 
 def chat(url):
     c = openai.OpenAI(base_url=url + "/v1", api_key="any")
-    assert c.models.list().data[0].id == "demo"
+    assert c.models.list().data[0].id == "demo" and c.models.retrieve("demo").id == "demo"
+    refused(lambda: c.models.retrieve("org/other"), openai.NotFoundError, "there is no model")
     whole = c.chat.completions.create(model="demo", messages=ASK, temperature=0)
     assert ANSWER in whole.choices[0].message.content and whole.choices[0].finish_reason == "stop"
     assert "eight bits" in whole.choices[0].message.reasoning_content
@@ -55,15 +56,19 @@ def chat(url):
         value = json.loads(r.choices[0].message.content)
         assert set(value) == {"sure", "kind", "list"} and value["kind"] in "ab" and len(value["list"]) <= 2, value
     tools = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
-    r = c.chat.completions.create(model="demo", messages=ASK, tools=tools, tool_choice="required", max_tokens=30)
-    assert "<tool_call>\n<function=" in r.choices[0].message.content   # the model has not learned how calls go on
+    r = c.chat.completions.create(model="demo", messages=ASK, tools=tools, tool_choice="required", max_tokens=400, extra_body={"enable_thinking": False})
+    call = r.choices[0].message.tool_calls[0].function
+    assert call.name == "weather" and set(json.loads(call.arguments)) <= {"city"}, call
+    begun = ASK + [{"role": "assistant", "content": "FP8 is a floating"}]
+    r = c.chat.completions.create(model="demo", messages=begun, temperature=0, extra_body={"continue_final_message": True, "add_generation_prompt": False})
+    assert r.choices[0].message.content.startswith(" point number"), r
     history = ASK + [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {
         "name": "weather", "arguments": '{"city": "B"}'}}]}, {"role": "tool", "tool_call_id": "1", "content": "sun"}]
     assert c.chat.completions.create(model="demo", messages=history, tools=tools, max_tokens=5).usage.completion_tokens == 5
     refused(lambda: c.chat.completions.create(model="demo", messages=ASK, n=2), openai.BadRequestError, "n must be 1")
     refused(lambda: c.chat.completions.create(model="demo", messages=[]), openai.BadRequestError, "messages")
     refused(lambda: c.chat.completions.create(model="demo", messages=[{"role": "user", "content": "x " * 9000}]), openai.BadRequestError,
-            "the context holds")
+            "maximum context length")
     r = c.completions.create(model="demo", prompt="Once upon", max_tokens=3, temperature=0, echo=True, logprobs=2)
     assert r.choices[0].text == "Once upon a time," and r.choices[0].logprobs.token_logprobs[0] is None
     r = c.chat.completions.create(model="demo", messages=ASK, max_tokens=2, logprobs=True, top_logprobs=2)
@@ -83,6 +88,9 @@ def responses(url):
     history = ASK + [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
                      {"type": "function_call_output", "call_id": "c", "output": "sun"}]
     assert c.responses.create(model="demo", input=history, max_output_tokens=3).status == "incomplete"
+    with c.responses.stream(model="demo", input="x " * 9000) as s:
+        failed = [e for e in s if e.type == "response.failed"]
+    assert failed[0].response.error.code == "context_length_exceeded", failed
     refused(lambda: c.responses.create(model="demo", input="x", previous_response_id="r"), openai.BadRequestError, "previous_response_id")
 
 
@@ -102,7 +110,11 @@ def messages(url):
     n = c.messages.count_tokens(model="demo", messages=ASK, tools=tools).input_tokens
     assert n > c.messages.count_tokens(model="demo", messages=ASK).input_tokens + 100
     assert c.messages.create(model="demo", max_tokens=60, messages=ASK, **GREEDY, stop_sequences=[" point"]).stop_sequence == " point"
+    begun = ASK + [{"role": "assistant", "content": "FP8 is a floating"}]
+    assert c.messages.create(model="demo", max_tokens=9, messages=begun, **GREEDY).content[0].text.startswith(" point number")
     refused(lambda: c.messages.create(model="demo", max_tokens=0, messages=ASK), anthropic.BadRequestError, "max_tokens")
+    refused(lambda: c.messages.create(model="demo", max_tokens=1, messages=[{"role": "user", "content": "x " * 9000}]), anthropic.BadRequestError,
+            "prompt is too long")
 
 
 def run(command, folder):
