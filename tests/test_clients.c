@@ -438,6 +438,20 @@ static void test_reading(server s) {
     free(body);
 }
 
+// HTTP/1.0 knows no chunks: a stream goes on to the end of the connection.
+static void test_old_http(server s) {
+    static const char body[] = "{\"messages\": [" GO "], \"max_tokens\": 3, \"stream\": true}";
+    char head[256];
+    int fd = dial(s), n = snprintf(head, sizeof head, "POST %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n", chat_path, strlen(body));
+    tell(fd, head, (size_t)n);
+    tell(fd, body, strlen(body));
+    heard h = hear(fd);
+    CHECK(h.over && strstr(h.data, "Connection: close\r\n") && !strstr(h.data, "chunked") && strstr(h.data, "\r\n\r\ndata: {") &&
+          !strcmp(h.data + h.size - 14, "data: [DONE]\n\n"), "HTTP/1.0: %s", h.data);
+    forget(&h);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     char arguments[256];
     test_main_begin("clients", argc, argv);
@@ -460,6 +474,7 @@ int main(int argc, char **argv) {
     test_counts(parrot);
     test_too_long(s);
     test_reading(s);
+    test_old_http(s);
     stop(parrot);
     stop(s);
     test_waiting();
