@@ -199,12 +199,14 @@ static void ask_choice(request *x, int one) {
     const fields *q = &x->q;
     check_choice(x);
     if (q->f->status || !x->tools.size) return;
-    for (size_t i = 0; x->chosen && i < tools_count(x) && !a->tool; i++)
-        if (names_tool(q, x->chosen, tool_at(x, i))) a->tool = strdup(tool_at(x, i)->name);
-    if (x->chosen && !a->tool) refuse(q->f, 400, "tool_choice", "tool_choice names a tool that is not among tools");
+    const known_tool *chosen = NULL;
+    for (size_t i = 0; x->chosen && i < tools_count(x) && !chosen; i++)
+        if (names_tool(q, x->chosen, tool_at(x, i))) chosen = tool_at(x, i);
+    if (x->chosen && !chosen) refuse(q->f, 400, "tool_choice", "tool_choice names a tool that is not among tools");
     size_t n = x->tools.size;
     a->tools = (char *)malloc(n + 3);
-    if (!a->tools || x->tools.failed) {
+    if (chosen) a->tool = strdup(chosen->name);
+    if (!a->tools || x->tools.failed || (chosen && !a->tool)) {
         refuse(q->f, 503, NULL, "out of memory");
         return;
     }
