@@ -779,8 +779,15 @@ const float *mote_logits(const mote_session *session) {
 /* ---- 7. Sampling, speculation, text, snapshots -------------------------------------------------------------------- */
 
 #include "generate/vocabulary.c"
+#include "generate/decimal.c"
+#include "generate/pattern.c"
+#include "generate/automaton.c"
 #include "generate/schema.c"
+#include "generate/schema_values.c"
+#include "generate/compile.c"
+#include "generate/schema_kinds.c"
 #include "generate/follow.c"
+#include "generate/mask.c"
 #include "generate/constraint.c"
 #include "generate/sampling.c"
 #include "generate/speculation.c"

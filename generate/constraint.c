@@ -7,15 +7,21 @@
 typedef struct constraint {
     const mote_model *m;
     const vocabulary *words;
-    shape *schema;               /* NULL: the answer is free */
+    schema *shape;               /* NULL: the answer is free */
+    follower text;               /* of the answer */
+    int32_t root;                /* node of the schema */
+    unsigned char *allowed;      /* [vocabulary] */
     int thinking;                /* the answer has not begun */
     int begins;                  /* no token yet */
     int32_t think, end_think;    /* -1: no such token */
 } constraint;
 
 static void constraint_close(constraint *c) {
-    shape_free(c->schema);
-    c->schema = NULL;
+    if (c->shape) follower_close(&c->text);
+    schema_free(c->shape);
+    free(c->allowed);
+    c->shape = NULL;
+    c->allowed = NULL;
 }
 
 /* Gets all memory. To be closed in any case. */
@@ -24,8 +30,10 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (!g->schema) return MOTE_OK;
     if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for with a schema");
     int code = need_text(m, err);
-    if (!code) code = shape_open(&c->schema, g->schema, m->c.vocab, err);
+    if (!code) code = schema_open(&c->shape, g->schema, &c->root, err);
     if (code) return code;
+    c->allowed = (unsigned char *)malloc((size_t)m->c.vocab);
+    if (!follower_open(&c->text, c->shape) || !c->allowed) return fail_memory(err);
     c->words = model_vocabulary(m);
     c->think = tokenizer_find(m->text, "<think>");
     c->end_think = tokenizer_find(m->text, "</think>");
@@ -33,7 +41,7 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
 }
 
 static int constraint_is_active(const constraint *c) {
-    return c->schema != NULL;
+    return c->shape != NULL;
 }
 
 /* Does the prompt of n ids end with the header of an answer, after which the model may open thinking itself? */
@@ -48,18 +56,18 @@ static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
 static void constraint_begin(constraint *c, int thinks, int may_think) {
     c->thinking = thinks;
     c->begins = may_think;
-    if (c->schema) c->schema->first_lines = thinks ? 2 : 0;            /* as templates have them after </think> */
+    follower_begin(&c->text, c->root, thinks ? 2 : 0);                  /* lines as templates have them after </think> */
 }
 
 /* Masks what must not come next in logits [n]. */
-static void constraint_mask(const constraint *c, float *logits, int n) {
-    unsigned char *allowed = c->schema->allowed;
-    int complete = !c->thinking && shape_is_complete(c->schema);
-    if (c->thinking) memset(allowed, 1, (size_t)n);
-    else shape_mask(c->schema, c->words, n);
-    const int32_t *ends = (const int32_t *)(const void *)c->m->eos.data;
-    for (size_t i = 0; i < c->m->eos.size / sizeof *ends; i++)
-        if (ends[i] < n) allowed[ends[i]] = (unsigned char)complete;
+static void constraint_mask(constraint *c, float *logits, int n) {
+    unsigned char *allowed = c->allowed;
+    const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
+    int complete = !c->thinking && follower_is_complete(&c->text);
+    memset(allowed, c->thinking, (size_t)n);
+    if (!c->thinking) mask_words(&c->text, c->words, allowed);
+    for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
+        if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
     for (int id = 0; id < n; id++)
         if (!allowed[id]) logits[id] = -INFINITY;
@@ -71,6 +79,6 @@ static void constraint_follow(constraint *c, int32_t id) {
     const char *bytes = tokenizer_token(c->m->text, id, &n);
     if (c->begins && id == c->think) constraint_begin(c, 1, 0);
     else if (c->thinking && id == c->end_think) c->thinking = 0;
-    else if (!c->thinking && !is_eos(c->m, id) && bytes) shape_follow(c->schema, bytes, n);
+    else if (!c->thinking && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
     c->begins = 0;
 }

@@ -1,289 +1,548 @@
-/* generate/follow.c: a text followed through a shape (schema.c), byte by byte, and the mask of the words that may come next. */
+/* generate/follow.c: a JSON text followed byte by byte through what a schema allows (schema.c). It knows bytes, and nothing of
+   tokens.
 
-static shape_frame *place_push(shape_place *p, int in, int node) {
-    if (p->depth == SHAPE_DEPTH) return NULL;
-    shape_frame *f = &p->frame[p->depth++];
-    memset(f, 0, sizeof *f);
-    f->in = in;
-    f->node = (int16_t)node;
+   A place in the text is a small set of threads, each with the stack of its open values: one for each alternative that the text
+   may still be. A byte moves all of them, ends some, and where a value begins one becomes as many as its node has kinds. Stacks
+   share what lies below. Two threads that have come to the same point are one again. Should there be more than FOLLOW_THREADS,
+   those that came last are left out: the text is then still of the schema.
+
+   No thread ever comes to where nothing can follow: a value is begun only if what it needs at least fits the depth that is left,
+   a number's digit only if a number within its bounds begins so, a string's character only if its pattern can still be matched.
+   White space between values is bounded, as are numbers: a model that finds no end is given one. */
+
+enum { FOLLOW_THREADS = 64, FOLLOW_LINKS = 1 << 13, GAP_SPACES = 32 };
+
+enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, AT_END };
+
+/* An open value. */
+typedef struct frame {
+    uint8_t in, at;              /* at: what of it; see the functions of each */
+    uint8_t depth;               /* values it lies in */
+    uint8_t lines, spaces;       /* white space since the last byte that was none */
+    uint8_t more, low, high;     /* of a character: bytes that it still lacks, and the bounds of the next one */
+    int32_t of;                  /* its kind; AT_VALUE: its node */
+    uint32_t count;              /* items, characters, digits after the point */
+    union {
+        struct { uint64_t seen[SCHEMA_NAMES / 64]; int32_t name; } object;      /* properties; the last name, -1: another */
+        struct { int32_t first, last; uint32_t size; int is_other; } key;       /* names that begin like it; it may be none */
+        struct { int32_t first, last; uint32_t size; } literal;                 /* texts that begin like it */
+        struct { uint32_t code; int state; } string;                            /* of a character's bits; of the automaton */
+        struct { uint64_t whole, part; int negative; } number;
+    } is;
+} frame;
+
+typedef struct thread { frame f; int32_t below; } thread;                       /* below: a link; -1: none */
+
+typedef struct place {
+    int count, links;
+    thread threads[FOLLOW_THREADS];
+} place;
+
+typedef struct follower {
+    const schema *s;
+    thread *links, *others;      /* [FOLLOW_LINKS]: the frames below; others: to move them to */
+    int32_t *moved;              /* [FOLLOW_LINKS] */
+    int first_lines;             /* line feeds that may come before the value */
+    place now, next;
+    place *tried;                /* [WORD_MAX + 1] */
+} follower;
+
+static void follower_close(follower *w) {
+    free(w->links);
+    free(w->others);
+    free(w->moved);
+    free(w->tried);
+}
+
+/* 0: out of memory. To be closed in any case. */
+static int follower_open(follower *w, const schema *s) {
+    memset(w, 0, sizeof *w);
+    w->s = s;
+    w->links = (thread *)malloc(FOLLOW_LINKS * sizeof *w->links);
+    w->others = (thread *)malloc(FOLLOW_LINKS * sizeof *w->others);
+    w->moved = (int32_t *)malloc(FOLLOW_LINKS * sizeof *w->moved);
+    w->tried = (place *)malloc((WORD_MAX + 1) * sizeof *w->tried);
+    return w->links && w->others && w->moved && w->tried;
+}
+
+/* ---- Threads --------------------------------------------------------------------------------------------------------------- */
+
+static void place_add(place *p, const thread *t) {
+    for (int i = 0; i < p->count; i++)
+        if (p->threads[i].below == t->below && !memcmp(&p->threads[i].f, &t->f, sizeof t->f)) return;
+    if (p->count < FOLLOW_THREADS) p->threads[p->count++] = *t;
+}
+
+static frame frame_of(int in, int32_t of, int depth) {
+    frame f;
+    memset(&f, 0, sizeof f);
+    f.in = (uint8_t)in;
+    f.of = of;
+    f.depth = (uint8_t)depth;
     return f;
 }
 
-static int place_open(shape_place *p, int node) {
-    return place_push(p, INSIDE_VALUE, node) != NULL;
-}
-
-/* The first literal from `from` on that begins with the first `size` bytes of `text`, then c; -1: none */
-static int literal_fits(char *const *list, int from, int count, const char *text, int size, unsigned char c) {
-    for (int i = from; i < count; i++)
-        if (!strncmp(list[i], text, (size_t)size) && (unsigned char)list[i][size] == c) return i;
-    return -1;
-}
-
-static int step_literal(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    const shape_node *n = &s->nodes[f->node];
-    char *const *list = s->literals + n->literals;
-    int fits = c ? literal_fits(list, f->literal, n->literal_count, list[f->literal], f->at, c) : -1;
-    if (fits < 0) return 0;
-    f->literal = (int16_t)fits;
-    f->at++;
-    /* A number may go on, as 1 does to 12; it is over when what follows is none of it. */
-    if (!list[fits][f->at] && begins_with((unsigned char)list[fits][0]) != BEGINS_NUMBER) p->depth--;
+/* The thread goes on in another frame on top of its own; 0: no links are left. */
+static int thread_push(follower *w, place *p, thread *t, frame f) {
+    if (p->links == FOLLOW_LINKS) return 0;
+    w->links[p->links] = *t;
+    t->f = f;
+    t->below = p->links++;
     return 1;
 }
 
-static int literal_is_whole(const shape *s, const shape_frame *f) {
-    const shape_node *n = &s->nodes[f->node];
-    char *const *list = s->literals + n->literals;
-    for (int i = f->literal; i < n->literal_count; i++)
-        if (!strncmp(list[i], list[f->literal], (size_t)f->at) && !list[i][f->at]) return 1;
-    return 0;
+static void thread_pop(const follower *w, thread *t) {
+    if (t->below >= 0) *t = w->links[t->below];
+    else t->f = frame_of(AT_END, 0, 0);
 }
 
-/* A string behind its quote. at: 0 text, 1 behind a backslash, 2..5 hexadecimal digits to come: 5 is the first. */
-static int step_string(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    const shape_node *n = &s->nodes[f->node];
+static void follower_begin(follower *w, int32_t node, int lines) {
+    thread t;
+    memset(&t, 0, sizeof t);
+    t.f = frame_of(AT_VALUE, node, 0);
+    t.below = -1;
+    w->first_lines = lines;
+    w->now.count = w->now.links = 0;
+    place_add(&w->now, &t);
+}
+
+/* Does a value of the node fit in that depth? */
+static int node_fits(const schema *s, int32_t node, int depth) {
+    return node >= 0 && node_at(s, node)->height + depth <= SCHEMA_DEPTH;
+}
+
+/* ---- Strings ----------------------------------------------------------------------------------------------------------------- */
+
+/* The character that \c stands for; 0: none. */
+static uint32_t escape_value(unsigned char c) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    const char *at = c ? strchr(names, c) : NULL;
+    return at ? (uint32_t)(unsigned char)values[at - names] : 0;
+}
+
+/* A byte of a string after its quote, but for the quote that ends it. at: 0 text, 1 after a backslash, 2..5 hexadecimal digits to
+   come, 5 is the first. 0: it is none; 1: of a character; 2: its last one, *c is which. */
+static int string_byte(frame *f, unsigned char b, uint32_t *code) {
     if (f->more) {
-        if (c < f->low || c > f->high) return 0;
+        if (b < f->low || b > f->high) return 0;
+        *code = *code << 6 | (b & 0x3fu);
         f->low = 0x80;
         f->high = 0xbf;
-        f->more--;
-        return 1;
+        return --f->more ? 1 : 2;
     }
     if (f->at == 1) {
-        if (c == 'u') return f->at = 5;
-        f->at = 0;
-        return c && strchr("\"\\/bfnrt", c) != NULL;
+        f->at = b == 'u' ? 5 : 0;
+        *code = b == 'u' ? 0 : escape_value(b);
+        return b == 'u' ? 1 : *code ? 2 : 0;
     }
     if (f->at > 1) {                       /* no surrogates: D is followed by 0 to 7 */
-        int digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-        if (f->at == 4 && f->low == 1 && !(c >= '0' && c <= '7')) return 0;
-        f->low = f->at == 5 && (c == 'd' || c == 'D');
-        f->at = f->at == 2 ? 0 : (int16_t)(f->at - 1);
-        return digit;
+        int digit = b >= '0' && b <= '9' ? b - '0' : (b | 32) >= 'a' && (b | 32) <= 'f' ? (b | 32) - 'a' + 10 : -1;
+        if (digit < 0 || (f->at == 4 && *code == 0xd && digit > 7)) return 0;
+        *code = *code << 4 | (uint32_t)digit;
+        f->at = f->at == 2 ? 0 : (uint8_t)(f->at - 1);
+        return f->at ? 1 : 2;
     }
-    if (c == '"') {
-        p->depth--;
-        return f->count >= n->length_least;
-    }
-    if (c < 0x20 || (c >= 0x80 && c < 0xc2) || c > 0xf4 || (n->length_most >= 0 && f->count >= n->length_most)) return 0;
-    f->count++;
-    f->at = c == '\\';
-    f->more = c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    f->low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-    f->high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    return 1;
+    if (b < 0x20 || (b >= 0x80 && b < 0xc2) || b > 0xf4) return 0;
+    f->at = b == '\\';
+    f->more = b < 0x80 ? 0 : b < 0xe0 ? 1 : b < 0xf0 ? 2 : 3;
+    f->low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80;
+    f->high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
+    *code = f->more ? b & (0x3fu >> f->more) : b;
+    return f->at || f->more ? 1 : 2;
 }
+
+static int is_between(const frame *f) {                     /* characters of a string */
+    return !f->at && !f->more;
+}
+
+/* Can an automaton's string go on with the character that has begun? Escapes that spell a character by number do not count. */
+static int string_can_go_on(const automaton *a, const frame *f) {
+    static const char escapes[] = "\"\\/\b\f\n\r\t";
+    int shift = f->more ? 6 * (f->more - 1) : 0;
+    uint32_t high_bits = f->is.string.code << 6, one = (uint32_t)1 << shift;
+    if (f->more)
+        return automaton_takes(a, f->is.string.state, (high_bits | (f->low & 0x3fu)) << shift, ((high_bits | (f->high & 0x3fu)) << shift) + one - 1);
+    for (const char *c = escapes; f->at == 1 && *c; c++)
+        if (automaton_step(a, f->is.string.state, (unsigned char)*c)) return 1;
+    return 0;
+}
+
+static void step_string(follower *w, place *out, thread *t, unsigned char b) {
+    const schema_kind *k = kind_at(w->s, t->f.of);
+    const automaton *a = k->detail >= 0 ? automaton_at(w->s, k->detail) : NULL;
+    frame *f = &t->f;
+    if (b == '"' && is_between(f)) {
+        if (f->count < k->least || (a && !a->accepts[f->is.string.state])) return;
+        thread_pop(w, t);
+        place_add(out, t);
+        return;
+    }
+    if (is_between(f) && f->count >= k->most) return;
+    if (is_between(f)) f->count += k->most < UINT32_MAX || f->count < k->least;
+    int read = string_byte(f, b, &f->is.string.code);
+    if (!read) return;
+    if (a && read == 1 && !string_can_go_on(a, f)) return;
+    if (a && read == 2) f->is.string.state = automaton_step(a, f->is.string.state, f->is.string.code);
+    if (read == 2) f->is.string.code = 0;
+    if (!a || f->is.string.state) place_add(out, t);
+}
+
+/* ---- Numbers and literals -------------------------------------------------------------------------------------------------------- */
 
 /* at: what has been read last */
-enum { NUMBER_MINUS, NUMBER_ZERO, NUMBER_WHOLE, NUMBER_POINT, NUMBER_FRACTION, NUMBER_E, NUMBER_SIGN, NUMBER_EXPONENT };
+enum { NUMBER_MINUS, NUMBER_WHOLE, NUMBER_POINT, NUMBER_PART, NUMBER_E, NUMBER_SIGN, NUMBER_EXPONENT };
 
-static int number_is_whole(const shape_frame *f) {
-    return f->at == NUMBER_ZERO || f->at == NUMBER_WHOLE || f->at == NUMBER_FRACTION || f->at == NUMBER_EXPONENT;
+static int number_is_complete(const schema *s, const frame *f) {
+    const number_range *r = range_at(s, kind_at(s, f->of)->detail);
+    if (f->at == NUMBER_EXPONENT) return 1;
+    return (f->at == NUMBER_WHOLE || f->at == NUMBER_PART) &&
+           range_holds(r, f->is.number.negative, f->is.number.whole, f->is.number.part, (int)f->count);
 }
 
-/* 0: the byte is no part of the number, which may be over. */
-static int step_number(const shape *s, shape_frame *f, unsigned char c) {
-    int digit = c >= '0' && c <= '9', at = f->at;
-    if (digit) {
-        int most = at == NUMBER_EXPONENT || at == NUMBER_E || at == NUMBER_SIGN ? 2 : DIGITS_MOST;
-        if (at == NUMBER_ZERO || f->count >= most) return 0;
-        f->count++;
-        f->at = at == NUMBER_MINUS ? (c == '0' ? NUMBER_ZERO : NUMBER_WHOLE)
-              : at == NUMBER_POINT ? NUMBER_FRACTION : at == NUMBER_E || at == NUMBER_SIGN ? NUMBER_EXPONENT : at;
+static int number_digit(const number_range *r, frame *f, unsigned digit) {
+    uint64_t *whole = &f->is.number.whole, *part = &f->is.number.part;
+    switch (f->at) {
+    case NUMBER_WHOLE:
+        if (!*whole || *whole >= DECIMAL_MAX / 10) return 0;            /* after 0 there is no digit */
+        /* fall through */
+    case NUMBER_MINUS:
+        *whole = *whole * 10 + digit;
+        f->at = NUMBER_WHOLE;
+        return range_takes_whole(r, f->is.number.negative, *whole);
+    case NUMBER_POINT:
+    case NUMBER_PART:
+        if (f->count == 15) return 0;
+        *part = *part * 10 + digit;
+        f->at = NUMBER_PART;
+        return range_takes_part(r, f->is.number.negative, *whole, *part, (int)++f->count);
+    default:
+        if (f->at == NUMBER_EXPONENT && ++f->count >= 2) return 0;
+        if (f->at != NUMBER_EXPONENT) f->count = 0;
+        f->at = NUMBER_EXPONENT;
         return 1;
     }
-    if (s->nodes[f->node].whole) return 0;
-    f->count = 0;
-    if (c == '.' && (at == NUMBER_ZERO || at == NUMBER_WHOLE)) return f->at = NUMBER_POINT;
-    if ((c == 'e' || c == 'E') && (at == NUMBER_ZERO || at == NUMBER_WHOLE || at == NUMBER_FRACTION)) return f->at = NUMBER_E;
-    if ((c == '-' || c == '+') && at == NUMBER_E) return f->at = NUMBER_SIGN;
+}
+
+static int number_byte(const schema *s, frame *f, unsigned char b) {
+    const number_range *r = range_at(s, kind_at(s, f->of)->detail);
+    if (b >= '0' && b <= '9') return number_digit(r, f, b - (unsigned)'0');
+    if (r->whole) return 0;
+    if (b == '.' && f->at == NUMBER_WHOLE) {
+        f->at = NUMBER_POINT;
+        return range_takes_part(r, f->is.number.negative, f->is.number.whole, 0, 0);
+    }
+    if ((b | 32) == 'e' && r->exponents && number_is_complete(s, f) && f->at != NUMBER_EXPONENT) return f->at = NUMBER_E;
+    return (b == '-' || b == '+') && f->at == NUMBER_E ? (f->at = NUMBER_SIGN) : 0;
+}
+
+/* Narrows the texts first..last-1, which are sorted and alike in `size` bytes, to those with this byte next. */
+static int literals_narrow(const schema *s, int32_t *first, int32_t *last, uint32_t size, unsigned char b) {
+    const char *text = s->text.data;
+    int32_t limits[2];
+    for (int i = 0; i < 2; i++) {          /* the first text whose next byte is at least b, more than b */
+        int32_t low = *first, high = *last;
+        while (low < high) {
+            int32_t middle = low + (high - low) / 2;
+            const schema_literal *l = literal_at(s, middle);
+            if (l->size <= size || (unsigned char)text[l->text + size] < b + i) low = middle + 1;
+            else high = middle;
+        }
+        limits[i] = low;
+    }
+    *first = limits[0];
+    *last = limits[1];
+    return *first < *last;
+}
+
+static int literal_is_complete(const schema *s, const frame *f) {
+    return literal_at(s, f->is.literal.first)->size == f->is.literal.size;
+}
+
+static int literal_byte(const schema *s, frame *f, unsigned char b) {
+    return literals_narrow(s, &f->is.literal.first, &f->is.literal.last, f->is.literal.size++, b);
+}
+
+static void thread_step(follower *w, place *out, thread *t, unsigned char b);
+
+/* Numbers and literals end where something else follows, which may also be what goes on with them. */
+static void step_open_end(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    thread longer = *t;
+    int is_number = t->f.in == IN_NUMBER;
+    if (is_number ? number_byte(s, &longer.f, b) : literal_byte(s, &longer.f, b)) {
+        /* What ends by itself, as texts do, is left at once. */
+        const schema_literal *l = is_number ? NULL : literal_at(s, longer.f.is.literal.first);
+        if (l && l->size == longer.f.is.literal.size && longer.f.is.literal.last - longer.f.is.literal.first == 1 &&
+            !(s->text.data[l->text + l->size - 1] >= '0' && s->text.data[l->text + l->size - 1] <= '9'))
+            thread_pop(w, &longer);
+        place_add(out, &longer);
+    }
+    if (!(is_number ? number_is_complete(s, &t->f) : literal_is_complete(s, &t->f))) return;
+    thread_pop(w, t);
+    thread_step(w, out, t, b);
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------------------- */
+
+/* The first byte of a value of one kind. */
+static void begin_kind(follower *w, place *out, thread *t, int32_t kind, unsigned char b) {
+    const schema *s = w->s;
+    const schema_kind *k = kind_at(s, kind);
+    int depth = t->f.depth, below = t->below;
+    frame f = frame_of(IN_OBJECT, kind, depth);
+    if (k->height + depth > SCHEMA_DEPTH) return;
+    switch (k->kind) {
+    case KIND_OBJECT:
+        if (b != '{') return;
+        break;
+    case KIND_ARRAY:
+        f.in = IN_ARRAY;
+        if (b != '[') return;
+        break;
+    case KIND_STRING:
+        f.in = IN_STRING;
+        f.is.string.state = 1;
+        if (b != '"') return;
+        break;
+    case KIND_NUMBER:
+        f.in = IN_NUMBER;
+        f.is.number.negative = b == '-';
+        f.at = NUMBER_MINUS;
+        if (b == '-' ? range_is_empty(range_at(s, k->detail), 1) : b < '0' || b > '9' || !number_byte(s, &f, b)) return;
+        break;
+    default:
+        f.in = IN_LITERAL;
+        f.is.literal.first = k->first;
+        f.is.literal.last = k->first + k->count;
+        if (!literal_byte(s, &f, b)) return;
+        break;
+    }
+    thread begun;
+    memset(&begun, 0, sizeof begun);
+    begun.f = f;
+    begun.below = below;
+    place_add(out, &begun);
+}
+
+static void step_value(follower *w, place *out, thread *t, unsigned char b) {
+    const schema_node *n = node_at(w->s, t->f.of);
+    for (int32_t k = n->first; k < n->first + n->count; k++) begin_kind(w, out, t, k, b);
+}
+
+/* ---- Objects -------------------------------------------------------------------------------------------------------------------- */
+
+static int is_seen(const frame *f, int i) {
+    return (int)(f->is.object.seen[i / 64] >> (i % 64) & 1);
+}
+
+/* May the object have this name now? */
+static int object_takes(const schema *s, const frame *f, int i) {
+    return !is_seen(f, i) && node_fits(s, name_at(s, kind_at(s, f->of)->first + i)->node, f->depth + 1);
+}
+
+static int object_takes_others(const schema *s, const frame *f) {
+    return node_fits(s, kind_at(s, f->of)->more, f->depth + 1);
+}
+
+static int object_takes_more(const schema *s, const frame *f) {
+    int count = kind_at(s, f->of)->count, i = 0;
+    while (i < count && !object_takes(s, f, i)) i++;
+    return i < count || object_takes_others(s, f);
+}
+
+static int object_is_complete(const schema *s, const frame *f) {
+    const schema_kind *k = kind_at(s, f->of);
+    for (int i = 0; i < k->count; i++)
+        if (name_at(s, k->first + i)->required && !is_seen(f, i)) return 0;
+    return 1;
+}
+
+static int names_take(const schema *s, const frame *object, const frame *key) {
+    for (int i = key->is.key.first; i < key->is.key.last; i++)
+        if (object_takes(s, object, i)) return 1;
     return 0;
 }
 
-/* The first byte of a value. */
-static int step_value(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    unsigned begin = begins_with(c);
-    for (int branch = 0; s->nodes[f->node].branch_count;) {
-        const shape_node *n = &s->nodes[f->node];
-        int to = s->branches[n->branches + branch];
-        if (shape_begins(s, to, 0) & begin) f->node = (int16_t)to, branch = 0;
-        else if (++branch == n->branch_count) return 0;
-    }
-    const shape_node *n = &s->nodes[f->node];
-    if (n->literal_count) {
-        f->in = INSIDE_LITERAL;
-        return step_literal(s, p, f, c);
-    }
-    if (!(n->types & begin) || (begin & (BEGINS_OBJECT | BEGINS_ARRAY) && p->depth > SHAPE_DEPTH - 3)) return 0;
-    switch (begin) {
-    case BEGINS_OBJECT: f->in = INSIDE_OBJECT; return 1;
-    case BEGINS_ARRAY: f->in = INSIDE_ARRAY; return 1;
-    case BEGINS_STRING: f->in = INSIDE_STRING; return 1;
-    case BEGINS_NUMBER:
-        f->in = INSIDE_NUMBER;
-        f->at = NUMBER_MINUS;
-        return c == '-' || step_number(s, f, c);
-    default:                               /* true, false, null: at counts on in the word */
-        f->in = INSIDE_WORD;
-        f->count = c;
-        f->at = 1;
-        return 1;
-    }
-}
-
-/* true, false, null */
-static int step_word(shape_place *p, shape_frame *f, unsigned char c) {
-    const char *text = f->count == 't' ? "true" : f->count == 'f' ? "false" : "null";
-    if ((unsigned char)text[f->at] != c) return 0;
-    if (!text[++f->at]) p->depth--;
-    return 1;
-}
-
-static int object_is_complete(const shape *s, const shape_frame *f) {
-    const shape_node *n = &s->nodes[f->node];
-    for (int i = 0; i < n->property_count; i++)
-        if (s->properties[n->properties + i].required && !(f->seen >> i & 1)) return 0;
-    return 1;
-}
-
-/* Is there a key that the object does not have yet? */
-static int object_takes_more(const shape *s, const shape_frame *f) {
-    const shape_node *n = &s->nodes[f->node];
-    for (int i = 0; i < n->property_count; i++)
-        if (!(f->seen >> i & 1)) return 1;
-    return n->more >= 0;
-}
-
-/* An object between its keys and values. at: 0 behind {, 1 behind a value, 2 behind a comma, 3 behind a key. */
-static int step_object(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    const shape_node *n = &s->nodes[f->node];
+/* An object between its keys and values. at: 0 after {, 1 after a value, 2 after a comma, 3 after a key. */
+static void step_object(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    const schema_kind *k = kind_at(s, t->f.of);
+    frame *f = &t->f;
     if (f->at == 3) {
+        if (b != ':') return;
         f->at = 1;
-        if (c != ':') return 0;
-        return place_open(p, f->literal >= 0 ? s->properties[n->properties + f->literal].node : n->more);
+        frame value = frame_of(AT_VALUE, f->is.object.name >= 0 ? name_at(s, k->first + f->is.object.name)->node : k->more, f->depth + 1);
+        value.at = 1;
+        f->is.object.name = 0;
+        if (thread_push(w, out, t, value)) place_add(out, t);
+        return;
     }
-    if (c == '}' && f->at < 2 && object_is_complete(s, f)) return p->depth--;
-    if (c == ',' && f->at == 1 && object_takes_more(s, f)) return f->at = 2;
-    if (c != '"' || f->at == 1 || !object_takes_more(s, f)) return 0;
-    f->at = 3;
-    f->literal = -1;
-    shape_frame *key = place_push(p, n->property_count ? INSIDE_KEY : INSIDE_STRING, n->property_count ? f->node : 0);
-    if (!key) return 0;
-    key->seen = f->seen;
-    key->at = key->in == INSIDE_KEY;           /* bytes of it, the quote among them */
-    key->literal = -1;
-    return 1;
+    if (b == '}' && f->at < 2 && object_is_complete(s, f)) {
+        thread_pop(w, t);
+        place_add(out, t);
+        return;
+    }
+    if ((b == ',' ? f->at != 1 : b != '"' || f->at == 1) || !object_takes_more(s, f)) return;
+    f->at = 2;
+    frame key = frame_of(IN_KEY, f->of, f->depth);
+    key.is.key.last = k->count;
+    key.is.key.is_other = object_takes_others(s, f);
+    if (b == ',' || thread_push(w, out, t, key)) place_add(out, t);
 }
 
-/* One of the keys that are known, and that are not there yet. */
-static int step_key(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    const shape_node *n = &s->nodes[f->node];
-    const shape_property *list = s->properties + n->properties;
-    for (int i = f->literal < 0 ? 0 : f->literal; c && i < n->property_count; i++) {
-        if (f->seen >> i & 1 || (f->literal >= 0 && strncmp(list[i].key, list[f->literal].key, (size_t)f->at)) ||
-            (int)strlen(list[i].key) <= f->at || (unsigned char)list[i].key[f->at] != c)
-            continue;
-        f->literal = (int16_t)i;
-        if (list[i].key[++f->at]) return 1;
-        p->frame[p->depth - 2].literal = (int16_t)i;
-        p->frame[p->depth - 2].seen |= (uint64_t)1 << i;
-        p->depth--;
-        return 1;
+static void names_narrow(const schema *s, frame *f, unsigned char b) {
+    const schema_kind *k = kind_at(s, f->of);
+    uint32_t at = f->is.key.size++;
+    int first = f->is.key.first, last = f->is.key.last;
+    for (; first < last; first++) {
+        const schema_name *n = name_at(s, k->first + first);
+        if (n->size > at && (unsigned char)s->text.data[n->text + at] == b) break;
     }
-    return 0;
+    for (; first < last; last--) {
+        const schema_name *n = name_at(s, k->first + last - 1);
+        if (n->size > at && (unsigned char)s->text.data[n->text + at] == b) break;
+    }
+    f->is.key.first = first;
+    f->is.key.last = last;
 }
 
-/* An array between its items. at: 0 behind [, 1 behind an item. */
-static int step_array(const shape *s, shape_place *p, shape_frame *f, unsigned char c) {
-    const shape_node *n = &s->nodes[f->node];
-    int more = n->items_most < 0 || f->count < n->items_most;
-    if (c == ']' && f->count >= n->items_least) return p->depth--;
-    if (f->at && c == ',' && more) {
-        f->count++;
-        return place_open(p, n->items);
+/* A byte of a key after its quote. A name that the schema does not know spells no character by its number where others are known: it
+   might be one of them. */
+static void step_key(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    const schema_kind *k = kind_at(s, t->f.of);
+    frame *f = &t->f;
+    uint32_t code = 0;
+    if (b == '"' && is_between(f)) {
+        int is_known = f->is.key.first < f->is.key.last && name_at(s, k->first + f->is.key.first)->size == f->is.key.size;
+        int name = is_known ? f->is.key.first : -1, is_other = f->is.key.is_other;
+        thread_pop(w, t);
+        if (is_known ? !object_takes(s, f, name) : !is_other) return;
+        if (is_known) f->is.object.seen[name / 64] |= (uint64_t)1 << (name % 64);
+        f->is.object.name = name;
+        f->at = 3;
+        place_add(out, t);
+        return;
     }
-    if (f->at || !more) return 0;
+    if (f->at == 1 && (b == 'u' || b == '/') && k->count) f->is.key.is_other = 0;
+    names_narrow(s, f, b);
+    if (!string_byte(f, b, &code)) f->is.key.is_other = 0, f->more = 0;
+    if (!f->is.key.is_other && !names_take(s, &w->links[t->below].f, f)) return;
+    place_add(out, t);
+}
+
+/* ---- Lists ------------------------------------------------------------------------------------------------------------------------ */
+
+/* The node of item number i; -1: there is none, or none that fits. */
+static int32_t array_node(const schema *s, const frame *f, uint32_t i) {
+    const schema_kind *k = kind_at(s, f->of);
+    int32_t node = i < (uint32_t)k->count ? item_at(s, k->first + (int32_t)i) : k->more;
+    return i < k->most && node_fits(s, node, f->depth + 1) ? node : -1;
+}
+
+/* A list between its items. at: 0 after [, 1 after an item. */
+static void step_array(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    const schema_kind *k = kind_at(s, t->f.of);
+    frame *f = &t->f;
+    uint32_t counted = (uint32_t)k->count > k->least ? (uint32_t)k->count : k->least;
+    int32_t node = array_node(s, f, f->count);
+    if (b == ']' && f->count >= k->least) {
+        thread_pop(w, t);
+        place_add(out, t);
+        return;
+    }
+    if (node < 0 || (f->at && b != ',')) return;
+    frame item = frame_of(AT_VALUE, node, f->depth + 1);
+    int begins = !f->at;
+    item.at = 2;
     f->at = 1;
-    f->count = 1;
-    if (!place_open(p, n->items)) return 0;
-    return step_value(s, p, &p->frame[p->depth - 1], c);
+    f->count += k->most < UINT32_MAX || f->count <= counted;            /* further ones are alike, as far as anything differs */
+    if (!thread_push(w, out, t, item)) return;
+    if (begins) step_value(w, out, t, b);
+    else place_add(out, t);
 }
 
-/* White space: a blank behind : or , or a line feed with blanks behind it, where a person would put them. */
-static int step_gap(const shape *s, shape_place *p, const shape_frame *f, unsigned char c) {
-    int is_first = p->depth == 1 && f->in == INSIDE_VALUE, behind = f->in != INSIDE_VALUE && f->at == 1;
-    int behind_colon = f->in == INSIDE_VALUE && !is_first && f[-1].in == INSIDE_OBJECT;
-    if (f->in == INSIDE_OBJECT && f->at == 3) return 0;
-    if (c == '\n') return !p->spaces && !behind_colon && ++p->lines <= (is_first ? s->first_lines : 1);
-    return c == ' ' && !is_first && ++p->spaces <= (p->lines ? (int)GAP_SPACES : !behind);
+/* ---- The whole text ---------------------------------------------------------------------------------------------------------------- */
+
+/* White space: a blank after : or , or a line feed with blanks after it, where a person would put them. */
+static int step_gap(const follower *w, frame *f, unsigned char b) {
+    int is_first = f->in == AT_VALUE && !f->at, after_colon = f->in == AT_VALUE && f->at == 1;
+    if ((f->in == IN_OBJECT && f->at == 3) || f->in == AT_END) return 0;
+    if (b == '\n') return !f->spaces && !after_colon && ++f->lines <= (is_first ? w->first_lines : 1);
+    return b == ' ' && !is_first && ++f->spaces <= (f->lines ? (int)GAP_SPACES : f->in == AT_VALUE || f->at != 1);
 }
 
-/* Takes one more byte of the text. 0: it does not fit, and the place is of no use any more. */
-static int shape_step(const shape *s, shape_place *p, unsigned char c) {
-    if (!p->depth) return 0;
-    shape_frame *f = &p->frame[p->depth - 1];
-    if (f->in == INSIDE_NUMBER || f->in == INSIDE_LITERAL) {
-        shape_frame before = *f;
-        if (f->in == INSIDE_NUMBER ? step_number(s, f, c) : step_literal(s, p, f, c)) return 1;
-        *f = before;
-        if (f->in == INSIDE_NUMBER ? !number_is_whole(f) : !literal_is_whole(s, f)) return 0;
-        if (--p->depth == 0) return 0;
-        f = &p->frame[p->depth - 1];
-    }
-    switch (f->in) {
-    case INSIDE_STRING: return step_string(s, p, f, c);
-    case INSIDE_KEY: return step_key(s, p, f, c);
-    case INSIDE_WORD: return step_word(p, f, c);
+static void thread_step(follower *w, place *out, thread *t, unsigned char b) {
+    switch (t->f.in) {
+    case IN_STRING: step_string(w, out, t, b); return;
+    case IN_KEY: step_key(w, out, t, b); return;
+    case IN_NUMBER:
+    case IN_LITERAL: step_open_end(w, out, t, b); return;
     default: break;
     }
-    if (c == ' ' || c == '\n' || c == '\t') return step_gap(s, p, f, c);
-    p->lines = p->spaces = 0;
-    if (f->in == INSIDE_VALUE) return step_value(s, p, f, c);
-    return f->in == INSIDE_OBJECT ? step_object(s, p, f, c) : step_array(s, p, f, c);
+    if (b == ' ' || b == '\n') {
+        if (step_gap(w, &t->f, b)) place_add(out, t);
+        return;
+    }
+    t->f.lines = t->f.spaces = 0;
+    switch (t->f.in) {
+    case AT_VALUE: step_value(w, out, t, b); return;
+    case IN_OBJECT: step_object(w, out, t, b); return;
+    case IN_ARRAY: step_array(w, out, t, b); return;
+    default: return;
+    }
+}
+
+/* out = where one more byte leads from p. 0: it does not fit. */
+static int place_step(follower *w, const place *p, place *out, unsigned char b) {
+    out->count = 0;
+    out->links = p->links;
+    for (int i = 0; i < p->count; i++) {
+        thread t = p->threads[i];
+        thread_step(w, out, &t, b);
+    }
+    return out->count > 0;
+}
+
+/* Keeps the links that threads still have. */
+static void follower_compact(follower *w) {
+    int count = 0;
+    memset(w->moved, -1, (size_t)w->now.links * sizeof *w->moved);
+    for (int i = 0; i < w->now.count; i++)
+        for (int32_t k = w->now.threads[i].below; k >= 0 && w->moved[k] < 0; k = w->links[k].below) w->moved[k] = 0;
+    for (int k = 0; k < w->now.links; k++) {               /* what lies below comes first */
+        if (w->moved[k] < 0) continue;
+        w->others[count] = w->links[k];
+        if (w->links[k].below >= 0) w->others[count].below = w->moved[w->links[k].below];
+        w->moved[k] = count++;
+    }
+    for (int i = 0; i < w->now.count; i++)
+        if (w->now.threads[i].below >= 0) w->now.threads[i].below = w->moved[w->now.threads[i].below];
+    thread *other = w->links;
+    w->links = w->others;
+    w->others = other;
+    w->now.links = count;
+}
+
+/* Takes more bytes of the text; 0: they do not fit, and nothing changes. */
+static int follower_take(follower *w, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        place from = i ? w->next : w->now;
+        if (!place_step(w, &from, &w->next, (unsigned char)bytes[i])) return 0;
+    }
+    if (n) w->now = w->next;
+    follower_compact(w);
+    return 1;
 }
 
 /* May the text end here? */
-static int shape_is_complete(const shape *s) {
-    const shape_frame *f = &s->now.frame[0];
-    if (s->now.depth != 1) return !s->now.depth;
-    return f->in == INSIDE_NUMBER ? number_is_whole(f) : f->in == INSIDE_LITERAL && literal_is_whole(s, f);
-}
-
-static void place_copy(shape_place *to, const shape_place *from) {
-    memcpy(to, from, offsetof(shape_place, frame) + (size_t)from->depth * sizeof from->frame[0]);
-}
-
-/* Marks the words that fit. Words that begin alike go the same way up to where they part. */
-static void shape_try(shape *s, const word *words, int count) {
-    int good = 0;                          /* bytes of the word before that fitted */
-    place_copy(&s->tried[0], &s->now);
-    for (const word *w = words; w < words + count; w++) {
-        int at = w->same;
-        if (at > good) continue;
-        for (; at < w->size; at++) {
-            place_copy(&s->tried[at + 1], &s->tried[at]);
-            if (!shape_step(s, &s->tried[at + 1], (unsigned char)w->bytes[at])) break;
-        }
-        good = at;
-        s->allowed[w->id] = at == w->size;
+static int follower_is_complete(const follower *w) {
+    for (int i = 0; i < w->now.count; i++) {
+        const thread *t = &w->now.threads[i];
+        int whole = t->f.in == AT_END || (t->f.in == IN_NUMBER && number_is_complete(w->s, &t->f)) ||
+                    (t->f.in == IN_LITERAL && literal_is_complete(w->s, &t->f));
+        if (whole && (t->f.in == AT_END || t->below < 0)) return 1;
     }
-}
-
-/* Marks what may come next, of a vocabulary of n tokens, the end tokens of the model aside. */
-static void shape_mask(shape *s, const vocabulary *x, int n) {
-    const shape_frame *f = s->now.depth ? &s->now.frame[s->now.depth - 1] : NULL;
-    memset(s->allowed, 0, (size_t)n);
-    int free_text = f && f->in == INSIDE_STRING && !f->at && !f->more && s->nodes[f->node].length_most < 0;
-    if (free_text) {
-        for (int i = 0; i < x->count; i++) s->allowed[x->words[i].id] = 1;
-        for (int i = 0; i < x->odd_count; i++) s->allowed[x->odd[i].id] = 0;
-    }
-    if (free_text) shape_try(s, x->odd, x->odd_count);
-    else shape_try(s, x->words, x->count);
-}
-
-static void shape_follow(shape *s, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!shape_step(s, &s->now, (unsigned char)bytes[i])) return;
+    return 0;
 }

@@ -7,7 +7,7 @@
 /* What chooses the tokens of an answer, or of a step. */
 typedef struct chooser {
     mote_sampling p;
-    const constraint *must;      /* what the answer must be; NULL: anything */
+    constraint *must;            /* what the answer must be; NULL: anything */
     int (*on_logits)(void *user, float *logits, int vocab_size);                /* NULL: none */
     void *user;
     int stopped;                 /* on_logits asked to stop: no token was chosen */

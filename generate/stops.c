@@ -1,8 +1,8 @@
 /* generate/stops.c: texts that end an answer, looked for while it comes. It knows nothing of channels or tokens.
 
-   Each text is matched as Knuth, Morris and Pratt do: one state, no byte of the answer looked at twice. What is held back because
-   a stop text may begin with it need not be kept: it is the beginning of that stop text. Of several texts the first to be complete
-   counts, of those that end together the longest. */
+   Each text is matched as Knuth, Morris and Pratt do: one state, no byte of the answer looked at twice. What is held back
+   because a stop text may begin with it need not be kept: it is the beginning of that stop text. Of several texts the first
+   to be complete counts, of those that end together the longest. */
 
 typedef struct stop_text {
     const char *text;            /* well-formed UTF-8, so that what is cut off are whole characters */

@@ -7,12 +7,13 @@ enum { WORD_MAX = 48 };                    /* bytes: longer tokens are never cho
 
 typedef struct word {
     int32_t id;
-    uint16_t size, same;                   /* bytes; so many of them are those of the word before */
+    uint8_t size, same;                    /* bytes; so many of them are those of the word before */
+    uint8_t characters;                    /* 0: a JSON string cannot hold it whole and unescaped, or it has a line separator */
     const char *bytes;
 } word;
 
 typedef struct vocabulary {
-    word *words, *odd;                     /* all words; those that a JSON string cannot hold whole and unescaped */
+    word *words, *odd;                     /* all words; those of no characters */
     int count, odd_count;
 } vocabulary;
 
@@ -22,14 +23,15 @@ static int word_order(const void *a, const void *b) {
     return order ? order : (int)x->size - (int)y->size;
 }
 
-static int is_plain_text(const char *bytes, size_t size) {
-    for (size_t i = 0; i < size;) {
+static int plain_length(const char *bytes, size_t size) {
+    int count = 0;
+    for (size_t i = 0; i < size; count++) {
         uint32_t c;
         int n = utf8_decode(bytes + i, size - i, &c);
-        if (n <= 0 || c < 0x20 || c == '"' || c == '\\') return 0;
+        if (n <= 0 || c < 0x20 || c == '"' || c == '\\' || c == 0x2028 || c == 0x2029) return 0;
         i += (size_t)n;
     }
-    return 1;
+    return count;
 }
 
 static void words_sort(word *words, int count) {
@@ -62,9 +64,9 @@ static vocabulary *vocabulary_new(const mote_model *m) {
         size_t size = 0;
         const char *bytes = tokenizer_token(m->text, id, &size);
         if (!bytes || !size || size > WORD_MAX || is_eos(m, id) || tokenizer_is_added(m->text, id)) continue;
-        word w = {id, (uint16_t)size, 0, bytes};
+        word w = {id, (uint8_t)size, 0, (uint8_t)plain_length(bytes, size), bytes};
         v->words[v->count++] = w;
-        if (!is_plain_text(bytes, size)) v->odd[v->odd_count++] = w;
+        if (!w.characters) v->odd[v->odd_count++] = w;
     }
     words_sort(v->words, v->count);
     words_sort(v->odd, v->odd_count);

@@ -1,7 +1,7 @@
 /* generate/writer.c: from tokens to text and tool calls.
 
-   Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's channel
-   passes the search for stop texts. Each step holds back only what it cannot decide yet. */
+   Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's
+   channel passes the search for stop texts. Each step holds back only what it cannot decide yet. */
 
 typedef struct writer {
     const mote_generation *g;

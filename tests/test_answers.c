@@ -80,9 +80,7 @@ static const replay replays[] = {
     {"</think>\n\nsome words and more ~", "[A]some ", {"words and", "ds and", "rds and"}, 0, 0, 0, 0, 0, MOTE_STOP_TEXT, 0, 0, 0},
     {"</think>\n\nfirst first line\nsecond ~", "[A]first first line", {"\n", "", NULL}, 1, 0, 0, 0, 0, MOTE_STOP_TEXT, 0, 0, 0},
     {"</think>\n\nlast last line\n", "[A]last last line", {"\n ", "\n", NULL}, 0, 0, 0, 0, 0, MOTE_STOP_TEXT, 1, 0, 0},
-    {"</think>\n\nit never comes, neve ", "[A]it never comes, neve ", {"neverr", "neve ~", NULL}, 0, 0, 0, 0, 0, MOTE_STOP_EOS, 0, 0, 0},
-    // cut by its length: what was held back is told
-    {"</think>\n\nAlmost a STOP and so on ~", "[A]Almost a ST", {"STOP", NULL, NULL}, 0, 0, 0, 0, 7, MOTE_STOP_LENGTH, 0, 0, 0}};
+    {"</think>\n\nit never comes, neve ", "[A]it never comes, neve ", {"neverr", "neve ~", NULL}, 0, 0, 0, 0, 0, MOTE_STOP_EOS, 0, 0, 0}};
 
 enum { REPLAYS = sizeof replays / sizeof *replays };
 
@@ -146,7 +144,30 @@ static void test_replays(int piece) {
     parrot_make(temp_dir, scripts, REPLAYS, piece, NULL, starts);
     mote_model *m = model_of(temp_dir, MOTE_EVERYTHING);
     for (int i = 0; i < REPLAYS; i++)
-        if (!replays[i].max_tokens || piece == 3) check_replay(m, starts[i], replays + i, piece);
+        check_replay(m, starts[i], replays + i, piece);
+    mote_close(m);
+    temp_empty();
+}
+
+// Wherever max_tokens cuts an answer that begins stop texts and a call, all that was held back is told: as without stop texts and
+// calls.
+static void test_cut(int piece) {
+    static const char *const script[] = {"</think>\n\nSome STOOP, some STO and STO\n<tool_call>\n<function=read>\n<parameter=path>\nS ~"};
+    replay held = {script[0], NULL, {"STOP", "STORY", "S\n"}, 0, 0, 0, 0, 0, 0, 0, 0, 0}, plain = held;
+    int32_t start;
+    plain.stops[0] = NULL;
+    plain.no_tools = 1;
+    parrot_make(temp_dir, script, 1, piece, NULL, &start);
+    mote_model *m = model_of(temp_dir, MOTE_EVERYTHING);
+    for (int n = 1, stop = MOTE_STOP_LENGTH; stop == MOTE_STOP_LENGTH && n < 200; n++) {
+        told t, u;
+        held.max_tokens = plain.max_tokens = n;
+        stop = say(m, start, &held, &t).stop;
+        CHECK(say(m, start, &plain, &u).stop == stop, "%d tokens: another end", n);
+        char is[4096], want[4096];
+        CHECK(!strcmp(trimmed(t.text, is), trimmed(u.text, want)), "%d tokens of %d bytes: told %s\nnot %s", n, piece, t.text, u.text);
+        CHECK(n < 200 - 1, "no end");
+    }
     mote_close(m);
     temp_empty();
 }
@@ -203,6 +224,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_answers", argc, argv);
     if (!temp_open()) return test_main_end();
     for (int piece = 2; piece < 12; piece += test_brief ? 4 : 1) test_replays(piece);
+    for (int piece = 2; piece < 6; piece += test_brief ? 2 : 1) test_cut(piece);
     test_thinking();
     test_characters();
     temp_close();

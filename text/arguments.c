@@ -113,9 +113,12 @@ static uint32_t ref_target(const json *j, uint32_t root, uint32_t ref) {
 
 /* ---- Types ---- */
 
-enum { IS_NULL = 1, IS_BOOLEAN = 2, IS_NUMBER = 4, IS_STRING = 8, IS_LIST = 16, IS_OBJECT = 32, IS_ANY = 63 };
+enum {
+    MAY_BE_NULL = 1, MAY_BE_BOOLEAN = 2, MAY_BE_NUMBER = 4, MAY_BE_STRING = 8, MAY_BE_LIST = 16, MAY_BE_OBJECT = 32,
+    MAY_BE_ANY = 63
+};
 
-enum { SCHEMA_DEPTH = 32, SCHEMA_STEPS = 1000 }; /* of schemas that refer to themselves, or to the same again and again */
+enum { WALK_DEPTH = 32, WALK_STEPS = 1000 }; /* of schemas that refer to themselves, or to the same again and again */
 
 typedef struct schema_walk {
     const json *j;
@@ -126,11 +129,11 @@ typedef struct schema_walk {
 
 static int type_named(const json *j, uint32_t node) {
     static const struct { const char *name; int type; } types[] = {
-        {"null", IS_NULL}, {"boolean", IS_BOOLEAN}, {"number", IS_NUMBER}, {"integer", IS_NUMBER}, {"string", IS_STRING},
-        {"array", IS_LIST}, {"object", IS_OBJECT}};
+        {"null", MAY_BE_NULL}, {"boolean", MAY_BE_BOOLEAN}, {"number", MAY_BE_NUMBER}, {"integer", MAY_BE_NUMBER},
+        {"string", MAY_BE_STRING}, {"array", MAY_BE_LIST}, {"object", MAY_BE_OBJECT}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (json_equals(j, node, types[i].name)) return types[i].type;
-    return IS_ANY;
+    return MAY_BE_ANY;
 }
 
 /* Of "type": a name or a list of names. */
@@ -143,48 +146,50 @@ static int types_named(const json *j, uint32_t node) {
 
 /* Of a list of values: one that is a string counts as such if it is the text, or if none can be meant otherwise. */
 static int types_of_values(const schema_walk *w, uint32_t first, uint32_t end) {
-    static const int types[] = {IS_NULL, IS_BOOLEAN, IS_BOOLEAN, IS_NUMBER, IS_STRING, IS_LIST, IS_OBJECT};
+    static const int types[] = {MAY_BE_NULL,   MAY_BE_BOOLEAN, MAY_BE_BOOLEAN, MAY_BE_NUMBER,    /* by JSON_NULL, ... */
+                                MAY_BE_STRING, MAY_BE_LIST,    MAY_BE_OBJECT};
     int found = 0, strings = 0;
     for (uint32_t k = first; k < end; k = w->j->nodes[k].next) {
         int type = types[w->j->nodes[k].type];
-        if (type != IS_STRING) found |= type;
-        else if (string_is(w->j, k, w->value)) return IS_STRING;
-        else strings = IS_STRING;
+        if (type != MAY_BE_STRING) found |= type;
+        else if (string_is(w->j, k, w->value)) return MAY_BE_STRING;
+        else strings = MAY_BE_STRING;
     }
     return found ? found : strings;
 }
 
-static int schema_types(schema_walk *w, uint32_t node, int depth);
+static int value_types(schema_walk *w, uint32_t node, int depth);
 
 static int types_of_all(schema_walk *w, uint32_t list, int depth) {
-    int types = IS_ANY;
-    if (w->j->nodes[list].type != JSON_ARRAY) return IS_ANY;
-    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types &= schema_types(w, k, depth);
+    int types = MAY_BE_ANY;
+    if (w->j->nodes[list].type != JSON_ARRAY) return MAY_BE_ANY;
+    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types &= value_types(w, k, depth);
     return types;
 }
 
 static int types_of_any(schema_walk *w, uint32_t list, int depth) {
     int types = 0;
-    if (w->j->nodes[list].type != JSON_ARRAY) return IS_ANY;
-    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types |= schema_types(w, k, depth);
+    if (w->j->nodes[list].type != JSON_ARRAY) return MAY_BE_ANY;
+    for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types |= value_types(w, k, depth);
     return types;
 }
 
 /* The types that the schema allows; all of them where it says nothing, or contradicts itself. */
-static int schema_types(schema_walk *w, uint32_t node, int depth) {
+static int value_types(schema_walk *w, uint32_t node, int depth) {
     const json *j = w->j;
     uint32_t k;
-    int types = IS_ANY;
-    if (!node || j->nodes[node].type != JSON_OBJECT || depth == SCHEMA_DEPTH || w->steps-- <= 0) return IS_ANY;
+    int types = MAY_BE_ANY;
+    if (!node || j->nodes[node].type != JSON_OBJECT || depth == WALK_DEPTH || w->steps-- <= 0) return MAY_BE_ANY;
     if ((k = json_get(j, node, "type")) != 0) types &= types_named(j, k);
     if ((k = json_get(j, node, "const")) != 0) types &= types_of_values(w, k, k + 1);
-    if ((k = json_get(j, node, "enum")) != 0 && j->nodes[k].type == JSON_ARRAY) types &= types_of_values(w, k + 1, j->nodes[k].next);
-    if ((k = json_get(j, node, "$ref")) != 0) types &= schema_types(w, ref_target(j, w->root, k), depth + 1);
+    if ((k = json_get(j, node, "enum")) != 0 && j->nodes[k].type == JSON_ARRAY)
+        types &= types_of_values(w, k + 1, j->nodes[k].next);
+    if ((k = json_get(j, node, "$ref")) != 0) types &= value_types(w, ref_target(j, w->root, k), depth + 1);
     if ((k = json_get(j, node, "allOf")) != 0) types &= types_of_all(w, k, depth + 1);
     if ((k = json_get(j, node, "anyOf")) != 0) types &= types_of_any(w, k, depth + 1);
     if ((k = json_get(j, node, "oneOf")) != 0) types &= types_of_any(w, k, depth + 1);
-    if ((k = json_get(j, node, "nullable")) != 0 && j->nodes[k].type == JSON_TRUE) types |= IS_NULL;
-    return types ? types : IS_ANY;
+    if ((k = json_get(j, node, "nullable")) != 0 && j->nodes[k].type == JSON_TRUE) types |= MAY_BE_NULL;
+    return types ? types : MAY_BE_ANY;
 }
 
 /* The schema of a property, wherever the schema `node` lists it. 0: nowhere. */
@@ -192,19 +197,20 @@ static uint32_t schema_property(schema_walk *w, uint32_t node, slice name, int d
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
     const json *j = w->j;
     uint32_t k, found = 0;
-    if (!node || j->nodes[node].type != JSON_OBJECT || depth == SCHEMA_DEPTH || w->steps-- <= 0) return 0;
+    if (!node || j->nodes[node].type != JSON_OBJECT || depth == WALK_DEPTH || w->steps-- <= 0) return 0;
     if ((k = json_get(j, node, "properties")) != 0) found = member_of(j, k, name);
     if (!found && (k = json_get(j, node, "$ref")) != 0) found = schema_property(w, ref_target(j, w->root, k), name, depth + 1);
     for (int i = 0; i < 3; i++) {
         uint32_t list = json_get(j, node, lists[i]);
         if (!list || j->nodes[list].type != JSON_ARRAY) continue;
-        for (k = list + 1; !found && k < j->nodes[list].next; k = j->nodes[k].next) found = schema_property(w, k, name, depth + 1);
+        for (k = list + 1; !found && k < j->nodes[list].next; k = j->nodes[k].next)
+            found = schema_property(w, k, name, depth + 1);
     }
     return found;
 }
 
 static schema_walk walk_of(const argument_writer *a, slice value) {
-    schema_walk w = {a->tools, a->parameters, value, SCHEMA_STEPS};
+    schema_walk w = {a->tools, a->parameters, value, WALK_STEPS};
     return w;
 }
 
@@ -248,7 +254,7 @@ static void put_plain_number(slice s, buf *out) {
 static void put_meant(argument_writer *a, int known, int types, slice s) {
     static const char *const words[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"}, {"none", "null"}};
     const char *word = NULL;
-    int text = types & IS_STRING;
+    int text = types & MAY_BE_STRING;
     a->value.size = 0;
     if (!known || !s.n || python_word(s, 1, &word) != (int)s.n) word = NULL;
     for (int i = 0; i < 4 && !text; i++)
@@ -256,7 +262,7 @@ static void put_meant(argument_writer *a, int known, int types, slice s) {
     if (word) buf_text(&a->value, word);
     else if ((slice_starts(s, "{") || slice_starts(s, "[")) && mend_json(&a->mender, s, 1))
         buf_add(&a->value, a->mender.out.data, a->mender.out.size);
-    else if ((types & IS_NUMBER) && !text) put_plain_number(s, &a->value);
+    else if ((types & MAY_BE_NUMBER) && !text) put_plain_number(s, &a->value);
     else buf_slice(&a->value, s);
     a->no_memory |= a->value.failed | a->mender.out.failed;
 }
@@ -270,10 +276,10 @@ static int put_argument(argument_writer *a, slice name, slice text, buf *out) {
     json parsed;
     if (!schema && a->parameters) schema = json_get(a->tools, a->parameters, "additionalProperties");
     if (schema && a->tools->nodes[schema].type != JSON_OBJECT) schema = 0;
-    int types = schema_types(&w, schema, 0), done = 0;
-    if (!s.n && !(types & IS_STRING)) return 0;
-    if (types != IS_ANY && (types & IS_STRING)) {
-        int null = (types & IS_NULL) && s.n == 4 && (!memcmp(s.p, "null", 4) || !memcmp(s.p, "None", 4));
+    int types = value_types(&w, schema, 0), done = 0;
+    if (!s.n && !(types & MAY_BE_STRING)) return 0;
+    if (types != MAY_BE_ANY && (types & MAY_BE_STRING)) {
+        int null = (types & MAY_BE_NULL) && s.n == 4 && (!memcmp(s.p, "null", 4) || !memcmp(s.p, "None", 4));
         if (null) buf_text(out, "null");
         else put_quoted(text, out);
         return 1;

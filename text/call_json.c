@@ -1,10 +1,10 @@
 /* text/call_json.c: a call as JSON, Qwen3's: {"name": "f", "arguments": {"x": 1}}, and other forms of it that models write. */
 
-enum { IN_OBJECT = IN_CALL, AFTER_OBJECT };
+enum { IN_CALL_OBJECT = IN_CALL, AFTER_CALL_OBJECT };
 
 static int json_in_object(call_reader *c, slice text, int end) {
     json_mender *m = &c->arguments.mender;
-    while (c->state == IN_OBJECT) {
+    while (c->state == IN_CALL_OBJECT) {
         slice s = slice_from(text, c->at);
         if (!s.n) return end ? CALL_NONE : CALL_MORE;
         if (*s.p == '<' && !m->quote) {
@@ -15,15 +15,15 @@ static int json_in_object(call_reader *c, slice text, int end) {
         int n = mend_next(m, s, end);
         if (n <= 0) return n ? CALL_NONE : CALL_MORE;
         c->at += (size_t)n;
-        if (!m->depth) c->state = AFTER_OBJECT;
+        if (!m->depth) c->state = AFTER_CALL_OBJECT;
     }
     return CALL_WHOLE;
 }
 
 /* After the object may be what is left of a list or a code block around it, brackets too many, and the next object. */
 static int json_read_call(call_reader *c, slice text, int end) {
-    int found = c->state == IN_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
-    if (found != CALL_WHOLE || c->state == IN_OBJECT) return found;
+    int found = c->state == IN_CALL_OBJECT ? json_in_object(c, text, end) : CALL_WHOLE;
+    if (found != CALL_WHOLE || c->state == IN_CALL_OBJECT) return found;
     while (c->at < text.n && (is_blank(text.p[c->at]) || memchr("]},`", text.p[c->at], 4))) c->at++;
     call_tag tag = tag_at(slice_from(text, c->at), end);
     c->again = c->at < text.n && text.p[c->at] == '{';

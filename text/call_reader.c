@@ -1,9 +1,9 @@
-/* text/call_reader.c: what the readers of all call syntaxes share: where one is in a call, and the tags around calls and in them.
-   The rule that they keep is in tool_calls.c. */
+/* text/call_reader.c: what the readers of all call syntaxes share: where one is in a call, and the tags around calls and in
+   them. The rule that they keep is in tool_calls.c. */
 
 enum { CALL_MORE, CALL_WHOLE, CALL_NONE };       /* more text must come first; a call; no call */
 
-enum { TEXT_GOES_ON, TEXT_IS_CUT, TEXT_ENDS };   /* whether more text can come: yes; no, something cut it short; no, it was over */
+enum { TEXT_GOES_ON, TEXT_IS_CUT, TEXT_ENDS };   /* more text may come; none: something cut it short; it was over */
 
 typedef void (*call_sink)(void *user, const char *call, size_t size);
 
@@ -68,7 +68,8 @@ static int tag_name(slice s, call_tag *tag) {
     const char *over = n ? (const char *)memchr(s.p, '>', n) : NULL;
     if (!over) return s.n < MOST ? -1 : 0;
     slice name = slice_trim(slice_of(s.p, (size_t)(over - s.p)));
-    if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p) name = slice_of(name.p + 1, name.n - 2);
+    if (name.n > 1 && (*name.p == '"' || *name.p == '\'') && name.p[name.n - 1] == *name.p)
+        name = slice_of(name.p + 1, name.n - 2);
     tag->name = name;
     tag->size += (size_t)(over - s.p) + 1;
     return name.n && !memchr(name.p, '\n', name.n) && !memchr(name.p, '<', name.n);

@@ -1,7 +1,7 @@
-/* text/call_tags.c: a call as tags, Qwen3.5's: <function=f>\n<parameter=x>\n1\n</parameter>\n</function>. It knows where a value
-   ends, and nothing of what it means. */
+/* text/call_tags.c: a call as tags, Qwen3.5's: <function=f>\n<parameter=x>\n1\n</parameter>\n</function>. It knows where a
+   value ends, and nothing of what it means. */
 
-enum { IN_CALL, IN_FUNCTION, IN_VALUE, AFTER_VALUE, AFTER_FUNCTION };
+enum { IN_CALL, IN_FUNCTION, IN_PARAMETER, AFTER_VALUE, AFTER_FUNCTION };
 
 static void value_begins(call_reader *c, const char *text, const call_tag *tag) {
     c->part.name = (size_t)(tag->name.p - text);
@@ -10,7 +10,7 @@ static void value_begins(call_reader *c, const char *text, const call_tag *tag) 
     c->part.value = c->at;
     c->part.value_size = 0;
     c->nested = c->functions = 0;
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
 }
 
 /* Is the schema one of those that the parameters so far have? */
@@ -29,8 +29,8 @@ static void value_ends(call_reader *c, const char *text) {
     c->part.value = 0;
 }
 
-/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has and
-   that was not given. Of a tool without a list of them, any. */
+/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has
+   and that was not given. Of a tool without a list of them, any. */
 static int ends_forgotten(const call_reader *c, const char *text, slice name) {
     const argument_writer *a = &c->arguments;
     uint32_t schema = parameter_schema(a, name);
@@ -44,7 +44,7 @@ static int ends_forgotten(const call_reader *c, const char *text, slice name) {
 static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int end) {
     const int on_line = text.p[c->at - 1] == '\n';
     const size_t here = c->at;
-    if (tag->kind == TAG_LAST) {         /* with </tool_call> as its last words and of its own accord, the answer forgot the others */
+    if (tag->kind == TAG_LAST) {         /* an answer that is over, and ends with </tool_call>, forgot the other end tags */
         slice all = slice_trim(text);
         if (end != TEXT_ENDS || !slice_ends(all, CALL_CLOSES) || c->nested || c->functions) return CALL_NONE;
         c->at = (size_t)(all.p + all.n - text.p);
@@ -81,7 +81,7 @@ static int tags_after_value(call_reader *c, slice text, const call_tag *tag) {
     const int next = tag->kind == TAG_OPEN || (tag->kind == TAG_FUNCTION && call_names(c, tag->name));
     const slice own = slice_of(text.p + c->function, c->function_size);
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
     if (tag->kind == TAG_FUNCTION_END && (c->is_own || !c->functions)) {
         c->at += tag->size;
         c->state = AFTER_FUNCTION;
@@ -103,7 +103,7 @@ static int tags_after_function(call_reader *c, slice text, const call_tag *tag) 
     if (tag->kind == TAG_FUNCTION) (void)call_names(c, own);
     if (over && c->part.value) value_ends(c, text.p);
     if (over) return CALL_WHOLE;
-    c->state = IN_VALUE;
+    c->state = IN_PARAMETER;
     return c->part.value ? CALL_MORE : CALL_NONE;
 }
 
@@ -131,7 +131,7 @@ static int tags_begin(call_reader *c, slice text, const call_tag *tag) {
 
 static int tags_read(call_reader *c, slice text, int end) {
     for (int found = CALL_MORE;;) {
-        if (c->state != IN_VALUE) {
+        if (c->state != IN_PARAMETER) {
             skip_blanks(c, text);
         } else if (c->at < text.n) {
             const char *next = (const char *)memchr(text.p + c->at, '<', text.n - c->at);
@@ -142,7 +142,7 @@ static int tags_read(call_reader *c, slice text, int end) {
         switch (c->state) {
         case IN_CALL: found = tags_begin(c, text, &tag); break;
         case IN_FUNCTION: found = tags_in_function(c, text, &tag); break;
-        case IN_VALUE: found = tags_in_value(c, text, &tag, end); break;
+        case IN_PARAMETER: found = tags_in_value(c, text, &tag, end); break;
         case AFTER_VALUE: found = tags_after_value(c, text, &tag); break;
         default: found = tags_after_function(c, text, &tag);
         }

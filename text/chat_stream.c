@@ -1,14 +1,14 @@
 /* text/chat_stream.c: answer -> channels and calls, piece by piece as it is generated. It knows the tags of thinking and the
    channels of engine.h; of calls only where they begin, and nothing of tokens, of families or of how a prompt is written.
 
-   <think> and </think> switch between thinking and answer. They and the newlines next to them are no part of any channel's text,
-   and no more is lost. A tag where it means nothing, such as <think> after the first text, is text. Only what may still become
-   a tag, or newlines that a tag may follow, is held back.
+   <think> and </think> switch between thinking and answer. They and the newlines next to them are no part of any channel's
+   text, and no more is lost. A tag where it means nothing, such as <think> after the first text, is text. Only what may still
+   become a tag, or newlines that a tag may follow, is held back.
 
    Where calls are expected, what may become one is held until it is decided (see tool_calls.c). A whole call is told on
-   MOTE_TOOL_CALL: what its tags enclose, then an empty text, then the call itself. Anything else comes on the channel it stood in,
-   byte for byte. A call ends the thinking it was written in, so the </think> that follows means nothing, and goes. What begins in
-   the thinking and is no whole call before </think>, is thinking. */
+   MOTE_TOOL_CALL: what its tags enclose, then an empty text, then the call itself. Anything else comes on the channel it
+   stood in, byte for byte. A call ends the thinking it was written in, so the </think> that follows means nothing, and goes.
+   What begins in the thinking and is no whole call before </think>, is thinking. */
 
 typedef void (*chat_emit)(void *user, int channel, const char *text, size_t len);
 

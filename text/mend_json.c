@@ -1,7 +1,8 @@
-/* text/mend_json.c: objects and lists as models write them -> JSON, while their text comes. It knows nothing of what they mean.
+/* text/mend_json.c: objects and lists as models write them -> JSON, while their text comes. It knows nothing of what they
+   mean.
 
-   Mended is what can have been meant in one way only: line feeds in strings, backslashes that escape nothing, commas and closing
-   brackets too many or too few, Python's True, False and None, and on demand Python's strings in single quotes. */
+   Mended is what can have been meant in one way only: line feeds in strings, backslashes that escape nothing, commas and
+   closing brackets too many or too few, Python's True, False and None, and on demand Python's strings in single quotes. */
 
 typedef struct json_mender {
     buf out;
@@ -107,8 +108,8 @@ static int python_word(slice s, int end, const char **as) {
     return 0;
 }
 
-/* Takes what s begins with: a byte, an escape, a word. Returns how many bytes, 0 when more of the text must come first (never at
-   its `end`), -1 for what has no place in JSON. The text begins with a bracket; when that is closed m->depth is 0. */
+/* Takes what s begins with: a byte, an escape, a word. Returns how many bytes, 0 when more of the text must come first (never
+   at its `end`), -1 for what has no place in JSON. The text begins with a bracket; when that is closed m->depth is 0. */
 static int mend_next(json_mender *m, slice s, int end) {
     const char *word = NULL;
     char c = *s.p;

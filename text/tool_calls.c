@@ -1,14 +1,14 @@
-/* text/tool_calls.c: what a model writes as a tool call -> a JSON object {"name": "...", "arguments": {...}}, read while it comes.
-   It knows the syntaxes in which models write calls, and nothing of tokens, of templates or of who wants the calls.
+/* text/tool_calls.c: what a model writes as a tool call -> a JSON object {"name": "...", "arguments": {...}}, read while it
+   comes. It knows the syntaxes in which models write calls, and nothing of tokens, of templates or of who wants the calls.
 
      <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>                                    Qwen3
      <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>               Qwen3.5
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
-   - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax follows:
-     tags within it, those of a whole call even, are its text.
-   - A call is one when all of it can be read, the tools have one of its name, and something shows that it is over: its end tag,
-     the next call, or the answer's end after its last bracket or </function>. All else is text, to the byte.
+   - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax
+     follows: tags within it, those of a whole call even, are its text.
+   - A call is one when all of it can be read, the tools have one of its name, and something shows that it is over: its end
+     tag, the next call, or the answer's end after its last bracket or </function>. All else is text, to the byte.
    - What was forgotten is mended where only one thing can have been meant (see mend_json.c), what was cut off never.
 
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
@@ -16,7 +16,7 @@
 typedef struct call_syntax {
     const char *begins;                                              /* a call's first byte after the opening tag */
     int (*read)(call_reader *c, slice text, int end);                /* takes what has come of it: CALL_... */
-    int (*put)(call_reader *c, slice text, buf *arguments);          /* name and arguments of a whole one; 0: no call after all */
+    int (*put)(call_reader *c, slice text, buf *arguments);          /* name and arguments of a whole one; 0: it is none */
 } call_syntax;
 
 static const call_syntax call_syntaxes[] = {{"{", json_read_call, json_put}, {"<", tags_read, tags_put}};
@@ -37,7 +37,8 @@ static int mark_repeated(const json *j, unsigned char *gone) {
             size_t at = fold(fnv1a(fnv1a(FNV_START, &object, sizeof object), j->text + n->start, n->size)) & mask;
             for (; places[at]; at = (at + 1) & mask) {
                 const json_node *old = j->nodes + places[at];
-                if (objects[at] == object && old->size == n->size && !memcmp(j->text + old->start, j->text + n->start, n->size)) break;
+                int same = objects[at] == object && old->size == n->size;
+                if (same && !memcmp(j->text + old->start, j->text + n->start, n->size)) break;
             }
             if (places[at]) gone[places[at]] = 1;
             places[at] = k;
@@ -86,8 +87,8 @@ static int call_put(call_reader *c, slice text) {
     return ok && !call_failed(c);
 }
 
-/* Bytes of the tag that opens a call at the beginning of s; 0: none does, -1: it may be one. Some models forget it: on a new line
-   a call may begin without, *opened is 0 then. */
+/* Bytes of the tag that opens a call at the beginning of s; 0: none does, -1: it may be one. Some models forget it: on a new
+   line a call may begin without, *opened is 0 then. */
 static int call_opens(const json *tools, slice s, int end, int on_line, size_t *opened) {
     call_tag tag = tag_at(s, end);
     if (tag.kind == TAG_PARTIAL) return tag.begun == TAG_OPEN || (tag.begun == TAG_FUNCTION && on_line) ? -1 : 0;
@@ -123,8 +124,8 @@ static int call_head(call_reader *c, slice text, int end) {
     return c->syntax ? CALL_WHOLE : CALL_NONE;
 }
 
-/* Reads on. text: all that has come since the beginning, well-formed UTF-8; end: TEXT_... CALL_WHOLE: the call is in c->out, its own
-   text is that from c->begin to c->end. CALL_NONE: all up to c->at is text. Never CALL_MORE at the end. */
+/* Reads on. text: all that has come since the beginning, well-formed UTF-8; end: TEXT_... CALL_WHOLE: the call is in c->out,
+   its own text is that from c->begin to c->end. CALL_NONE: all up to c->at is text. Never CALL_MORE at the end. */
 static int call_read(call_reader *c, slice text, int end) {
     int found = c->syntax ? CALL_WHOLE : call_head(c, text, end);
     if (found == CALL_WHOLE) found = c->syntax->read(c, text, end);

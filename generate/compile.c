@@ -1,0 +1,440 @@
+/* generate/compile.c: from the keywords of a JSON schema to what it allows (schema.c).
+
+   All schemas that a value must fit form a set, which is a node: {the schema itself} at first. What $ref and allOf name joins the
+   set; each alternative of anyOf and oneOf makes a case of it, a set of its own. The keywords of a case's schemas are then
+   merged, kind by kind. The value under a name must fit what each of them says of it: a set again, and so on until no set is
+   new. So keywords beside $ref and anyOf hold, and recursion is a node that names itself.
+
+   Every keyword is honoured, or says nothing about the value, or is refused by its name. */
+
+enum { CASE_SETS = 48, CASES = 256, EXCLUDES_DEPTH = 3 };
+
+/* How a value begins. */
+enum { IS_OBJECT = 1, IS_ARRAY = 2, IS_STRING = 4, IS_NUMBER = 8, IS_BOOLEAN = 16, IS_NULL = 32, IS_ANY = 63 };
+
+/* Members of a set: JSON nodes of schemas, of values that stand for themselves, of lists of alternatives. */
+enum { MEMBER_NODE = 0x3fffffff, MEMBER_VALUE = 0x40000000 };
+#define MEMBER_CHOICE 0x80000000u
+
+typedef struct schema_case {
+    uint32_t member[CASE_SETS];
+    int16_t from[CASE_SETS];     /* the member that named it; -1: none */
+    int count, at;               /* looked at */
+    int fails;                   /* false is a member */
+} schema_case;
+
+/* ---- Keywords ------------------------------------------------------------------------------------------------------------- */
+
+/* Does a keyword that is not supported ask for nothing? */
+static int keyword_is_idle(const schema *s, uint32_t key) {
+    const json *j = s->j;
+    const json_node *v = j->nodes + key + 1;
+    uint32_t type = json_get(j, key + 1, "type");
+    if (json_equals(j, key, "uniqueItems")) return v->type == JSON_FALSE;
+    if (json_equals(j, key, "minProperties")) return v->type == JSON_NUMBER && v->size == 1 && j->text[v->start] == '0';
+    if (json_equals(j, key, "propertyNames"))
+        return v->type == JSON_TRUE || (v->type == JSON_OBJECT && (!v->size || (v->size == 1 && type && json_equals(j, type, "string"))));
+    if (json_equals(j, key, "patternProperties") || json_equals(j, key, "dependentRequired")) return v->type == JSON_OBJECT && !v->size;
+    return v->size > 2 && !strncmp(j->text + j->nodes[key].start, "x-", 2);
+}
+
+static int schema_keywords(schema *s, uint32_t schema_node) {
+    static const char *const known[] = {
+        "type", "properties", "required", "additionalProperties", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
+        "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum",
+        "const", "anyOf", "oneOf", "allOf", "$ref", "nullable",
+        "$defs", "definitions", "title", "description", "default", "example", "examples", "format", "$schema", "$id", "$anchor",
+        "$comment", "$vocabulary", "deprecated", "readOnly", "writeOnly", "discriminator", "contentEncoding", "contentMediaType",
+        "contentSchema"};
+    const json *j = s->j;
+    for (uint32_t k = schema_node + 1; k < j->nodes[schema_node].next; k = next_node(j, k + 1)) {
+        size_t i = 0, n = sizeof known / sizeof known[0];
+        while (i < n && !json_equals(j, k, known[i])) i++;
+        if (i < n || keyword_is_idle(s, k)) continue;
+        return schema_refuse(s, "%.*s", (int)(j->nodes[k].size < 60 ? j->nodes[k].size : 60), j->text + j->nodes[k].start);
+    }
+    return 1;
+}
+
+/* Writes a pointer's next part, between slashes, without %41 and ~1; returns where the next one begins. */
+static const char *pointer_part(const char *at, const char *end, buf *out) {
+    for (; at < end && *at != '/'; at++) {
+        char c = *at;
+        if (c == '%' && end - at > 2) {
+            char hex[3] = {at[1], at[2], 0}, *stop;
+            c = (char)strtol(hex, &stop, 16);
+            if (stop != hex + 2 || !c) c = '%';
+            else at += 2;
+        }
+        buf_add(out, &c, 1);
+    }
+    buf_add(out, "", 1);
+    size_t n = 0;
+    for (size_t i = 0; !out->failed && i < out->size; i++) {
+        char c = out->data[i];
+        if (c == '~' && (out->data[i + 1] == '0' || out->data[i + 1] == '1')) c = out->data[++i] == '0' ? '~' : '/';
+        out->data[n++] = c;
+    }
+    return at;
+}
+
+/* The node under a name or a number; 0: there is none. */
+static uint32_t pointed(const json *j, uint32_t node, const char *part) {
+    char *end;
+    if (j->nodes[node].type != JSON_ARRAY) return json_get(j, node, part);
+    unsigned long i = strtoul(part, &end, 10);
+    if (*end || part[0] < '0' || part[0] > '9' || (part[0] == '0' && part[1]) || i >= j->nodes[node].size) return 0;
+    for (node++; i; i--) node = next_node(j, node);
+    return node;
+}
+
+/* The JSON node that a $ref names, a pointer as RFC 6901 has them. */
+static uint32_t schema_reference(schema *s, uint32_t reference) {
+    const json *j = s->j;
+    buf path, part;
+    memset(&path, 0, sizeof path);
+    memset(&part, 0, sizeof part);
+    size_t size = json_string(j, reference, NULL, 0);
+    char *text = (char *)buf_add(&path, NULL, size + 1);
+    if (text) json_string(j, reference, text, size);
+    const char *at = text, *end = text ? text + size : NULL;
+    uint32_t node = s->root;
+    int found = at && size && *at++ == '#';
+    while (found && at < end && *at == '/') {
+        part.size = 0;
+        at = pointer_part(at + 1, end, &part);
+        if (part.failed) break;
+        found = schema_work(s, j->nodes[node].size / 32 + 1) && (node = pointed(j, node, part.data)) != 0;
+    }
+    found = found && at == end;
+    if (path.failed | part.failed) s->code = s->code ? s->code : fail_memory(s->err);
+    else if (!found) schema_refuse(s, "a $ref that leads nowhere (%.*s)", (int)(size < 60 ? size : 60), text);
+    buf_free(&path);
+    buf_free(&part);
+    return found ? node : s->root;
+}
+
+/* ---- Cases of a set ----------------------------------------------------------------------------------------------------- */
+
+static int case_add(schema *s, schema_case *c, uint32_t member, int from) {
+    if (!(member & ~(uint32_t)MEMBER_NODE) && s->j->nodes[member].type == JSON_TRUE) return 1;
+    if (!(member & ~(uint32_t)MEMBER_NODE) && s->j->nodes[member].type == JSON_FALSE) return c->fails = 1;
+    for (int i = 0; i < c->count; i++) {
+        if (c->member[i] != member) continue;
+        for (int k = from; k >= 0; k = c->from[k])
+            if (k == i) return schema_refuse(s, "a schema that is defined by itself");
+        return 1;
+    }
+    if (c->count == CASE_SETS) return schema_refuse(s, "a value of so many schemas");
+    c->member[c->count] = member;
+    c->from[c->count++] = (int16_t)from;
+    return 1;
+}
+
+static int case_is_list(schema *s, uint32_t list, const char *name) {
+    return (node_is(s->j, list, JSON_ARRAY) && s->j->nodes[list].size) || schema_refuse(s, "an empty %s", name);
+}
+
+/* Adds what the member names. */
+static int case_member(schema *s, schema_case *c, int from) {
+    const json *j = s->j;
+    uint32_t node = c->member[from];
+    if (j->nodes[node].type != JSON_OBJECT) return schema_refuse(s, "a schema that is no object");
+    int first = !s->checked[node];
+    s->checked[node] = 1;
+    if (!schema_work(s, j->nodes[node].size / 16 + 1) || (first && !schema_keywords(s, node))) return 0;
+    uint32_t reference = json_get(j, node, "$ref"), all = json_get(j, node, "allOf");
+    uint32_t any = json_get(j, node, "anyOf"), one = json_get(j, node, "oneOf");
+    if (reference) (void)case_add(s, c, schema_reference(s, reference), from);
+    if (all && !case_is_list(s, all, "allOf")) return 0;
+    for (uint32_t k = all + 1; all && !s->code && k < next_node(j, all); k = next_node(j, k)) (void)case_add(s, c, k, from);
+    if (any && case_is_list(s, any, "anyOf")) (void)case_add(s, c, any | MEMBER_CHOICE, from);
+    if (one && case_is_list(s, one, "oneOf")) (void)case_add(s, c, one | MEMBER_CHOICE, from);
+    if (one && first) buf_add(&s->exclusive, &one, sizeof one);
+    return !s->code;
+}
+
+/* Appends the cases of a set to out, each with all its members; those in which no value fits are left out. */
+static void schema_cases(schema *s, const uint32_t *set, int n, buf *out) {
+    buf open;
+    schema_case c;
+    memset(&open, 0, sizeof open);
+    memset(&c, 0, sizeof c);
+    for (int i = 0; i < n; i++) (void)case_add(s, &c, set[i], -1);
+    for (int more = 1; more && !s->code && schema_work(s, 1);) {
+        uint32_t choice = 0;
+        while (c.at < c.count && !choice && !c.fails && !s->code) {
+            uint32_t member = c.member[c.at++];
+            if (member & MEMBER_CHOICE) choice = member & MEMBER_NODE;
+            else if (!(member & MEMBER_VALUE)) (void)case_member(s, &c, c.at - 1);
+        }
+        if (open.size / sizeof c + out->size / sizeof c >= CASES) schema_refuse(s, "an anyOf of so many combinations");
+        for (uint32_t k = choice + 1; choice && !s->code && k < next_node(s->j, choice); k = next_node(s->j, k)) {
+            schema_case one = c;
+            (void)case_add(s, &one, k, c.at - 1);
+            buf_add(&open, &one, sizeof one);
+        }
+        if (!choice && !c.fails) buf_add(out, &c, sizeof c);
+        more = open.size > 0;
+        if (more) memcpy(&c, open.data + (open.size -= sizeof c), sizeof c);
+    }
+    if (open.failed | out->failed) s->code = s->code ? s->code : fail_memory(s->err);
+    buf_free(&open);
+}
+
+/* ---- What a case's schemas say together --------------------------------------------------------------------------------- */
+
+static const struct { const char *name; unsigned types; } type_names[] = {
+    {"object", IS_OBJECT}, {"array", IS_ARRAY}, {"string", IS_STRING}, {"number", IS_NUMBER}, {"integer", IS_NUMBER},
+    {"boolean", IS_BOOLEAN}, {"null", IS_NULL}};
+
+static unsigned schema_type(schema *s, uint32_t name, int *whole) {
+    for (size_t i = 0; i < sizeof type_names / sizeof type_names[0]; i++)
+        if (json_equals(s->j, name, type_names[i].name)) {
+            if (type_names[i].types == IS_NUMBER) *whole &= i == 4;
+            return type_names[i].types;
+        }
+    return (unsigned)schema_refuse(s, "a type that JSON does not have");
+}
+
+/* The types of one schema; *whole: of numbers only whole ones. */
+static unsigned schema_types(schema *s, uint32_t schema_node, int *whole) {
+    const json *j = s->j;
+    uint32_t type = json_get(j, schema_node, "type");
+    unsigned types = 0;
+    *whole = type != 0;
+    if (!type) return IS_ANY;
+    if (!node_is(j, type, JSON_ARRAY)) types = schema_type(s, type, whole);
+    else if (!j->nodes[type].size) schema_refuse(s, "an empty list of types");
+    for (uint32_t k = type + 1; node_is(j, type, JSON_ARRAY) && k < next_node(j, type); k = next_node(j, k))
+        types |= schema_type(s, k, whole);
+    return node_is(j, json_get(j, schema_node, "nullable"), JSON_TRUE) ? types | IS_NULL : types;
+}
+
+static unsigned case_types(schema *s, const schema_case *c, int *whole) {
+    unsigned types = IS_ANY;
+    int one;
+    *whole = 0;
+    for (int i = 0; i < c->count; i++)
+        if (!(c->member[i] & ~(uint32_t)MEMBER_NODE)) types &= schema_types(s, c->member[i], &one), *whole |= one;
+    return types;
+}
+
+/* Narrows a range by one schema's bounds; 0: refused. */
+static int range_read(schema *s, uint32_t schema_node, number_range *r) {
+    static const char *const keys[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+    const json *j = s->j;
+    for (int i = 0; i < 5; i++) {
+        uint32_t node = json_get(j, schema_node, keys[i]);
+        decimal d;
+        if (!node) continue;
+        if (i >= 2 && i < 4 && (node_is(j, node, JSON_TRUE) || node_is(j, node, JSON_FALSE))) continue;   /* draft 4: below */
+        if (!read_decimal(j, node, &d)) return schema_refuse(s, "%s of such a number", keys[i]);
+        int exclusive = i >= 2 || (i < 2 && node_is(j, json_get(j, schema_node, keys[i + 2]), JSON_TRUE));
+        if (i < 4) range_bound(r, d, i % 2 == 0, exclusive);
+        else if (d.part || !d.whole || d.negative || d.whole > DECIMAL_PART) return schema_refuse(s, "multipleOf of no whole number");
+        else {
+            uint64_t a = r->multiple ? r->multiple : 1, b = d.whole;
+            while (b) { uint64_t rest = a % b; a = b; b = rest; }
+            uint64_t times = d.whole / a, old = r->multiple ? r->multiple : 1;
+            if (old > DECIMAL_MAX / times) return schema_refuse(s, "multipleOf of so large a number");
+            r->multiple = old * times;
+        }
+    }
+    return 1;
+}
+
+static int case_has(const schema *s, const schema_case *c, const char *key) {
+    for (int i = 0; i < c->count; i++)
+        if (!(c->member[i] & ~(uint32_t)MEMBER_NODE) && json_get(s->j, c->member[i], key)) return 1;
+    return 0;
+}
+
+static int case_range(schema *s, const schema_case *c, int whole, number_range *r) {
+    int bounds = case_has(s, c, "minimum") || case_has(s, c, "maximum") || case_has(s, c, "exclusiveMinimum") ||
+                 case_has(s, c, "exclusiveMaximum") || case_has(s, c, "multipleOf");
+    range_open(r, whole || case_has(s, c, "multipleOf"), bounds);
+    for (int i = 0; i < c->count; i++)
+        if (!(c->member[i] & ~(uint32_t)MEMBER_NODE) && !range_read(s, c->member[i], r)) return 0;
+    return !range_is_empty(r, 0) || !range_is_empty(r, 1);
+}
+
+/* The largest of a keyword's numbers, or the smallest. */
+static uint32_t case_size(schema *s, const schema_case *c, const char *key, int largest) {
+    uint32_t all = largest ? 0 : UINT32_MAX;
+    for (int i = 0; i < c->count; i++) {
+        if (c->member[i] & ~(uint32_t)MEMBER_NODE) continue;
+        uint32_t one = schema_size(s, c->member[i], key, largest ? 0 : UINT32_MAX);
+        if (largest ? one > all : one < all) all = one;
+    }
+    return all;
+}
+
+/* The automaton of all patterns of a set together; -1: none fits, or it is refused. */
+static int32_t schema_automaton(schema *s, const uint32_t *set, int n, uint32_t least, uint32_t most) {
+    pattern p;
+    int ok = pattern_open(&p);
+    int32_t all = ok ? re_times(&p, p.any, (int32_t)(least < INT32_MAX ? least : INT32_MAX), most < INT32_MAX ? (int32_t)most : -1) : 0;
+    for (int i = 0; i < n && ok; i++) {
+        uint32_t node = set[i] & ~(uint32_t)MEMBER_NODE ? 0 : json_get(s->j, set[i], "pattern");
+        buf text;
+        memset(&text, 0, sizeof text);
+        if (!node) continue;
+        size_t size = json_string(s->j, node, NULL, 0);
+        char *at = (char *)buf_add(&text, NULL, size + 1);
+        if (at) json_string(s->j, node, at, size);
+        ok = at != NULL;
+        if (ok && s->j->nodes[node].type != JSON_STRING) schema_refuse(s, "a pattern that is no string");
+        if (ok) all = re_join(&p, RE_AND, all, re_parse(&p, at, size));
+        buf_free(&text);
+    }
+    automaton *a = ok && !p.problem && !s->code ? automaton_of(&p, all, &s->states) : NULL;
+    if (p.problem) schema_refuse(s, "%s", p.problem);
+    else if (!a && !s->code) s->code = fail_memory(s->err);
+    pattern_close(&p);
+    if (a && automaton_has_strings(a)) {
+        if (!buf_add(&s->automata, &a, sizeof a)) automaton_free(a);
+        return schema_failed(s) ? -1 : schema_count(&s->automata, sizeof a) - 1;
+    }
+    automaton_free(a);
+    return -1;
+}
+
+/* ---- Names and items --------------------------------------------------------------------------------------------------- */
+
+typedef struct case_name { uint32_t key; int required; } case_name;        /* key: a JSON string */
+
+static int name_add(schema *s, buf *names, uint32_t key, int required) {
+    case_name *list = (case_name *)(void *)names->data, one = {key, required};
+    int n = schema_count(names, sizeof one);
+    if (!schema_work(s, (uint32_t)n / 16 + 1)) return 0;
+    for (int i = 0; i < n; i++)
+        if (same_string(s->j, list[i].key, key)) return list[i].required |= required, 1;
+    if (n == SCHEMA_NAMES) return schema_refuse(s, "an object of more than 256 properties");
+    return buf_add(names, &one, sizeof one) || (s->code = fail_memory(s->err), 0);
+}
+
+/* All names that the schemas of a case know. */
+static int case_names(schema *s, const schema_case *c, buf *names) {
+    const json *j = s->j;
+    for (int i = 0; i < c->count && !s->code; i++) {
+        if (c->member[i] & ~(uint32_t)MEMBER_NODE) continue;
+        uint32_t properties = json_get(j, c->member[i], "properties"), required = json_get(j, c->member[i], "required");
+        if ((properties && j->nodes[properties].type != JSON_OBJECT) || (required && j->nodes[required].type != JSON_ARRAY))
+            return schema_refuse(s, "properties that are no object, or required that is no list");
+        for (uint32_t k = properties + 1; properties && !s->code && k < next_node(j, properties); k = next_node(j, k + 1))
+            (void)name_add(s, names, k, 0);
+        for (uint32_t k = required + 1; required && !s->code && k < next_node(j, required); k = next_node(j, k)) {
+            if (j->nodes[k].type != JSON_STRING) return schema_refuse(s, "required that names no text");
+            (void)name_add(s, names, k, 1);
+        }
+    }
+    return !s->code;
+}
+
+/* What the value under a name must fit: n schemas. key 0: any other name. */
+static int case_value(const schema *s, const schema_case *c, uint32_t key, uint32_t *set) {
+    const json *j = s->j;
+    int n = 0;
+    for (int i = 0; i < c->count; i++) {
+        if (c->member[i] & ~(uint32_t)MEMBER_NODE) continue;
+        uint32_t own = key ? value_under(j, json_get(j, c->member[i], "properties"), key) : 0;
+        if (!own) own = json_get(j, c->member[i], "additionalProperties");
+        if (own) set[n++] = own;
+    }
+    return n;
+}
+
+static int case_item(const schema *s, const schema_case *c, uint32_t index, uint32_t *set) {
+    int n = 0;
+    for (int i = 0; i < c->count; i++) {
+        uint32_t item = c->member[i] & ~(uint32_t)MEMBER_NODE ? 0 : schema_of_item(s->j, c->member[i], index);
+        if (item) set[n++] = item;
+    }
+    return n;
+}
+
+static int member_order(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The node of a set: a new one if there is none yet. */
+static int32_t schema_node_of(schema *s, uint32_t *set, int n) {
+    int count = schema_count(&s->nodes, sizeof(schema_node)), unique = 0;
+    qsort(set, (size_t)n, sizeof *set, member_order);
+    for (int i = 0; i < n; i++)
+        if (!unique || set[i] != set[unique - 1]) set[unique++] = set[i];
+    uint32_t hash = fold(fnv1a(FNV_START, set, (size_t)unique * sizeof *set));
+    for (int i = 0; i < count; i++) {
+        const schema_node *node = node_at(s, i);
+        if (node->hash == hash && node->set_count == (uint32_t)unique &&
+            !memcmp(set_at(s, node->set), set, (size_t)unique * sizeof *set))
+            return i;
+    }
+    if (count == SCHEMA_NODES) return schema_refuse(s, "a schema of more than 4096 parts") - 1;
+    schema_node node = {0, 0, (uint32_t)schema_count(&s->sets, sizeof *set), (uint32_t)unique, hash, NO_HEIGHT};
+    if (unique) buf_add(&s->sets, set, (size_t)unique * sizeof *set);
+    buf_add(&s->nodes, &node, sizeof node);
+    return schema_failed(s) ? -1 : count;
+}
+
+/* ---- Alternatives that exclude each other ------------------------------------------------------------------------------- */
+
+static uint32_t case_literals(schema *s, const schema_case *c, uint32_t *list);
+static int literal_fits(schema *s, const schema_case *c, uint32_t value);
+
+static int set_is_empty(schema *s, const uint32_t *set, int n, int depth);
+
+static int object_is_empty(schema *s, const schema_case *c, int depth) {
+    buf names;
+    uint32_t set[CASE_SETS];
+    int empty = 0;
+    memset(&names, 0, sizeof names);
+    (void)case_names(s, c, &names);
+    for (int i = 0; i < schema_count(&names, sizeof(case_name)) && !empty && !s->code; i++) {
+        const case_name *name = (const case_name *)(const void *)names.data + i;
+        if (name->required) empty = set_is_empty(s, set, case_value(s, c, name->key, set), depth - 1);
+    }
+    buf_free(&names);
+    return empty;
+}
+
+/* Is it certain that no value fits? */
+static int case_is_empty(schema *s, const schema_case *c, int depth) {
+    uint32_t list, count = case_literals(s, c, &list), n = 0;
+    int whole;
+    number_range r;
+    for (uint32_t k = list; n < count && !s->code; k = next_node(s->j, k), n++)
+        if (literal_fits(s, c, k)) return 0;
+    if (count) return 1;
+    unsigned types = case_types(s, c, &whole);
+    if (types & IS_OBJECT && !object_is_empty(s, c, depth)) return 0;
+    if (types & IS_ARRAY && case_size(s, c, "minItems", 1) <= case_size(s, c, "maxItems", 0)) return 0;
+    if (types & IS_STRING && case_size(s, c, "minLength", 1) <= case_size(s, c, "maxLength", 0)) return 0;
+    if (types & IS_NUMBER && case_range(s, c, whole, &r)) return 0;
+    return !(types & (IS_BOOLEAN | IS_NULL));
+}
+
+static int set_is_empty(schema *s, const uint32_t *set, int n, int depth) {
+    buf cases;
+    int empty = 1;
+    if (depth < 0) return 0;
+    memset(&cases, 0, sizeof cases);
+    schema_cases(s, set, n, &cases);
+    for (int i = 0; i < schema_count(&cases, sizeof(schema_case)) && empty && !s->code; i++)
+        empty = case_is_empty(s, (const schema_case *)(const void *)cases.data + i, depth);
+    buf_free(&cases);
+    return empty;
+}
+
+/* oneOf is as anyOf where no value fits two alternatives. */
+static int schema_exclusive(schema *s, uint32_t list) {
+    for (uint32_t k = list + 1; k < next_node(s->j, list); k = next_node(s->j, k))
+        for (uint32_t l = list + 1; l < k; l = next_node(s->j, l)) {
+            uint32_t pair[2] = {l, k};
+            int empty = set_is_empty(s, pair, 2, EXCLUDES_DEPTH);
+            if (s->code || !empty) return schema_refuse(s, "oneOf whose alternatives do not exclude each other");
+        }
+    return 1;
+}
