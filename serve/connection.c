@@ -55,7 +55,7 @@ static size_t connection_send(connection *c, const char *bytes, size_t size, int
 
 // Sends what waits to be sent.
 static void connection_flush(connection *c, int wait) {
-    c->sent += connection_send(c, c->out.data + c->sent, c->out.size - c->sent, wait);
+    if (c->sent < c->out.size) c->sent += connection_send(c, c->out.data + c->sent, c->out.size - c->sent, wait);
     if (c->gone || c->sent == c->out.size) c->sent = c->out.size = 0;
 }
 

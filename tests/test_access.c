@@ -36,7 +36,9 @@ static server serve_logged(const char *environment, const char *arguments) {
         free(text);
         if (!s.port) usleep(20000);
     }
-    if (!CHECK(s.port, "no server: %s", log_text())) exit(test_main_end());
+    char *said = log_text();
+    if (!CHECK(s.port, "no server: %s", said)) exit(test_main_end());
+    free(said);
     return s;
 }
 
@@ -348,6 +350,7 @@ static void test_answers(void) {
     heard h = post(s, "/v1/completions", body);
     CHECK(h.status == 413 && strstr(h.body, "--request-memory"), "log-probabilities of 4001 tokens: %d %.300s", h.status, h.body);
     forget(&h);
+    wait_for(s, "request_bytes", 0);
     h = post(s, "/v1/completions", "{\"max_tokens\": 0, \"echo\": true, \"logprobs\": 20, \"prompt\": [1, 2, 3]}");
     CHECK(h.status == 200, "of three: %d %.300s", h.status, h.body);
     forget(&h);

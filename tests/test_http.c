@@ -192,7 +192,8 @@ static void test_idle(void) {
     size_t size = 1 << 20;
     char *body = (char *)room(size);
     memset(&r, 0, sizeof r);
-    http_push(&r, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n", 56);
+    static const char head[] = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n";
+    http_push(&r, head, sizeof head - 1);
     CHECK(next_result(&r) == HTTP_MORE, "no body yet");
     CHECK(read_pieces(&r, body, size, 65536) == HTTP_DONE, "refused: %s", r.problem ? r.problem : "");
     CHECK(r.request.body.size == size, "%zu bytes", r.request.body.size);
