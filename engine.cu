@@ -787,6 +787,7 @@ const float *mote_logits(const mote_session *session) {
 #include "generate/compile.c"
 #include "generate/schema_kinds.c"
 #include "generate/follow.c"
+#include "generate/call.c"
 #include "generate/mask.c"
 #include "generate/constraint.c"
 #include "generate/sampling.c"

@@ -1,47 +1,87 @@
-/* generate/constraint.c: what an answer must be, token by token: of a JSON schema. It masks logits and follows the tokens that
-   are chosen. It knows tokens and masks, and nothing of sessions or sampling.
+/* generate/constraint.c: what an answer must be, token by token: JSON of a schema, a tool call, no more thinking than so many tokens.
+   It masks logits and follows the tokens that are chosen. It knows tokens and masks, and nothing of sessions or sampling.
 
-   Thinking comes before the answer and is free, but it cannot end the answer. It is open when the prompt ends in it, or the
-   answer may begin with it. */
+   Thinking comes before the answer and is free, but it cannot end the answer. It is open when the prompt ends in it, or the model may
+   begin its answer with it. When it has its budget, it is closed by tokens that are forced, and the answer begins. */
 
 typedef struct constraint {
     const mote_model *m;
     const vocabulary *words;
-    schema *shape;               /* NULL: the answer is free */
-    follower text;               /* of the answer */
-    int32_t root;                /* node of the schema */
+    schema *shape;               /* of the answer, or of its calls; NULL: it is free */
+    follower text;
+    int32_t root;                /* node of the answer; -1: the answer is calls */
+    call_grammar calls;
     unsigned char *allowed;      /* [vocabulary] */
+    int32_t think, end_think, call, end_call;              /* tokens; -1: there is none */
     int thinking;                /* the answer has not begun */
-    int begins;                  /* no token yet */
-    int32_t think, end_think;    /* -1: no such token */
+    int begins;                  /* no token yet, and it may open thinking */
+    int budget, thought;         /* tokens of thinking: at most, 0: no limit; so far */
+    int32_t *closing;            /* tokens that close thinking, closing_count of them; closed: so many are there */
+    size_t closing_count, closed;
 } constraint;
 
 static void constraint_close(constraint *c) {
     if (c->shape) follower_close(&c->text);
+    call_grammar_close(&c->calls);
     schema_free(c->shape);
     free(c->allowed);
-    c->shape = NULL;
-    c->allowed = NULL;
+    free(c->closing);
+    memset(c, 0, sizeof *c);
 }
 
-/* Gets all memory. To be closed in any case. */
-static int constraint_open(constraint *c, const mote_model *m, const mote_generation *g, mote_error *err) {
-    c->m = m;
-    if (!g->schema) return MOTE_OK;
-    if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for with a schema");
-    int code = need_text(m, err);
-    if (!code) code = schema_open(&c->shape, g->schema, &c->root, err);
+/* What is said where thinking is cut short, as Qwen's models know it. */
+static int constraint_budget(constraint *c, int budget, mote_error *err) {
+    static const char text[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
+                               "now.\n</think>\n\n";
+    if (budget < 0) return fail(err, MOTE_EINVAL, "thinking_budget must not be negative");
+    if (!budget || c->end_think < 0) return MOTE_OK;
+    c->budget = budget;
+    c->closing = (int32_t *)malloc(sizeof text * sizeof *c->closing);  /* a token has a byte at least */
+    if (!c->closing) return fail_memory(err);
+    return mote_tokenize(c->m, text, sizeof text - 1, 1, c->closing, sizeof text, &c->closing_count, err);
+}
+
+/* The answer is one call, or several, of these tools. */
+static int constraint_calls(constraint *c, const mote_generation *g, const json *tools, mote_error *err) {
+    int code = need_chat(c->m, err);
     if (code) return code;
-    c->allowed = (unsigned char *)malloc((size_t)m->c.vocab);
-    if (!follower_open(&c->text, c->shape) || !c->allowed) return fail_memory(err);
-    c->words = model_vocabulary(m);
+    if (g->schema) return fail(err, MOTE_EINVAL, "tool_choice: an answer that is a call cannot be of a schema, too");
+    c->call = tokenizer_find(c->m->text, "<tool_call>");
+    c->end_call = tokenizer_find(c->m->text, "</tool_call>");
+    if (c->call < 0 || c->end_call < 0) return fail(err, MOTE_EUNSUPPORTED, "the vocabulary has no <tool_call>");
+    c->shape = schema_new();
+    if (!c->shape) return fail_memory(err);
+    code = call_grammar_open(&c->calls, c->shape, tools, g->tool, !(c->m->family & CHAT_QWEN3), err);
+    c->calls.one_call = g->one_call;
+    return code;
+}
+
+/* Reads what the answer must be, and gets all memory for it. tools: without nodes: none. To be closed in any case. */
+static int constraint_open(constraint *c, const mote_model *m, const mote_generation *g, const json *tools, mote_error *err) {
+    int needs = g->schema || g->tool_choice || g->thinking_budget;
+    memset(c, 0, sizeof *c);
+    c->m = m;
+    c->root = c->call = c->end_call = -1;
+    if (g->tool_choice < MOTE_TOOLS_AUTO || g->tool_choice > MOTE_TOOLS_REQUIRED)
+        return fail(err, MOTE_EINVAL, "tool_choice must be MOTE_TOOLS_...");
+    if (!needs) return MOTE_OK;
+    if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for beside schema, tool_choice or thinking_budget");
+    int code = need_text(m, err);
+    if (code) return code;
     c->think = tokenizer_find(m->text, "<think>");
     c->end_think = tokenizer_find(m->text, "</think>");
-    return c->words ? MOTE_OK : fail_memory(err);
+    code = constraint_budget(c, g->thinking_budget, err);
+    if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
+    else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
+    if (code) return code;
+    c->words = model_vocabulary(m);
+    c->allowed = (unsigned char *)malloc((size_t)tokenizer_vocab(m->text) + 1);
+    if (c->shape && !follower_open(&c->text, c->shape)) return fail_memory(err);
+    return c->words && c->allowed ? MOTE_OK : fail_memory(err);
 }
 
 static int constraint_is_active(const constraint *c) {
-    return c->shape != NULL;
+    return c->shape || c->budget;
 }
 
 /* Does the prompt of n ids end with the header of an answer, after which the model may open thinking itself? */
@@ -54,13 +94,21 @@ static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
 
 /* Before the first token. thinks: the prompt ends inside thinking. may_think: the model may open it. */
 static void constraint_begin(constraint *c, int thinks, int may_think) {
+    int lines = thinks ? 2 : 0;                             /* as templates have them after </think> */
     c->thinking = thinks;
     c->begins = may_think;
-    follower_begin(&c->text, c->root, thinks ? 2 : 0);                  /* lines as templates have them after </think> */
+    if (c->shape && c->root >= 0) follower_begin(&c->text, c->root, lines);
+    else if (c->shape) follower_begin_calls(&c->text, &c->calls, lines);
 }
 
-/* Masks what must not come next in logits [n]. */
-static void constraint_mask(constraint *c, float *logits, int n) {
+/* The token that must come next, to close thinking; -1: any. */
+static int32_t constraint_forced(const constraint *c) {
+    int due = c->closed ? c->closed < c->closing_count : c->budget && c->thinking && c->thought >= c->budget;
+    return due ? c->closing[c->closed] : -1;
+}
+
+/* Marks what may come next, of n tokens. */
+static void constraint_allow(constraint *c, int n) {
     unsigned char *allowed = c->allowed;
     const int32_t *eos = (const int32_t *)(const void *)c->m->eos.data;
     int complete = !c->thinking && follower_is_complete(&c->text);
@@ -69,16 +117,33 @@ static void constraint_mask(constraint *c, float *logits, int n) {
     for (size_t i = 0; i < c->m->eos.size / sizeof *eos; i++)
         if (eos[i] < n) allowed[eos[i]] = (unsigned char)complete;
     if (c->begins && c->think >= 0 && c->think < n) allowed[c->think] = 1;
+    if (c->root >= 0 || c->thinking) return;
+    if (c->call < n) allowed[c->call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 1);
+    if (c->end_call < n) allowed[c->end_call] = (unsigned char)place_tag(&c->text, &c->text.now, &c->text.next, 0);
+}
+
+/* Masks what must not come next in logits [n]. */
+static void constraint_mask(constraint *c, float *logits, int n) {
+    const int32_t forced = constraint_forced(c);
+    if (forced < 0 && !c->shape) return;
+    if (forced < 0) constraint_allow(c, n);
     for (int id = 0; id < n; id++)
-        if (!allowed[id]) logits[id] = -INFINITY;
+        if (forced < 0 ? !c->allowed[id] : id != forced) logits[id] = -INFINITY;
+    if (forced >= 0 && forced < n) logits[forced] = 0;      /* also against a bias */
 }
 
 /* A token is part of the answer. */
 static void constraint_follow(constraint *c, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(c->m->text, id, &n);
-    if (c->begins && id == c->think) constraint_begin(c, 1, 0);
-    else if (c->thinking && id == c->end_think) c->thinking = 0;
-    else if (!c->thinking && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
+    int opens = c->begins && id == c->think, thinks = c->thinking;
+    if (constraint_forced(c) == id) c->closed++;
     c->begins = 0;
+    if (opens) constraint_begin(c, 1, 0);
+    if (opens) return;
+    c->thought += thinks;
+    if (thinks) c->thinking = id != c->end_think;
+    else if (c->shape && c->root < 0 && (id == c->call || id == c->end_call))
+        (void)follower_tag(&c->text, id == c->call);
+    else if (c->shape && !is_eos(c->m, id) && bytes) (void)follower_take(&c->text, bytes, n);
 }

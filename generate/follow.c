@@ -12,7 +12,11 @@
 
 enum { FOLLOW_THREADS = 64, FOLLOW_LINKS = 1 << 13, GAP_SPACES = 32 };
 
-enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, AT_END };
+enum { AT_VALUE, IN_OBJECT, IN_KEY, IN_ARRAY, IN_STRING, IN_NUMBER, IN_LITERAL, AT_END,
+       IN_CALLS, IN_CALL_NAME, IN_CALL_BODY, IN_PARAMETERS, IN_PARAMETER_NAME, IN_PARAMETER_END, IN_TEXT };      /* of calls: see call.c */
+
+/* Where a value begins: at the text's beginning; after a colon; in a list; as a call's arguments; as a parameter between tags. */
+enum { VALUE_FIRST, VALUE_AFTER_COLON, VALUE_IN_LIST, VALUE_ARGUMENTS, VALUE_PARAMETER };
 
 /* An open value. */
 typedef struct frame {
@@ -26,7 +30,7 @@ typedef struct frame {
         struct { uint64_t seen[SCHEMA_NAMES / 64]; int32_t name; } object;      /* properties; the last name, -1: another */
         struct { int32_t first, last; uint32_t size; int is_other; } key;       /* names that begin like it; it may be none */
         struct { int32_t first, last; uint32_t size; } literal;                 /* texts that begin like it */
-        struct { uint32_t code; int state; } string;                            /* of a character's bits; of the automaton */
+        struct { uint32_t code; int state, tag, tags; } string;                 /* of a character's bits; of the automaton; of a tag */
         struct { uint64_t whole, part; int negative; } number;
     } is;
 } frame;
@@ -40,6 +44,7 @@ typedef struct place {
 
 typedef struct follower {
     const schema *s;
+    const struct call_grammar *calls;                                   /* NULL: the text is a value */
     thread *links, *others;      /* [FOLLOW_LINKS]: the frames below; others: to move them to */
     int32_t *moved;              /* [FOLLOW_LINKS] */
     int first_lines;             /* line feeds that may come before the value */
@@ -108,7 +113,7 @@ static void follower_begin(follower *w, int32_t node, int lines) {
 
 /* Does a value of the node fit in that depth? */
 static int node_fits(const schema *s, int32_t node, int depth) {
-    return node >= 0 && node_at(s, node)->height + depth <= SCHEMA_DEPTH;
+    return node >= 0 && node_at(s, node)->height + depth <= VALUE_DEPTH;
 }
 
 /* ---- Strings ----------------------------------------------------------------------------------------------------------------- */
@@ -290,7 +295,7 @@ static void begin_kind(follower *w, place *out, thread *t, int32_t kind, unsigne
     const schema_kind *k = kind_at(s, kind);
     int depth = t->f.depth, below = t->below;
     frame f = frame_of(IN_OBJECT, kind, depth);
-    if (k->height + depth > SCHEMA_DEPTH) return;
+    if (k->height + depth > VALUE_DEPTH) return;
     switch (k->kind) {
     case KIND_OBJECT:
         if (b != '{') return;
@@ -326,6 +331,7 @@ static void begin_kind(follower *w, place *out, thread *t, int32_t kind, unsigne
 
 static void step_value(follower *w, place *out, thread *t, unsigned char b) {
     const schema_node *n = node_at(w->s, t->f.of);
+    if ((t->f.at == VALUE_ARGUMENTS && b != '{') || (t->f.at == VALUE_PARAMETER && b == '"')) return;
     for (int32_t k = n->first; k < n->first + n->count; k++) begin_kind(w, out, t, k, b);
 }
 
@@ -372,7 +378,7 @@ static void step_object(follower *w, place *out, thread *t, unsigned char b) {
         if (b != ':') return;
         f->at = 1;
         frame value = frame_of(AT_VALUE, f->is.object.name >= 0 ? name_at(s, k->first + f->is.object.name)->node : k->more, f->depth + 1);
-        value.at = 1;
+        value.at = VALUE_AFTER_COLON;
         f->is.object.name = 0;
         if (thread_push(w, out, t, value)) place_add(out, t);
         return;
@@ -455,7 +461,7 @@ static void step_array(follower *w, place *out, thread *t, unsigned char b) {
     if (node < 0 || (f->at && b != ',')) return;
     frame item = frame_of(AT_VALUE, node, f->depth + 1);
     int begins = !f->at;
-    item.at = 2;
+    item.at = VALUE_IN_LIST;
     f->at = 1;
     f->count += k->most < UINT32_MAX || f->count <= counted;            /* further ones are alike, as far as anything differs */
     if (!thread_push(w, out, t, item)) return;
@@ -467,13 +473,19 @@ static void step_array(follower *w, place *out, thread *t, unsigned char b) {
 
 /* White space: a blank after : or , or a line feed with blanks after it, where a person would put them. */
 static int step_gap(const follower *w, frame *f, unsigned char b) {
-    int is_first = f->in == AT_VALUE && !f->at, after_colon = f->in == AT_VALUE && f->at == 1;
-    if ((f->in == IN_OBJECT && f->at == 3) || f->in == AT_END) return 0;
+    int is_first = f->in == AT_VALUE && f->at == VALUE_FIRST, after_colon = f->in == AT_VALUE && f->at == VALUE_AFTER_COLON;
+    if ((f->in == IN_OBJECT && f->at == 3) || f->in == AT_END || (f->in == AT_VALUE && f->at >= VALUE_ARGUMENTS)) return 0;
     if (b == '\n') return !f->spaces && !after_colon && ++f->lines <= (is_first ? w->first_lines : 1);
     return b == ' ' && !is_first && ++f->spaces <= (f->lines ? (int)GAP_SPACES : f->in == AT_VALUE || f->at != 1);
 }
 
+static void step_call(follower *w, place *out, thread *t, unsigned char b);
+
 static void thread_step(follower *w, place *out, thread *t, unsigned char b) {
+    if (t->f.in > AT_END) {
+        step_call(w, out, t, b);
+        return;
+    }
     switch (t->f.in) {
     case IN_STRING: step_string(w, out, t, b); return;
     case IN_KEY: step_key(w, out, t, b); return;
@@ -540,9 +552,9 @@ static int follower_take(follower *w, const char *bytes, size_t n) {
 static int follower_is_complete(const follower *w) {
     for (int i = 0; i < w->now.count; i++) {
         const thread *t = &w->now.threads[i];
-        int whole = t->f.in == AT_END || (t->f.in == IN_NUMBER && number_is_complete(w->s, &t->f)) ||
+        int whole = t->f.in == AT_END || (t->f.in == IN_CALLS && t->f.at == 1) || (t->f.in == IN_NUMBER && number_is_complete(w->s, &t->f)) ||
                     (t->f.in == IN_LITERAL && literal_is_complete(w->s, &t->f));
-        if (whole && (t->f.in == AT_END || t->below < 0)) return 1;
+        if (whole && (t->f.in == AT_END || t->f.in == IN_CALLS || t->below < 0)) return 1;
     }
     return 0;
 }

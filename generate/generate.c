@@ -114,7 +114,7 @@ static int generator_open(generator *a, const mote_session *s, const mote_genera
     if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
     if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
     code = writer_open(&a->w, s->m, &a->g, a->tools.nodes ? &a->tools : NULL, err);
-    if (!code) code = constraint_open(&a->must, s->m, &a->g, err);
+    if (!code) code = constraint_open(&a->must, s->m, &a->g, &a->tools, err);
     if (constraint_is_active(&a->must)) a->by.must = &a->must;
     if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
     return code;
@@ -143,7 +143,7 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
     if (!model || !generation)
         return fail(error, MOTE_EINVAL, "mote_generation_check: needs a model and a generation");
     int code = generator_take(&a, model, generation, error);
-    if (!code) code = constraint_open(&a.must, model, &a.g, error);
+    if (!code) code = constraint_open(&a.must, model, &a.g, &a.tools, error);
     generator_close(&a);
     return code;
 }

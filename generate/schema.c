@@ -6,7 +6,7 @@
    literals. Alternatives of anyOf are kinds of one node, so that a text is followed through all of them at once. */
 
 enum { SCHEMA_TEXT = 1 << 20, SCHEMA_NODES = 4096, SCHEMA_NAMES = 256, SCHEMA_LITERALS = 1 << 14, SCHEMA_KINDS = 64,
-       SCHEMA_DEPTH = 64, SCHEMA_STATES = 1 << 14, SCHEMA_WORK = 1000000, SCHEMA_CHARACTERS = 1 << 24, NO_HEIGHT = 255 };
+       VALUE_DEPTH = 64, SCHEMA_STATES = 1 << 14, SCHEMA_WORK = 1000000, SCHEMA_CHARACTERS = 1 << 24, NO_HEIGHT = 255 };
 
 enum { KIND_OBJECT, KIND_ARRAY, KIND_STRING, KIND_NUMBER, KIND_LITERALS };
 
@@ -36,6 +36,7 @@ typedef struct schema {
     buf exclusive;               /* uint32_t: lists of oneOf, whose alternatives must exclude each other */
     const json *j;               /* while it is compiled */
     mote_error *err;
+    char label[80];              /* what is said to be the trouble: "schema", "tools: the parameters of f" */
     int code;                    /* the first failure */
     uint32_t root;               /* JSON node that "#" is */
     int work, states;            /* that are left */
@@ -65,7 +66,7 @@ __attribute__((format(printf, 2, 3))) static int schema_refuse(schema *s, const 
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    s->code = fail(s->err, MOTE_EINVAL, "schema: %s is not supported", what);
+    s->code = fail(s->err, MOTE_EINVAL, "%s: %s is not supported", s->label[0] ? s->label : "schema", what);
     return 0;
 }
 
@@ -79,7 +80,7 @@ static int schema_failed(schema *s) {
 
 /* Takes n off the work that is left: 0 when it is done. */
 static int schema_work(schema *s, uint32_t n) {
-    if (s->work >= 0 && (s->work -= (int)(n < SCHEMA_WORK ? n : SCHEMA_WORK)) >= 0) return 1;
+    if (s->work >= 0 && (s->work -= n < SCHEMA_WORK ? (int)n : (int)SCHEMA_WORK) >= 0) return 1;
     return schema_refuse(s, "so large a schema");
 }
 
@@ -206,7 +207,7 @@ static int kind_height(const schema *s, const schema_kind *k) {
             most = height > most ? height : most;
         }
     if (k->kind != KIND_OBJECT && k->kind != KIND_ARRAY) return k->height;
-    return most >= SCHEMA_DEPTH ? NO_HEIGHT : most + 1;
+    return most >= VALUE_DEPTH ? NO_HEIGHT : most + 1;
 }
 
 /* The least fixed point: a value that holds itself has no height. */

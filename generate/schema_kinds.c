@@ -143,7 +143,7 @@ static void object_kind(schema *s, const schema_case *c) {
     buf_free(&names);
     if (!ok) return;
     /* An object that says which properties it has, and nothing of others, has no others. */
-    int others = !count || case_has(s, c, "additionalProperties");
+    int others = case_has(s, c, "additionalProperties") || (!count && !case_has(s, c, "properties"));
     object_add(s, first, others ? schema_node_of(s, set, case_value(s, c, 0, set)) : -1);
 }
 
@@ -201,12 +201,12 @@ static void case_kinds(schema *s, const schema_case *c) {
         if (literal_fits(s, c, k)) literal_value(s, k);
     unsigned types = case_types(s, c, &whole);
     if (count || s->code) return;
-    if (types & IS_OBJECT) object_kind(s, c);
-    if (types & IS_ARRAY && !s->code) array_kind(s, c);
-    if (types & IS_STRING && !s->code) string_kind(s, c);
-    if (types & IS_NUMBER && !s->code) number_kind(s, c, whole);
-    if (types & IS_BOOLEAN) literal_add(s, "true", 4), literal_add(s, "false", 5);
-    if (types & IS_NULL) literal_add(s, "null", 4);
+    if (types & MAY_BE_OBJECT) object_kind(s, c);
+    if (types & MAY_BE_ARRAY && !s->code) array_kind(s, c);
+    if (types & MAY_BE_STRING && !s->code) string_kind(s, c);
+    if (types & MAY_BE_NUMBER && !s->code) number_kind(s, c, whole);
+    if (types & MAY_BE_BOOLEAN) literal_add(s, "true", 4), literal_add(s, "false", 5);
+    if (types & MAY_BE_NULL) literal_add(s, "null", 4);
 }
 
 static int literal_order(const schema *s, const schema_literal *a, const schema_literal *b) {
@@ -282,7 +282,7 @@ static int32_t schema_add(schema *s, const json *j, uint32_t root, mote_error *e
             (void)schema_exclusive(s, ((const uint32_t *)(const void *)s->exclusive.data)[checked]);
     }
     if (!schema_failed(s)) schema_heights(s);
-    if (!s->code && node_at(s, node)->height >= SCHEMA_DEPTH) schema_refuse(s, "a schema that no value fits");
+    if (!s->code && node_at(s, node)->height >= VALUE_DEPTH) schema_refuse(s, "a schema that no value fits");
     return s->code ? -1 : node;
 }
 

@@ -8,12 +8,12 @@ enum { WORD_MAX = 48 };                    /* bytes: longer tokens are never cho
 typedef struct word {
     int32_t id;
     uint8_t size, same;                    /* bytes; so many of them are those of the word before */
-    uint8_t characters;                    /* 0: a JSON string cannot hold it whole and unescaped, or it has a line separator */
+    uint8_t characters;                    /* 0: odd: not text as it stands in a JSON string, or with a < or a line separator */
     const char *bytes;
 } word;
 
 typedef struct vocabulary {
-    word *words, *odd;                     /* all words; those of no characters */
+    word *words, *odd;                     /* all words; the odd ones */
     int count, odd_count;
 } vocabulary;
 
@@ -28,7 +28,7 @@ static int plain_length(const char *bytes, size_t size) {
     for (size_t i = 0; i < size; count++) {
         uint32_t c;
         int n = utf8_decode(bytes + i, size - i, &c);
-        if (n <= 0 || c < 0x20 || c == '"' || c == '\\' || c == 0x2028 || c == 0x2029) return 0;
+        if (n <= 0 || c < 0x20 || c == '"' || c == '\\' || c == '<' || c == 0x2028 || c == 0x2029) return 0;
         i += (size_t)n;
     }
     return count;

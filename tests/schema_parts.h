@@ -20,6 +20,7 @@ static int is_eos(const mote_model *m, int32_t id);
 #include "../generate/compile.c"
 #include "../generate/schema_kinds.c"
 #include "../generate/follow.c"
+#include "../generate/call.c"
 #include "../generate/mask.c"
 
 #endif

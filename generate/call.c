@@ -1,0 +1,357 @@
+/* generate/call.c: an answer that is one complete tool call, or several, as the model's template has them: which bytes and which of
+   the two tags around a call may come next. It knows the syntax and the tools' schemas, and nothing of tokens but that the tags
+   around a call are one each. What is written so is read by text/tool_calls.c.
+
+     <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>
+     <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>
+
+   Between tags a string is its own text, without quotes, up to "\n</parameter>"; it holds no tag of the syntax. All other values are
+   JSON. Names are outside text: they are matched as bytes, never as tags. */
+
+typedef struct call_function { schema_literal begins; int32_t node; } call_function;   /* the text before its arguments; these */
+
+typedef struct raw_texts { int32_t first, count; } raw_texts;           /* literals, without quotes */
+
+typedef struct call_grammar {
+    int tags;                    /* arguments stand between tags */
+    int one_call;
+    call_function *functions;    /* sorted by their text */
+    int count;
+    raw_texts *raw;              /* [nodes] the strings among a node's literals */
+} call_grammar;
+
+static const char PARAMETER_BEGINS[] = "<parameter=", PARAMETER_ENDS[] = "\n</parameter>\n", FUNCTION_ENDS[] = "</function>\n",
+                  JSON_CALL_ENDS[] = "}\n";
+
+static void call_grammar_close(call_grammar *c) {
+    free(c->functions);
+    free(c->raw);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- From tools to the grammar ------------------------------------------------------------------------------------------------- */
+
+/* The tool's object with its name, inside an item of the list of tools. */
+static uint32_t tool_of(const json *tools, uint32_t item) {
+    uint32_t function = json_get(tools, item, "function");
+    return function ? function : item;
+}
+
+/* Can a name stand between the brackets of a tag? */
+static int is_tag_name(const char *name, size_t n) {
+    if (!n || n > 128 || name[0] == ' ' || name[n - 1] == ' ' || name[0] == '\'') return 0;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < 0x20 || strchr("<>\"\\", name[i])) return 0;
+    return 1;
+}
+
+/* Adds the texts of the strings among a node's literals. */
+static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
+    const schema_node *n = node_at(s, node);
+    raw->first = schema_count(&s->literals, sizeof(schema_literal));
+    for (int k = n->first; k < n->first + n->count; k++) {
+        const schema_kind kind = *kind_at(s, k);
+        for (int i = 0; kind.kind == KIND_LITERALS && i < kind.count; i++) {
+            const schema_literal l = *literal_at(s, kind.first + i);
+            buf text;
+            memset(&text, 0, sizeof text);
+            if (s->text.data[l.text] != '"') continue;
+            const char *at = s->text.data + l.text + 1, *end = s->text.data + l.text + l.size - 1;
+            while (at < end) utf8_put(&text, next_character(&at, end));
+            buf_add(&text, "", 1);
+            if (!text.failed && strlen(text.data) + 1 == text.size && !strstr(text.data, "</parameter>")) literal_add(s, text.data, text.size - 1);
+            if (text.failed) s->code = fail_memory(s->err);
+            buf_free(&text);
+        }
+    }
+    raw->count = schema_count(&s->literals, sizeof(schema_literal)) - raw->first;
+    for (int i = raw->first + 1; i < raw->first + raw->count; i++)
+        for (int k = i; k > raw->first && literal_order(s, literal_at(s, k), literal_at(s, k - 1)) < 0; k--) {
+            schema_literal other = *literal_at(s, k);
+            *literal_at(s, k) = *literal_at(s, k - 1);
+            *literal_at(s, k - 1) = other;
+        }
+}
+
+/* The parameters of a function as tags: their names, and the strings that they may be. */
+static int call_parameters(call_grammar *c, schema *s, int32_t node) {
+    for (int k = node_at(s, node)->first; k < node_at(s, node)->first + node_at(s, node)->count; k++) {
+        const schema_kind kind = *kind_at(s, k);
+        for (int i = 0; kind.kind == KIND_OBJECT && i < kind.count && !s->code; i++) {
+            const schema_name n = *name_at(s, kind.first + i);
+            if (!is_tag_name(s->text.data + n.text, n.size)) return schema_refuse(s, "a parameter of such a name");
+            if (!c->raw[n.node].count) call_raw_texts(s, &c->raw[n.node], n.node);
+        }
+        if (kind.kind == KIND_OBJECT && kind.more >= 0 && !c->raw[kind.more].count) call_raw_texts(s, &c->raw[kind.more], kind.more);
+    }
+    return !schema_failed(s);
+}
+
+/* The text of a call up to its arguments. */
+static void call_begins(const call_grammar *c, schema *s, const json *tools, uint32_t name, call_function *f) {
+    size_t from = s->text.size;
+    buf_text(&s->text, c->tags ? "\n<function=" : "\n{\"name\": \"");
+    size_t begin = s->text.size;
+    put_json_text(&s->text, tools, name);
+    if (c->tags && !schema_failed(s) && !is_tag_name(s->text.data + begin, s->text.size - begin)) schema_refuse(s, "a tool of such a name");
+    buf_text(&s->text, c->tags ? ">\n" : "\", \"arguments\": ");
+    f->begins.text = (uint32_t)from;
+    f->begins.size = (uint32_t)(s->text.size - from);
+}
+
+static int call_function_add(call_grammar *c, schema *s, const json *tools, uint32_t tool, mote_error *err) {
+    uint32_t name = json_get(tools, tool, "name"), parameters = json_get(tools, tool, "parameters");
+    call_function *f = &c->functions[c->count];
+    uint32_t set[1];
+    char text[48] = "";
+    if (json_string(tools, name, text, sizeof text - 1) >= sizeof text) strcpy(text, "a tool of a long name");
+    snprintf(s->label, sizeof s->label, "tools: %s", text);
+    if (!parameters) parameters = json_get(tools, tool, "input_schema");
+    s->j = tools;
+    s->err = err;
+    call_begins(c, s, tools, name, f);
+    for (int i = 0; i < c->count; i++)                     /* given twice: the first one counts */
+        if (!text_order(s, c->functions[i].begins.text, c->functions[i].begins.size, f->begins.text, f->begins.size)) return s->code;
+    if (s->code) return s->code;
+    f->node = parameters ? schema_add(s, tools, parameters, err) : schema_node_of(s, set, 0);
+    if (!parameters && !s->code) node_kinds(s, f->node), schema_heights(s);
+    int objects = 0;
+    for (int i = 0; !s->code && i < node_at(s, f->node)->count; i++) {
+        const schema_kind *k = kind_at(s, node_at(s, f->node)->first + i);
+        objects |= k->kind == KIND_OBJECT && k->height < VALUE_DEPTH;
+    }
+    if (!objects && !s->code) schema_refuse(s, "parameters that are no object");
+    c->count++;
+    return s->code;
+}
+
+/* Reads the tools, of which one, or any if `tool` is NULL, is to be called. tags: arguments stand between
+   tags. To be closed in any case. */
+static int call_grammar_open(call_grammar *c, schema *s, const json *tools, const char *tool, int tags, mote_error *err) {
+    int code = MOTE_OK;
+    memset(c, 0, sizeof *c);
+    c->tags = tags;
+    if (!tools->nodes || !tools->nodes[0].size) return fail(err, MOTE_EINVAL, "tool_choice: a call is required, but there are no tools");
+    c->functions = (call_function *)calloc(tools->nodes[0].size, sizeof *c->functions);
+    if (!c->functions) return fail_memory(err);
+    for (uint32_t k = 1; k < next_node(tools, 0) && !code; k = next_node(tools, k)) {
+        uint32_t of = tool_of(tools, k), name = json_get(tools, of, "name");
+        if (!node_is(tools, name, JSON_STRING)) return fail(err, MOTE_EINVAL, "tools: a tool without a name");
+        if (!tool || json_equals(tools, name, tool)) code = call_function_add(c, s, tools, of, err);
+    }
+    if (!code && !c->count) return fail(err, MOTE_EINVAL, "tool_choice: there is no tool \"%.100s\"", tool ? tool : "");
+    if (code) return code;
+    c->raw = (raw_texts *)calloc((size_t)schema_count(&s->nodes, sizeof(schema_node)), sizeof *c->raw);
+    if (!c->raw) return fail_memory(err);
+    for (int i = 0; i < c->count && c->tags; i++)
+        if (!call_parameters(c, s, c->functions[i].node)) return s->code;
+    for (int i = 1; i < c->count; i++)
+        for (int k = i; k && literal_order(s, &c->functions[k].begins, &c->functions[k - 1].begins) < 0; k--) {
+            call_function other = c->functions[k];
+            c->functions[k] = c->functions[k - 1];
+            c->functions[k - 1] = other;
+        }
+    return schema_failed(s);
+}
+
+/* ---- Following a call ------------------------------------------------------------------------------------------------------------ */
+
+static void follower_begin_calls(follower *w, const call_grammar *calls, int lines) {
+    follower_begin(w, 0, lines);
+    w->calls = calls;
+    w->now.threads[0].f = frame_of(IN_CALLS, 0, 0);
+}
+
+/* A tag around a call, which is a token of its own: it opens one, or closes it. */
+static int place_tag(follower *w, const place *p, place *out, int opens) {
+    out->count = 0;
+    out->links = p->links;
+    for (int i = 0; i < p->count; i++) {
+        thread t = p->threads[i];
+        if (opens && t.f.in == IN_CALLS && t.f.at != 1) {
+            frame name = frame_of(IN_CALL_NAME, 0, 0);
+            name.is.literal.last = w->calls->count;
+            t.f.at = 1;
+            t.f.lines = 0;
+            if (thread_push(w, out, &t, name)) place_add(out, &t);
+        } else if (!opens && t.f.in == IN_CALL_BODY && t.f.at == 1) {
+            thread_pop(w, &t);
+            place_add(out, &t);
+        }
+    }
+    return out->count > 0;
+}
+
+static int follower_tag(follower *w, int opens) {
+    if (!place_tag(w, &w->now, &w->next, opens)) return 0;
+    w->now = w->next;
+    follower_compact(w);
+    return 1;
+}
+
+/* The arguments of the call whose text before them is complete. */
+static void call_arguments(follower *w, place *out, thread *t, int32_t node) {
+    const schema_node *n = node_at(w->s, node);
+    t->f = frame_of(IN_CALL_BODY, 0, 0);
+    t->f.at = w->calls->tags;
+    frame value = frame_of(AT_VALUE, node, 0);
+    value.at = VALUE_ARGUMENTS;
+    thread call = *t;
+    if (!w->calls->tags && thread_push(w, out, &call, value)) place_add(out, &call);
+    for (int k = n->first; k < n->first + n->count && w->calls->tags; k++) {
+        thread one = *t;
+        if (kind_at(w->s, k)->kind == KIND_OBJECT && kind_at(w->s, k)->height != NO_HEIGHT &&
+            thread_push(w, out, &one, frame_of(IN_PARAMETERS, k, 0)))
+            place_add(out, &one);
+    }
+}
+
+static void step_call_name(follower *w, place *out, thread *t, unsigned char b) {
+    const call_function *list = w->calls->functions;
+    frame *f = &t->f;
+    uint32_t at = f->is.literal.size++;
+    int32_t first = f->is.literal.first, last = f->is.literal.last;
+    while (first < last && (unsigned char)w->s->text.data[list[first].begins.text + at] != b) first++;
+    while (first < last && (unsigned char)w->s->text.data[list[last - 1].begins.text + at] != b) last--;
+    f->is.literal.first = first;
+    f->is.literal.last = last;
+    if (first == last) return;
+    if (list[first].begins.size == at + 1) call_arguments(w, out, t, list[first].node);
+    else place_add(out, t);
+}
+
+/* A text of which `size` bytes have been read. 0: it does not go on so; 2: it is complete. */
+static int step_text(frame *f, const char *text, unsigned char b) {
+    if ((unsigned char)text[f->count] != b) return 0;
+    return text[++f->count] ? 1 : 2;
+}
+
+/* ---- Parameters between tags ------------------------------------------------------------------------------------------------------ */
+
+/* The value of a parameter begins: each kind of it in a thread of its own, as strings may be empty. */
+static void parameter_value(follower *w, place *out, const thread *parameters, int32_t node) {
+    const schema_node *n = node_at(w->s, node);
+    const raw_texts *raw = &w->calls->raw[node];
+    thread t = *parameters;
+    if (!thread_push(w, out, &t, frame_of(IN_PARAMETER_END, 0, 0))) return;
+    frame value = frame_of(AT_VALUE, node, 1);
+    value.at = VALUE_PARAMETER;
+    thread one = t;
+    if (thread_push(w, out, &one, value)) place_add(out, &one);
+    for (int k = n->first; k < n->first + n->count; k++) {
+        frame text = frame_of(IN_TEXT, k, 1);
+        text.is.string.state = 1;
+        one = t;
+        if (kind_at(w->s, k)->kind == KIND_STRING && thread_push(w, out, &one, text)) place_add(out, &one);
+    }
+    value = frame_of(IN_LITERAL, 0, 1);
+    value.is.literal.first = raw->first;
+    value.is.literal.last = raw->first + raw->count;
+    one = t;
+    if (raw->count && thread_push(w, out, &one, value)) place_add(out, &one);
+}
+
+/* A parameter's name and the end of its tag, after "<parameter=". */
+static void step_parameter_name(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    const schema_kind *k = kind_at(s, t->f.of);
+    frame *f = &t->f;
+    if (f->count < sizeof PARAMETER_BEGINS - 1) {
+        if (step_text(f, PARAMETER_BEGINS, b)) place_add(out, t);
+        return;
+    }
+    int is_known = f->is.key.first < f->is.key.last && name_at(s, k->first + f->is.key.first)->size == f->is.key.size;
+    int name = is_known ? f->is.key.first : -1;
+    if (f->at && b == '\n') {                              /* after > */
+        int32_t node = is_known ? name_at(s, k->first + name)->node : k->more;
+        thread_pop(w, t);
+        if (is_known) t->f.is.object.seen[name / 64] |= (uint64_t)1 << (name % 64);
+        parameter_value(w, out, t, node);
+        return;
+    }
+    if (f->at) return;
+    f->at = b == '>';
+    if (b == '>' && (is_known ? object_takes(s, &w->links[t->below].f, name) : f->is.key.is_other && f->is.key.size)) place_add(out, t);
+    if (b == '>') return;
+    f->is.key.is_other &= f->is.key.size < 64 && ((b >= '0' && b <= '9') || ((b | 32) >= 'a' && (b | 32) <= 'z') || b == '_' || b == '-');
+    names_narrow(s, f, b);
+    if (f->is.key.is_other || names_take(s, &w->links[t->below].f, f)) place_add(out, t);
+}
+
+/* Between parameters: another one, or the function's end. */
+static void step_parameters(follower *w, place *out, thread *t, unsigned char b) {
+    const schema *s = w->s;
+    frame *f = &t->f;
+    thread other = *t;
+    if (!f->count && object_takes_more(s, f)) {
+        frame name = frame_of(IN_PARAMETER_NAME, f->of, 0);
+        name.is.key.last = kind_at(s, f->of)->count;
+        name.is.key.is_other = object_takes_others(s, f);
+        if (b == '<' && thread_push(w, out, &other, name)) step_parameter_name(w, out, &other, b);
+    }
+    int read = f->count || object_is_complete(s, f) ? step_text(f, FUNCTION_ENDS, b) : 0;
+    if (read == 2) thread_pop(w, t);
+    if (read) place_add(out, t);
+}
+
+/* Follows the tags that a parameter's text must not have: 0 when it has one. */
+static int text_tags(frame *f, unsigned char b) {
+    static const char *const tags[] = {"<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"};
+    int left = 0, at = f->is.string.tag;
+    for (int i = 0; i < 6 && at; i++) {
+        if (!(f->is.string.tags >> i & 1) || (unsigned char)tags[i][at] != b) continue;
+        if (!tags[i][at + 1]) return 0;
+        left |= 1 << i;
+    }
+    f->is.string.tag = left ? at + 1 : b == '<';
+    f->is.string.tags = left ? left : b == '<' ? 63 : 0;
+    return 1;
+}
+
+/* A byte of text between tags; a line feed may also begin its end. */
+static void step_tag_text(follower *w, place *out, thread *t, unsigned char b) {
+    const schema_kind *k = kind_at(w->s, t->f.of);
+    const automaton *a = k->detail >= 0 ? automaton_at(w->s, k->detail) : NULL;
+    frame *f = &t->f;
+    thread end = *t;
+    uint32_t code = f->is.string.code;
+    if (b == '\n' && !f->more && f->count >= k->least && (!a || a->accepts[f->is.string.state])) {
+        thread_pop(w, &end);
+        step_call(w, out, &end, b);
+    }
+    if ((b < 0x20 && b != '\n' && b != '\t') || !text_tags(f, b)) return;
+    if (!f->more && f->count >= k->most) return;
+    if (!f->more) f->count += k->most < UINT32_MAX || f->count < k->least;
+    int read = b < 0x80 && !f->more ? 2 : string_byte(f, b, &code);
+    if (b < 0x80 && read == 2) code = b;
+    f->is.string.code = read == 2 ? 0 : code;
+    if (!read || (a && read == 1 && !string_can_go_on(a, f))) return;
+    if (a && read == 2) f->is.string.state = automaton_step(a, f->is.string.state, code);
+    if (!a || f->is.string.state) place_add(out, t);
+}
+
+static void step_call(follower *w, place *out, thread *t, unsigned char b) {
+    frame *f = &t->f;
+    int read;
+    switch (f->in) {
+    case IN_CALLS:                         /* at: 0 before the first call, 1 after a call, 2 before another */
+        if (b != '\n' || f->at == 2 || (f->at ? w->calls->one_call : f->lines == w->first_lines)) return;
+        if (f->at) f->at = 2;
+        else f->lines++;
+        place_add(out, t);
+        return;
+    case IN_CALL_NAME: step_call_name(w, out, t, b); return;
+    case IN_CALL_BODY:                          /* at: 0 before "}\n", 1 before the tag */
+        read = f->at ? 0 : step_text(f, JSON_CALL_ENDS, b);
+        if (read == 2) f->at = 1;
+        break;
+    case IN_PARAMETERS: step_parameters(w, out, t, b); return;
+    case IN_PARAMETER_NAME: step_parameter_name(w, out, t, b); return;
+    case IN_PARAMETER_END:
+        read = step_text(f, PARAMETER_ENDS, b);
+        if (read == 2) thread_pop(w, t);
+        break;
+    default: step_tag_text(w, out, t, b); return;
+    }
+    if (read) place_add(out, t);
+}
