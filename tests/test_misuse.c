@@ -309,6 +309,51 @@ static void feed_some(mote_session *s, int from, int n) {
     EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)n, &failure));
 }
 
+// An answer that is this call: the text of a call is all that takes memory after the first token.
+typedef struct forced { int32_t ids[128]; size_t count, at; int calls; } forced;
+
+static int force_logits(void *user, float *logits, int vocab) {
+    forced *f = (forced *)user;
+    for (int i = 0; i < vocab; i++)
+        if (f->at < f->count && i != f->ids[f->at]) logits[i] = -INFINITY;
+    return f->at++ == f->count;
+}
+
+static int count_call(void *user, const char *call, size_t size) {
+    ((forced *)user)->calls += strlen(call) == size;
+    return 0;
+}
+
+static void test_call_memory(const mote_model *m) {
+    static const char text[] = "<tool_call>\n<function=f>\n<parameter=x>\n{'a': 1, 'a': [True]}\n</parameter>\n</function>\n</tool_call>";
+    mote_session *s = session_on(m, 160, NULL);
+    forced f;
+    mote_generation g = {.tools = "[{\"name\": \"f\"}]", .on_logits = force_logits, .on_call = count_call, .user = &f,
+                         .sampling = &(mote_sampling){0}};
+    size_t size;
+    int late = 0;
+    EXPECT(MOTE_OK, mote_tokenize(m, text, strlen(text), 1, f.ids, 128, &f.count, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, f.ids, 4, &failure));
+    char *before = session_bytes(s, &size);
+    for (long n = 0, more = 1; more; n++) {
+        mote_error err = {0, ""};
+        EXPECT(MOTE_OK, mote_load(s, before, size, &failure));
+        f.at = f.calls = allocations = 0;
+        refuse_at = n;
+        int code = mote_generate(s, &g, NULL, &err);
+        more = allocations > n;
+        refuse_at = -1;
+        CHECK(code == (more ? MOTE_ENOMEM : MOTE_OK) && f.calls == !code, "allocation %ld fails: code %d, %d calls: %s", n, code, f.calls,
+              err.message);
+        CHECK(f.at ? count_of(s) == 4 + (int)f.at - !code : session_is(s, before, size), "allocation %ld fails: %d tokens after %zu", n,
+              count_of(s), f.at);
+        late += code && f.at;
+    }
+    CHECK(late > 5, "%d allocations for the call", late);
+    free(before);
+    mote_session_close(s);
+}
+
 static int never(void *user) {
     (void)user;
     return 0;
@@ -1064,6 +1109,7 @@ int main(int argc, char **argv) {
         test_concurrent_saves(demo);
         test_other_checkpoints();
         test_memory(demo);
+        test_call_memory(demo);
     }
     mote_close(demo);
     temp_close();
