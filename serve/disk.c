@@ -187,7 +187,8 @@ static int disk_load(const server *s, mote_session *session, const char *path) {
     if (!mote_load_file(session, path, &error)) {
         const int32_t *tokens = mote_tokens(session, &count);
         char *name = disk_path(s, tokens, count);
-        if (count < KEPT_LEAST || !name || strcmp(name, path)) fail(&error, MOTE_EFORMAT, "%s: it has not the name of what it holds", path);
+        if (count < KEPT_LEAST || !name || strcmp(name, path))
+            fail(&error, MOTE_EFORMAT, "%s: it has not the name of what it holds", path);
         free(name);
     }
     if (error.code) show_format(stderr, "mote: passed over: %s\n", error.message);

@@ -15,7 +15,7 @@ enum { HTTP_KEEPS = 64 << 10 };            // bytes of memory that a body leaves
 enum { HTTP_MORE = 0, HTTP_DONE = 1, HTTP_HEAD_DONE = 2 };
 
 typedef struct http_request {
-    char method[16], path[1024];           // without what is behind a question mark
+    char method[16], path[1024];           // without a query
     char host[256], origin[256];           // "" when not given
     buf keys;                              // of Authorization: Bearer and of X-Api-Key, a zero after each
     int has_host, has_origin;

@@ -77,6 +77,11 @@ static const route *find_route(const http_request *q, failure *f) {
     return NULL;
 }
 
+// A body is read where it means something alone, and there a key is asked for.
+static int takes_body(const route *r) {
+    return r && !strcmp(r->method, "POST");
+}
+
 // Judges a request by its head. NULL: f says why it is refused, or it is a preflight.
 static const route *judge_head(const server *s, const connection *c, failure *f) {
     failure missing = {0};
@@ -106,7 +111,7 @@ static void serve_request(server *s, connection *c, const route *r, failure *f) 
     const http_request *q = &c->in.request;
     json j;
     memset(&j, 0, sizeof j);
-    if (!f->status && r && !strcmp(r->method, "POST")) read_request(c, &j, f);
+    if (!f->status && takes_body(r)) read_request(c, &j, f);
     if (f->status) reply_failure(c, f);
     else if (r) r->function(s, c, &j);
     else serve_preflight(c);
@@ -126,7 +131,7 @@ static void serve_requests(server *s, connection *c) {
         int code = connection_next(c);
         if (code == HTTP_HEAD_DONE) {
             r = judge_head(s, c, &f);
-            if (!f.status) code = connection_body(c);
+            if (!f.status && takes_body(r)) code = connection_body(c);
         }
         if (code == HTTP_MORE) return;
         if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);

@@ -261,6 +261,8 @@ static void test_at_head(void) {
     check_at_head(s, "/v1/chat/completions", "X-Api-Key: k\r\n", 8 << 20, 413);
     check_at_head(s, "/nowhere", "X-Api-Key: k\r\n", 1000, 404);
     check_at_head(s, "/v1/models", "X-Api-Key: k\r\n", 1000, 405);
+    // What needs no key reads no body either: it would be memory for strangers.
+    check_raw(s, "GET /health HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\nabc", 200, "Connection: close");
     // Who sends the body all the same reads the answer, and no reset.
     static char request[4 << 20];
     int fd = dial(s), n = snprintf(request, sizeof request, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
