@@ -517,6 +517,29 @@ static void test_outside(void) {
     mote_close(m);
 }
 
+// A stored chat of these kinds becomes the timeline that it is rendered as, but for the line feed after its last turn.
+static void test_restored(void) {
+    static const char *const requests[] = {
+        ONLY(USER("Hi") "," SYSTEM("note") "," ASSISTANT("A")), ONLY(USER("Hi") "," ASSISTANT("A") ",{'role':'developer','content':'note'}"),
+        ONLY(SYSTEM("S") "," CALLS(CALL("a", "f")) "," RESULT("a", "1")), ONLY(CALLS(CALL("a", "f")) "," RESULT("a", "1")),
+        ONLY(USER("Hi") "," CALLS(CALL("a", "f") "," CALL("b", "f")) "," RESULT("b", "2") "," RESULT("a", "1") "," SYSTEM("note")),
+        CONTINUE(USER("Hi") "," ASSISTANT("It "))};
+    mote_model *m = model_of("models/demo", MOTE_EVERYTHING);
+    mote_session *s = session_of(m, .context = 512, .threads = 1);
+    for (size_t i = 0; i < COUNT(requests); i++) {
+        char request[2048];
+        int32_t ids[512];
+        size_t n = 0, count = 0, size = put_quotes(request, requests[i], "\"");
+        EXPECT(MOTE_OK, mote_render_tokens(m, request, size, ids, COUNT(ids), &n, &failure));
+        EXPECT(MOTE_OK, mote_chat_restore(s, request, size, NULL, &failure));
+        const int32_t *tokens = mote_tokens(s, &count);
+        const int open = strstr(request, "continue_final_message") != NULL;
+        CHECK(count + !open == n && !memcmp(tokens, ids, count * sizeof *ids), "%s: %zu tokens, rendered %zu", request, count, n);
+    }
+    mote_session_close(s);
+    mote_close(m);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_render", argc, argv);
     if (!temp_open()) return test_main_end();
@@ -528,6 +551,7 @@ int main(int argc, char **argv) {
     test_qwen3_templates();
     test_ends();
     test_outside();
+    test_restored();
     temp_close();
     return test_main_end();
 }
