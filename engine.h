@@ -385,11 +385,12 @@ typedef struct mote_generation {
     void (*on_logprobs)(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count);
     int top_logprobs;
     void *user;
-    /* A JSON schema, as text, that the answer follows: {"type": "object"} for any object. Thinking comes before it and is free.
-       What of JSON Schema is honoured is in docs/server.md; any other keyword that bears on the value is MOTE_EINVAL, by its
-       name. Drafts are made without it, as with on_logits. Not beside verify. */
+    /* A JSON schema, as text, that the answer follows: {"type": "object"} for any object. Thinking comes before it and is free, but
+       does not end the answer; with raw there is none. What of JSON Schema is honoured is in docs/server.md; any other keyword that
+       bears on the value is MOTE_EINVAL, by its name. Bias and penalties come before the mask, on_logits after it. Drafts are made
+       without it and logits come to the host, as with on_logits; so with tool_choice and thinking_budget. Not beside verify. */
     const char *schema;
-    int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema */
+    int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema. Not beside schema */
     const char *tool;                      /* with MOTE_TOOLS_REQUIRED: the tool to call; NULL: any */
     int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
     int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence; 0: no limit */

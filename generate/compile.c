@@ -10,7 +10,7 @@
 enum { CASE_SETS = 48, CASES = 256, EXCLUDES_DEPTH = 3 };
 
 /* How a value begins. */
-enum { MAY_BE_OBJECT = 1, MAY_BE_ARRAY = 2, MAY_BE_STRING = 4, MAY_BE_NUMBER = 8, MAY_BE_BOOLEAN = 16, MAY_BE_NULL = 32, MAY_BE_ANY = 63 };
+enum { IS_OBJECT = 1, IS_ARRAY = 2, IS_STRING = 4, IS_NUMBER = 8, IS_BOOLEAN = 16, IS_NULL = 32, IS_ANY = 63 };
 
 /* Members of a set: JSON nodes of schemas, of values that stand for themselves, of lists of alternatives. */
 enum { MEMBER_NODE = 0x3fffffff, MEMBER_VALUE = 0x40000000 };
@@ -185,13 +185,13 @@ static void schema_cases(schema *s, const uint32_t *set, int n, buf *out) {
 /* ---- What a case's schemas say together --------------------------------------------------------------------------------- */
 
 static const struct { const char *name; unsigned types; } type_names[] = {
-    {"object", MAY_BE_OBJECT}, {"array", MAY_BE_ARRAY}, {"string", MAY_BE_STRING}, {"number", MAY_BE_NUMBER}, {"integer", MAY_BE_NUMBER},
-    {"boolean", MAY_BE_BOOLEAN}, {"null", MAY_BE_NULL}};
+    {"object", IS_OBJECT}, {"array", IS_ARRAY}, {"string", IS_STRING}, {"number", IS_NUMBER}, {"integer", IS_NUMBER},
+    {"boolean", IS_BOOLEAN}, {"null", IS_NULL}};
 
 static unsigned schema_type(schema *s, uint32_t name, int *whole) {
     for (size_t i = 0; i < sizeof type_names / sizeof type_names[0]; i++)
         if (json_equals(s->j, name, type_names[i].name)) {
-            if (type_names[i].types == MAY_BE_NUMBER) *whole &= i == 4;
+            if (type_names[i].types == IS_NUMBER) *whole &= i == 4;
             return type_names[i].types;
         }
     return (unsigned)schema_refuse(s, "a type that JSON does not have");
@@ -203,16 +203,16 @@ static unsigned types_of(schema *s, uint32_t schema_node, int *whole) {
     uint32_t type = json_get(j, schema_node, "type");
     unsigned types = 0;
     *whole = type != 0;
-    if (!type) return MAY_BE_ANY;
+    if (!type) return IS_ANY;
     if (!node_is(j, type, JSON_ARRAY)) types = schema_type(s, type, whole);
     else if (!j->nodes[type].size) schema_refuse(s, "an empty list of types");
     for (uint32_t k = type + 1; node_is(j, type, JSON_ARRAY) && k < next_node(j, type); k = next_node(j, k))
         types |= schema_type(s, k, whole);
-    return node_is(j, json_get(j, schema_node, "nullable"), JSON_TRUE) ? types | MAY_BE_NULL : types;
+    return node_is(j, json_get(j, schema_node, "nullable"), JSON_TRUE) ? types | IS_NULL : types;
 }
 
 static unsigned case_types(schema *s, const schema_case *c, int *whole) {
-    unsigned types = MAY_BE_ANY;
+    unsigned types = IS_ANY;
     int one;
     *whole = 0;
     for (int i = 0; i < c->count; i++)
@@ -409,11 +409,11 @@ static int case_is_empty(schema *s, const schema_case *c, int depth) {
         if (literal_fits(s, c, k)) return 0;
     if (count) return 1;
     unsigned types = case_types(s, c, &whole);
-    if (types & MAY_BE_OBJECT && !object_is_empty(s, c, depth)) return 0;
-    if (types & MAY_BE_ARRAY && case_size(s, c, "minItems", 1) <= case_size(s, c, "maxItems", 0)) return 0;
-    if (types & MAY_BE_STRING && case_size(s, c, "minLength", 1) <= case_size(s, c, "maxLength", 0)) return 0;
-    if (types & MAY_BE_NUMBER && case_range(s, c, whole, &r)) return 0;
-    return !(types & (MAY_BE_BOOLEAN | MAY_BE_NULL));
+    if (types & IS_OBJECT && !object_is_empty(s, c, depth)) return 0;
+    if (types & IS_ARRAY && case_size(s, c, "minItems", 1) <= case_size(s, c, "maxItems", 0)) return 0;
+    if (types & IS_STRING && case_size(s, c, "minLength", 1) <= case_size(s, c, "maxLength", 0)) return 0;
+    if (types & IS_NUMBER && case_range(s, c, whole, &r)) return 0;
+    return !(types & (IS_BOOLEAN | IS_NULL));
 }
 
 static int set_is_empty(schema *s, const uint32_t *set, int n, int depth) {

@@ -201,12 +201,12 @@ static void case_kinds(schema *s, const schema_case *c) {
         if (literal_fits(s, c, k)) literal_value(s, k);
     unsigned types = case_types(s, c, &whole);
     if (count || s->code) return;
-    if (types & MAY_BE_OBJECT) object_kind(s, c);
-    if (types & MAY_BE_ARRAY && !s->code) array_kind(s, c);
-    if (types & MAY_BE_STRING && !s->code) string_kind(s, c);
-    if (types & MAY_BE_NUMBER && !s->code) number_kind(s, c, whole);
-    if (types & MAY_BE_BOOLEAN) literal_add(s, "true", 4), literal_add(s, "false", 5);
-    if (types & MAY_BE_NULL) literal_add(s, "null", 4);
+    if (types & IS_OBJECT) object_kind(s, c);
+    if (types & IS_ARRAY && !s->code) array_kind(s, c);
+    if (types & IS_STRING && !s->code) string_kind(s, c);
+    if (types & IS_NUMBER && !s->code) number_kind(s, c, whole);
+    if (types & IS_BOOLEAN) literal_add(s, "true", 4), literal_add(s, "false", 5);
+    if (types & IS_NULL) literal_add(s, "null", 4);
 }
 
 static int literal_order(const schema *s, const schema_literal *a, const schema_literal *b) {
