@@ -52,9 +52,15 @@ static void test_document(void) {
                       r->name, rule == r->rule ? " not listed as" : " also", rows[rule] + 3);
             listed++;
         }
-    for (int rule = 0; rule < 4; rule++)
-        for (const char *row = text; (row = strstr(row, rows[rule])); row++)
-            for (const char *at = row + 1; *at != '\n'; at++) entries += *at == '`';
+    for (int k = -1; k < APIS; k++) {
+        char head[80];
+        snprintf(head, sizeof head, "\n%s\n", k < 0 ? "### Of all APIs" : apis[k].section);
+        const char *begin = strstr(text, head), *end = begin ? strstr(begin + 4, "\n##") : NULL;
+        for (int rule = 0; rule < 4; rule++) {
+            const char *row = begin ? strstr(begin, rows[rule]) : NULL;
+            for (const char *at = row ? row + 1 : "\n"; (!end || row < end) && *at != '\n'; at++) entries += *at == '`';
+        }
+    }
     CHECK(entries == 2 * listed, "docs/server.md lists %d fields, the table has %d", entries / 2, listed);
     free(text);
 }
