@@ -215,6 +215,7 @@ static void ask_choice(request *x, int one) {
     memcpy(a->tools + 1 + n, "]", 2);
     a->one_call = one;
     a->tool_choice = x->choice == CHOICE_REQUIRED ? MOTE_TOOLS_REQUIRED : MOTE_TOOLS_AUTO;
+    if (a->schema && !a->tool_choice) note(&x->noted, "tools", strlen("tools"));       // the mask leaves no call
     if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
     if (a->schema) refuse(q->f, 400, "tool_choice", "an answer that is a call follows the tool's schema, and no other");
