@@ -71,13 +71,13 @@ static void messages_user(request *x, uint32_t content, const char *where) {
 
 // What Anthropic's own servers did in an answer of the past is passed over.
 static int is_hosted_block(const fields *block) {
+    static const char end[] = "_tool_result";
     uint32_t type = field(block, "type");
-    char *name = type ? node_text(block->j, type) : NULL;
-    size_t n = name ? strlen(name) : 0;
-    int is = name && (!strcmp(name, "redacted_thinking") || !strcmp(name, "server_tool_use") || !strcmp(name, "mcp_tool_use") ||
-                      (n > 12 && !strcmp(name + n - 12, "_tool_result")));
-    free(name);
-    return is;
+    const json_node *n = block->j->nodes + type;
+    if (!type || n->type != JSON_STRING) return 0;
+    return json_equals(block->j, type, "redacted_thinking") || json_equals(block->j, type, "server_tool_use") ||
+           json_equals(block->j, type, "mcp_tool_use") ||
+           (n->size > sizeof end - 1 && !memcmp(block->j->text + n->start + n->size - (sizeof end - 1), end, sizeof end - 1));
 }
 
 static void messages_assistant(request *x, uint32_t content, const char *where) {

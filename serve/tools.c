@@ -199,12 +199,14 @@ static void ask_choice(request *x, int one) {
     const fields *q = &x->q;
     check_choice(x);
     if (q->f->status || !x->tools.size) return;
-    for (size_t i = 0; x->chosen && i < tools_count(x) && !a->tool; i++)
-        if (names_tool(q, x->chosen, tool_at(x, i))) a->tool = strdup(tool_at(x, i)->name);
-    if (x->chosen && !a->tool) refuse(q->f, 400, "tool_choice", "tool_choice names a tool that is not among tools");
+    const known_tool *chosen = NULL;
+    for (size_t i = 0; x->chosen && i < tools_count(x) && !chosen; i++)
+        if (names_tool(q, x->chosen, tool_at(x, i))) chosen = tool_at(x, i);
+    if (x->chosen && !chosen) refuse(q->f, 400, "tool_choice", "tool_choice names a tool that is not among tools");
     size_t n = x->tools.size;
     a->tools = (char *)malloc(n + 3);
-    if (!a->tools || x->tools.failed) {
+    if (chosen) a->tool = strdup(chosen->name);
+    if (!a->tools || x->tools.failed || (chosen && !a->tool)) {
         refuse(q->f, 503, NULL, "out of memory");
         return;
     }
@@ -213,6 +215,7 @@ static void ask_choice(request *x, int one) {
     memcpy(a->tools + 1 + n, "]", 2);
     a->one_call = one;
     a->tool_choice = x->choice == CHOICE_REQUIRED ? MOTE_TOOLS_REQUIRED : MOTE_TOOLS_AUTO;
+    if (a->schema && !a->tool_choice) note(&x->noted, "tools", strlen("tools"));       // the mask leaves no call
     if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
     if (a->schema) refuse(q->f, 400, "tool_choice", "an answer that is a call follows the tool's schema, and no other");

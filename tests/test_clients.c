@@ -232,6 +232,9 @@ static void test_items(server s) {
 #define FLAT(name) "{\"type\": \"function\", \"name\": \"" name "\", \"parameters\": {\"type\": \"object\", \"properties\": {\"path\": " STRING ", \"content\": " \
                    STRING ", \"filePath\": " STRING "}}}"
 
+#define SPACE "{\"type\": \"namespace\", \"name\": \"mcp__fs__\", \"description\": \"files\", \"tools\": [{\"type\": \"function\", \"name\": \"read\", " \
+              "\"parameters\": {\"type\": \"object\", \"properties\": {\"p\": " STRING "}}}]}"
+
 // An answer that is cut is told as cut, though it has a whole call: a client must not take that for all of them.
 static void test_length(server s) {
     static const char chat[] = "\"tools\": [" READ ", " WRITE "], \"max_tokens\": 28";
@@ -278,10 +281,56 @@ static void test_choice(server s) {
     CHECK(strstr(all, "write_file") && strstr(all, "filePath") && strstr(some, "filePath") && !strstr(some, "write_file"), "allowed_tools: %s", some);
 }
 
+// A call that is required is one, by its tool's schema, whatever the model would have said; its tool's name is plain text.
+static void test_required(server s) {
+#define BRIEFLY "{\"type\": \"object\", \"properties\": {\"z\": {\"enum\": [\"one\", \"two\"]}}, \"required\": [\"z\"]}"
+#define F(name) "{\"type\": \"function\", \"function\": {\"name\": \"" name "\", \"parameters\": " BRIEFLY "}}"
+#define G(name) "{\"name\": \"" name "\", \"input_schema\": " BRIEFLY "}"
+#define H(name) "{\"type\": \"function\", \"name\": \"" name "\", \"parameters\": " BRIEFLY "}"
+    static const struct { const char *path, *more, *holds; } cases[] = {
+        {"/v1/chat/completions", "\"tools\": [" F("read") ", " F("write_file") "], \"tool_choice\": \"required\"", "\"finish_reason\": \"tool_calls\""},
+        {"/v1/chat/completions", "\"tools\": [" F("read") ", " F("write_file") "], \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"write_file\"}}",
+         "\"function\": {\"name\": \"write_file\", \"arguments\": \"{"},
+        {"/v1/chat/completions", "\"tools\": [" F("read") ", " F("write_file") "], \"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"required\", "
+         "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"read\"}}]}}", "\"function\": {\"name\": \"read\", \"arguments\": \"{"},
+        {"/v1/messages", "\"tools\": [" G("read") ", " G("write_file") "], \"tool_choice\": {\"type\": \"any\"}", "\"stop_reason\": \"tool_use\""},
+        {"/v1/messages", "\"tools\": [" G("read") ", " G("write_file") "], \"tool_choice\": {\"type\": \"tool\", \"name\": \"write_file\"}",
+         "\"name\": \"write_file\", \"input\": {"},
+        {"/v1/responses", "\"tools\": [" H("read") "], \"tool_choice\": {\"type\": \"function\", \"name\": \"read\"}", "\"name\": \"read\", \"arguments\": \"{"},
+        {"/v1/responses", "\"tools\": [{\"type\": \"namespace\", \"name\": \"mcp__fs__\", \"tools\": [" H("read") "]}], \"tool_choice\": {\"type\": \"function\", \"namespace\": \"mcp__fs__\", \"name\": \"read\"}",
+         "\"name\": \"read\", \"namespace\": \"mcp__fs__\""}};
+    char body[2048];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int thinks = 0; thinks < 2; thinks++) {
+            int is_input = !strcmp(cases[i].path, responses_path);
+            snprintf(body, sizeof body, "{\"%s\": [" GO "], \"%s\": 200, \"temperature\": 0.5, \"seed\": 3, \"parallel_tool_calls\": false, \"enable_thinking\": %s, "
+                     "%s}", is_input ? "input" : "messages", is_input ? "max_output_tokens" : "max_tokens", thinks ? "true" : "false",
+                     cases[i].more);
+            check(s, cases[i].path, body, 200, cases[i].holds, NULL);
+        }
+    check(s, chat_path, NAMED("\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"<|im_end|>f\"}}], \"tool_choice\": \"required\""), 400,
+          "such a name is not supported", NULL);
+    check(s, chat_path, NAMED("\"tools\": [" READ "], \"tool_choice\": \"required\", \"response_format\": {\"type\": \"json_object\"}"), 400,
+          "follows the tool's schema", NULL);
+    check(s, chat_path, NAMED("\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+          "\"patternProperties\": {\"x\": {}}}}}], \"tool_choice\": \"required\""), 400, "\"param\": \"tool_choice\"", NULL);
+}
+
+// Thinking that has had its budget is closed, and the answer begins; the effort is a budget, too.
+static void test_budget(server s) {
+    static const struct { const char *path, *more, *holds; } cases[] = {
+        {"/v1/chat/completions", "\"thinking_budget\": 2", "\"I think of\\n\\nConsidering the limited time"}, {"/v1/chat/completions", "\"chat_template_kwargs\": {\"thinking_budget\": 2}", "limited time"},
+        {"/v1/responses", "\"thinking_token_budget\": 2", "limited time"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_says(s, cases[i].path, SAY_THINK, cases[i].more, cases[i].holds, "of it again.\\n\\nCons");
+    check_says(s, chat_path, SAY_THINK, "\"thinking_budget\": 300", "again", "limited time");
+    check_says(s, chat_path, SAY_THINK, "\"reasoning_effort\": \"minimal\"", "again", "limited time");
+    heard h = post(s, messages_path, "{\"messages\": [" GO "], \"max_tokens\": 400, \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 3}}");
+    CHECK(strstr(h.body, "limited time"), "budget_tokens: %s", h.body);
+    forget(&h);
+}
+
 // MCP servers' tools, as Codex sends them: told under both names, and answered under them.
 static void test_namespaces(server s) {
-#define SPACE "{\"type\": \"namespace\", \"name\": \"mcp__fs__\", \"description\": \"files\", \"tools\": [{\"type\": \"function\", \"name\": \"read\", " \
-              "\"parameters\": {\"type\": \"object\", \"properties\": {\"p\": " STRING "}}}]}"
     check_says(s, responses_path, SAY_SPACE, "\"tools\": [" SPACE "]", "\"name\": \"read\", \"namespace\": \"mcp__fs__\", \"arguments\": \"{\\\"p\\\": \\\"a.txt\\\"}\"", NULL);
     check_says(s, responses_path, SAY_SPACE, "\"tools\": [" SPACE "], \"stream\": true", "\"name\": \"read\", \"namespace\": \"mcp__fs__\"", NULL);
     CHECK(tokens_of(s, responses_path, "{\"max_output_tokens\": 1, \"input\": [" GO ", {\"type\": \"function_call\", \"call_id\": \"a\", \"namespace\": \"mcp__fs__\", "
@@ -438,6 +487,20 @@ static void test_reading(server s) {
     free(body);
 }
 
+// HTTP/1.0 knows no chunks: a stream goes on to the end of the connection.
+static void test_old_http(server s) {
+    static const char body[] = "{\"messages\": [" GO "], \"max_tokens\": 3, \"stream\": true}";
+    char head[256];
+    int fd = dial(s), n = snprintf(head, sizeof head, "POST %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n", chat_path, strlen(body));
+    tell(fd, head, (size_t)n);
+    tell(fd, body, strlen(body));
+    heard h = hear(fd);
+    CHECK(h.over && strstr(h.data, "Connection: close\r\n") && !strstr(h.data, "chunked") && strstr(h.data, "\r\n\r\ndata: {") &&
+          !strcmp(h.data + h.size - 14, "data: [DONE]\n\n"), "HTTP/1.0: %s", h.data);
+    forget(&h);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     char arguments[256];
     test_main_begin("clients", argc, argv);
@@ -454,12 +517,15 @@ int main(int argc, char **argv) {
     test_length(parrot);
     test_one_call(parrot);
     test_choice(s);
+    test_required(s);
+    test_budget(parrot);
     test_namespaces(parrot);
     test_custom(parrot);
     test_stops(parrot);
     test_counts(parrot);
     test_too_long(s);
     test_reading(s);
+    test_old_http(s);
     stop(parrot);
     stop(s);
     test_waiting();

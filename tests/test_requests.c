@@ -52,9 +52,15 @@ static void test_document(void) {
                       r->name, rule == r->rule ? " not listed as" : " also", rows[rule] + 3);
             listed++;
         }
-    for (int rule = 0; rule < 4; rule++)
-        for (const char *row = text; (row = strstr(row, rows[rule])); row++)
-            for (const char *at = row + 1; *at != '\n'; at++) entries += *at == '`';
+    for (int k = -1; k < APIS; k++) {
+        char head[80];
+        snprintf(head, sizeof head, "\n%s\n", k < 0 ? "### Of all APIs" : apis[k].section);
+        const char *begin = strstr(text, head), *end = begin ? strstr(begin + 4, "\n##") : NULL;
+        for (int rule = 0; rule < 4; rule++) {
+            const char *row = begin ? strstr(begin, rows[rule]) : NULL;
+            for (const char *at = row ? row + 1 : "\n"; (!end || row < end) && *at != '\n'; at++) entries += *at == '`';
+        }
+    }
     CHECK(entries == 2 * listed, "docs/server.md lists %d fields, the table has %d", entries / 2, listed);
     free(text);
 }
@@ -130,6 +136,8 @@ static void test_unknown(server s) {
     check_takes(s, &apis[2], "tools", "[{\"type\": \"web_search_20250305\", \"name\": \"web_search\"}]", 1);
     check_takes(s, &apis[0], "tools", "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"strict\": true}}]", 1);
     check_refuses(s, &apis[0], "tools", "[{\"type\": \"web_search\"}]");
+    check_takes(s, &apis[0], "tools", "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"response_format\": {\"type\": \"json_object\"}", 1);
+    check_takes(s, &apis[0], "tools", "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", 0);
     snprintf(body, sizeof body, "%s, \"stream\": true, \"what_is_this\": 1}", apis[0].body);
     heard h = post(s, apis[0].path, body);
     CHECK(strstr(h.data, "\r\nX-Mote-Passed-Over: what_is_this\r\n"), "a stream: %.400s", h.data);

@@ -114,8 +114,8 @@ static uint32_t ref_target(const json *j, uint32_t root, uint32_t ref) {
 /* ---- Types ---- */
 
 enum {
-    MAY_BE_NULL = 1, MAY_BE_BOOLEAN = 2, MAY_BE_NUMBER = 4, MAY_BE_STRING = 8, MAY_BE_LIST = 16, MAY_BE_OBJECT = 32,
-    MAY_BE_ANY = 63
+    CAN_BE_NULL = 1, CAN_BE_BOOLEAN = 2, CAN_BE_NUMBER = 4, CAN_BE_STRING = 8, CAN_BE_LIST = 16, CAN_BE_OBJECT = 32,
+    CAN_BE_ANY = 63
 };
 
 enum { WALK_DEPTH = 32, WALK_STEPS = 1000 }; /* of schemas that refer to themselves, or to the same again and again */
@@ -129,11 +129,11 @@ typedef struct schema_walk {
 
 static int type_named(const json *j, uint32_t node) {
     static const struct { const char *name; int type; } types[] = {
-        {"null", MAY_BE_NULL}, {"boolean", MAY_BE_BOOLEAN}, {"number", MAY_BE_NUMBER}, {"integer", MAY_BE_NUMBER},
-        {"string", MAY_BE_STRING}, {"array", MAY_BE_LIST}, {"object", MAY_BE_OBJECT}};
+        {"null", CAN_BE_NULL}, {"boolean", CAN_BE_BOOLEAN}, {"number", CAN_BE_NUMBER}, {"integer", CAN_BE_NUMBER},
+        {"string", CAN_BE_STRING}, {"array", CAN_BE_LIST}, {"object", CAN_BE_OBJECT}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (json_equals(j, node, types[i].name)) return types[i].type;
-    return MAY_BE_ANY;
+    return CAN_BE_ANY;
 }
 
 /* Of "type": a name or a list of names. */
@@ -146,14 +146,14 @@ static int types_named(const json *j, uint32_t node) {
 
 /* Of a list of values: one that is a string counts as such if it is the text, or if none can be meant otherwise. */
 static int types_of_values(const schema_walk *w, uint32_t first, uint32_t end) {
-    static const int types[] = {MAY_BE_NULL,   MAY_BE_BOOLEAN, MAY_BE_BOOLEAN, MAY_BE_NUMBER,    /* by JSON_NULL, ... */
-                                MAY_BE_STRING, MAY_BE_LIST,    MAY_BE_OBJECT};
+    static const int types[] = {CAN_BE_NULL,   CAN_BE_BOOLEAN, CAN_BE_BOOLEAN, CAN_BE_NUMBER,    /* by JSON_NULL, ... */
+                                CAN_BE_STRING, CAN_BE_LIST,    CAN_BE_OBJECT};
     int found = 0, strings = 0;
     for (uint32_t k = first; k < end; k = w->j->nodes[k].next) {
         int type = types[w->j->nodes[k].type];
-        if (type != MAY_BE_STRING) found |= type;
-        else if (string_is(w->j, k, w->value)) return MAY_BE_STRING;
-        else strings = MAY_BE_STRING;
+        if (type != CAN_BE_STRING) found |= type;
+        else if (string_is(w->j, k, w->value)) return CAN_BE_STRING;
+        else strings = CAN_BE_STRING;
     }
     return found ? found : strings;
 }
@@ -161,15 +161,15 @@ static int types_of_values(const schema_walk *w, uint32_t first, uint32_t end) {
 static int value_types(schema_walk *w, uint32_t node, int depth);
 
 static int types_of_all(schema_walk *w, uint32_t list, int depth) {
-    int types = MAY_BE_ANY;
-    if (w->j->nodes[list].type != JSON_ARRAY) return MAY_BE_ANY;
+    int types = CAN_BE_ANY;
+    if (w->j->nodes[list].type != JSON_ARRAY) return CAN_BE_ANY;
     for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types &= value_types(w, k, depth);
     return types;
 }
 
 static int types_of_any(schema_walk *w, uint32_t list, int depth) {
     int types = 0;
-    if (w->j->nodes[list].type != JSON_ARRAY) return MAY_BE_ANY;
+    if (w->j->nodes[list].type != JSON_ARRAY) return CAN_BE_ANY;
     for (uint32_t k = list + 1; k < w->j->nodes[list].next; k = w->j->nodes[k].next) types |= value_types(w, k, depth);
     return types;
 }
@@ -178,8 +178,8 @@ static int types_of_any(schema_walk *w, uint32_t list, int depth) {
 static int value_types(schema_walk *w, uint32_t node, int depth) {
     const json *j = w->j;
     uint32_t k;
-    int types = MAY_BE_ANY;
-    if (!node || j->nodes[node].type != JSON_OBJECT || depth == WALK_DEPTH || w->steps-- <= 0) return MAY_BE_ANY;
+    int types = CAN_BE_ANY;
+    if (!node || j->nodes[node].type != JSON_OBJECT || depth == WALK_DEPTH || w->steps-- <= 0) return CAN_BE_ANY;
     if ((k = json_get(j, node, "type")) != 0) types &= types_named(j, k);
     if ((k = json_get(j, node, "const")) != 0) types &= types_of_values(w, k, k + 1);
     if ((k = json_get(j, node, "enum")) != 0 && j->nodes[k].type == JSON_ARRAY)
@@ -188,8 +188,8 @@ static int value_types(schema_walk *w, uint32_t node, int depth) {
     if ((k = json_get(j, node, "allOf")) != 0) types &= types_of_all(w, k, depth + 1);
     if ((k = json_get(j, node, "anyOf")) != 0) types &= types_of_any(w, k, depth + 1);
     if ((k = json_get(j, node, "oneOf")) != 0) types &= types_of_any(w, k, depth + 1);
-    if ((k = json_get(j, node, "nullable")) != 0 && j->nodes[k].type == JSON_TRUE) types |= MAY_BE_NULL;
-    return types ? types : MAY_BE_ANY;
+    if ((k = json_get(j, node, "nullable")) != 0 && j->nodes[k].type == JSON_TRUE) types |= CAN_BE_NULL;
+    return types ? types : CAN_BE_ANY;
 }
 
 /* The schema of a property, wherever the schema `node` lists it. 0: nowhere. */
@@ -254,7 +254,7 @@ static void put_plain_number(slice s, buf *out) {
 static void put_meant(argument_writer *a, int known, int types, slice s) {
     static const char *const words[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"}, {"none", "null"}};
     const char *word = NULL;
-    int text = types & MAY_BE_STRING;
+    int text = types & CAN_BE_STRING;
     a->value.size = 0;
     if (!known || !s.n || python_word(s, 1, &word) != (int)s.n) word = NULL;
     for (int i = 0; i < 4 && !text; i++)
@@ -262,7 +262,7 @@ static void put_meant(argument_writer *a, int known, int types, slice s) {
     if (word) buf_text(&a->value, word);
     else if ((slice_starts(s, "{") || slice_starts(s, "[")) && mend_json(&a->mender, s, 1))
         buf_add(&a->value, a->mender.out.data, a->mender.out.size);
-    else if ((types & MAY_BE_NUMBER) && !text) put_plain_number(s, &a->value);
+    else if ((types & CAN_BE_NUMBER) && !text) put_plain_number(s, &a->value);
     else buf_slice(&a->value, s);
     a->no_memory |= a->value.failed | a->mender.out.failed;
 }
@@ -277,9 +277,9 @@ static int put_argument(argument_writer *a, slice name, slice text, buf *out) {
     if (!schema && a->parameters) schema = json_get(a->tools, a->parameters, "additionalProperties");
     if (schema && a->tools->nodes[schema].type != JSON_OBJECT) schema = 0;
     int types = value_types(&w, schema, 0), done = 0;
-    if (!s.n && !(types & MAY_BE_STRING)) return 0;
-    if (types != MAY_BE_ANY && (types & MAY_BE_STRING)) {
-        int null = (types & MAY_BE_NULL) && s.n == 4 && (!memcmp(s.p, "null", 4) || !memcmp(s.p, "None", 4));
+    if (!s.n && !(types & CAN_BE_STRING)) return 0;
+    if (types != CAN_BE_ANY && (types & CAN_BE_STRING)) {
+        int null = (types & CAN_BE_NULL) && s.n == 4 && (!memcmp(s.p, "null", 4) || !memcmp(s.p, "None", 4));
         if (null) buf_text(out, "null");
         else put_quoted(text, out);
         return 1;
