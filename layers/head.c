@@ -1,4 +1,4 @@
-/* layers/head.c: stage head: the definition.
+/* layers/head.c: stage head on the CPU.
 
    logits[t] = lm_head h[t], where h = rms(x)(1 + norm). h itself is what the MTP layer takes in. */
 

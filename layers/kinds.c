@@ -6,7 +6,7 @@
      name_shape, name_weights   its sizes; its tensors
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_lay_job               lays the scratch out
-     name_forward               the definition: T token rows through one layer
+     name_forward               T token rows through one layer, on the CPU
      name_bytes                 what a stage reads in a decode step
      name_operations            the floating-point operations of a stage
      name_sizes                 its shape as named numbers

@@ -1,8 +1,8 @@
-/* layers/deltanet.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
+/* layers/deltanet/decode.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
 
    Reads the layer's weights and the rows of this step, updates the layer's deltanet_state. Uses cuda/ for launches,
    projections and hand-off. Knows no session and no other kind of layer. The
-   definition is layers/deltanet.c; "token block" is the block of token rows there, "block" a thread block. */
+   definition is layers/deltanet/cpu.c; "token block" is the block of token rows there, "block" a thread block. */
 
 /* conv_delta: convolutions, gates, delta rule and output gate. For a value head, its key head and one token row:
 

@@ -1,5 +1,5 @@
-/* layers/deltanet_prefill_launch.cu: a Gated DeltaNet layer for the many token rows of a prompt: projections, the delta rule in
-   chunks (deltanet_prefill.cu), the gated norm. Knows no session and no other kind of layer. The definition is deltanet.c. */
+/* layers/deltanet/prefill_launch.cu: a Gated DeltaNet layer for the many token rows of a prompt: projections, the delta rule in
+   chunks (prefill.cu), the gated norm. Knows no session and no other kind of layer. The definition is definition.c. */
 
 typedef struct delta_gate {
     const float *o, *z, *norm;   /* [T][heads][dim], the same, [dim] */

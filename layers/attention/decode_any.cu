@@ -1,5 +1,5 @@
-/* layers/attention_any.cu: attend_any: rope_attend for heads of any shape, by plain loops; with kv_only, only the KV append
-   for heads of every shape. Formula and grid: layers/attention.cu. It shares attend_fast's layout of partials and its
+/* layers/attention/decode_any.cu: attend_any: rope_attend for heads of any shape, by plain loops; with kv_only, only the KV append
+   for heads of every shape. Formula and grid: layers/attention/decode.cu. It shares attend_fast's layout of partials and its
    last-block reduction. Before pdl_wait it reads step_parameters and constants only.
 
    A block processes its query rows one after another, each over all of its chunks, without clusters or tensor cores. q and

@@ -1,4 +1,4 @@
-/* layers/moe.c: the stages of a mixture of experts: the definition. Knows matrices and threads, no session.
+/* layers/moe/cpu.c: the stages of a mixture of experts on the CPU. Knows matrices and threads, no session.
 
    A router scores all experts for a row; the best top_k run, weighted by the softmax of their scores; the shared expert
    runs for every row, weighted by a sigmoid gate of its own. Rows of a block often choose the same experts, so the work

@@ -1,4 +1,4 @@
-/* layers/moe_down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
+/* layers/moe/down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
    and size as the routed ones. One kernel for one token row, one for two to four.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the

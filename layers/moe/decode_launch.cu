@@ -1,4 +1,4 @@
-/* layers/moe_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
+/* layers/moe/decode_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
    them. Host code. */
 
 /* The arguments for a layer's weights and T token rows. */

@@ -1,4 +1,4 @@
-/* layers/attention_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
+/* layers/attention/decode_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {

@@ -1,5 +1,5 @@
-/* layers/moe_prefill.cu: a mixture of experts for the many token rows of a prompt. Knows no session and no other kind of layer.
-   The definition is layers/moe.c.
+/* layers/moe/prefill.cu: a mixture of experts for the many token rows of a prompt. Knows no session and no other kind of layer.
+   The definition is layers/moe/cpu.c.
 
    The assignments of rows to experts are sorted by expert on the device ("slots": a stable counting sort without atomics),
    and a list of tiles says which slots want which expert (cuda/gemm.cu, grouped):

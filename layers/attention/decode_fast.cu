@@ -1,5 +1,5 @@
-/* layers/attention_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
-   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention.cu.
+/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
+   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention/decode.cu.
 
    attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the query rows there is room for, 8 to 64. A
    query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a

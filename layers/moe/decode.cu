@@ -1,8 +1,8 @@
-/* layers/moe.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
+/* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (moe_routing.cu, moe_up.cu) and experts_down (moe_down.cu for any shape,
-   moe_down_fixed.cu for two models); moe_launch.cu records them. They know no session and no other kind of layer. The
-   definition is layers/moe.c.
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu for any shape,
+   down_fixed.cu for two models); decode_launch.cu records them. They know no session and no other kind of layer. The
+   definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for

@@ -1,4 +1,4 @@
-/* layers/moe_down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
+/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
 
    Reads h, gpu_routing and the shared expert's gate, adds to x and tags it. h already holds the routing weights; the shared
    expert's is multiplied by its gate here. It chooses nothing, and knows the routing only as the list that experts_up

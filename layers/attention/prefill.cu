@@ -1,5 +1,5 @@
-/* layers/attention_prefill.cu: rope_attend for the rows of a prompt, up to 8,192 at once, on tensor cores. Its definition
-   is layers/attention.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
+/* layers/attention/prefill.cu: rope_attend for the rows of a prompt, up to 8,192 at once, on tensor cores. Its definition
+   is layers/attention/cpu.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
 
    For token row t at position p = position + t and query head h of KV head g:
      attend_prefill_prepare   q = rotate(rms(q) (1 + q_norm)) log2(e) / sqrt(256), rounded to BF16 or F16: to scratch

@@ -1,4 +1,4 @@
-/* layers/deltanet.c: the stages of a Gated DeltaNet layer: the definition. Knows matrices and threads, no session.
+/* layers/deltanet/cpu.c: the stages of a Gated DeltaNet layer on the CPU. Knows matrices and threads, no session.
 
    Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
    the memory fade, then corrects what it holds for the token's key, then reads with the query:

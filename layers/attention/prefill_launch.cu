@@ -1,5 +1,5 @@
-/* layers/attention_prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
-   itself (attention_prefill.cu). Knows no session and no other kind of layer. The definition is attention.c. */
+/* layers/attention/prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
+   itself (prefill.cu). Knows no session and no other kind of layer. The definition is definition.c. */
 
 /* Scratch of a call of T rows. */
 typedef struct attention_prefill_job {

@@ -1,4 +1,4 @@
-/* layers/attention.c: the stages of a gated attention layer: the definition. Knows matrices, threads and KV rows, no session.
+/* layers/attention/cpu.c: the stages of a gated attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
    Grouped-query attention. q_proj yields for every head a query and an output gate, [q | gate]; query and key heads are
    normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
@@ -30,7 +30,7 @@ typedef struct attention_job {
     float *v_new;                /* the same shape */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
     void *k, *v;                 /* of the state */
-    float *parts;                /* attention_part_count() of layers/attention_spans.c's parts */
+    float *parts;                /* attention_part_count() of layers/attention/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_digits *digits;        /* of u, and then of o */
 } attention_job;
