@@ -79,7 +79,7 @@ enum {
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 
-/* ---- 2. The stages on the CPU --------------- ------------------------------------------------------------------------ */
+/* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
 #include "layers/stages.c"
 #include "layers/layer.c"
