@@ -224,11 +224,11 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
 }
 
 /* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, int plane, const float **v, int rows, int cols) {
+static void bind_floats(binder *b, const tensor *t, const plane_source *source, int plane, const float **v, int rows, int cols) {
     matrix none;
     memset(&none, 0, sizeof none);
     none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, &vector_source, &none, plane, rows, cols, (const void **)v);
+    load_item *item = bind_load(b, t, source, &none, plane, rows, cols, (const void **)v);
     if (!item) return;
     item->part[0] = item->from;
     if (plane != VECTOR) return;
@@ -240,7 +240,7 @@ static void bind_vector_named(binder *b, const float **v, const uint64_t *shape,
     const tensor *t = bind_find(b, shape, dims, &vector_part);
     int cols = 1;
     for (int i = 1; i < dims; i++) cols *= (int)shape[i];
-    if (t) bind_floats(b, t, VECTOR, v, (int)shape[0], cols);
+    if (t) bind_floats(b, t, &vector_source, VECTOR, v, (int)shape[0], cols);
 }
 
 /* Sets the name of the next tensor: the prefix of the layer and what is in it. */
@@ -257,6 +257,14 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     uint64_t shape[1] = {(uint64_t)n};
     bind_name(b, where, what);
     bind_vector_named(b, v, shape, 1);
+}
+
+/* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */
+static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
+    uint64_t shape[1] = {(uint64_t)n};
+    bind_name(b, where, what);
+    const tensor *t = bind_find(b, shape, 1, &vector_part);
+    if (t) bind_floats(b, t, &norm_source, VECTOR, v, n, 1);
 }
 
 /* A tensor that may be there, and is not needed. */
@@ -278,7 +286,7 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
             return;
         }
         t->used = 1;
-        bind_floats(b, t, KV_SCALE, scale, 1, 1);
+        bind_floats(b, t, &vector_source, KV_SCALE, scale, 1, 1);
         return;
     }
 }

@@ -1,7 +1,7 @@
 /* families/qwen3_5_moe.c: Qwen3.5 and Qwen3.6 MoE: what config.json says, which layers there are, what their tensors are called.
 
    Every layer has a DeltaNet or a gated attention mixer and a mixture of experts with a shared expert; MTP is one more layer
-   with attention. RMSNorm weights are stored around zero: the factor is 1 + w, but in DeltaNet's gated norm. */
+   with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm. */
 
 static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 
@@ -144,8 +144,8 @@ static void qwen_bind_attention(binder *b, const char *where, attention_weights 
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, 2 * s->heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
-    bind_vector(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
-    bind_vector(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
+    bind_zero_centered(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
+    bind_zero_centered(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
     bind_kv_scale(b, where, v_scales, 3, &w->v_scale);
     bind_unneeded(b, where, "self_attn.q_scale");              /* queries are not quantised */
@@ -195,9 +195,9 @@ static void qwen_bind_layer(binder *b, int index, layer *l, matrix *experts) {
     int attends = l->mixer.kind == LAYER_ATTENTION;
     layer_weights *w = &l->mixer.w;
     bind_as(b, IN_NORMS, 1, 1);
-    bind_vector(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
+    bind_zero_centered(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
                 b->m->c.hidden);
-    bind_vector(b, where, "post_attention_layernorm.weight", &l->ffn.w.moe.norm, b->m->c.hidden);
+    bind_zero_centered(b, where, "post_attention_layernorm.weight", &l->ffn.w.moe.norm, b->m->c.hidden);
     bind_as(b, IN_ATTENTION, 1, 1);
     if (attends) qwen_bind_attention(b, where, &w->attention);
     else qwen_bind_deltanet(b, where, &w->deltanet);
@@ -212,11 +212,11 @@ static void qwen_bind_mtp(binder *b, matrix *experts) {
     m->mtp.mixer.kind = LAYER_ATTENTION;
     m->mtp.ffn.kind = LAYER_MOE;
     bind_matrix(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
-    bind_vector(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
-    bind_vector(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
-    bind_vector(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
-    bind_vector(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
-    bind_vector(b, "mtp.layers.0.", "post_attention_layernorm.weight", &m->mtp.ffn.w.moe.norm, hidden);
+    bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
+    bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
+    bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
+    bind_zero_centered(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
+    bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", &m->mtp.ffn.w.moe.norm, hidden);
     qwen_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention);
     qwen_bind_moe(b, "mtp.layers.0.", &m->mtp.ffn.w.moe, experts);
 }
@@ -240,7 +240,7 @@ static void qwen3_5_moe_bind(binder *b) {
     if (c->tied) m->lm_head = m->embed_tokens;
     else bind_matrix(b, "lm_head.", "weight", &m->lm_head, c->vocab, c->hidden);
     bind_as(b, IN_NORMS, 1, 1);
-    bind_vector(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+    bind_zero_centered(b, b->prefix, "norm.weight", &m->norm, c->hidden);
     for (int i = 0; i < c->layers && !b->code; i++)
         qwen_bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
     if (m->has_mtp) qwen_bind_mtp(b, m->experts + per_layer * (size_t)c->layers);

@@ -24,10 +24,10 @@ static double defined_rms(const double *x, int n, double eps) {
     return sqrt(sum / n + eps);
 }
 
-/* y = x / rms(x) (1 + w): the checkpoint keeps the weights of most norms around zero. y may be x. */
+/* y = x / rms(x) w; y may be x. */
 static void defined_norm(double *y, const double *x, const float *w, int n, double eps) {
     double rms = defined_rms(x, n, eps);
-    for (int i = 0; i < n; i++) y[i] = x[i] / rms * (1 + (double)w[i]);
+    for (int i = 0; i < n; i++) y[i] = x[i] / rms * (double)w[i];
 }
 
 /* y[rows] = W x */

@@ -584,10 +584,10 @@ static void test_activations(void) {
 }
 
 static void test_norms(void) {
-    float x[3] = {3, 4, 0}, w[3] = {0, 1, -0.5f}, out[3];
+    float x[3] = {3, 4, 0}, w[3] = {1, 2, 0.5f}, out[3];
     rms_norm(out, x, w, 1, 3, 0);
     double factor = 1 / sqrt(25.0 / 3);
-    CHECK(near(out[0], 3 * factor, 1e-6) && near(out[1], 8 * factor, 1e-6) && out[2] == 0, "rms_norm times 1 + w");
+    CHECK(near(out[0], 3 * factor, 1e-6) && near(out[1], 8 * factor, 1e-6) && out[2] == 0, "rms_norm times w");
     CHECK(near(rms_factor(x, 3, 2), 1 / sqrt(25.0 / 3 + 2), 1e-6), "eps is added to the mean");
     rms_norm(x, x, w, 1, 3, 0);
     CHECK(same_bits(x, out, 3), "rms_norm in place");
@@ -862,7 +862,7 @@ static void test_rejected_rows(pool *threads) {
     free(conv);
 }
 
-// The gated norm multiplies by w itself, not 1 + w.
+// The gated norm.
 static void test_gated_norm(pool *threads) {
     delta_case c = delta_case_new(1, 3, 4, 10, 2, 2);
     float *o = random_floats(60, 1), *z = random_floats(60, 3), *norm = random_floats(10, 1), *x = random_floats(14, 1);
@@ -909,7 +909,7 @@ static void naive_norm_rotate(const float *x, const float *w, const attention_sh
     double sum = 0;
     int d = s->head_dim, half = s->rotary_dim / 2;
     for (int i = 0; i < d; i++) sum += (double)x[i] * x[i];
-    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (1.0 + w[i]);
+    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (double)w[i];
     for (int i = 0; i < half; i++) {
         double angle = position * pow(theta, -2.0 * i / s->rotary_dim), a = out[i], b = out[half + i];
         out[i] = a * cos(angle) - b * sin(angle);
@@ -1063,7 +1063,7 @@ static void test_kv_scales(pool **pools) {
     c.qg = random_floats(LENGTH * WIDE * 2, 3);
     c.k = random_floats(LENGTH * KV, 3);
     c.v = floats(LENGTH * KV);
-    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float() - 1;
+    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float();
     c.w.q_norm = q_norm;
     c.w.k_norm = k_norm;
     scaled = c;
@@ -1301,7 +1301,7 @@ static void naive_moe(const moe_case *c, const float *x, double *out) {
     double u[64], score[64], sum = 0, square = 0, gate = 0;
     float logits[64];
     for (int i = 0; i < hidden; i++) square += (double)x[i] * x[i];
-    for (int i = 0; i < hidden; i++) u[i] = x[i] / sqrt(square / hidden + 1e-6) * (1.0 + c->norm[i]);
+    for (int i = 0; i < hidden; i++) u[i] = x[i] / sqrt(square / hidden + 1e-6) * (double)c->norm[i];
     for (int i = 0; i < hidden; i++) gate += c->gate.value[i] * u[i];
     for (int e = 0; e < experts; e++) {
         score[e] = 0;

@@ -35,7 +35,7 @@ typedef struct attention_job {
     token_digits *digits;        /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x)(1 + input_norm); q | gate (unless qg is NULL), k, v = projections of u. room: for the digits of u. */
+/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. room: for the digits of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
                            float *u, float *qg, float *k, float *v, token_digits *room) {
     projection job;

@@ -16,11 +16,11 @@ __device__ __forceinline__ void attend_head(const attention_gpu *p, const float 
     }
     factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / (float)d, p->shape.eps));
     for (int i = lane; i < half; i += 32) {
-        float a = x[i] * factor * (1.0f + norm[i]), b = x[half + i] * factor * (1.0f + norm[half + i]);
+        float a = x[i] * factor * norm[i], b = x[half + i] * factor * norm[half + i];
         to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
         to[half + i] = fmaf(b, cs[i], a * cs[half + i]);
     }
-    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * (1.0f + norm[i]);
+    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * norm[i];
     __syncwarp();
 }
 

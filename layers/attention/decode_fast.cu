@@ -174,8 +174,8 @@ __device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, atten
     const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        v->x[j].x = v->x[j].x * factor * (1.0f + norm->x[j].x);
-        v->x[j].y = v->x[j].y * factor * (1.0f + norm->x[j].y);
+        v->x[j].x = v->x[j].x * factor * norm->x[j].x;
+        v->x[j].y = v->x[j].y * factor * norm->x[j].y;
     }
     float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
     float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};

@@ -63,7 +63,7 @@ static int deltanet_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* norm_in_proj: u = rms(x)(1 + input_norm); qkv, z, b, a = the four projections of u. room: for the digits of u. */
+/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. room: for the digits of u. */
 static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
                                float *u, float *qkv, float *z, float *b, float *a, token_digits *room) {
     projection job;

@@ -77,7 +77,7 @@ static void deltanet_define(const deltanet_shape *s, const deltanet_weights *w, 
         deltanet_define_unit(k, c + keys + key_head * s->key_dim, s->key_dim, 1);
         deltanet_define_rule(s, state->S + h * s->value_dim * s->key_dim, q, k, c + 2 * keys + h * s->value_dim, g, beta, head);
         double rms = defined_rms(head, s->value_dim, (double)s->eps);
-        for (int i = 0; i < s->value_dim; i++)                    /* o / rms(o) norm SiLU(z): here the weight is not 1 + w */
+        for (int i = 0; i < s->value_dim; i++)                    /* o / rms(o) norm SiLU(z) */
             head[i] = head[i] / rms * (double)w->norm[i] * defined_silu(z[h * s->value_dim + i]);
     }
     defined_linear(&w->out_proj, o, out);

@@ -101,7 +101,7 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router: u = rms(x)(1 + norm); router logits; choice and weights; list of distinct experts. */
+/* norm_router: u = rms(x) norm; router logits; choice and weights; list of distinct experts. */
 static void stage_norm_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     projection scores;

@@ -227,7 +227,7 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* x += the experts of rms(x)(1 + norm). */
+/* x += the experts of rms(x) norm. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
     const moe_shape *s = &scratch->shape;
     moe_prefill_job p;
