@@ -108,6 +108,7 @@ struct mote_model {
     matrix embed_tokens, lm_head;
     const float *norm;
     layer *layers;
+    layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;

@@ -120,7 +120,7 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
 /* ---- Tensors ---- */
 
 static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
-    const deltanet_shape *s = &b->m->c.shapes.deltanet;
+    const deltanet_shape *s = &w->shape;
     int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
     uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)s->taps};
     bind_as(b, IN_DELTANET, 1, 1);
@@ -140,7 +140,7 @@ static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w
 static void qwen_bind_attention(binder *b, const char *where, attention_weights *w) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
-    const attention_shape *s = &b->m->c.shapes.attention;
+    const attention_shape *s = &w->shape;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, 2 * s->heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
@@ -155,7 +155,7 @@ static void qwen_bind_attention(binder *b, const char *where, attention_weights 
 }
 
 static void qwen_bind_experts(binder *b, const char *where, moe_weights *w) {
-    const moe_shape *s = &b->m->c.shapes.moe;
+    const moe_shape *s = &w->shape;
     bind_name(b, where, "mlp.experts.gate_up_proj");
     if (bind_has(b, b->name)) {
         bind_experts_stacked(b, where, w);
@@ -171,7 +171,7 @@ static void qwen_bind_experts(binder *b, const char *where, moe_weights *w) {
 }
 
 static void qwen_bind_moe(binder *b, const char *where, moe_weights *w, matrix *experts) {
-    const moe_shape *s = &b->m->c.shapes.moe;
+    const moe_shape *s = &w->shape;
     int mtp = b->kind == IN_MTP, shared = s->experts;
     w->gate_proj = experts;
     w->up_proj = experts + s->experts + 1;
@@ -187,11 +187,19 @@ static void qwen_bind_moe(binder *b, const char *where, moe_weights *w, matrix *
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
+/* What a layer consists of: all of a kind have one shape. */
+static void qwen_shape_layer(const config *c, enum layer_kind mixer, layer *l) {
+    l->mixer.kind = mixer;
+    if (mixer == LAYER_ATTENTION) l->mixer.w.attention.shape = c->shapes.attention;
+    else l->mixer.w.deltanet.shape = c->shapes.deltanet;
+    l->ffn.kind = LAYER_MOE;
+    l->ffn.w.moe.shape = c->shapes.moe;
+}
+
 static void qwen_bind_layer(binder *b, int index, layer *l, matrix *experts) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
-    l->mixer.kind = (enum layer_kind)b->m->c.mixers[index];
-    l->ffn.kind = LAYER_MOE;
+    qwen_shape_layer(&b->m->c, (enum layer_kind)b->m->c.mixers[index], l);
     int attends = l->mixer.kind == LAYER_ATTENTION;
     layer_weights *w = &l->mixer.w;
     bind_as(b, IN_NORMS, 1, 1);
@@ -209,8 +217,7 @@ static void qwen_bind_mtp(binder *b, matrix *experts) {
     mote_model *m = b->m;
     int hidden = m->c.hidden;
     bind_as(b, IN_MTP, 1, 1);
-    m->mtp.mixer.kind = LAYER_ATTENTION;
-    m->mtp.ffn.kind = LAYER_MOE;
+    qwen_shape_layer(&m->c, LAYER_ATTENTION, &m->mtp);
     bind_matrix(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);

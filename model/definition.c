@@ -7,9 +7,9 @@
 
 typedef union defined_state { defined_deltanet deltanet; defined_attention attention; } defined_state;
 
-static void define_layer_state(const mote_model *m, const layer *l, int tokens, defined_state *state) {
-    if (l->mixer.kind == LAYER_DELTANET) deltanet_define_state(&m->c.shapes.deltanet, &state->deltanet);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&m->c.shapes.attention, tokens, &state->attention);
+static void define_layer_state(const layer *l, int tokens, defined_state *state) {
+    if (l->mixer.kind == LAYER_DELTANET) deltanet_define_state(&l->mixer.w.deltanet.shape, &state->deltanet);
+    if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
 }
 
 static void define_layer_free(const layer *l, defined_state *state) {
@@ -18,10 +18,10 @@ static void define_layer_free(const layer *l, defined_state *state) {
 }
 
 /* x[hidden] through a layer, for one token. */
-static void define_layer(const mote_model *m, const layer *l, defined_state *state, double *x) {
-    if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&m->c.shapes.deltanet, &l->mixer.w.deltanet, &state->deltanet, x);
-    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&m->c.shapes.attention, &l->mixer.w.attention, &state->attention, x);
-    moe_define(&m->c.shapes.moe, &l->ffn.w.moe, x);
+static void define_layer(const layer *l, defined_state *state, double *x) {
+    if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
+    if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, x);
+    moe_define(&l->ffn.w.moe, x);
 }
 
 static void define_embedding(const mote_model *m, int32_t id, double *x) {
@@ -39,7 +39,7 @@ static void define_mtp(const mote_model *m, int32_t next, const double *h, defin
     defined_norm(in, x, m->mtp_norm_embedding, n, (double)m->c.eps);
     defined_norm(in + n, h, m->mtp_norm_hidden, n, (double)m->c.eps);
     defined_linear(&m->mtp_fc, in, x);
-    define_layer(m, &m->mtp, state, x);
+    define_layer(&m->mtp, state, x);
     defined_norm(x, x, m->mtp_norm, n, (double)m->c.eps);
     defined_linear(&m->lm_head, x, logits);
     free(in), free(x);
@@ -50,11 +50,11 @@ static void definition_model(const mote_model *m, const int32_t *ids, int T, dou
     const int layers = m->c.layers, hidden = m->c.hidden;
     defined_state *state = (defined_state *)calloc((size_t)layers + 1, sizeof *state);
     double *x = defined_array((size_t)hidden);
-    for (int i = 0; i < layers; i++) define_layer_state(m, &m->layers[i], T, &state[i]);
-    if (m->has_mtp) define_layer_state(m, &m->mtp, T, &state[layers]);
+    for (int i = 0; i < layers; i++) define_layer_state(&m->layers[i], T, &state[i]);
+    if (m->has_mtp) define_layer_state(&m->mtp, T, &state[layers]);
     for (int t = 0; t < T; t++) {
         define_embedding(m, ids[t], x);
-        for (int i = 0; i < layers; i++) define_layer(m, &m->layers[i], &state[i], x);
+        for (int i = 0; i < layers; i++) define_layer(&m->layers[i], &state[i], x);
         defined_norm(x, x, m->norm, hidden, (double)m->c.eps);
         defined_linear(&m->lm_head, x, logits + (size_t)t * (size_t)m->c.vocab);
         if (mtp_logits && t + 1 < T) define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits + (size_t)t * (size_t)m->c.vocab);

@@ -11,6 +11,7 @@ typedef struct attention_shape {
 } attention_shape;
 
 typedef struct attention_weights {
+    attention_shape shape;
     const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim] */
@@ -100,7 +101,7 @@ static size_t attention_part_size(const attention_shape *s) {
 /* Parts of a job: a row's of all spans, or the joined and the present one of the queries of a KV head, for each thread. */
 static size_t attention_part_count(const attention_shape *s, const capacity *r) {
     const size_t rows = (size_t)(r->rows < SHARED_ROWS ? r->rows : SHARED_ROWS), spans = (size_t)((r->context - 1) / SPAN + 1);
-    const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)(s->heads / s->kv_heads);
+    const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)s->heads;
     return shared > own ? shared : own;
 }
 
@@ -211,6 +212,21 @@ static void stage_out(pool *p, attention_job *job, float *x) {
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
 
+/* All layers have the same rotary frequencies: gpu_set_frequencies. */
+static void attention_widen(attention_shape *most, const attention_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->heads = max_int(most->heads, s->heads);
+    most->kv_heads = max_int(most->kv_heads, s->kv_heads);
+    most->head_dim = max_int(most->head_dim, s->head_dim);
+    most->rotary_dim = max_int(most->rotary_dim, s->rotary_dim);
+    most->eps = s->eps;
+    most->theta = s->theta;
+}
+
+static const char *attention_unfit(const attention_shape *s) {
+    return s->hidden % 4 || s->heads * s->head_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
+}
+
 /* Bytes of the keys, or the values, of one token. */
 static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
@@ -237,6 +253,7 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
 
 static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,
                               const attention_state *state) {
+    job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
     job->position = rows->position;
@@ -260,16 +277,16 @@ static int attention_pieces(const attention_shape *s, const capacity *r, const a
     return 2;
 }
 
-static uint64_t attention_bytes(const attention_shape *s, const attention_weights *w, enum stage stage,
-                                const reading *of) {
+static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const reading *of) {
+    const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
 
 /* As deltanet_operations. Of attention: q . k and the weighted sum of v. */
-static inline double attention_operations(const attention_shape *s, const attention_weights *w, enum stage stage, double rows,
-                                          double position) {
+static inline double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
+    const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV)
         return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
     if (stage == STAGE_ATTEND) return 4.0 * s->heads * s->head_dim * rows * (position + (rows + 1) / 2);

@@ -102,7 +102,6 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
     size_t T = GPU_ROWS, d = (size_t)s->head_dim;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->q_per_kv = s->heads / s->kv_heads;
     to->kv = r->kv;
     to->context = r->context;
     to->splits = gpu_attention_most_splits(q, s);
@@ -118,6 +117,8 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
                              const attention_state *state) {
     attention_gpu p = *scratch;
+    p.shape = w->shape;
+    p.q_per_kv = p.shape.heads / p.shape.kv_heads;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.step = rows->step;

@@ -46,7 +46,8 @@ static void attention_define_head(const double *q, const double *k, const double
 }
 
 /* x[hidden] += the layer's output for one token. */
-static void attention_define(const attention_shape *s, const attention_weights *w, defined_attention *state, double *x) {
+static void attention_define(const attention_weights *w, defined_attention *state, double *x) {
+    const attention_shape *s = &w->shape;
     const int d = s->head_dim, kv = s->kv_heads * d, position = state->tokens++;
     double *normed = defined_array((size_t)s->hidden), *qg = defined_array(2 * (size_t)(s->heads * d));
     double *o = defined_array((size_t)(s->heads * d)), *out = defined_array((size_t)s->hidden);

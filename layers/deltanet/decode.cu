@@ -554,8 +554,6 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
     (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->ratio = s->value_heads / s->key_heads;
-    to->per_key = reciprocal_of(to->ratio);
     to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
     to->z = layout_alloc(l, values);
     to->o = layout_alloc(l, values);
@@ -569,6 +567,9 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
 static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,
                             const deltanet_state *state) {
     deltanet_gpu p = *scratch;
+    p.shape = w->shape;
+    p.ratio = p.shape.value_heads / p.shape.key_heads;
+    p.per_key = reciprocal_of(p.ratio);
     p.state = *state;
     p.conv1d = w->conv1d;
     p.A_log = w->A_log;

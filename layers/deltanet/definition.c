@@ -55,7 +55,8 @@ static void deltanet_define_rule(const deltanet_shape *s, double *S, const doubl
 }
 
 /* x[hidden] += the layer's output for one token. */
-static void deltanet_define(const deltanet_shape *s, const deltanet_weights *w, defined_deltanet *state, double *x) {
+static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, double *x) {
+    const deltanet_shape *s = &w->shape;
     const int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
     double *normed = defined_array((size_t)s->hidden), *qkv = defined_array((size_t)channels), *c = defined_array((size_t)channels);
     double *z = defined_array((size_t)values), *b = defined_array((size_t)s->value_heads), *a = defined_array((size_t)s->value_heads);

@@ -11,6 +11,7 @@ typedef struct moe_shape {
 } moe_shape;
 
 typedef struct moe_weights {
+    moe_shape shape;
     const float *norm;                                      /* [hidden] */
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
     matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert */
@@ -228,6 +229,20 @@ static size_t moe_digit_room(const moe_shape *s) {
     return larger((size_t)stretch_count(s->hidden), h) * (sizeof(token_digits) / sizeof(float));
 }
 
+static void moe_widen(moe_shape *most, const moe_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->experts = max_int(most->experts, s->experts);
+    most->top_k = max_int(most->top_k, s->top_k);
+    most->expert_size = max_int(most->expert_size, s->expert_size);
+    most->shared_size = max_int(most->shared_size, s->shared_size);
+    most->eps = s->eps;
+}
+
+static const char *moe_unfit(const moe_shape *s) {
+    if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
+    return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
+}
+
 static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
     size_t T = (size_t)r->rows, uses = T * ((size_t)s->top_k + 1);
     to->shape = s;
@@ -244,6 +259,7 @@ static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_jo
 }
 
 static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *job) {
+    job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
@@ -253,7 +269,8 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     stage_experts_down(rows->threads, job);
 }
 
-static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage stage, const reading *of) {
+static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const reading *of) {
+    const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
@@ -265,7 +282,8 @@ static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage s
 }
 
 /* As deltanet_operations. */
-static inline double moe_operations(const moe_shape *s, const moe_weights *w, enum stage stage, double rows, double position) {
+static inline double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
+    const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *down = w->down_proj;
     const int shared = s->experts;
     (void)position;

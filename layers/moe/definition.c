@@ -29,7 +29,8 @@ static void moe_define_choice(const double *score, int experts, int top_k, char 
 }
 
 /* x[hidden] += the layer's output for one token. */
-static void moe_define(const moe_shape *s, const moe_weights *w, double *x) {
+static void moe_define(const moe_weights *w, double *x) {
+    const moe_shape *s = &w->shape;
     double *u = defined_array((size_t)s->hidden), *score = defined_array((size_t)s->experts), *out = defined_array((size_t)s->hidden);
     double shared_gate, top = -INFINITY, sum = 0;
     char *chosen = (char *)calloc((size_t)s->experts, 1);

@@ -136,7 +136,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
 
 /* What layers/kinds.c asks of a kind for prefill. */
 
-static int moe_can_prefill(const moe_shape *s, const moe_weights *w, dtype kv) {
+static int moe_can_prefill(const moe_weights *w, dtype kv) {
+    const moe_shape *s = &w->shape;
     (void)kv;
     int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router) &&
                prefill_takes(&w->shared_expert_gate);
@@ -229,7 +230,8 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
 
 /* x += the experts of rms(x) norm. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
-    const moe_shape *s = &scratch->shape;
+    const moe_shape *s = &w->shape;
+    (void)scratch;
     moe_prefill_job p;
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;
