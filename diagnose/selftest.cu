@@ -298,7 +298,10 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     try_fill(t, logits, n);
     for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * 16);
     for (int row = 0; row < T; row++) {
-        moe_choose(logits + (size_t)(row * experts), experts, top_k, choice, weight);
+        moe_shape shape = p.shape;
+        shape.experts = experts;
+        shape.top_k = top_k;
+        moe_choose(&shape, logits + (size_t)(row * experts), choice, weight);
         for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
     }
     for (int e = 0; e < experts; e++)

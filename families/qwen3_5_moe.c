@@ -66,6 +66,7 @@ static void qwen_sizes(config_reader *r, config *c) {
     config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
     config_int(r, "moe_intermediate_size", 1, 1 << 20, &e->expert_size);
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
+    a->gated = 1;
     d->hidden = a->hidden = e->hidden = c->hidden;
     d->eps = a->eps = e->eps = c->eps;
 }

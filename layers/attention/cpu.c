@@ -1,14 +1,20 @@
-/* layers/attention/cpu.c: the stages of a gated attention layer on the CPU. Knows matrices, threads and KV rows, no session.
+/* layers/attention/cpu.c: the stages of an attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
-   Grouped-query attention. q_proj yields for every head a query and an output gate, [q | gate]; query and key heads are
-   normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
-   the result is multiplied by sigmoid(gate). The KV cache holds k after norm and rotation, and v as projected, both
+   Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
+   and key heads are normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
+   the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
    rounded to its type when they are appended: a row of the present block is used as rounded, too. */
 
 typedef struct attention_shape {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
     float eps, theta;            /* theta: base of the rotary frequencies */
+    int gated;                   /* 1: q_proj yields [q | gate] for every head, else q alone */
 } attention_shape;
+
+/* Numbers of a head in a row of q_proj's results. */
+BOTH int attention_q_size(const attention_shape *s) {
+    return (1 + s->gated) * s->head_dim;
+}
 
 typedef struct attention_weights {
     attention_shape shape;
@@ -25,7 +31,7 @@ typedef struct attention_job {
     const attention_weights *w;
     int T, position;             /* rows of this block, position of the first */
     float *angles;               /* [T][rotary_dim] */
-    float *qg;                   /* [T][heads][2][head_dim] */
+    float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
     float *k_new;                /* [T][kv_heads][head_dim] */
     float *v_new;                /* the same shape */
@@ -75,7 +81,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     for (int t = begin; t < end; t++) {
         const float *angles = job->angles + (size_t)t * (size_t)s->rotary_dim;
         for (int h = 0; !job->kv_only && h < s->heads; h++) {
-            float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * 2 * d;
+            float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * (size_t)attention_q_size(s);
             rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
         }
@@ -109,8 +115,8 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
 static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
     const int queries = s->heads / s->kv_heads, length = job->position + t + 1, first = span * SPAN;
-    const size_t d = (size_t)s->head_dim, size = attention_part_size(s);
-    const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * 2 * d;
+    const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
+    const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
     const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
     const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
@@ -118,7 +124,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
         float *to[SPAN_QUERIES];
         count = queries - j < SPAN_QUERIES ? 1 : SPAN_QUERIES;
         for (int i = 0; i < count; i++) {
-            some[i] = q + (size_t)(j + i) * 2 * d;
+            some[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
         span_parts(&kv, some, count, first, length - first < SPAN ? length - first : SPAN, scale, to);
@@ -130,7 +136,10 @@ static void attention_gate(const attention_job *job, int t, int h, const float *
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
     const float *gate = job->qg + 2 * at + d, unit = kv_unit(job->kv, job->w->v_scale) / part[d + PART_SUM];
-    for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
+    if (!job->shape->gated)
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit;
+    else
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
 }
 
 /* For items (row, KV head), span behind span. */
@@ -219,6 +228,7 @@ static void attention_widen(attention_shape *most, const attention_shape *s) {
     most->kv_heads = max_int(most->kv_heads, s->kv_heads);
     most->head_dim = max_int(most->head_dim, s->head_dim);
     most->rotary_dim = max_int(most->rotary_dim, s->rotary_dim);
+    most->gated = max_int(most->gated, s->gated);
     most->eps = s->eps;
     most->theta = s->theta;
 }
@@ -243,7 +253,7 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
     to->shape = s;
     to->kv = r->kv;
     to->angles = layout_alloc(l, T * (size_t)s->rotary_dim + 1);
-    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);

@@ -2,7 +2,7 @@
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {
-    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+    return s->gated && s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -106,7 +106,7 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
     to->context = r->context;
     to->splits = gpu_attention_most_splits(q, s);
     to->frequencies = layout_alloc(l, (size_t)s->rotary_dim / 2 + 1);
-    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);

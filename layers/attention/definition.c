@@ -1,10 +1,10 @@
-/* layers/attention/definition.c: gated grouped-query attention, the definition.
+/* layers/attention/definition.c: grouped-query attention, the definition.
 
-   For every head the projections give a query and an output gate; every `heads / kv_heads` heads share a key and a value head:
+   For every head the projections give a query and, if the layer is gated, an output gate; every `heads / kv_heads` heads share a key and a value head:
 
        q = rotate(norm(q), position)      k = rotate(norm(k), position)
        o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]
-       x += o_proj (o sigmoid(gate))
+       x += o_proj (o sigmoid(gate)), or o_proj o
 
    Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position / theta^(2 i / rotary_dim). */
 
@@ -54,7 +54,7 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     double *k = state->k + (size_t)position * (size_t)kv, *v = state->v + (size_t)position * (size_t)kv;
 
     defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
-    defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim] */
+    defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
     defined_linear(&w->k_proj, normed, k);
     defined_linear(&w->v_proj, normed, v);
     for (int h = 0; h < s->kv_heads; h++) {
@@ -62,12 +62,12 @@ static void attention_define(const attention_weights *w, defined_attention *stat
         attention_define_rotation(s, k + h * d, position);
     }
     for (int h = 0; h < s->heads; h++) {
-        double *q = qg + 2 * h * d, *gate = q + d;
+        double *q = qg + h * attention_q_size(s), *gate = q + d;
         const int group = h / (s->heads / s->kv_heads);
         defined_norm(q, q, w->q_norm, d, (double)s->eps);
         attention_define_rotation(s, q, position);
         attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d, o + h * d);
-        for (int i = 0; i < d; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
+        for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
     }
     defined_linear(&w->o_proj, o, out);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];

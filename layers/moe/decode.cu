@@ -50,11 +50,13 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     const moe_shape *s = &to->shape;
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, w->norm, s->hidden, to->T, s->eps);
     p.waits_last = 1;
-    gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
-    p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
-    p.segment[0].h = to->h;
-    p.h_row = (size_t)to->h_row;
+    if (s->shared_size) {
+        gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
+        p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
+        p.segment[0].h = to->h;
+        p.h_row = (size_t)to->h_row;
+    }
     gpu_add_segment(&p, &w->router, to->router);
-    gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
+    if (s->shared_size) gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
     gpu_record_projection(q, KERNEL_ROUTER, &p);
 }

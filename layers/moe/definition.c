@@ -1,7 +1,8 @@
 /* layers/moe/definition.c: a mixture of experts, the definition.
 
    A router scores all experts; the top_k best compute, weighted by the softmax over their scores alone, which is the softmax over all,
-   renormalised. The shared expert computes for every token, weighted by a sigmoid gate of its own. An expert is a SwiGLU:
+   renormalised (or, of_all, as it is). The shared expert, if there is one, computes for every token, weighted by a sigmoid gate of
+   its own. An expert is a SwiGLU:
 
        expert(u) = down_proj (SiLU(gate_proj u) * up_proj u) */
 
@@ -37,16 +38,18 @@ static void moe_define(const moe_weights *w, double *x) {
 
     defined_norm(u, x, w->norm, s->hidden, (double)s->eps);
     defined_linear(&w->router, u, score);
-    defined_linear(&w->shared_expert_gate, u, &shared_gate);
     moe_define_choice(score, s->experts, s->top_k, chosen);
     for (int e = 0; e < s->experts; e++)
         if (chosen[e] && score[e] > top) top = score[e];
     for (int e = 0; e < s->experts; e++)
-        if (chosen[e]) sum += exp(score[e] - top);
+        if (chosen[e] || s->of_all) sum += exp(score[e] - top);
     for (int e = 0; e < s->experts; e++)
         if (chosen[e]) moe_define_expert(&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e], exp(score[e] - top) / sum, u, out);
-    const int shared = s->experts;                                /* after the routed ones */
-    moe_define_expert(&w->gate_proj[shared], &w->up_proj[shared], &w->down_proj[shared], defined_sigmoid(shared_gate), u, out);
+    if (s->shared_size) {
+        const int shared = s->experts;                            /* after the routed ones */
+        defined_linear(&w->shared_expert_gate, u, &shared_gate);
+        moe_define_expert(&w->gate_proj[shared], &w->up_proj[shared], &w->down_proj[shared], defined_sigmoid(shared_gate), u, out);
+    }
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
     free(u), free(score), free(out), free(chosen);
