@@ -77,8 +77,6 @@ enum module_kind {
 static const char *const module_names[MODULE_KINDS] = {
     "embed_tokens", "lm_head", "deltanet", "attention", "router", "experts", "shared_expert", "norms", "mtp"};
 
-enum { MAX_EOS = 16 };
-
 struct mote_model {
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
@@ -92,8 +90,7 @@ struct mote_model {
     size_t longest_token;                      /* bytes */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
-    int32_t eos[MAX_EOS];
-    int eos_count;
+    buf eos;                                   /* int32_t: the tokens that end a text, in order */
     mote_sampling sampling;                    /* of generation_config.json */
     mote_info info;
     mote_module modules[MODULE_KINDS];
@@ -195,7 +192,7 @@ static int model_open_weights(mote_model *m, const char *dir, int load, const mo
 #include "checkpoint/generation.c"
 
 /* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
-static int model_open_text(mote_model *m, const char *dir, int need_one, mote_error *err) {
+static int model_open_text(mote_model *m, const char *dir, int need_one, const mote_callbacks *callbacks, mote_error *err) {
     buf template_text;
     memset(&template_text, 0, sizeof template_text);
     int code = template_read(dir, &template_text, err);
@@ -206,20 +203,17 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, mote_er
         if (tokenizer_token(m->text, id, &n)) m->longest_token = larger(m->longest_token, n);
     }
     if (!code && template_text.size) {
+        int modified;
         m->has_template = 1;
-        m->family = chat_detect(template_text.data, template_text.size);
-        m->info.chat_template = m->family & CHAT_QWEN3_5 ? "Qwen3.5" : m->family & CHAT_QWEN3 ? "Qwen3" : NULL;
+        m->family = chat_detect(template_text.data, template_text.size, &modified);
+        const chat_marks *marks = chat_marks_of(m->family);
+        m->info.chat_template = marks ? marks->name : NULL;
+        if (marks && modified)
+            notice(callbacks, "%s: the chat template is a modified %s template: used as %s's%s", dir, marks->name, marks->name,
+                   m->family & CHAT_QUIET ? ", which thinks only when asked to" : "");
     }
     buf_free(&template_text);
     return code;
-}
-
-/* What ends a text when generation_config.json does not say: config.json's token, and the chat families' <|im_end|>.
-   Without a tokenizer there is no text to end. */
-static void model_default_eos(mote_model *m) {
-    if (m->eos_count || !m->text) return;
-    if (m->c.layers) add_eos(m, m->c.eos);                      /* the first two: there is room */
-    if (m->family != CHAT_UNKNOWN) add_eos(m, tokenizer_find(m->text, "<|im_end|>"));
 }
 
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
@@ -237,19 +231,19 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     m->quantize = o.quantize;
     int code = generation_read(m, dir, &o.callbacks, error);
-    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, error);
+    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
-        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, error) : MOTE_OK;
+        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
         if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
     }
     if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
         code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
                     dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
+    if (!code) code = model_ends(m, dir, error);
     if (code) {
         mote_close(m);
         return code;
     }
-    model_default_eos(m);
     *model = m;
     return MOTE_OK;
 }
@@ -263,6 +257,7 @@ void mote_close(mote_model *model) {
     free(model->layers);
     free(model->experts);
     free(model->kv_scales);
+    buf_free(&model->eos);
     arena_close(model);
     free(model);
 }

@@ -97,8 +97,8 @@ static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, cons
     memset(part, 0, MAX_PARTS * sizeof *part);
     for (int k = 0; k < part_count(s); k++) {
         snprintf(b->name + module, sizeof b->name - module, "%s", s->parts[k].suffix);
-        part[k] = table_find(&b->files->table, b->name);
-        there += part[k] != NULL;
+        part[k] = bind_tensor(b, b->name);
+        there += table_find(&b->files->table, b->name) != NULL;
     }
     wrong = !bind_blocks(b, s, part, w) || w->cols % s->cols || w->rows % s->rows;
     for (int k = 0; k < part_count(s); k++) {
@@ -132,7 +132,7 @@ static void bind_parts(binder *b, size_t module, const spelling *s, matrix *w, c
         const char *rest, *group = strchr(p->shape, 'g');
         const int dims = part_shape(p->shape, w, shape, &rest);
         snprintf(b->name + module, sizeof b->name - module, "%s", p->suffix);
-        tensor *t = table_find(&b->files->table, b->name);
+        tensor *t = bind_tensor(b, b->name);
         if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(s->format) ? -1 : dims);
         if (!t) continue;
         if (!stored_as(t, p) || (!part_fits(t, p, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
@@ -152,7 +152,7 @@ static void bind_ignored(binder *b, size_t module) {
     static const char *const names[] = {".input_scale", ".input_global_scale"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(b->name + module, sizeof b->name - module, "%s", names[i]);
-        tensor *t = table_find(&b->files->table, b->name);
+        tensor *t = bind_tensor(b, b->name);
         if (t) t->used = 1;
     }
 }
@@ -270,7 +270,7 @@ static void bind_zero_centered(binder *b, const char *where, const char *what, c
 /* A tensor that may be there, and is not needed. */
 static void bind_unneeded(binder *b, const char *where, const char *what) {
     bind_name(b, where, what);
-    tensor *t = b->made ? NULL : table_find(&b->files->table, b->name);
+    tensor *t = b->made ? NULL : bind_tensor(b, b->name);
     if (t) t->used = 1;
 }
 
@@ -279,7 +279,7 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
     const uint64_t one[1] = {1};
     for (int i = 0; i < count && !b->code && !b->made; i++) {
         bind_name(b, where, names[i]);
-        tensor *t = table_find(&b->files->table, b->name);
+        tensor *t = bind_tensor(b, b->name);
         if (!t) continue;
         if ((t->dims && !same_shape(t, one, 1)) || t->type > TYPE_BF16) {
             b->code = bind_misfit(b, t, one, 1, &vector_part);
@@ -332,8 +332,28 @@ static void bind_draft_head(binder *b) {
     m->modules[IN_MTP].bytes += matrix_bytes(w);
 }
 
-static int has_prefix(const char *name, const char *prefix) {
-    return !strncmp(name, prefix, strlen(prefix));
+/* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
+   back. */
+static void bind_mtp(binder *b, void (*bind)(binder *, matrix *), matrix *experts) {
+    mote_model *m = b->m;
+    mote_error *err = b->err, why;
+    const size_t items = b->items.size, arena = b->arena;
+    if (b->code) return;
+    b->err = &why;
+    bind(b, experts);
+    b->err = err;
+    if (!b->code) return;
+    if (!b->missing[0]) {
+        fail(err, b->code, "%s", why.message);
+        return;
+    }
+    b->code = MOTE_OK;
+    b->items.size = items;
+    b->arena = arena;
+    b->formats[IN_MTP] = b->spelled[IN_MTP] = 0;
+    b->group[IN_MTP] = m->has_mtp = 0;
+    memset(&m->modules[IN_MTP], 0, sizeof m->modules[IN_MTP]);
+    memset(&m->mtp, 0, sizeof m->mtp);
 }
 
 /* Is this the name of a tensor of a quantised matrix, behind the module's? */
@@ -344,25 +364,28 @@ static int is_scale(const char *suffix) {
     return is && strcmp(suffix, ".weight");
 }
 
-/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. */
+/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
+   these the index may also list what is not there. */
 static void bind_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;
+    const char *dir = b->files->dir;
     int vision = 0, mtp = 0;
     for (size_t i = 0; i < table_count(table) && !b->code; i++) {
         const tensor *t = table_at(table, i);
-        const char *name = table_name(table, t), *end = strrchr(name, '.');
-        if (t->used || (b->m->c.tied && !strcmp(name, "lm_head.weight"))) continue;
-        if (has_prefix(name, "model.visual.") || has_prefix(name, "visual.")) vision++;
-        else if (!b->m->has_mtp && has_prefix(name, "mtp.")) mtp++;
+        const char *name = table_name(table, t), *end = strrchr(name, '.'), *path = b->files->shards[t->file].path;
+        if (t->used || (b->m->c.tied && has_part(name, "lm_head."))) continue;
+        if (has_part(name, "visual.")) vision++;
+        else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
+        else if (t->type < 0) b->code = checkpoint_missing(b->files, t, b->err);
         else if (end && is_scale(end))
-            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s belongs to another format than the tensors beside it",
-                           b->files->shards[t->file].path, name);
-        else b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes",
-                            b->files->shards[t->file].path, name);
+            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s belongs to another format than the tensors beside it", path, name);
+        else b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes", path, name);
     }
-    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", b->files->dir, vision);
-    if (mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", b->files->dir, mtp);
-    if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", b->files->dir);
+    if (b->code) return;
+    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
+    if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
+    else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
+    else if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", dir);
 }
 
 /* Kernels find expert e's matrices *stride bytes times e behind those of expert 0: all planes of gate, up and down. So they

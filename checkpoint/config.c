@@ -14,13 +14,14 @@ typedef struct config {
     float eps;
     layer_shapes shapes;
     unsigned char *mixers;                     /* [layers] enum layer_kind */
-    int32_t eos;                               /* eos_token_id, -1 when there is none */
+    int32_t eos;                               /* eos_token_id where it is one id, else -1: for the fingerprint alone */
 } config;
 
 typedef struct config_reader {
     const json *j;
     uint32_t text;                             /* the object with the text model's fields */
     const char *dir;
+    const char *within;                        /* "rope_scaling.": of what the keys are, for messages; NULL: of nothing more */
     mote_error *err;
     int code;                                  /* the first failure; later calls do nothing */
 } config_reader;
@@ -54,18 +55,40 @@ static void config_float(config_reader *r, uint32_t object, const char *key, dou
     *out = (float)value;
 }
 
-/* A field that must be absent or hold one value. */
-static void config_only(config_reader *r, uint32_t object, const char *key, const char *value) {
+/* Is the node this value, however it is written: 1.0 for 1, 1 for true, 0 for false, letters of another case? */
+static int config_is(const json *j, uint32_t node, const char *value) {
+    const json_node *n = &j->nodes[node];
+    char text[64];
+    double number;
+    if (n->type >= JSON_ARRAY) return 0;
+    size_t size = n->type == JSON_STRING ? json_string(j, node, text, sizeof text - 1) : n->size;
+    if (size >= sizeof text) return 0;
+    if (n->type != JSON_STRING) memcpy(text, j->text + n->start, size);
+    text[size] = 0;
+    if (size == strlen(value) && !strcasecmp(text, value)) return 1;
+    if (n->type != JSON_NUMBER || json_double(j, node, &number) || (number != 0 && number != 1)) return 0;
+    return !strcmp(value, number == 1 ? "1" : "0") || !strcmp(value, number == 1 ? "true" : "false");
+}
+
+static int config_true(const json *j, uint32_t node) {
+    return node && config_is(j, node, "true");
+}
+
+/* A field that must be absent, null or have one value: the first of those listed, "silu|swish", which mean the same. */
+static void config_only(config_reader *r, uint32_t object, const char *key, const char *values) {
     uint32_t node = json_get(r->j, object, key);
-    if (r->code || !node || json_equals(r->j, node, value)) return;
+    const size_t first = strcspn(values, "|");
+    if (r->code || !node || r->j->nodes[node].type == JSON_NULL) return;
+    for (const char *value = values; *value; value += strcspn(value, "|"), value += *value == '|') {
+        char one[32];
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(value, "|"), value);
+        if (config_is(r->j, node, one)) return;
+    }
     const json_node *n = &r->j->nodes[node];
-    const char *text = r->j->text + n->start;
-    if (n->type != JSON_STRING && n->type < JSON_ARRAY && strlen(value) == n->size && !memcmp(text, value, n->size))
-        return;
-    if (n->type == JSON_NULL) return;
-    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s is %.*s, mote supports %s only", r->dir, key,
-                   n->type < JSON_ARRAY ? (int)(n->size < 60 ? n->size : 60) : 6,
-                   n->type < JSON_ARRAY ? text : "a list", value);
+    const char *text = n->type == JSON_ARRAY ? "a list" : n->type == JSON_OBJECT ? "an object" : r->j->text + n->start;
+    const size_t size = n->type >= JSON_ARRAY ? strlen(text) : n->size < 60 ? n->size : 60;
+    r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: %s%s is %.*s, mote supports %.*s only", r->dir,
+                   r->within ? r->within : "", key, (int)size, text, (int)first, values);
 }
 
 /* The sides of FP8 blocks: weight_block_size of the official checkpoints, block_structure of compressed-tensors' groups. */
@@ -99,12 +122,12 @@ static void config_quantization(config_reader *r, config *c) {
     if (!q || r->j->nodes[q].type != JSON_OBJECT) return;
     uint32_t method = json_get(r->j, q, "quant_method"), version = json_get(r->j, q, "checkpoint_format");
     uint32_t packing = json_get(r->j, q, "packing_format"), symmetric = json_get(r->j, q, "sym");
-    config_only(r, q, "fmt", "e4m3");
-    if (method && json_equals(r->j, method, "awq")) config_only(r, q, "version", "gemm");
-    c->zeros_stored = version && json_equals(r->j, version, "gptq_v2");
-    if (packing && (json_equals(r->j, packing, "auto_round") || json_equals(r->j, packing, "auto_round:gptqmodel")))
+    config_only(r, q, "fmt", "e4m3|float8_e4m3fn");
+    if (method && config_is(r->j, method, "awq")) config_only(r, q, "version", "gemm");
+    c->zeros_stored = version && config_is(r->j, version, "gptq_v2");
+    if (packing && (config_is(r->j, packing, "auto_round") || config_is(r->j, packing, "auto_round:gptqmodel")))
         c->zeros_stored = 1;
-    c->asymmetric = symmetric && r->j->nodes[symmetric].type == JSON_FALSE;
+    c->asymmetric = symmetric && config_is(r->j, symmetric, "false");
     if (!c->zeros_stored) config_only(r, q, "checkpoint_format", "gptq");
     config_blocks(r, q, c);
 }
@@ -122,7 +145,7 @@ static void config_ends(config_reader *r, config *c) {
     uint64_t eos;
     uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
     if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
-    c->tied = tied && r->j->nodes[tied].type == JSON_TRUE;
+    c->tied = config_true(r->j, tied);
     c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
 }
 

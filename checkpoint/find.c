@@ -16,11 +16,42 @@ typedef struct binder {
     unsigned formats[MODULE_KINDS];            /* bit set of formats seen; a vector has that of its numbers */
     unsigned spelled[MODULE_KINDS];            /* bit set of spellings seen */
     int group[MODULE_KINDS];                   /* columns of INT4's groups; -1: of several widths */
-    char prefix[64];                           /* "model.language_model." or "model." */
+    char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
+    char head_prefix[64];                      /* of lm_head's: "" */
+    char missing[256];                         /* the tensor that is not there: the error, or why the MTP layer is left out */
     char name[256];
     mote_error *err;
     int code;                                  /* the first failure; later calls do nothing */
 } binder;
+
+/* NULL: it is not there, though the index may list it. */
+static tensor *bind_tensor(const binder *b, const char *name) {
+    tensor *t = table_find(&b->files->table, name);
+    return t && t->type >= 0 ? t : NULL;
+}
+
+static int has_prefix(const char *name, const char *prefix) {
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+/* Has a name this part, "mtp.", at its beginning or after a dot? Checkpoints differ in what they put before it. */
+static int has_part(const char *name, const char *part) {
+    const char *at = strstr(name, part);
+    return at && (at == name || at[-1] == '.');
+}
+
+/* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
+static void bind_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
+    const tensor_table *table = &b->files->table;
+    snprintf(prefix, size, "%s", none);
+    for (size_t i = 0; !b->made && i < table_count(table); i++) {
+        const char *name = table_name(table, table_at(table, i));
+        const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
+        if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        snprintf(prefix, size, "%.*s", (int)n, name);
+        return;
+    }
+}
 
 /* "[4096, 2048]" */
 static const char *shape_text(char *out, size_t size, const uint64_t *shape, int dims) {
@@ -46,7 +77,7 @@ static const char *bind_beside(binder *b, char *name, size_t size) {
     for (int i = 0; i < SPELLING_COUNT && end; i++)
         for (int k = 0; k < part_count(spellings[i]); k++) {
             snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, spellings[i]->parts[k].suffix);
-            if (table_find(&b->files->table, name)) return name;
+            if (bind_tensor(b, name)) return name;
         }
     return NULL;
 }
@@ -54,6 +85,9 @@ static const char *bind_beside(binder *b, char *name, size_t size) {
 /* A tensor that is not there. shape: what it should have; dims < 0: nobody knows. */
 static int bind_missing(binder *b, const uint64_t *shape, int dims) {
     char text[96], name[320], expected[128] = "";
+    const tensor *listed = table_find(&b->files->table, b->name);
+    snprintf(b->missing, sizeof b->missing, "%s", b->name);
+    if (listed) return checkpoint_missing(b->files, listed, b->err);
     const char *beside = bind_beside(b, name, sizeof name);
     if (dims >= 0) snprintf(expected, sizeof expected, ", expected with shape %s", shape_text(text, sizeof text, shape, dims));
     return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is missing%s%s%s", b->files->dir, b->name, expected,
@@ -65,7 +99,7 @@ static enum spelled made_spelling(const struct recipe *r, const char *name);
 
 /* Whether the checkpoint holds a tensor. A made-up one is like those published: experts are stacked in BF16 only. */
 static int bind_has(const binder *b, const char *name) {
-    if (!b->made) return table_find(&b->files->table, name) != NULL;
+    if (!b->made) return bind_tensor(b, name) != NULL;
     if (!strcmp(name, "mtp.fc.weight")) return b->m->c.mtp_layers > 0;
     return !strstr(name, "mlp.experts.gate_up_proj") || made_spelling(b->made, name) == SPELLED_BF16;
 }
@@ -148,7 +182,7 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
 static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
     if (b->code) return NULL;
     if (b->made) return bind_made(b, shape, dims);
-    tensor *t = table_find(&b->files->table, b->name);
+    tensor *t = bind_tensor(b, b->name);
     if (!t) b->code = bind_missing(b, shape, dims);
     else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);
     if (b->code) return NULL;

@@ -1,12 +1,17 @@
 /* checkpoint/folder.c: the files of a checkpoint folder and their index. Knows nothing of what the tensors are for.
 
    Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
-   from the file it names, and must be there. Tensors of a listed file that the index forgot are accepted, and so is a file
+   from the file it names. One that is not there, or whose file is not, is missing only if it is asked for. Tensors of a listed file that the index forgot are accepted, and so is a file
    that AutoRound puts beside the others and does not always list. */
 
 enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
 
-typedef struct shard { char path[PATH_SIZE]; int fd; uint64_t size; } shard;
+typedef struct shard {
+    char path[PATH_SIZE];
+    int fd;                      /* -1: not open, or not there */
+    int listed;                  /* the index says what is in it */
+    uint64_t size;
+} shard;
 
 typedef struct checkpoint {
     const char *dir;
@@ -45,13 +50,16 @@ static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
         return -fail(err, MOTE_EINVAL, "%s/%s: path too long", c->dir, name);
     s->size = 0;
     s->fd = -1;
+    s->listed = 0;
     entry->file = c->shard_count;
     return c->shard_count++;
 }
 
+/* One that the index lists need not be there. */
 static int shard_open(shard *s, mote_error *err) {
     struct stat info;
     s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: a FIFO must not wait for a writer */
+    if (s->fd < 0 && errno == ENOENT && s->listed) return MOTE_OK;
     if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
     if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
     s->size = (uint64_t)info.st_size;
@@ -81,6 +89,7 @@ static int checkpoint_read_index(checkpoint *c, const json *j, mote_error *err) 
         tensor *t = table_add(&c->table, at, &found);
         if (!t) return fail_memory(err);
         t->file = file;
+        c->shards[file].listed = 1;
     }
     return MOTE_OK;
 }
@@ -89,16 +98,18 @@ static int checkpoint_read_shards(checkpoint *c, mote_error *err) {
     for (int i = 0; i < c->shard_count; i++) {
         shard *s = &c->shards[i];
         int code = shard_open(s, err);
-        if (!code) code = safetensors_read(&c->table, s->fd, s->size, i, s->path, err);
+        if (!code && s->fd >= 0) code = safetensors_read(&c->table, s->fd, s->size, i, s->path, err);
         if (code) return code;
     }
-    for (size_t i = 0; i < table_count(&c->table); i++) {
-        const tensor *t = table_at(&c->table, i);
-        if (t->type < 0)
-            return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here",
-                        c->shards[t->file].path, table_name(&c->table, t));
-    }
     return MOTE_OK;
+}
+
+/* Says that a tensor is not where the index says. */
+static int checkpoint_missing(const checkpoint *c, const tensor *t, mote_error *err) {
+    const char *path = c->shards[t->file].path, *name = table_name(&c->table, t);
+    if (c->shards[t->file].fd < 0)
+        return fail(err, MOTE_EIO, "%s: %s: the index says that tensor %s is here", path, strerror(ENOENT), name);
+    return fail(err, MOTE_EFORMAT, "%s: tensor %s is missing, the index says it is here", path, name);
 }
 
 /* Whether the folder has an entry of this name. One that cannot be opened counts, a symbolic link to nothing included: that

@@ -27,29 +27,48 @@ static int template_read(const char *dir, buf *text, mote_error *err) {
     return code;
 }
 
-/* Adds a token that ends a text. 0: there are too many. */
-static int add_eos(mote_model *m, int32_t id) {
-    for (int i = 0; i < m->eos_count; i++)
-        if (m->eos[i] == id) return 1;
-    if (id >= 0 && m->eos_count == MAX_EOS) return 0;
-    if (id >= 0) m->eos[m->eos_count++] = id;
-    return 1;
-}
-
-/* generation_config.json's eos_token_id: an id or a list of them. One that was overlooked would let answers run on. */
-static int generation_eos(mote_model *m, const json *j, const char *dir, mote_error *err) {
-    uint32_t eos = json_get(j, 0, "eos_token_id");
+/* eos_token_id of a file's object: an id or a list of them. One that was overlooked would let answers run on. */
+static int eos_read(mote_model *m, const json *j, uint32_t object, const char *dir, const char *file, mote_error *err) {
+    uint32_t eos = json_get(j, object, "eos_token_id");
     if (!eos || j->nodes[eos].type == JSON_NULL) return MOTE_OK;
     int list = j->nodes[eos].type == JSON_ARRAY;
     uint32_t count = list ? j->nodes[eos].size : 1;
     for (uint32_t i = 0, node = list ? eos + 1 : eos; i < count; i++, node = j->nodes[node].next) {
-        uint64_t id;
-        if (!json_u64(j, node, &id) || id > INT32_MAX)
-            return fail(err, MOTE_EFORMAT, "%s/generation_config.json: eos_token_id must be a token id or a list of them", dir);
-        if (!add_eos(m, (int32_t)id))
-            return fail(err, MOTE_EUNSUPPORTED, "%s/generation_config.json: more than %d ids in eos_token_id", dir, MAX_EOS);
+        uint64_t number;
+        if (!json_u64(j, node, &number) || number > INT32_MAX)
+            return fail(err, MOTE_EFORMAT, "%s/%s: eos_token_id must be a token id or a list of them", dir, file);
+        const int32_t id = (int32_t)number;
+        buf_add(&m->eos, &id, sizeof id);
     }
-    return MOTE_OK;
+    return m->eos.failed ? fail_memory(err) : MOTE_OK;
+}
+
+static int by_id(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The tokens that end a text: those of generation_config.json, or else of config.json, and always the end of a turn of the
+   chat template. Without a tokenizer there is no text, and nothing but what generation_config.json says. */
+static int model_ends(mote_model *m, const char *dir, mote_error *err) {
+    const chat_marks *marks = m->text ? chat_marks_of(m->family) : NULL;
+    const int32_t end = marks ? tokenizer_find(m->text, marks->turn_end) : -1;
+    int code = MOTE_OK;
+    if (!m->eos.size && m->text && file_exists(dir, "config.json")) {
+        buf text;
+        json j;
+        memset(&text, 0, sizeof text);
+        code = read_json(dir, "config.json", &text, &j, err);
+        if (code) return code;
+        uint32_t inner = json_get(&j, 0, "text_config");
+        code = eos_read(m, &j, inner && json_get(&j, inner, "eos_token_id") ? inner : 0, dir, "config.json", err);
+        json_free(&j);
+        buf_free(&text);
+    }
+    if (!code && end >= 0) buf_add(&m->eos, &end, sizeof end);
+    if (!code && m->eos.failed) code = fail_memory(err);
+    if (!code && m->eos.size) qsort(m->eos.data, m->eos.size / sizeof end, sizeof end, by_id);
+    return code;
 }
 
 /* A sampling default. One that is out of range does not make a checkpoint unusable: it is left out, with a notice. */
@@ -96,7 +115,7 @@ static int generation_read(mote_model *m, const char *dir, const mote_callbacks 
     if (!file_exists(dir, "generation_config.json")) return MOTE_OK;
     int code = read_json(dir, "generation_config.json", &text, &j, err);
     if (code) return code;
-    code = generation_eos(m, &j, dir, err);
+    code = eos_read(m, &j, 0, dir, "generation_config.json", err);
     if (!code) code = generation_sampling(&m->sampling, &j, dir, callbacks, err);
     json_free(&j);
     buf_free(&text);

@@ -32,12 +32,27 @@ static void qwen_layer_types(config_reader *r, config *c) {
     }
 }
 
+/* An object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. The only way that mote has
+   is no scaling; with text alone mrope is that, too. 0: there is none. */
+static uint32_t qwen_rope_object(config_reader *r, const char *key, const char *within) {
+    uint32_t rope = json_get(r->j, r->text, key);
+    if (!rope || r->j->nodes[rope].type != JSON_OBJECT) {
+        config_only(r, r->text, key, "null");
+        return 0;
+    }
+    r->within = within;
+    config_only(r, rope, "rope_type", "default|mrope");
+    config_only(r, rope, "type", "default|mrope");
+    r->within = NULL;
+    return rope;
+}
+
 static void qwen_rope(config_reader *r, attention_shape *a) {
     float factor = 0.25f;
-    uint32_t rope = json_get(r->j, r->text, "rope_parameters");
-    if (!rope || r->j->nodes[rope].type != JSON_OBJECT) rope = r->text;
-    config_only(r, rope, "rope_type", "default");
-    config_only(r, r->text, "rope_scaling", "null");
+    uint32_t parameters = qwen_rope_object(r, "rope_parameters", "rope_parameters.");
+    uint32_t scaling = qwen_rope_object(r, "rope_scaling", "rope_scaling."), rope = parameters ? parameters : scaling;
+    if (!rope) rope = r->text;
+    config_only(r, r->text, "rope_type", "default");
     config_float(r, r->text, "partial_rotary_factor", 0, 1, factor, &factor);
     config_float(r, rope, "partial_rotary_factor", 0, 1, factor, &factor);
     config_float(r, r->text, "rope_theta", 1, 1e12, 1e7f, &a->theta);
@@ -98,10 +113,10 @@ static void qwen_consistency(config_reader *r, const config *c) {
 /* What mote does not implement must be off, or as it is in all released models. */
 static void qwen_flags(config_reader *r) {
     uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
-    config_only(r, r->text, "hidden_act", "silu");
+    config_only(r, r->text, "hidden_act", "silu|swish");
     config_only(r, r->text, "attention_bias", "false");
     config_only(r, r->text, "attn_output_gate", "true");
-    config_only(r, r->text, "output_gate_type", "swish");
+    config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "decoder_sparse_step", "1");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
     config_only(r, r->text, "norm_topk_prob", "true");
@@ -234,8 +249,8 @@ static void qwen3_5_moe_bind(binder *b) {
     mote_model *m = b->m;
     const config *c = &m->c;
     size_t per_layer = 3 * ((size_t)c->shapes.moe.experts + 1);
-    snprintf(b->prefix, sizeof b->prefix, "%s",
-             bind_has(b, "model.language_model.embed_tokens.weight") ? "model.language_model." : "model.");
+    bind_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
+    bind_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     m->has_mtp = bind_has(b, "mtp.fc.weight");
     m->experts = (matrix *)calloc(per_layer * ((size_t)c->layers + 1), sizeof *m->experts);
     if (!m->experts) {
@@ -246,10 +261,10 @@ static void qwen3_5_moe_bind(binder *b) {
     bind_matrix(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
     bind_as(b, IN_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_matrix(b, "lm_head.", "weight", &m->lm_head, c->vocab, c->hidden);
+    else bind_matrix(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
     bind_as(b, IN_NORMS, 1, 1);
     bind_zero_centered(b, b->prefix, "norm.weight", &m->norm, c->hidden);
     for (int i = 0; i < c->layers && !b->code; i++)
         qwen_bind_layer(b, i, &m->layers[i], m->experts + per_layer * (size_t)i);
-    if (m->has_mtp) qwen_bind_mtp(b, m->experts + per_layer * (size_t)c->layers);
+    if (m->has_mtp) bind_mtp(b, qwen_bind_mtp, m->experts + per_layer * (size_t)c->layers);
 }

@@ -87,20 +87,18 @@ static void writer_finish(writer *w) {
     if (w->calling && !w->code) writer_end_call(w, 0);
 }
 
-/* Did the prompt end inside an open <think>? Its last few tokens tell. */
+/* Does the prompt end inside an open <think>? That is a token: text from outside that says so opens nothing. Line feeds may
+   follow. */
 static int prompt_opens_thinking(const mote_session *s) {
-    char tail[64];
-    size_t size = 0;
-    for (int i = s->count < 8 ? 0 : s->count - 8; i < s->count; i++) {
-        size_t n = 0;
-        const char *bytes = tokenizer_token(s->m->text, s->tokens[i], &n);
-        size_t fresh = n < sizeof tail ? n : sizeof tail, old = size < sizeof tail - fresh ? size : sizeof tail - fresh;
-        if (!fresh) continue;
-        memmove(tail, tail + size - old, old);
-        memcpy(tail + old, bytes + n - fresh, fresh);
-        size = old + fresh;
+    const chat_marks *m = chat_marks_of(s->m->family);
+    const int32_t think = tokenizer_find(s->m->text, m ? m->think : "<think>");
+    int i = s->count;
+    while (i > 0 && think >= 0 && s->tokens[i - 1] != think) {
+        size_t n;
+        const char *bytes = tokenizer_token(s->m->text, s->tokens[--i], &n);
+        if (!bytes || slice_drop_newlines(slice_of(bytes, n)).n) return 0;
     }
-    return size && chat_opens_thinking(tail, size);
+    return i > 0 && think >= 0;
 }
 
 /* All the memory that an answer's text will ever need: what is held back is shorter than a stop text, and a token adds its

@@ -50,7 +50,8 @@ static const render_case render_cases[] = {
     // System messages.
     {QWEN35, "{'messages':[{'role':'system','content':' S\\n'}," USER "]}",
      "<|im_start|>system\nS<|im_end|>\n" IN OUT35},
-    {QWEN35, "{'messages':[" USER ",{'role':'system','content':'S'}]}", NULL},
+    {QWEN35, "{'messages':[" USER ",{'role':'system','content':'S'}]}",
+     IN "<|im_start|>user\nSystem message:\nS<|im_end|>\n" OUT35},
     {QWEN3, "{'messages':[" USER ",{'role':'system','content':'S'}]}",
      IN "<|im_start|>system\nS<|im_end|>\n" OUT3},
     // Thoughts: those of the last round stay.
@@ -119,10 +120,9 @@ static const render_case render_cases[] = {
     {QWEN3, "{'messages':[{'role':'user','content':null}]}", NULL},
     {QWEN3, "{'messages':[{'role':'user','content':[{'type':'text','text':'a'}]}]}", NULL},
     {QWEN3 | CHAT_LENIENT, "{'messages':[{'role':'user','content':null}]}", "<|im_start|>user\n<|im_end|>\n" OUT3},
-    // No question, other roles.
-    {QWEN35, "{'messages':[{'role':'user','content':'<tool_response>x</tool_response>'}]}", NULL},
-    {QWEN35, "{'messages':[" USER ",{'role':'developer','content':'x'}]}", NULL},
-    {QWEN3, "{'messages':[" USER ",{'role':'developer','content':'x'}]}", IN OUT3},
+    // Other roles.
+    {QWEN35, "{'messages':[" USER ",{'role':'critic','content':'x'}]}", NULL},
+    {QWEN3, "{'messages':[" USER ",{'role':'critic','content':'x'}]}", IN OUT3},
     {QWEN35, "{'messages':[]}", NULL},
     {QWEN3, "{'messages':[]}", NULL},
 };
@@ -219,8 +219,6 @@ static void check_turn(int family, const char *system, const char *role, const c
     const buf *got = &out.text;
     CHECK(!code && got->size == strlen(want) && !memcmp(got->data, want, got->size), "turn %s: got\n%.*s\nwant\n%s",
           content, (int)got->size, got->data, want);
-    CHECK(chat_opens_thinking(got->data, got->size) == (strstr(want, "<think>") && !strstr(want, "</think>")),
-          "turn %s: inside thinking?", content);
     marked_free(&out);
 }
 
@@ -758,6 +756,8 @@ static int call_generation(const mote_model *m, buf *result, mote_error *err) {
     mote_callbacks silent = {0};
     int code = generation_read(&made, "models/demo", &silent, err);
     if (!code) buf_add(result, &made.sampling, sizeof made.sampling);
+    if (!code) buf_add(result, made.eos.data, made.eos.size);
+    buf_free(&made.eos);
     return code;
 }
 
@@ -890,28 +890,46 @@ static void test_memory(tokenizer *t) {
 
 // ---- Published templates and goldens --------------------------------------------------------------------------------
 
+static const char MODIFIED[] = "Qwen3.5.community-modified.Li-Lee"; // used as Qwen3.5's, but not rendered as it says
+
 static int golden_family(const char *name) { // what we say a template of this file name is
+    if (!strcmp(name, MODIFIED)) return QWEN35;
     if (!strcmp(name, "Qwen-Qwen3-0.6B") || !strcmp(name, "Qwen3.from-tokenizer_config")) return QWEN3;
     if (!strcmp(name, "Qwen3.5-4B")) return QWEN35;
     if (!strcmp(name, "Qwen3.5-35B-A3B.from-REAP")) return LENIENT35;
     return strcmp(name, "Qwen3.5.from-ComfyUI-tokenizer_config") ? CHAT_UNKNOWN : QWEN35 | CHAT_QUIET;
 }
 
+// The family; text is copied, as detection cuts its comments.
+static int detect(const char *text, size_t n, int *modified) {
+    buf copy = {0};
+    buf_add(&copy, text, n);
+    int family = (int)chat_detect(copy.data, copy.size, modified);
+    buf_free(&copy);
+    return family;
+}
+
+// The same program with other white space is the same. A published one with another word in it is used as its family's, one of
+// which half is missing is not.
 static void check_detect(const char *name, const buf *text) {
-    int want = golden_family(name);
+    int want = golden_family(name), modified = 0, published = want && strcmp(name, MODIFIED);
     buf other;
     memset(&other, 0, sizeof other);
-    int got = (int)chat_detect(text->data, text->size);
-    CHECK(got == want, "%s: family %d", name, got);
+    int got = detect(text->data, text->size, &modified);
+    CHECK(got == want && modified == !published, "%s: family %d, modified %d", name, got, modified);
     for (size_t i = 0; i < text->size; i++) { // other line ends and a longer tail: the same
         if (text->data[i] == '\n') buf_text(&other, " \r");
         buf_add(&other, text->data + i, 1);
     }
     buf_text(&other, " \r\n\r\n");
-    CHECK((int)chat_detect(other.data, other.size) == want, "%s: not seen with other line ends", name);
-    CHECK(chat_detect(text->data, text->size / 2) == CHAT_UNKNOWN, "%s: seen in its first half", name);
-    other.data[other.size / 2] ^= 2;
-    CHECK(chat_detect(other.data, other.size) == CHAT_UNKNOWN, "%s: seen though changed", name);
+    CHECK(detect(other.data, other.size, &modified) == want && modified == !published, "%s: not seen with other line ends", name);
+    CHECK(detect(text->data, text->size / 2, &modified) == CHAT_UNKNOWN, "%s: seen in its first half", name);
+    slice before = slice_before(slice_of(text->data, text->size), "message");
+    other.size = 0;
+    buf_slice(&other, before);
+    buf_text(&other, "another_");
+    buf_slice(&other, slice_from(slice_of(text->data, text->size), before.n));
+    CHECK(detect(other.data, other.size, &modified) == want && modified, "%s: changed, family %d, modified %d", name, want, modified);
     buf_free(&other);
 }
 
@@ -970,7 +988,7 @@ static void test_published(const char *data, const tokenizer *qwen3, const token
         check_detect(name, &text);
         buf_free(&text);
         seen++;
-        if (!golden_family(name)) continue;
+        if (!golden_family(name) || !strcmp(name, MODIFIED)) continue;
         known++;
         check_goldens(goldens, name, golden_family(name), golden_family(name) & QWEN3 ? qwen3 : qwen35);
     }

@@ -106,9 +106,7 @@ const char *mote_token_bytes(const mote_model *model, int32_t id, size_t *size) 
 }
 
 static int is_eos(const mote_model *m, int32_t id) {
-    for (int i = 0; i < m->eos_count; i++)
-        if (m->eos[i] == id) return 1;
-    return 0;
+    return m->eos.size && bsearch(&id, m->eos.data, m->eos.size / sizeof id, sizeof id, by_id) != NULL;
 }
 
 int mote_is_end(const mote_model *model, int32_t id) {

@@ -1,123 +1,35 @@
-// text/chat.c: messages -> prompt, in the format of the model: whole requests (JSON) and single turns. It gives text,
-// and which of it is from outside; it knows nothing of ids, models or sessions. The answer is chat_stream.c's.
-//
-// A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as
-// C here and give the same bytes, or an error where the program raises one. A program is recognised by a hash of its
-// whole text, without indentation, empty lines and white space at line ends (none of which reaches the output, since
-// every tag of these programs strips what is before it). Anything else about an unknown text could change the prompt,
-// and a model prompted wrongly answers badly without a word, so we refuse the others. Stricter than the programs on
-// purpose: what they would print as Python source text (a list as a tool's answer) or pass over (a number as "tools")
-// is an error. One family holds several published texts, told apart by flags.
+/* text/chat.c: messages -> prompt, in the format of the model: whole requests (JSON). It gives text, and which of it is from
+   outside; it knows nothing of ids, models or sessions. Single turns are chat_turn.c's, the answer is chat_stream.c's.
 
-typedef enum chat_family {
-    CHAT_UNKNOWN = 0,
-    CHAT_QWEN3 = 1,    // calls as JSON; the model opens <think> itself
-    CHAT_QWEN3_5 = 2,  // calls as <function=f><parameter=x>; the prompt ends inside an open <think>
-    CHAT_LENIENT = 4,  // Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object
-    CHAT_QUIET = 8,    // thinks only when asked to
-    CHAT_PRESERVE = 16 // Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON
-} chat_family;
+   Requests are rendered as the family's templates do. What the programs refuse and clients send nevertheless has a meaning
+   here: see engine.h at mote_render. Stricter than the programs on purpose: what they would print as Python source text (a
+   list as a tool's answer) or pass over (a number as "tools") is an error.
 
-static chat_family chat_detect(const char *template_text, size_t len) {
-    static const struct {
-        uint64_t hash;
-        int family;
-    } known[] = {
-        {0x0069FAE55F9BBDCCu, CHAT_QWEN3}, // Qwen3 (first release)
-        {0xD9204720CD536859u, CHAT_QWEN3 | CHAT_LENIENT}, // Qwen3 (later text)
-        {0x7FF3A87A165FF7DEu, CHAT_QWEN3_5}, // Qwen3.5 4B and larger
-        {0x2B2ECD7ADCF49C7Du, CHAT_QWEN3_5 | CHAT_LENIENT}, // Qwen3.5 35B-A3B (another text)
-        {0x0E50F370211D5EF7u, CHAT_QWEN3_5 | CHAT_QUIET}, // Qwen3.5, small models
-        {0xFEDB038E6D6019AAu, CHAT_QWEN3_5 | CHAT_PRESERVE}, // Qwen3.6
-    };
-    uint64_t hash = FNV_START;
-    for (const char *p = template_text, *end = p + len; p < end;) {
-        const char *newline = (const char *)memchr(p, '\n', (size_t)(end - p));
-        const char *line_end = newline ? newline : end, *next = newline ? newline + 1 : end;
-        while (p < line_end && (*p == ' ' || *p == '\t' || *p == '\r')) p++;
-        while (p < line_end && (line_end[-1] == ' ' || line_end[-1] == '\t' || line_end[-1] == '\r')) line_end--;
-        if (p < line_end) hash = fnv1a(fnv1a(hash, p, (size_t)(line_end - p)), "\n", 1);
-        p = next;
-    }
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (known[i].hash == hash) return (chat_family)known[i].family;
-    }
-    return CHAT_UNKNOWN;
-}
-
-static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5";
-}
-
-static int chat_unknown(mote_error *err) {
-    return fail(err, MOTE_EUNSUPPORTED, "unknown chat template (known: %s); raw prompts work", chat_known());
-}
-
-// A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ...}
-// All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
-// its tags, the <think> it writes around a thought, the places for images inside a content.
-
-// Text, and which of it is from outside: text_range, as tokenizer_encode takes them.
-typedef struct marked_text {
-    buf text, outside;
-} marked_text;
-
-static void marked_free(marked_text *m) {
-    buf_free(&m->text);
-    buf_free(&m->outside);
-}
-
-static int marked_failed(const marked_text *m) {
-    return m->text.failed | m->outside.failed;
-}
-
-static const text_range *outside_of(const marked_text *m, size_t *count) {
-    *count = m->outside.size / sizeof(text_range);
-    return (const text_range *)(const void *)m->outside.data;
-}
-
-static void put_words(marked_text *out, const char *words) {
-    buf_text(&out->text, words);
-}
-
-static void mark_outside(marked_text *out, size_t begin, size_t end) {
-    text_range range = {begin, end};
-    if (begin < end) buf_add(&out->outside, &range, sizeof range);
-}
-
-static void put_outside(marked_text *out, slice s) {
-    size_t begin = out->text.size;
-    buf_slice(&out->text, s);
-    mark_outside(out, begin, out->text.size);
-}
-
-// Appends a slice of `from` with its marks.
-static void put_marked(marked_text *out, const marked_text *from, slice s) {
-    size_t count, to = out->text.size, begin = s.n ? (size_t)(s.p - from->text.data) : 0, end = begin + s.n;
-    const text_range *r = outside_of(from, &count);
-    buf_slice(&out->text, s);
-    for (size_t i = 0; i < count; i++) {
-        size_t a = r[i].begin > begin ? r[i].begin : begin, b = r[i].end < end ? r[i].end : end;
-        if (a < b) mark_outside(out, to + a - begin, to + b - begin);
-    }
-}
+   A request: {"messages": [...], "tools": [...], "enable_thinking": ..., "add_generation_prompt": ..., ...}
+   All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
+   its tags, the <think> it writes around a thought, the places for images inside a content. */
 
 typedef struct chat {
     json j;
-    int family;               // chat_family flags
+    int family;               /* chat_family flags */
+    const chat_marks *marks;  /* the family's */
     marked_text *out;
     mote_error *err;
-    buf messages;             // uint32_t node of each message
-    uint32_t n, last_query;   // messages; index of the last one in which the user asks
-    int has_tools;            // tools is a list that is not empty
-    uint32_t tools;           // its node
-    int preserve, vision_ids; // "preserve_thinking", "add_vision_id"
-    unsigned images, videos;  // so far, for vision_ids
-    marked_text content;      // of the message at hand
+    buf messages;             /* uint32_t node of each message */
+    uint32_t n;               /* messages */
+    uint32_t leading;         /* of these, the first ones that are the system turn */
+    uint32_t round;           /* where the last round begins, after the last message in which the user asks */
+    int has_tools;            /* tools is a list that is not empty */
+    uint32_t tools;           /* its node */
+    int preserve, vision_ids; /* "preserve_thinking", "add_vision_id" */
+    int continued;            /* "continue_final_message" */
+    unsigned images, videos;  /* so far, for vision_ids */
+    marked_text system;       /* of the system turn */
+    marked_text content;      /* of the message at hand */
     buf reasoning;
 } chat;
 
-// Appends a value of the request, as put_json or put_str (put) writes it.
+/* Appends a value of the request, as put_json or put_str (put) writes it. */
 static int put_value(const chat *c, marked_text *out, uint32_t node,
                      int (*put)(const json *, uint32_t, buf *, mote_error *)) {
     size_t begin = out->text.size;
@@ -135,15 +47,49 @@ static int chat_role(const chat *c, uint32_t i, const char *role) {
     return node && json_equals(&c->j, node, role);
 }
 
-// Qwen3.5: a part of a message's content. What is no text becomes a place for the vision model's output.
+/* Applications call the same thing by two names. */
+static int chat_is_system(const chat *c, uint32_t i) {
+    return chat_role(c, i, "system") || chat_role(c, i, "developer");
+}
+
+/* A turn begins with `turn`, its role and what is put after it: here; and ends so. */
+static void open_turn(const chat_marks *m, const char *role, marked_text *out) {
+    put_words(out, m->turn);
+    put_words(out, role);
+}
+
+static void close_turn(const chat_marks *m, marked_text *out) {
+    put_words(out, m->turn_end);
+    put_words(out, "\n");
+}
+
+/* A tool's result, in a user's turn. */
+static void open_result(const chat_marks *m, marked_text *out) {
+    put_words(out, "\n");
+    put_words(out, m->result);
+    put_words(out, "\n");
+}
+
+static void close_result(const chat_marks *m, marked_text *out) {
+    put_words(out, "\n");
+    put_words(out, m->result_end);
+}
+
+/* What a part of a message's content is. */
+enum { PART_OTHER, PART_TEXT, PART_IMAGE, PART_VIDEO };
+
+static int chat_part_kind(const json *j, uint32_t item) {
+    uint32_t type = json_get(j, item, "type");
+    if (json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"))) return PART_IMAGE;
+    if (json_get(j, item, "video") || (type && json_equals(j, type, "video"))) return PART_VIDEO;
+    return json_get(j, item, "text") ? PART_TEXT : PART_OTHER;
+}
+
+/* Qwen3.5: a part. What is no text becomes a place for the vision model's output. */
 static int chat_part(chat *c, uint32_t item, int system, int counted) {
-    const json *j = &c->j;
-    uint32_t type = json_get(j, item, "type"), text = json_get(j, item, "text");
-    int object = j->nodes[item].type == JSON_OBJECT;
-    int image = json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"));
-    int video = !image && (json_get(j, item, "video") || (type && json_equals(j, type, "video")));
-    if (!object || !(image || video || text)) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
-    if (!image && !video) return put_value(c, &c->content, text, put_str);
+    const int kind = chat_part_kind(&c->j, item), image = kind == PART_IMAGE;
+    if (kind == PART_OTHER) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
+    if (kind == PART_TEXT) return put_value(c, &c->content, json_get(&c->j, item, "text"), put_str);
     if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
     if (counted) *(image ? &c->images : &c->videos) += 1;
     if (c->vision_ids) {
@@ -156,9 +102,9 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
     return MOTE_OK;
 }
 
-enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; // what a content is rendered for
+enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; /* what a content is rendered for */
 
-// Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it.
+/* Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it. */
 static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     const json *j = &c->j;
     uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
@@ -181,10 +127,11 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     return code;
 }
 
-// Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
-// continues the round.
-static int chat_find_query(chat *c) {
-    c->last_query = c->n - 1;
+/* Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
+   continues the round. In a history without a user's question, of which clients have cut the beginning, Qwen3 begins it at the
+   end. Qwen3.5 refuses these: here all that is left is of the last round. */
+static int chat_find_round(chat *c) {
+    c->round = c->family & CHAT_QWEN3 ? c->n : 0;
     for (uint32_t i = c->n; i-- > 0;) {
         uint32_t node = json_get(&c->j, chat_message(c, i), "content");
         slice text;
@@ -192,11 +139,11 @@ static int chat_find_query(chat *c) {
         if (c->family == (CHAT_QWEN3 | CHAT_LENIENT) && !(node && c->j.nodes[node].type == JSON_STRING)) continue;
         int code = chat_content(c, i, CONTENT_SEARCH, &text);
         if (code) return code;
-        if (slice_starts(text, "<tool_response>") && slice_ends(text, "</tool_response>")) continue;
-        c->last_query = i;
+        if (slice_starts(text, c->marks->result) && slice_ends(text, c->marks->result_end)) continue;
+        c->round = i + 1;
         return MOTE_OK;
     }
-    return c->family & CHAT_QWEN3 ? MOTE_OK : fail(c->err, MOTE_EINVAL, "No user query found in messages.");
+    return MOTE_OK;
 }
 
 static int chat_tools(chat *c) {
@@ -209,13 +156,14 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-// The system turn: a system message, if one is given, which is a slice of c->content, and the tools.
-static int chat_system(chat *c, int given, slice system) {
+/* The system turn: c->system, if one is given, and the tools. */
+static int chat_system(chat *c, int given) {
+    const slice system = slice_of(c->system.text.data, c->system.text.size);
     int code = MOTE_OK;
     if (!given && !c->has_tools) return MOTE_OK;
-    put_words(c->out, "<|im_start|>system\n");
+    open_turn(c->marks, "system\n", c->out);
     if (c->has_tools && c->family & CHAT_QWEN3) {
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
         if (given) put_words(c->out, "\n\n");
         put_words(c->out, "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
                          "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
@@ -237,15 +185,29 @@ static int chat_system(chat *c, int given, slice system) {
                  "call, but NOT after\n- If there is no function call available, answer the question like normal with "
                  "your current knowledge and do not tell the user about function calls\n</IMPORTANT>");
         if (system.n) put_words(c->out, "\n\n");
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
     } else {
-        put_marked(c->out, &c->content, system);
+        put_marked(c->out, &c->system, system);
     }
-    put_words(c->out, "<|im_end|>\n");
+    close_turn(c->marks, c->out);
     return code;
 }
 
-// Qwen3: {"name": "f", "arguments": {"x": 1}}
+/* The system messages that are the system turn: the first message, and in Qwen3.5, which has no other place for them, those
+   that follow it at once. */
+static int chat_leading(chat *c) {
+    int code = MOTE_OK;
+    while (!code && chat_is_system(c, c->leading) && (!c->leading || c->family & CHAT_QWEN3_5)) {
+        slice text;
+        code = chat_content(c, c->leading, CONTENT_SYSTEM, &text);
+        if (!code && c->system.text.size && text.n) put_words(&c->system, "\n\n");
+        if (!code) put_marked(&c->system, &c->content, text);
+        c->leading++;
+    }
+    return code;
+}
+
+/* Qwen3: {"name": "f", "arguments": {"x": 1}} */
 static int chat_call_json(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
@@ -259,7 +221,7 @@ static int chat_call_json(chat *c, uint32_t call) {
     return code;
 }
 
-// Qwen3.5: <function=f> with one <parameter=x> for each argument
+/* Qwen3.5: <function=f> with one <parameter=x> for each argument */
 static int chat_call_tags(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
@@ -297,7 +259,7 @@ static int chat_calls(chat *c, uint32_t message, slice content) {
         uint32_t call = k, function = json_get(j, k, "function");
         if (k > calls + 1) put_words(c->out, "\n");
         else if (qwen3 ? content.n : slice_trim(content).n) put_words(c->out, qwen3 ? "\n" : "\n\n");
-        // What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper.
+        /* What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
         if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
                                     (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
             call = function;
@@ -322,65 +284,103 @@ static int chat_assistant(chat *c, uint32_t i) {
         put_string(&c->j, given, &c->reasoning);
         reasoning = slice_of(c->reasoning.data, c->reasoning.size);
     } else {
-        slice before = slice_before(content, "</think>");
+        slice before = slice_before(content, c->marks->think_end);
         if (before.n < content.n) {
-            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), "<think>"));
-            content = slice_skip_newlines(slice_after(content, "</think>"));
+            reasoning = slice_skip_newlines(slice_after(slice_drop_newlines(before), c->marks->think));
+            content = slice_skip_newlines(slice_after(content, c->marks->think_end));
         }
     }
-    int shown = i > c->last_query || c->preserve;
-    if (qwen3) shown = shown && (i + 1 == c->n || reasoning.n);
+    int shown = i >= c->round || c->preserve, last = i + 1 == c->n;
+    if (qwen3) shown = shown && (last || reasoning.n);
     else reasoning = slice_trim(reasoning);
-    put_words(c->out, "<|im_start|>assistant\n");
+    open_turn(c->marks, "assistant\n", c->out);
     if (shown) {
-        put_words(c->out, "<think>\n");
+        put_words(c->out, c->marks->think);
+        put_words(c->out, "\n");
         if (qwen3) reasoning = slice_skip_newlines(slice_drop_newlines(reasoning));
         if (type == JSON_STRING) put_outside(c->out, reasoning);
         else put_marked(c->out, &c->content, reasoning);
-        put_words(c->out, "\n</think>\n\n");
+        put_words(c->out, "\n");
+        put_words(c->out, c->marks->think_end);
+        put_words(c->out, "\n\n");
     }
     put_marked(c->out, &c->content, shown && qwen3 ? slice_skip_newlines(content) : content);
+    if (last && c->continued) {                    /* transformers cuts white space where the template has cut the content's */
+        while (!qwen3 && !content.n && c->out->text.size && c->out->text.data[c->out->text.size - 1] == '\n') c->out->text.size--;
+        return MOTE_OK;
+    }
     code = chat_calls(c, message, content);
-    put_words(c->out, "<|im_end|>\n");
+    close_turn(c->marks, c->out);
     return code;
+}
+
+/* A user's turn, or a system message in the middle. Qwen3 renders that in its place; Qwen3.5 refuses it: here it is a user's
+   turn that says so. Where it stands, so that all before it stays as it was, and no question: the round goes on. */
+static int chat_user(chat *c, uint32_t i) {
+    const int system = chat_is_system(c, i), noted = system && c->family & CHAT_QWEN3_5;
+    slice content;
+    int code = chat_content(c, i, noted ? CONTENT_SYSTEM : CONTENT_MESSAGE, &content);
+    if (code) return code;
+    open_turn(c->marks, system && !noted ? "system\n" : "user\n", c->out);
+    if (noted) put_words(c->out, "System message:\n");
+    put_marked(c->out, &c->content, content);
+    close_turn(c->marks, c->out);
+    return MOTE_OK;
+}
+
+/* A tool's result: neighbours share one user turn. */
+static int chat_result(chat *c, uint32_t i) {
+    slice content;
+    int code = chat_content(c, i, CONTENT_TOOL, &content);
+    if (code) return code;
+    if (!i || !chat_role(c, i - 1, "tool")) open_turn(c->marks, "user", c->out);
+    open_result(c->marks, c->out);
+    put_marked(c->out, &c->content, content);
+    close_result(c->marks, c->out);
+    if (!chat_role(c, i + 1, "tool")) close_turn(c->marks, c->out);
+    return MOTE_OK;
 }
 
 static int chat_messages(chat *c) {
-    int qwen3 = c->family & CHAT_QWEN3, code = MOTE_OK;
-    for (uint32_t i = 0; !code && i < c->n; i++) {
-        int user = chat_role(c, i, "user"), system = chat_role(c, i, "system");
-        slice content;
-        if (system && i > 0 && !qwen3) return fail(c->err, MOTE_EINVAL, "System message must be at the beginning.");
-        if (user || (system && i > 0)) {
-            code = chat_content(c, i, CONTENT_MESSAGE, &content);
-            put_words(c->out, user ? "<|im_start|>user\n" : "<|im_start|>system\n");
-            if (!code) put_marked(c->out, &c->content, content);
-            put_words(c->out, "<|im_end|>\n");
-        } else if (chat_role(c, i, "assistant")) {
-            code = chat_assistant(c, i);
-        } else if (chat_role(c, i, "tool")) { // neighbours share one user turn
-            code = chat_content(c, i, CONTENT_TOOL, &content);
-            if (!chat_role(c, i - 1, "tool") && (i > 0 || qwen3)) put_words(c->out, "<|im_start|>user");
-            put_words(c->out, "\n<tool_response>\n");
-            if (!code) put_marked(c->out, &c->content, content);
-            put_words(c->out, "\n</tool_response>");
-            if (!chat_role(c, i + 1, "tool")) put_words(c->out, "<|im_end|>\n");
-        } else if (!system && !qwen3) { // Qwen3 passes over other roles
-            return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
-        }
+    int code = MOTE_OK;
+    for (uint32_t i = c->leading; !code && i < c->n; i++) {
+        if (chat_role(c, i, "user") || chat_is_system(c, i)) code = chat_user(c, i);
+        else if (chat_role(c, i, "assistant")) code = chat_assistant(c, i);
+        else if (chat_role(c, i, "tool")) code = chat_result(c, i);
+        else if (c->family & CHAT_QWEN3_5) return fail(c->err, MOTE_EINVAL, "Unexpected message role.");
+    }                                                          /* Qwen3 passes over other roles */
+    return code;
+}
+
+/* The tool messages that follow an assistant's with calls, in the order of the calls. */
+static int chat_order_results(chat *c) {
+    uint32_t *messages = (uint32_t *)(void *)c->messages.data, first;
+    int code = MOTE_OK;
+    for (uint32_t i = 0; !code && i < c->n; i = first) {
+        uint32_t calls = chat_role(c, i, "assistant") ? json_get(&c->j, messages[i], "tool_calls") : 0, end = first = i + 1;
+        if (!calls || c->j.nodes[calls].type != JSON_ARRAY) continue;
+        while (chat_role(c, end, "tool")) end++;
+        if (end > first + 1) code = order_results(&c->j, calls, messages + first, end - first, c->err);
+        first = end;
     }
     return code;
 }
 
-// The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF.
-static void chat_prompt(int family, int think, buf *out) {
+/* The beginning of the model's turn. think: MOTE_THINK_DEFAULT (the template's own), _ON or _OFF. */
+static void chat_prompt(int family, int think, marked_text *out) {
+    const chat_marks *m = chat_marks_of(family);
     int off = think == MOTE_THINK_OFF || (think == MOTE_THINK_DEFAULT && family & CHAT_QUIET);
-    buf_text(out, "<|im_start|>assistant\n");
-    if (off) buf_text(out, "<think>\n\n</think>\n\n");
-    else if (family & CHAT_QWEN3_5) buf_text(out, "<think>\n");
+    open_turn(m, "assistant\n", out);
+    if (!off && family & CHAT_QWEN3) return;
+    put_words(out, m->think);
+    put_words(out, "\n");
+    if (!off) return;
+    put_words(out, "\n");
+    put_words(out, m->think_end);
+    put_words(out, "\n\n");
 }
 
-// A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values.
+/* A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values. */
 static int chat_flag(chat *c, const char *key, int absent) {
     uint32_t node = json_get(&c->j, 0, key);
     if (!node) return absent;
@@ -389,7 +389,7 @@ static int chat_flag(chat *c, const char *key, int absent) {
     return -1;
 }
 
-// A list member's node, 0 when absent, null or empty; *code for other values.
+/* A list member's node, 0 when absent, null or empty; *code for other values. */
 static uint32_t chat_list(chat *c, const char *key, int *code) {
     uint32_t node = json_get(&c->j, 0, key);
     if (!node || c->j.nodes[node].type == JSON_NULL) return 0;
@@ -398,12 +398,46 @@ static uint32_t chat_list(chat *c, const char *key, int *code) {
     return 0;
 }
 
+/* Does a message end in text that can be continued? */
+static int chat_ends_in_text(const chat *c, uint32_t i) {
+    const json *j = &c->j;
+    uint32_t content = json_get(j, chat_message(c, i), "content"), last = 0;
+    if (content && j->nodes[content].type == JSON_STRING) return 1;
+    if (!content || j->nodes[content].type != JSON_ARRAY || c->family & CHAT_QWEN3) return 0;
+    for (uint32_t k = content + 1; k < j->nodes[content].next; k = j->nodes[k].next) last = k;
+    return last && chat_part_kind(j, last) == PART_TEXT;
+}
+
+/* "continue_final_message": the last message is an answer that the model goes on with. */
+static int chat_check_continued(const chat *c, int prompt) {
+    uint32_t i = c->n - 1, calls = json_get(&c->j, chat_message(c, i), "tool_calls");
+    const char *wrong = NULL;
+    if (prompt) wrong = "add_generation_prompt would begin another";
+    else if (!chat_role(c, i, "assistant")) wrong = "the last message is not the assistant's";
+    else if (calls && c->j.nodes[calls].type == JSON_ARRAY && c->j.nodes[calls].size) wrong = "the last message calls tools";
+    else if (!chat_ends_in_text(c, i)) wrong = "the last message has no text to continue";
+    return wrong ? fail(c->err, MOTE_EINVAL, "continue_final_message: %s", wrong) : MOTE_OK;
+}
+
+/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an answer. */
+static int chat_options(chat *c, int *think, int *prompt) {
+    uint32_t enable = json_get(&c->j, 0, "enable_thinking");
+    int on = chat_flag(c, "enable_thinking", 0), preserve = chat_flag(c, "preserve_thinking", 0);
+    c->continued = chat_flag(c, "continue_final_message", 0);
+    c->vision_ids = chat_flag(c, "add_vision_id", 0);
+    *prompt = chat_flag(c, "add_generation_prompt", !c->continued);
+    if (on < 0 || *prompt < 0 || preserve < 0 || c->vision_ids < 0 || c->continued < 0) return MOTE_EINVAL;
+    c->preserve = preserve && c->family & CHAT_PRESERVE;
+    int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
+    *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    return c->continued ? chat_check_continued(c, *prompt) : MOTE_OK;
+}
+
 static int chat_request(chat *c) {
     const json *j = &c->j;
-    int code = MOTE_OK;
-    slice system = slice_of(NULL, 0);
+    int code = MOTE_OK, think, prompt;
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
-    uint32_t messages = chat_list(c, "messages", &code), enable = json_get(j, 0, "enable_thinking");
+    uint32_t messages = chat_list(c, "messages", &code);
     c->tools = chat_list(c, "tools", &code);
     c->has_tools = c->tools != 0;
     if (code) return code;
@@ -414,112 +448,40 @@ static int chat_request(chat *c) {
         c->n++;
     }
     if (c->messages.failed) return fail_memory(c->err);
-    int on = chat_flag(c, "enable_thinking", 0), prompt = chat_flag(c, "add_generation_prompt", 1);
-    int preserve = chat_flag(c, "preserve_thinking", 0);
-    c->vision_ids = chat_flag(c, "add_vision_id", 0);
-    if (on < 0 || prompt < 0 || preserve < 0 || c->vision_ids < 0) return MOTE_EINVAL;
-    c->preserve = preserve && c->family & CHAT_PRESERVE;
-    int given = chat_role(c, 0, "system");
-    if (given) code = chat_content(c, 0, CONTENT_SYSTEM, &system);
-    if (!code) code = chat_system(c, given, system);
-    if (!code) code = chat_find_query(c);
+    code = chat_options(c, &think, &prompt);
+    if (!code) code = chat_order_results(c);
+    if (!code) code = chat_leading(c);
+    if (!code) code = chat_system(c, c->leading > 0);
+    if (!code) code = chat_find_round(c);
     if (!code) code = chat_messages(c);
-    int chosen = enable && j->nodes[enable].type != JSON_NULL;
-    int think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
-    if (prompt) chat_prompt(c->family, think, &c->out->text);
+    if (!code && prompt) chat_prompt(c->family, think, c->out);
     return code;
 }
 
-// Appends the prompt to out; nothing after an error.
+/* Appends the prompt to out; nothing after an error. */
 static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     memset(&c, 0, sizeof c);
     c.family = f;
+    c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
     int code = json_parse(&c.j, request, len, "chat request", err);
-    if (code == MOTE_EFORMAT) code = MOTE_EINVAL; // not a file's format: the caller's argument
+    if (code == MOTE_EFORMAT) code = MOTE_EINVAL; /* not a file's format: the caller's argument */
     if (code && err) err->code = code;
     if (!code) code = chat_request(&c);
-    // Also in place of an error, which may come of text that is missing.
-    if (marked_failed(out) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
+    /* Also in place of an error, which may come of text that is missing. */
+    if (marked_failed(out) || marked_failed(&c.system) || marked_failed(&c.content) || c.reasoning.failed) code = fail_memory(err);
     if (code) {
         out->text.size = before;
         out->outside.size = marks;
     }
     json_free(&c.j);
     buf_free(&c.messages);
+    marked_free(&c.system);
     marked_free(&c.content);
     buf_free(&c.reasoning);
     return code;
-}
-
-// One more turn of a conversation. All texts are from outside.
-typedef struct turn {
-    const char *system;        // NULL or "": none; first turn only
-    const json *tools;         // a list; NULL: none; first turn only
-    const char *role, *message;        // "user" or "tool"
-    const char *const *results;        // "tool": of further calls, behind the message
-    int result_count;
-    int think;                 // as in chat_prompt
-} turn;
-
-// The system turn of a conversation that begins.
-static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    chat c;
-    memset(&c, 0, sizeof c);
-    c.family = f;
-    c.out = out;
-    c.err = err;
-    if (t->tools) c.j = *t->tools;
-    c.has_tools = t->tools && t->tools->nodes[0].size;
-    put_outside(&c.content, slice_of(t->system, t->system ? strlen(t->system) : 0));
-    slice system = slice_of(c.content.text.data, c.content.text.size);
-    int given = system.n > 0, code = MOTE_OK;
-    if (f & CHAT_QWEN3_5) system = slice_trim(system);
-    code = chat_system(&c, given, system);
-    if (marked_failed(&c.content)) code = fail_memory(err);
-    marked_free(&c.content);
-    return code;
-}
-
-// Renders it behind the ones before, with the beginning of the model's turn.
-static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
-    int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
-    if (f == CHAT_UNKNOWN) return chat_unknown(err);
-    if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
-    if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
-    int code = chat_begin(f, t, out, err);
-    if (code) return code;
-    put_words(out, tool ? "<|im_start|>user" : "<|im_start|>user\n");
-    for (int i = -1; i < t->result_count; i++) {
-        const char *message = i < 0 ? t->message : t->results[i];
-        slice text = slice_of(message, strlen(message));
-        if (tool) put_words(out, "\n<tool_response>\n");
-        put_outside(out, trim ? slice_trim(text) : text);
-        if (tool) put_words(out, "\n</tool_response>");
-    }
-    put_words(out, "<|im_end|>\n");
-    chat_prompt(f, t->think, &out->text);
-    return marked_failed(out) ? fail_memory(err) : MOTE_OK;
-}
-
-// What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
-// slice of `from`, behind "assistant\n" and up to the turn's end.
-static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
-    slice thought = slice_skip_newlines(text);
-    if (slice_starts(thought, "<think>")) {
-        size_t end = slice_before(thought, "</think>").n, call = slice_before(thought, "<tool_call>").n;
-        if (call < end) text = slice_from(thought, call);
-        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen("</think>")));
-        else text = slice_of(thought.p, 0);
-    }
-    put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
-}
-
-// Does a prompt end inside an open <think>? Then chat_stream_begin wants to know.
-static int chat_opens_thinking(const char *prompt, size_t len) {
-    return slice_ends(slice_drop_newlines(slice_of(prompt, len)), "<think>");
 }

@@ -1,0 +1,151 @@
+/* text/chat_template.c: the chat families, and which of them a template is.
+
+   A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as C in
+   chat.c and give the same bytes. A program is recognised by a hash of its whole text, without indentation, empty lines and
+   white space at line ends (none of which reaches the output, since every tag of these programs strips what is before it).
+
+   People change these programs: comments, a default system prompt, another sentence in the tools' instructions, no errors
+   raised. A text of another hash that has all marks of a family, its call syntax and its way to begin an answer is used as
+   that family's, with a notice, because this is what the model was trained on. One without is unknown: a model prompted
+   wrongly answers badly without a word. */
+
+typedef enum chat_family {
+    CHAT_UNKNOWN = 0,
+    CHAT_QWEN3 = 1,     /* calls as JSON; the model opens <think> itself */
+    CHAT_QWEN3_5 = 2,   /* calls as <function=f><parameter=x>; the prompt ends inside an open <think> */
+    /* Published texts of one family differ: */
+    CHAT_LENIENT = 4,   /* Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object */
+    CHAT_QUIET = 8,     /* thinks only when asked to */
+    CHAT_PRESERVE = 16  /* Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON */
+} chat_family;
+
+/* The marks of a family. A turn is `turn`, the role, a line feed, the content, `turn_end` and a line feed. */
+typedef struct chat_marks {
+    int family;                                /* without the flags */
+    const char *name;                          /* mote_info.chat_template */
+    const char *turn, *turn_end, *think, *think_end, *result, *result_end;
+    const char *call, *call_end, *call_name, *call_argument;   /* the last two: of the syntax inside a call */
+} chat_marks;
+
+static const chat_marks chat_families[] = {
+    {CHAT_QWEN3, "Qwen3", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
+     "<tool_call>", "</tool_call>", "\"name", "\"arguments"},
+    {CHAT_QWEN3_5, "Qwen3.5", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
+     "<tool_call>", "</tool_call>", "<function=", "<parameter="},
+};
+
+enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
+
+/* NULL: of an unknown template. */
+static const chat_marks *chat_marks_of(int family) {
+    for (int i = 0; i < CHAT_FAMILY_COUNT; i++)
+        if (chat_families[i].family & family) return &chat_families[i];
+    return NULL;
+}
+
+/* The family of a published text, by its hash. */
+static int chat_published(slice text) {
+    static const struct {
+        uint64_t hash;
+        int family;
+    } known[] = {
+        {0x0069FAE55F9BBDCCu, CHAT_QWEN3},                     /* Qwen3 (first release) */
+        {0xD9204720CD536859u, CHAT_QWEN3 | CHAT_LENIENT},      /* Qwen3 (later text) */
+        {0x7FF3A87A165FF7DEu, CHAT_QWEN3_5},                   /* Qwen3.5 4B and larger */
+        {0x2B2ECD7ADCF49C7Du, CHAT_QWEN3_5 | CHAT_LENIENT},    /* Qwen3.5 35B-A3B (another text) */
+        {0x0E50F370211D5EF7u, CHAT_QWEN3_5 | CHAT_QUIET},      /* Qwen3.5, small models */
+        {0xFEDB038E6D6019AAu, CHAT_QWEN3_5 | CHAT_PRESERVE},   /* Qwen3.6 */
+    };
+    uint64_t hash = FNV_START;
+    for (const char *p = text.p, *end = p + text.n; p < end;) {
+        const char *newline = (const char *)memchr(p, '\n', (size_t)(end - p));
+        const char *line_end = newline ? newline : end, *next = newline ? newline + 1 : end;
+        while (p < line_end && (*p == ' ' || *p == '\t' || *p == '\r')) p++;
+        while (p < line_end && (line_end[-1] == ' ' || line_end[-1] == '\t' || line_end[-1] == '\r')) line_end--;
+        if (p < line_end) hash = fnv1a(fnv1a(hash, p, (size_t)(line_end - p)), "\n", 1);
+        p = next;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].hash == hash) return known[i].family;
+    return CHAT_UNKNOWN;
+}
+
+static int slice_has(slice s, const char *words) {
+    return slice_before(s, words).n < s.n;
+}
+
+static int has_marks(slice text, const chat_marks *m) {
+    const char *const marks[] = {m->turn, m->turn_end, m->think, m->think_end, m->result, m->result_end,
+                                 m->call, m->call_end, m->call_name, m->call_argument};
+    size_t i = 0;
+    while (i < sizeof marks / sizeof *marks && slice_has(text, marks[i])) i++;
+    return i == sizeof marks / sizeof *marks;
+}
+
+/* Does a template that can open the thinking and close it, `open` before `closed`, do the latter unless it is asked for? begin:
+   its beginning of an answer. */
+static int is_quiet(slice text, slice begin, size_t open, size_t closed) {
+    static const char *const defaults[] = {"not defined", "undefined", "default(true"};    /* it thinks unless told */
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (slice_has(begin, defaults[i])) return 0;
+    return open < closed && slice_has(begin, "enable_thinking") && !slice_has(text, "set enable_thinking");
+}
+
+/* The family that a text without comments belongs to by what it says. How an answer begins tells most: after the last
+   add_generation_prompt there is a thinking block that is closed at once, and in Qwen3.5 also one that stays open. */
+static int chat_recognise(slice text) {
+    static const char closed_block[] = "<think>\\n\\n</think>\\n\\n";
+    slice begin = slice_after(text, "add_generation_prompt");
+    size_t closed = slice_before(begin, closed_block).n, open = slice_before(begin, "<think>").n;
+    int family = CHAT_UNKNOWN;
+    if (begin.n == text.n || closed == begin.n) return CHAT_UNKNOWN;
+    if (open == closed) {                                      /* the first one is closed: is there another? */
+        slice after = slice_from(begin, closed + sizeof closed_block - 1);
+        open = begin.n - after.n + slice_before(after, "<think>").n;
+    }
+    const int opens = open < begin.n, tags = slice_has(text, "<function=");
+    for (int i = 0; i < CHAT_FAMILY_COUNT && !family; i++) {
+        const int f = chat_families[i].family;
+        if (has_marks(text, &chat_families[i]) && (f == CHAT_QWEN3_5) == opens && (f == CHAT_QWEN3_5) == tags) family = f;
+    }
+    if (!family) return CHAT_UNKNOWN;
+    if (family == CHAT_QWEN3) return slice_has(text, "message.content is string") ? family | CHAT_LENIENT : family;
+    if (slice_has(text, "arguments is mapping") && !slice_has(text, "arguments is string")) family |= CHAT_LENIENT;
+    if (slice_has(text, "preserve_thinking")) family |= CHAT_PRESERVE;
+    return is_quiet(text, begin, open, closed) ? family | CHAT_QUIET : family;
+}
+
+/* The text without Jinja's comments, in its own place. */
+static slice cut_comments(char *text, size_t n) {
+    size_t to = 0;
+    for (slice rest = slice_of(text, n); rest.n;) {
+        slice before = slice_before(rest, "{#"), comment = slice_from(rest, before.n);
+        size_t end = slice_before(comment, "#}").n;
+        if (end == comment.n) before = rest;                   /* none that ends */
+        memmove(text + to, before.p, before.n);
+        to += before.n;
+        rest = before.n == rest.n ? slice_of(NULL, 0) : slice_from(comment, end + 2);
+    }
+    return slice_of(text, to);
+}
+
+/* The family of a template; what it says is of no use afterwards. *modified: it is none that was published. */
+static chat_family chat_detect(char *text, size_t len, int *modified) {
+    int family = chat_published(slice_of(text, len));
+    *modified = !family;
+    if (!family) {
+        slice bare = cut_comments(text, len);
+        family = chat_published(bare);
+        if (!family) family = chat_recognise(bare);
+    }
+    return (chat_family)family;
+}
+
+/* "Qwen3, Qwen3.5" */
+static const char *chat_known(void) {
+    return "Qwen3, Qwen3.5";
+}
+
+static int chat_unknown(mote_error *err) {
+    return fail(err, MOTE_EUNSUPPORTED, "unknown chat template (known: %s); raw prompts work", chat_known());
+}

@@ -1,0 +1,67 @@
+/* text/chat_turn.c: one turn of a conversation -> prompt, for mote_ask, and what the model wrote in its turn as a later prompt
+   has it. Like chat.c it gives text, and which of it is from outside; it knows nothing of ids, models or sessions. */
+
+/* One more turn of a conversation. All texts are from outside. */
+typedef struct turn {
+    const char *system;        /* NULL or "": none; first turn only */
+    const json *tools;         /* a list; NULL: none; first turn only */
+    const char *role, *message;        /* "user" or "tool" */
+    const char *const *results;        /* "tool": of further calls, behind the message */
+    int result_count;
+    int think;                 /* as in chat_prompt */
+} turn;
+
+/* The system turn of a conversation that begins. */
+static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    chat c;
+    memset(&c, 0, sizeof c);
+    c.family = f;
+    c.marks = chat_marks_of(f);
+    c.out = out;
+    c.err = err;
+    if (t->tools) c.j = *t->tools;
+    c.has_tools = t->tools && t->tools->nodes[0].size;
+    slice system = slice_of(t->system, t->system ? strlen(t->system) : 0);
+    int given = system.n > 0;
+    put_outside(&c.system, f & CHAT_QWEN3_5 ? slice_trim(system) : system);
+    int code = chat_system(&c, given);
+    if (marked_failed(&c.system)) code = fail_memory(err);
+    marked_free(&c.system);
+    return code;
+}
+
+/* Renders it behind the ones before, with the beginning of the model's turn. */
+static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    const chat_marks *m = chat_marks_of(f);
+    int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
+    if (f == CHAT_UNKNOWN) return chat_unknown(err);
+    if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
+    if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
+    int code = chat_begin(f, t, out, err);
+    if (code) return code;
+    open_turn(m, tool ? "user" : "user\n", out);
+    for (int i = -1; i < t->result_count; i++) {
+        const char *message = i < 0 ? t->message : t->results[i];
+        slice text = slice_of(message, strlen(message));
+        if (tool) open_result(m, out);
+        put_outside(out, trim ? slice_trim(text) : text);
+        if (tool) close_result(m, out);
+    }
+    close_turn(m, out);
+    chat_prompt(f, t->think, out);
+    return marked_failed(out) ? fail_memory(err) : MOTE_OK;
+}
+
+/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking. text: a
+   slice of `from`, behind "assistant\n" and up to the turn's end. */
+static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
+    const chat_marks *m = chat_marks_of(f);
+    slice thought = slice_skip_newlines(text);
+    if (m && slice_starts(thought, m->think)) {
+        size_t end = slice_before(thought, m->think_end).n, call = slice_before(thought, m->call).n;
+        if (call < end) text = slice_from(thought, call);
+        else if (end < thought.n) text = slice_skip_newlines(slice_from(thought, end + strlen(m->think_end)));
+        else text = slice_of(thought.p, 0);
+    }
+    put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
+}
