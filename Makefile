@@ -33,7 +33,7 @@ TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
-ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz)
+ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -112,7 +112,7 @@ data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build/data
 	for archive in $^; do \
-	    case $$archive in *data-quant*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
+	    case $$archive in *data-quant*|*family-data*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
 	done
 	touch $@
 

@@ -334,13 +334,13 @@ static void bind_draft_head(binder *b) {
 
 /* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
    back. */
-static void bind_mtp(binder *b, void (*bind)(binder *, matrix *), matrix *experts) {
+static void bind_mtp(binder *b, void (*bind)(binder *)) {
     mote_model *m = b->m;
     mote_error *err = b->err, why;
     const size_t items = b->items.size, arena = b->arena;
     if (b->code) return;
     b->err = &why;
-    bind(b, experts);
+    bind(b);
     b->err = err;
     if (!b->code) return;
     if (!b->missing[0]) {

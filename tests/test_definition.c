@@ -1,7 +1,7 @@
 // Tests of the definitions (layers/*/definition.c, model/definition.c): whole models against the logits of the reference, and the CPU's fast
 // code against the definitions, whatever the weights' format.
 //
-// Usage: test_definition [CHECKPOINT...]      checkpoint folders with reference results, beside those of tests/fixtures
+// Usage: test_definition [DATA [CHECKPOINT...]]      CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data
 
 #include "../engine.cu"
 #include "../layers/definition.c"
@@ -62,10 +62,20 @@ int main(int argc, char **argv) {
     static const char *const fixtures[] = {
         "bf16-as-3.5", "bf16-as-3.6", "f32-tied", "f16-all-delta", "mixed-all-attention", "fp8-ragged", "fp8-f32-scales",
         "nvfp4-fp8-tensor", "ct-nvfp4-fp8-int4", "gptq-awq-int4"};
+    static const char *const families[] = {"dev-qwen3moe", "dev-qwen3moe-nonorm"};
     int more = test_main_begin("definition", argc, argv);
     for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
         char folder[300];
         snprintf(folder, sizeof folder, "tests/fixtures/%s", fixtures[i]);
+        test_checkpoint(folder);
+    }
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        char folder[300];
+        if (!test_data_dir()) {
+            test_skip(families[i]);
+            continue;
+        }
+        snprintf(folder, sizeof folder, "%s/family-data/%s", test_data_dir(), families[i]);
         test_checkpoint(folder);
     }
     for (; more < argc; more++) test_checkpoint(argv[more]);
