@@ -133,7 +133,7 @@ threads:
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_serve %/test_shape %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_http %/test_misuse %/test_serve %/test_schema %/test_speculation,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -141,7 +141,7 @@ memory:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_shape %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_misuse %/test_serve %/test_session %/test_schema %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -150,14 +150,13 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard serve/*.c)
+build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard cli/*.c serve/*.c)
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files, dist/engine.h and dist/engine.cu
-amalgamation: dist/engine.cu
-dist/engine.cu: $(LIBRARY) tools/amalgamate.sh
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+amalgamation:
 	tools/amalgamate.sh dist
 
 # make check-kernels: what each kernel takes of every GPU that was built for; fails on spills and on what is not in the table

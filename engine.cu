@@ -51,6 +51,38 @@ __attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c
     c->log(c->user, line);
 }
 
+/* Where a struct that ends with this field ends. */
+#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
+/* The structs of options of version 0.3. What grows them later keeps these, and leaves no padding at the end: a program could
+   have anything in it, and a newer library would read that as its next field. */
+enum {
+    OPTIONS_0_3 = END_OF(mote_options, quantize),
+    SESSION_OPTIONS_0_3 = END_OF(mote_session_options, sms),
+    GENERATION_0_3 = END_OF(mote_generation, thinking_budget)
+};
+static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");
+static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, sms), "mote_session_options has padding at its end");
+static_assert(sizeof(mote_generation) == END_OF(mote_generation, thinking_budget), "mote_generation has padding at its end");
+
+/* The door for structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
+   given NULL: the defaults. */
+static int take_options(void *to, size_t known, size_t first, const void *given, const char *name, mote_error *err) {
+    enum { SIZE_MOST = 1 << 16 };              /* more is no struct of any version */
+    size_t size = first;
+    memset(to, 0, known);
+    if (given) memcpy(&size, given, sizeof size);
+    if (!size) size = first;
+    if (size < sizeof size || size > SIZE_MOST)
+        return fail(err, MOTE_EINVAL, "%s.size is %zu, expected sizeof(%s) or 0", name, size, name);
+    for (size_t i = known; given && i < size; i++)
+        if (((const char *)given)[i])
+            return fail(err, MOTE_EINVAL, "%s: byte %zu is not 0: version " MOTE_VERSION " does not have what it asks for", name, i);
+    if (given) memcpy(to, given, size < known ? size : known);
+    memcpy(to, &known, sizeof known);
+    return MOTE_OK;
+}
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -78,6 +110,7 @@ static const char *const module_names[MODULE_KINDS] = {
     "embed_tokens", "lm_head", "deltanet", "attention", "router", "experts", "shared_expert", "norms", "mtp"};
 
 struct mote_model {
+    int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
@@ -88,6 +121,7 @@ struct mote_model {
     char device[320];                          /* info.device */
     tokenizer *text;
     size_t longest_token;                      /* bytes */
+    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
     chat_family family;
     int has_template;                          /* a chat template is there, known or not */
     buf eos;                                   /* int32_t: the tokens that end a text, in order */
@@ -221,8 +255,8 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
     mote_options o;
     mote_error failure;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (code) return code;
     if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
         o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
         return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
@@ -232,7 +266,7 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     m->quantize = o.quantize;
-    int code = generation_read(m, dir, &o.callbacks, error);
+    code = generation_read(m, dir, &o.callbacks, error);
     if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
     if (!code && o.parts != MOTE_TEXT_ONLY) {
         code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
@@ -252,9 +286,17 @@ int mote_open(const char *dir, const mote_options *options, mote_model **model, 
 
 #include "diagnose/synthetic.c"
 
+static void vocabulary_free(struct vocabulary *v);
+
+static const mote_model *model_hold(const mote_model *model) {
+    __atomic_add_fetch(&((mote_model *)model)->holders, 1, __ATOMIC_RELAXED);
+    return model;
+}
+
 void mote_close(mote_model *model) {
-    if (!model) return;
+    if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
     tokenizer_free(model->text);
+    vocabulary_free(model->words);
     free(model->c.mixers);
     free(model->layers);
     free(model->experts);
@@ -295,18 +337,19 @@ static void gpu_session_close(mote_session *s);
 
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error) {
-    mote_session_options o;
+    mote_session_options given, o;
     if (!model || !session)
         return fail(error, MOTE_EINVAL, "mote_session_open: needs a model and a place for the session");
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "the model was opened without weights");
-    int code = session_options(model, options, &o, error);
+    int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    if (!code) code = session_options(model, &given, &o, error);
     if (code) return code;
     mote_session *s = session_shell(model);
     if (!s) return fail_memory(error);
     s->o = o;
     s->kv_type = kv_type_of(o.kv);
     speculation_start(s);
-    s->parts = fit_chunk(model, options, &s->o, device_available(model), s);
+    s->parts = fit_chunk(model, &given, &s->o, device_available(model), s);
 #ifdef __CUDACC__
     if (s->gpu) code = gpu_session_open(s, error);
 #endif
@@ -319,11 +362,20 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
     return MOTE_OK;
 }
 
+/* Whether the call that made the session busy may still run. It does not when this thread's stack ends above where that of the
+   call was: an exception or a longjmp out of a callback left it. */
+static int session_runs(const mote_session *s, uintptr_t frame) {
+    if (!__atomic_load_n(&s->busy, __ATOMIC_ACQUIRE)) return 0;
+    int of_this_thread = __atomic_load_n(&s->thread, __ATOMIC_RELAXED) == (uintptr_t)pthread_self();
+    return !of_this_thread || frame <= __atomic_load_n(&s->frame, __ATOMIC_RELAXED);
+}
+
 void mote_session_close(mote_session *session) {
     if (!session) return;
+    const mote_model *m = session->m;
     int mine = session->owner == getpid();
-    if (mine && session->busy) {
-        notice(&session->o.callbacks, "mote_session_close: ignored: a callback must not close the session that calls it");
+    if (mine && session_runs(session, (uintptr_t)__builtin_frame_address(0))) {
+        notice(&session->o.callbacks, "mote_session_close: ignored: a call on the session has not returned");
         return;
     }
 #ifdef __CUDACC__
@@ -335,21 +387,37 @@ void mote_session_close(mote_session *session) {
     free(session->memory);
     free(session->state);
     free(session);
+    mote_close((mote_model *)m);
 }
 
-/* The door of every call on a session but those that say so. Calls that may call the application back set `busy`: what a
-   callback would see or change of that session is half a step. needs: what the call is and must be given, "mote_step: needs
-   a session"; given: whether it was. */
+static int session_is_busy(const char *needs, mote_error *err) {
+    return fail(err, MOTE_EINVAL, "%.*s: the session is busy: a call on it has not returned, its callbacks must not use it",
+                (int)strcspn(needs, ":"), needs);
+}
+
+/* The door of every call on a session but those that say so. needs: what the call is and must be given, "mote_step: needs a
+   session"; given: whether it was. */
 static int session_enter(const mote_session *s, int given, const char *needs, mote_error *err) {
     int name = (int)strcspn(needs, ":");
     if (!s || !given) return fail(err, MOTE_EINVAL, "%s", needs);
     if (s->owner != getpid())
         return fail(err, MOTE_EINVAL, "%.*s: the session is of the process that opened it, a forked child can only close it",
                     name, needs);
-    if (s->busy)
-        return fail(err, MOTE_EINVAL, "%.*s: the session is busy: a callback must not use the session that calls it", name,
-                    needs);
+    return __atomic_load_n(&s->busy, __ATOMIC_ACQUIRE) ? session_is_busy(needs, err) : MOTE_OK;
+}
+
+/* After session_enter, in calls that may call the application back: until session_leave all others are refused, as what they
+   would see or change of the session is half a step. call: "mote_ask: ". Its own frame is below that of the call, and above those
+   of the callbacks. */
+__attribute__((noinline)) static int session_begin(mote_session *s, const char *call, mote_error *err) {
+    if (__atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQ_REL)) return session_is_busy(call, err);
+    __atomic_store_n(&s->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
+    __atomic_store_n(&s->frame, (uintptr_t)__builtin_frame_address(0), __ATOMIC_RELAXED);
     return MOTE_OK;
+}
+
+static void session_leave(mote_session *s) {
+    __atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE);
 }
 
 /* ---- 4. The forward pass -----------------------------------------------------------------------------------------
@@ -659,12 +727,12 @@ int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, fl
     if (!code && mtp_logits && !s->has_mtp)
         code = fail(error, MOTE_EUNSUPPORTED, "%s", s->m->has_mtp ? "the session was opened without the MTP layer"
                                                                   : "the checkpoint has no MTP layer");
+    if (!code) code = session_begin(s, "mote_feed", error);
     if (code) return code;
     const int before = s->count;
-    s->busy = 1;
     code = feed(s, ids, count, logits, mtp_logits, NULL, error);
-    s->busy = 0;
     if (s->count > before) forget_answer(s);
+    session_leave(s);
     return code;
 }
 
@@ -678,18 +746,18 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
         code = fail(error, MOTE_EINVAL, "%d alternatives asked for, expected 0 to %d", top, s->m->c.vocab);
     if (!code) code = check_ids(s, ids, count, error);
     if (code || !count) return code;
-    code = scores_open(&scores, s, ids, count, top, error);
+    code = session_begin(s, "mote_feed_logprobs", error);
     if (code) return code;
+    const int before = s->count;
+    code = scores_open(&scores, s, ids, count, top, error);
     scores.tokens = tokens;
     scores.alternatives = alternatives;
-    const int before = s->count;
-    s->busy = 1;
-    code = session_logits(s, error);
+    if (!code) code = session_logits(s, error);
     if (!code) score_token(&scores, s->count ? s->logits : NULL, s->m->c.vocab, 0);
     if (!code) code = feed(s, ids, count, NULL, NULL, &scores, error);
-    s->busy = 0;
     if (s->count > before) forget_answer(s);
     scores_close(&scores);
+    session_leave(s);
     return code;
 }
 
@@ -713,15 +781,21 @@ const float *mote_logits(const mote_session *session) {
 
 /* ---- 7. Sampling, speculation, text, snapshots -------------------------------------------------------------------- */
 
+#include "generate/vocabulary.c"
+#include "generate/schema.c"
+#include "generate/follow.c"
+#include "generate/constraint.c"
 #include "generate/sampling.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"
 #include "session/snapshot.c"
 #include "session/files.c"
 #include "generate/thinking.c"
+#include "generate/stops.c"
 #include "generate/writer.c"
 #include "generate/generate.c"
 #include "generate/ask.c"
+#include "generate/restore.c"
 
 /* ---- 8. Measuring and testing the machine -------------------------------------------------------------------------- */
 

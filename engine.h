@@ -1,4 +1,5 @@
-/* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.cu.
+/* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.c,
+   or engine.cu for GPUs too.
 
    Contents   1. Versions, errors, callbacks     2. Models        3. Text and chat
               4. Sessions                        5. Sampling      6. Generating text
@@ -7,7 +8,8 @@
    A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
    is one timeline of tokens: use it from one thread at a time; different sessions run on different threads. While a call
    on a session runs, which is where its callbacks are called, every other call on it is refused with MOTE_EINVAL, except
-   mote_tokens and mote_context. A forked child may close the sessions and models it inherited, and open its own.
+   that its callbacks may call mote_tokens and mote_context. A forked child may close the sessions and models it inherited,
+   and open its own.
 
    Rules that hold everywhere
    - A call that can fail returns MOTE_OK (0) or a positive MOTE_E... code, and then fills *error (which may be NULL) with
@@ -18,10 +20,15 @@
    - The library never prints and never exits. What it has to say goes to the log callback; without one it is silent. Its
      threads block all signals.
    - Structs of options may be zero-initialised: zero always means the default. A pointer to options may be NULL.
-   - Structs of options begin with `size`: sizeof the struct as the application was compiled, or 0, which stands for the struct
-     of version 0.3. They grow at their end only; every other struct stays as it is while the shared library's soname does
-     (libmote.so.0), so that a newer library can take an older one's place. An older library refuses with MOTE_EINVAL
-     what a newer header's options ask for beyond those it knows.
+   - Structs of options (mote_options, mote_session_options, mote_generation) begin with `size`: sizeof the struct as the
+     application was compiled, or 0, which stands for the struct of version 0.3. Of fields that a smaller size leaves out the
+     library takes the defaults; fields that it does not know yet must be zero, else the call is MOTE_EINVAL. So a program
+     runs with a newer library, and with an older one as long as it asks for nothing new.
+   - The shared library's soname is libmote.so.0. While it stays, structs of options grow at their end only, every other struct
+     and every function's parameters stay as they are, and no value of a constant changes.
+   - A call that a cancel callback stops returns MOTE_ECANCELLED, whether it loads, reads or generates; what is done by then is
+     said at the call. A non-zero return of on_text, on_token, on_call or on_logits is the application's own way to end an
+     answer, and no error: MOTE_OK, and MOTE_STOP_CALLBACK in the result.
    - Texts are UTF-8. Ill-formed input is read as if each maximal ill-formed part were U+FFFD; output is always well formed.
    - Sizes are in bytes, times in seconds, token ids are int32_t. */
 #ifndef MOTE_ENGINE_H
@@ -36,7 +43,7 @@ extern "C" {
 
 /* ---- 1. Versions, errors, callbacks ------------------------------------------------------------------------------ */
 
-#define MOTE_VERSION "0.2.0"
+#define MOTE_VERSION "0.3.0"
 
 const char *mote_version(void);            /* the version of the library linked in: MOTE_VERSION of its build */
 
@@ -48,7 +55,7 @@ enum {                                     /* return codes */
     MOTE_EUNSUPPORTED = 4,                 /* well formed, but nothing mote can run: architecture, quantisation, template */
     MOTE_ENOMEM = 5,
     MOTE_ECONTEXT = 6,                     /* the tokens do not fit into the session's context */
-    MOTE_ECANCELLED = 7,                   /* a callback asked to stop */
+    MOTE_ECANCELLED = 7,                   /* a cancel callback asked to stop */
     MOTE_EDEVICE = 8,                      /* the GPU: none there, driver too old, an operation on it failed, or it is lost */
     MOTE_EMISMATCH = 9                     /* mote_generation.verify found speculation to differ from plain decoding */
 };
@@ -58,7 +65,9 @@ typedef struct mote_error {
     char message[512];                     /* one line, without a line feed */
 } mote_error;
 
-/* None of them may call the session that calls it, except mote_tokens and mote_context. */
+/* None of them may call the session that calls it, except mote_tokens and mote_context. All callbacks, those of mote_generation
+   too, have to return: after an exception or a longjmp out of one the memory of the call is lost, and a session stays busy.
+   mote_session_close then works in the thread of that call, in the function that made it and in those that called that one. */
 typedef struct mote_callbacks {
     void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
     void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
@@ -99,7 +108,7 @@ typedef struct mote_options {
    before any memory is allocated for it. On success *model is the caller's, to be closed with mote_close. */
 int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error);
 
-/* Frees a model. All its sessions must have been closed. NULL is allowed. */
+/* Frees a model, as soon as its last session is closed. NULL is allowed. */
 void mote_close(mote_model *model);
 
 typedef struct mote_module {               /* the tensors of one kind, summed over the layers */
@@ -146,7 +155,7 @@ typedef struct mote_info {
                                               headers of the safetensors files: sizes are what a published checkpoint has */
 } mote_info;
 
-/* What the model is. The result and all it points to stay valid until mote_close. Sizes are 0 with MOTE_TEXT_ONLY. */
+/* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
 const mote_info *mote_model_info(const mote_model *model);
 
 enum {                                     /* how many tokens the MTP layer drafts for a forward pass to verify; or 1, 2, 3 */
@@ -168,8 +177,8 @@ typedef struct mote_session_options {
     int chunk;                             /* rows computed at a time while reading a prompt: 1 to 8192. Default: 256; on a
                                               GPU 8192, or fewer where memory is short, and rounded up to whole 64 */
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
-    mote_callbacks callbacks;              /* used by every call on the session */
     int kv;                                /* MOTE_KV_... */
+    mote_callbacks callbacks;              /* used by every call on the session */
     int mtp;                               /* MOTE_MTP_..., or 1 to 3 drafts; without an MTP layer there are none */
     int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
 } mote_session_options;
@@ -231,21 +240,22 @@ int mote_is_end(const mote_model *model, int32_t id);
 
 /* ---- 4. Sessions ------------------------------------------------------------------------------------------------- */
 
-/* Starts an empty timeline on a model, with all the memory it will ever need. The model must outlive it. */
+/* Starts an empty timeline on a model, with all the memory it will ever need. */
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error);
 
-/* Frees a session and its threads. NULL is allowed. A callback of the session cannot close it: that is logged, and nothing
-   else happens. */
+/* Frees a session and its threads. NULL is allowed. While a call on the session runs, a callback or another thread cannot close
+   it: that is logged, and nothing else happens. */
 void mote_session_close(mote_session *session);
 
 /* Appends tokens to the timeline and computes the model over them, in chunks. When cancelled, the chunks already done stay
    appended (see mote_tokens) and MOTE_ECANCELLED is returned. */
 int mote_feed(mote_session *session, const int32_t *ids, size_t count, mote_error *error);
 
-/* The same, and writes logits [count, vocab_size] of every appended token, and (mtp_logits not NULL) the MTP layer's
-   logits. The MTP row of a position needs the token after it, so the rows are those of the positions from the one before
-   the first appended token to the one before the last: count rows, or count-1 when the timeline was empty. */
+/* The same, and writes logits [count, vocab_size] of every appended token, and mtp_logits, the MTP layer's. Either may be NULL;
+   with both NULL it is mote_feed. The MTP row of a position needs the token after it, so the rows are those of the positions
+   from the one before the first appended token to the one before the last: count rows, or count-1 when the timeline was
+   empty. */
 int mote_feed_logits(mote_session *session, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
                      mote_error *error);
 
@@ -320,12 +330,15 @@ typedef struct mote_generation {
     size_t size;                           /* of this struct: see the rules above */
     const mote_sampling *sampling;         /* NULL: mote_sampling_defaults */
     int max_tokens;                        /* 0: until the context is full */
-    const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them */
+    const char *const *stop;               /* texts that end the answer and are not part of it, stop_count of them. They are looked
+                                              for in the answer: not in thinking, nor in calls (with raw, all is answer). The
+                                              first to be complete counts, of those that end together the longest */
     int stop_count;
     const char *system;                    /* mote_ask: system message, used only while the timeline is empty */
     const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside
-                                              the system message; on_call looks up the types of arguments in them */
-    const char *role;                      /* mote_ask: "user" (default) or "tool" */
+                                              the system message; with on_call they say what can be called, and the types
+                                              of its arguments */
+    const char *role;                      /* mote_ask: "user" (default) or "tool": only behind an answer with an open call */
     const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, */
     int result_count;                      /* these are those of its further calls, in order */
     int think;                             /* mote_ask: MOTE_THINK_... */
@@ -334,15 +347,22 @@ typedef struct mote_generation {
     int verify;                            /* 1: decode plainly beside it, in a second session, and compare each token and the
                                               whole state after each pass; the first difference is MOTE_EMISMATCH. Not with
                                               on_logits, which would be called twice */
-    /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call ends with an empty text.
-       Non-zero stops the answer. Neither may call the session, except mote_tokens and mote_context. */
+    /* Called with whole characters as they arrive; text is not zero-terminated. Each tool call comes as a whole: what its tags
+       enclose, then an empty text. Thinking's own tags, those of calls and the line feeds next to them come on no channel; all
+       else that the model wrote comes as it was written. What may become a call is held back until that is decided, so on_text
+       can come late, but not for longer than the answer lasts. Non-zero stops the answer. Neither may call the session, except
+       mote_tokens and mote_context. */
     int (*on_text)(void *user, int channel, const char *text, size_t size);
     /* Called with every token generated, the last one (end of text) included; non-zero stops the answer. */
     int (*on_token)(void *user, int32_t id);
-    /* Called with every tool call that can be read, behind its text: a JSON object {"name": "...", "arguments": {...}} of
-       `size` bytes, zero-terminated, too. Calls are read as models write them, as JSON or as <function=...> tags, with text
-       around them, several in one, with brackets or end tags missing. One that the end of the answer cuts short is none: what
-       it would do may not be what was meant. Non-zero stops the answer. */
+    /* Called with every tool call, after its text: a JSON object {"name": "...", "arguments": {...}} of `size` bytes, zero-
+       terminated, too. With it and with `tools`, calls are expected; else their tags are text. A call is one if the tools have
+       its name and all of it can be read: as JSON or as <function=...> tags, several in one, with end tags or brackets missing
+       where only one thing can have been meant. Any other is text in the channel it stood in, byte for byte, tags and all: one
+       that the answer's end cuts short, a function that does not exist, tags that the answer only talks about. A call in the
+       thinking ends it. Arguments have the types of the tool's schema: its type, const, enum, nullable, anyOf, oneOf, allOf and
+       $ref within it; where a string may stand, the text is the string. Given twice, the last one counts; an empty text for a
+       number, boolean, list or object is left out. Non-zero stops the answer. */
     int (*on_call)(void *user, const char *call, size_t size);
     /* Called once for each token, before it is chosen, in order, on the timeline as it will stay: mote_tokens holds all tokens
        before it, and on_token was called with those of this answer. So it may keep state. logits [vocab_size], of the ids that
@@ -361,7 +381,7 @@ typedef struct mote_generation {
     const char *schema;
     int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema */
     const char *tool;                      /* with MOTE_TOOLS_REQUIRED: the tool to call; NULL: any */
-    int one_call;                          /* 1: the answer ends after its first call: MOTE_STOP_CALL */
+    int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
     int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence; 0: no limit */
 } mote_generation;
 
@@ -376,38 +396,57 @@ enum {                                     /* why an answer ended */
 };
 
 typedef struct mote_result {
-    int stop;                              /* MOTE_STOP_... */
-    int prompt_tokens, generated_tokens;   /* read: the turn, and what was read again of the answers before it; generated */
+    int stop;                              /* MOTE_STOP_...; MOTE_STOP_CALLBACK with MOTE_ECANCELLED; -1 after another error */
+    int prompt_tokens, generated_tokens;   /* of mote_ask: read, the turn, and what was read again of the answers before it, 0
+                                              if the turn is not in the timeline; generated */
     int stop_text;                         /* with MOTE_STOP_TEXT: which of the stop texts, from 0 */
-    int thinking_tokens;                   /* of those generated */
-    int calls, broken_calls;               /* tool calls that on_call got, and those that could not be read: they are text */
+    int thinking_tokens;                   /* of those generated, its end tag included; a call in the thinking is none of it */
+    int calls, broken_calls;               /* tool calls that on_call got, and what began like one and came as text */
     double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
     uint64_t seed;                         /* the one used */
 } mote_result;
 
 /* Continues the timeline until an end-of-text token of the checkpoint (those of generation_config.json; without that
    file, if there is a tokenizer, config.json's and <|im_end|>), a stop text, max_tokens, a full context or a callback ends
-   it; the cancel callback counts as such and is no error here. Every token counted in the result is in the timeline.
-   result may be NULL. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
-   MOTE_ENOMEM leaves the timeline as it was, but for a tool call that on_call waits for; when a later pass fails (that,
-   MOTE_EDEVICE, MOTE_EMISMATCH, MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens
-   generated until then stay in it. */
+   it. result may be NULL; it is filled on every return, after an error, too, with what was done until then: every token
+   counted in it is in the timeline. When it is cancelled the tokens generated until then stay, and all their text has been
+   passed on. Without a tokenizer only on_token is called. All memory is taken before the first token, so that
+   MOTE_ENOMEM leaves the timeline as it was; only what may be a tool call, where calls are expected, takes more while it comes:
+   its text, its JSON and a list of its parameters. When a later pass fails (for want of that, MOTE_EDEVICE, MOTE_EMISMATCH,
+   MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
-/* One turn of a conversation: renders the message behind what is already there, then mote_generate. An interrupted answer
-   before it is closed first. Text from outside never becomes a control token, in any role: in system, message and tool result
-   alike the text of such a token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its
-   own turn.
+/* What mote_generate would refuse of a generation with MOTE_EINVAL, without a session: its schema and tools above all. */
+int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error);
+
+/* One turn of a conversation: renders the message behind what is already there, then mote_generate. The turn before it is
+   closed first if it is not: an answer that was interrupted. It is closed behind <|im_end|>, with or without line ends. A
+   turn of role "tool" needs a call in the last answer, whole or broken, that has no result yet: else MOTE_EINVAL.
+
+   Text from outside never becomes a control token, in any role: in system, message and tool result alike the text of such a
+   token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its own turn.
 
    History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline
    is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as
    it does there. For this a session holds a checkpoint before its last answer, in the host's memory.
 
    When it runs out of memory the timeline is as before, when it is cancelled while it reads the turn, too, but for dropped
-   thinking (a session with a cancel callback holds a checkpoint meanwhile); when it fails later, the turn is in it, and what
-   mote_generate says. */
+   thinking (a session with a cancel callback holds a checkpoint meanwhile); when it is cancelled or fails later, the turn is in
+   it, and what mote_generate says: result->prompt_tokens tells one from the other. */
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error);
+
+/* A stored conversation into the timeline, in place of what is there, ready for the next mote_ask:
+
+       mote_chat_restore(session, request, strlen(request), NULL, &error);
+       mote_ask(session, "And then?", &generation, &result, &error);
+
+   request as for mote_render; add_generation_prompt means nothing here. The timeline is then what mote_ask would have made of
+   the same messages, and goes on like it: the thinking since the last user turn (reasoning_content) stays until the next one.
+   What the timeline already has of it is not read again, as far as the session can go back: to its end, or to where mote_ask or
+   this call remembered it, before the last answer to a user's turn. *read (may be NULL): tokens read. When it fails or is
+   cancelled the timeline is as before (a session with a cancel callback holds a copy meanwhile of what it gives up). */
+int mote_chat_restore(mote_session *session, const char *request, size_t size, size_t *read, mote_error *error);
 
 /* Leaves the thinking of the answers since the last user turn of mote_ask behind: goes back to before them and reads them
    again without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or
@@ -440,11 +479,12 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
-   session, and may be used any number of times on it, and on a session with the same options that has its timeline from it, by
-   mote_load or mote_clone; behind thinking only until that is dropped, see mote_drop_thinking. */
+   session and the model, and may be used any number of times on the session, and on another with the same options that has its
+   timeline from it, by mote_load or mote_clone; behind thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
-/* Back to the checkpoint. MOTE_EINVAL when the session's tokens up to there are no longer those of the checkpoint. */
+/* Back to the checkpoint. MOTE_EINVAL when it is of another model (see mote_save for what is compared) or KV type, or the
+   session's tokens up to there are no longer those of the checkpoint. */
 int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error);
 
 void mote_checkpoint_free(mote_checkpoint *checkpoint);    /* NULL is allowed */
@@ -455,7 +495,8 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
 /* The whole state as bytes, for a session of the same checkpoint, of any context length that fits. mote_save follows the
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
-   expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part.
+   expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a made-up model, the numbers
+   and the name of its formats, which its weights are made of.
    mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
    same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
    link is followed; what is no regular file is refused. */

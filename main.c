@@ -34,9 +34,6 @@
      connection.c    a client's connection: requests from it, answers to it
      write.c         JSON as it goes out
      fields.c        a request's JSON, field by field; refusals
-     lexicon.c       the vocabulary in order, for masks
-     shape.c         a JSON schema -> what an answer may be
-     follow.c        a text followed through a shape, and the mask of what may come next
      server.c        what connections share: sessions, and whose turn it is to compute
      disk.c          timelines kept in a folder
      cache.c         which session takes a request, and how much of its prompt is there already
@@ -119,9 +116,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/connection.c"
 #include "serve/write.c"
 #include "serve/fields.c"
-#include "serve/lexicon.c"
-#include "serve/shape.c"
-#include "serve/follow.c"
 #include "serve/server.c"
 #include "serve/disk.c"
 #include "serve/cache.c"
@@ -157,9 +151,10 @@ static const char chat_more[] =
     "131,072 tokens; /context N goes on in another one. Thinking of earlier answers does not stay in it.\n";
 
 static const char run_more[] =
-    "The prompt is TEXT, or what is piped in. The answer alone goes to standard output: thinking is shown on a\n"
-    "terminal, and counted on standard error elsewhere.\n"
+    "The prompt is TEXT, what is piped in or, with a blank line between them, both. The answer alone goes to standard\n"
+    "output: thinking is shown on a terminal, and counted on standard error elsewhere.\n"
     "  mote run \"What is FP8?\" --think off -n 100\n"
+    "  mote run \"Summarise this.\" < notes.txt\n"
     "  mote run --raw -p \"Once upon a time\"\n";
 
 static const char serve_more[] =
@@ -251,10 +246,19 @@ static int command_help(options *o) {
     return 0;
 }
 
+// A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
+// writing to it fails, as it would have.
+static int fill_streams(void) {
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != stream) return EXIT_FAILURE;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const command *c = &command_table[0];
     int first = 1;
     options o = defaults();
+    if (fill_streams()) return complain(EXIT_FAILURE, "a standard stream is closed, and /dev/null: %s", strerror(errno));
     if (argc > 1) {
         const char *word = argv[1];
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) word = "help";

@@ -11,8 +11,10 @@
 //   tokenizer_file.c  tokenizer.json -> the tables of bpe.c
 //   python_text.c     text and values as Python writes them, which chat formats build on
 //   chat.c            messages -> prompt
-//   chat_stream.c     answer -> channels
+//   mend_json.c       JSON as models write it -> JSON
+//   arguments.c       the arguments of a tool call, by the tool's schema
 //   tool_calls.c      what a model writes as a tool call -> JSON
+//   chat_stream.c     answer -> channels and calls
 //
 // Input is never trusted: any bytes give a result or one line of error. Malformed UTF-8 follows one rule everywhere:
 // see utf8.c.
@@ -44,5 +46,7 @@
 #include "text/tool_results.c"
 #include "text/chat.c"
 #include "text/chat_turn.c"
-#include "text/chat_stream.c"
+#include "text/mend_json.c"
+#include "text/arguments.c"
 #include "text/tool_calls.c"
+#include "text/chat_stream.c"

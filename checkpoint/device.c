@@ -87,6 +87,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
         fail_memory(err);
         return NULL;
     }
+    m->holders = 1;
     m->gpu = -1;
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;

@@ -57,13 +57,8 @@ static int checkpoint_shard(checkpoint *c, const char *name, mote_error *err) {
 
 /* One that the index lists need not be there. */
 static int shard_open(shard *s, mote_error *err) {
-    struct stat info;
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: a FIFO must not wait for a writer */
-    if (s->fd < 0 && errno == ENOENT && s->listed) return MOTE_OK;
-    if (s->fd < 0) return fail(err, MOTE_EIO, "%s: %s", s->path, strerror(errno));
-    if (fstat(s->fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", s->path);
-    s->size = (uint64_t)info.st_size;
-    return MOTE_OK;
+    if (s->listed && access(s->path, F_OK) && errno == ENOENT) return MOTE_OK;
+    return open_regular(s->path, &s->fd, &s->size, err);
 }
 
 /* Enters every name of the index's weight_map with its shard, to be filled when the shard is read. */

@@ -14,12 +14,14 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
     bytes text = {NULL, 0, 0}, ids = {NULL, 0, 0};
     char size[32];
     size_t count = 0;
-    FILE *in = fopen(name, "rb");
-    if (!in) return file_failure(name);
+    FILE *in = open_input(name, 0);
+    if (!in) return input_failure();
     int code = read_text(in, name, &text);
     fclose(in);
     size_t wrong = code ? 0 : first_binary(text.data, text.size);
     if (!code && wrong < text.size) code = complain(EXIT_FAILURE, "%s: not a text: byte %zu is no UTF-8", name, wrong);
+    if (!code && text.size > TEXT_MAX - to->size)
+        code = complain(EXIT_FAILURE, "%s: with the texts before it longer than %d MiB", name, TEXT_MAX >> 20);
     if (!code) code = tokenize(model, text.data, text.size, &ids, &count);
     size_t ended = !code && text.size && text.data[text.size - 1] == '\n';
     if (!code) code = append(to, name, strlen(name)) || append(to, ":\n```\n", 6) || append(to, text.data, text.size) ||
@@ -31,20 +33,20 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
     return code;
 }
 
-// Adds the files that a message names: words that begin with @, if there is such a file; a comma or the like behind the name is
-// not part of it.
-static int attach_named(const mote_model *model, const char *message, FILE *out, bytes *to) {
+enum { ATTACH_ALL, ATTACH_THERE, ATTACH_READABLE };    // each name must be a file's; those that are must be readable; none must
+
+// Adds the files that a message names: words that begin with @; a comma or the like behind the name is not part of it.
+static int attach_named(const mote_model *model, const char *message, FILE *out, int which, bytes *to) {
     char name[PATH_MAX];
     for (const char *at = message; (at = strchr(at, '@')); at++) {
         size_t n = strcspn(at + 1, " \t\n");
-        struct stat s;
         if ((at > message && !strchr(" \t\n", at[-1])) || !n || n >= sizeof name) continue;
         memcpy(name, at + 1, n);
         name[n] = 0;
         while (n && access(name, F_OK) && strchr(",.;:!?)\"'", name[n - 1])) name[--n] = 0;
-        if (!n || stat(name, &s) || !S_ISREG(s.st_mode)) continue;
+        if (!n || (which != ATTACH_ALL && !is_regular(name))) continue;
         int code = attach_file(model, name, out, to);
-        if (code) return code;
+        if (code && which != ATTACH_READABLE) return code;
     }
     return 0;
 }

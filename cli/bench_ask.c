@@ -6,8 +6,8 @@ typedef struct side { mote_session *session; double tokens, seconds; } side;   /
 
 static int read_questions(bench *b, const char *path) {
     size_t lines = 1;
-    FILE *in = fopen(path, "r");
-    if (!in) return file_failure(path);
+    FILE *in = open_input(path, 1);
+    if (!in) return input_failure();
     int code = read_text(in, path, &b->file);
     fclose(in);
     if (code) return code;
@@ -47,6 +47,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     mote_error error = {0, ""};
     memset(&greedy, 0, sizeof greedy);
     memset(&g, 0, sizeof g);
+    g.size = sizeof g;
     g.sampling = &greedy;
     g.max_tokens = b->o->steps;
     g.keep_thinking = 1;                   // one turn

@@ -68,6 +68,7 @@ static int command_chat(options *o) {
     free(c.attached.data);
     free(c.typed_last.data);
     free(c.asked.data);
+    free(c.held.data);
     mote_session_close(c.session);
     mote_close(model);
     return code;

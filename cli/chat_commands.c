@@ -16,6 +16,7 @@ static void chat_reset(chat *c, const char *argument) {
     }
     forget_undo(c);
     c->asked.size = c->attached.size = 0;
+    c->stands = c->told_context = 0;
     say(c, "a new conversation\n");
 }
 
@@ -52,30 +53,49 @@ static void chat_save(chat *c, const char *argument) {
     else say(c, "saved to %s\n", argument);
 }
 
-// A turn as the model has it, without what stands between the question and the answer.
-static void chat_show_turn(chat *c, char *turn) {
-    char *end = strstr(turn, "<|im_end|>"), *answer = end ? end : turn + strlen(turn), *found;
-    while ((found = strstr(answer, "<|im_start|>assistant\n"))) answer = found + strlen("<|im_start|>assistant\n");
-    while ((found = strstr(answer, "</think>"))) answer = found + strlen("</think>");
-    if (end) *end = 0;
-    if (answer > turn && (found = strstr(answer, "<|im_end|>"))) *found = 0;
-    say(c, "> %s\n%s\n", turn + strspn(turn, "\n"), answer == end ? "" : answer + strspn(answer, "\n"));
+static int text_of(const mote_model *model, const int32_t *ids, size_t count, bytes *text) {
+    int code = detokenize(model, ids, count, text);
+    return code ? code : append(text, "", 0);
 }
 
-// The last turn of the timeline, so that one knows where one is.
-static void chat_show_last(chat *c) {
-    size_t count, from, length = 0;
-    const int32_t *ids = mote_tokens(c->session, &count);
-    bytes start = {NULL, 0, 0}, text = {NULL, 0, 0};
-    const char *user = "<|im_start|>user";
-    if (!tokenize(c->model, user, strlen(user), &start, &length) && length && length <= count) {
-        for (from = count - length; from > 0; from--)
-            if (memcmp(ids + from, start.data, length * sizeof *ids) == 0) break;
-        if (!detokenize(c->model, ids + from + length, count - from - length, &text) && !append(&text, "", 0))
-            chat_show_turn(c, text.data);
+// The answer of a turn as the model has it, without thinking and the template's words.
+static void chat_show_answer(chat *c, char *turn) {
+    char *answer = turn, *found;
+    while ((found = strstr(answer, "<|im_start|>assistant\n"))) answer = found + strlen("<|im_start|>assistant\n");
+    while ((found = strstr(answer, "</think>"))) answer = found + strlen("</think>");
+    if (answer > turn && (found = strstr(answer, "<|im_end|>"))) *found = 0;
+    say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
+}
+
+// The last turn, whose question begins at ids: it is shown, so that one knows where one is, and can be asked again.
+static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
+    bytes text = {NULL, 0, 0};
+    size_t end = 0;
+    while (end < count && !mote_is_end(c->model, ids[end])) end++;
+    if (!text_of(c->model, ids, end, &text)) {
+        const char *question = text.data + strspn(text.data, "\n");
+        c->asked.size = c->typed_last.size = 0;
+        c->stands = !append(&c->asked, question, strlen(question)) && !append(&c->typed_last, question, strlen(question));
+        say(c, "> %s\n", question);
+        if (!text_of(c->model, ids + end, count - end, &text)) chat_show_answer(c, text.data);
     }
-    free(start.data);
     free(text.data);
+}
+
+// Finds the turns of a timeline that was loaded. Each begins behind the token that ended the one before it.
+static void chat_take_turns(chat *c) {
+    size_t count, length = 0, last = 0;
+    const int32_t *ids = mote_tokens(c->session, &count);
+    const char *user = "<|im_start|>user";
+    bytes start = {NULL, 0, 0};
+    if (tokenize(c->model, user, strlen(user), &start, &length)) length = 0;
+    for (size_t at = 0; length && at + length <= count; at++) {
+        if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;
+        last = at + length;
+        push_undo(c, NULL, at > 1 && mote_is_end(c->model, ids[at - 2]) ? at - 1 : at);
+    }
+    if (last) chat_take_last(c, ids + last, count - last);
+    free(start.data);
 }
 
 static void chat_load(chat *c, const char *argument) {
@@ -88,26 +108,30 @@ static void chat_load(chat *c, const char *argument) {
     } else {
         forget_undo(c);
         c->asked.size = 0;
+        c->stands = c->told_context = 0;
         mote_tokens(c->session, &used);
-        say(c, "loaded %s: %zu tokens, the last turn:\n", argument, used);
-        chat_show_last(c);
+        say(c, "loaded %s: %zu tokens%s\n", argument, used, used ? ", the last turn:" : "");
+        chat_take_turns(c);
     }
 }
 
 static void chat_undo(chat *c, const char *argument) {
     mote_error error = {0, ""};
     (void)argument;
-    if (!c->undo_count) say(c, "nothing to take back\n");
-    else if (rewind_undo(c, &error)) chat_fail(c, &error);
-    else say(c, "took the last turn back\n");
-    c->asked.size = 0;
+    if (!c->undo_count) {
+        say(c, "nothing to take back\n");
+    } else if (rewind_undo(c, &error)) {
+        chat_fail(c, &error);
+    } else {
+        c->asked.size = 0;
+        say(c, "took the last turn back\n");
+    }
 }
 
 // Is there a last question that can be asked again?
 static int chat_has_last(chat *c) {
-    if (c->asked.size && c->undo_count) return 1;
-    say(c, "there is no last question\n");
-    return 0;
+    if (!c->asked.size) say(c, "there is no last question\n");
+    return c->asked.size > 0;
 }
 
 static void chat_retry(chat *c, const char *argument) {
@@ -116,7 +140,7 @@ static void chat_retry(chat *c, const char *argument) {
     if (!chat_has_last(c)) return;
     if (!(c->sampling.temperature > 0)) say(c, "the temperature is 0, so the answer is the same: /set temperature 0.7\n");
     c->sampling.seed++;
-    if (rewind_undo(c, &error)) chat_fail(c, &error);
+    if (c->stands && rewind_undo(c, &error)) chat_fail(c, &error);
     else chat_ask(c);
 }
 
@@ -128,7 +152,8 @@ static void chat_edit(chat *c, const char *argument) {
 
 static void chat_read(chat *c, const char *argument) {
     if (!*argument) say(c, "/read needs a file name\n");
-    else if (!attach_file(c->model, argument, remarks(c), &c->attached)) say(c, "it goes with your next message\n");
+    else if (attach_file(c->model, argument, remarks(c), &c->attached)) c->failed = 1;
+    else say(c, "it goes with your next message\n");
 }
 
 static void chat_tokens(chat *c, const char *argument) {
@@ -203,12 +228,11 @@ static void chat_resize(chat *c, int context) {
         mote_session_close(other);
         return;
     }
-    forget_undo(c);                        // they are of the session that is closed
     mote_session_close(c->session);
     c->session = other;
     c->context = mote_context(other);
     c->told_context = 0;
-    say(c, "a context of %d tokens; /undo goes back to here at most\n", c->context);
+    say(c, "a context of %d tokens\n", c->context);
 }
 
 static void chat_show_context(chat *c, const char *argument) {
@@ -227,9 +251,13 @@ static void chat_show_context(chat *c, const char *argument) {
     }
 }
 
-static void chat_toggle_stats(chat *c, const char *argument) {
-    (void)argument;
-    c->show_stats = !c->show_stats;
+static void chat_switch_stats(chat *c, const char *argument) {
+    int on = strcmp(argument, "on") == 0;
+    if (*argument && !on && strcmp(argument, "off")) {
+        say(c, "/stats on or /stats off, not '%s'\n", argument);
+        return;
+    }
+    c->show_stats = *argument ? on : !c->show_stats;
     say(c, "statistics %s\n", c->show_stats ? "on" : "off");
 }
 
@@ -256,7 +284,7 @@ static const chat_command chat_commands[] = {
     {"/load", "FILE", "go on with a saved one", chat_load, 1},
     {"/undo", "", "take the last turn back", chat_undo, 1},
     {"/context", "N", "tokens used and free; with N: go on in a context of N", chat_show_context, 0},
-    {"/stats", "", "speed and speculation after each answer, on or off", chat_toggle_stats, 0},
+    {"/stats", "on|off", "speed and speculation after each answer", chat_switch_stats, 0},
     {"/quit", "", "leave (also /exit, /bye, Ctrl-D)", chat_quit, 0},
 };
 enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
@@ -273,22 +301,32 @@ static void chat_help(chat *c, const char *argument) {
            "  Ctrl-C stops an answer. When typing: Alt-Enter begins a line, Ctrl-R searches what was typed, Tab completes.\n");
 }
 
+// Bytes of a line that are a command's name: up to white space, or to a number that follows it at once, as in /context4096.
+static size_t command_length(const char *line) {
+    size_t letters = 1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyz");
+    return line[letters] >= '0' && line[letters] <= '9' ? letters : strcspn(line, " \t");
+}
+
 static void chat_execute(chat *c, char *line) {
-    const char *near = NULL;
-    size_t length = strcspn(line, " \t");
+    const char *near = NULL, *name;
+    char typed[32];
+    size_t length = command_length(line);
     char *argument = line + length + strspn(line + length, " \t"), *end = line + strlen(line);
     while (end > argument && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
-    line[length] = 0;
-    const char *name = line;
+    snprintf(typed, sizeof typed, "%.*s", (int)(length < sizeof typed ? length : sizeof typed - 1), line);
+    name = typed;
     for (size_t i = 0; i < sizeof chat_aliases / sizeof chat_aliases[0]; i++)
-        if (strcmp(line, chat_aliases[i].name) == 0) name = chat_aliases[i].command;
+        if (strcmp(typed, chat_aliases[i].name) == 0) name = chat_aliases[i].command;
     for (int i = 0; i < CHAT_COMMAND_COUNT; i++) {
-        if (strcmp(name, chat_commands[i].name) == 0) {
-            chat_commands[i].function(c, argument);
+        const chat_command *k = &chat_commands[i];
+        if (strcmp(name, k->name) == 0) {
+            if (*argument && !*k->argument) say(c, "%s stands alone, not with '%s'\n", typed, argument);
+            else k->function(c, argument);
             return;
         }
-        if (!chat_commands[i].erases) consider(line, chat_commands[i].name, &near);
+        if (!k->erases) consider(typed, k->name, &near);
     }
-    if (near) say(c, "unknown command %s; did you mean %s?\n", line, near);
-    else say(c, "unknown command %s; /help lists them\n", line);
+    length = strcspn(line, " \t");
+    if (near) say(c, "unknown command %.*s; did you mean %s?\n", (int)length, line, near);
+    else say(c, "unknown command %.*s; /help lists them\n", (int)length, line);
 }

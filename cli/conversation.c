@@ -2,9 +2,12 @@
 // nothing of where it comes from (chat_input.c) or of commands (chat_commands.c).
 //
 // Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that failed, so that the timeline
-// only ever holds whole turns (or an answer the user cut short).
+// only ever holds whole turns (or an answer the user cut short). Of a turn that was loaded there is only its place: going back to
+// that reads what is before it again.
 
 enum { UNDO_MAX = 16 };
+
+#define CONTEXT_REMEDIES "/context N goes on in a larger one, /undo takes the last turn back, /reset starts anew"
 
 typedef struct chat {
     options *o;
@@ -14,11 +17,13 @@ typedef struct chat {
     bytes message, line, system;           // the last one is used when its size is not 0
     bytes attached;                        // texts of /read, for the next message
     bytes typed_last, asked;               // the last question, as it was typed and as it was asked; asked.size 0: none
+    int stands;                            // the last turn of the timeline is that question's
     int replaces;                          // the next message takes the last turn's place
+    bytes held;                            // a message that was not asked, because a file it names cannot be read
     mote_result last;                      // of the last answer
     double first;                          // seconds to its first token
-    mote_checkpoint *undo[UNDO_MAX];
-    size_t undo_tokens[UNDO_MAX];          // of the timeline when each was taken: where a turn began
+    mote_checkpoint *undo[UNDO_MAX];       // before the last turns; NULL: only the place is known
+    size_t undo_tokens[UNDO_MAX];          // of the timeline there
     int undo_count;
     int told_context;
     int context, speculates, show_stats, leave, failed;
@@ -45,32 +50,60 @@ static void forget_undo(chat *c) {
     while (c->undo_count > 0) mote_checkpoint_free(c->undo[--c->undo_count]);
 }
 
-static int take_undo(chat *c, mote_error *error) {
-    mote_checkpoint *checkpoint = NULL;
-    int code = mote_checkpoint_take(c->session, &checkpoint, error);
-    if (code) return code;
+// Remembers that a turn begins behind so many tokens; checkpoint: of there, or NULL.
+static void push_undo(chat *c, mote_checkpoint *checkpoint, size_t tokens) {
     if (c->undo_count == UNDO_MAX) {
         mote_checkpoint_free(c->undo[0]);
         memmove(c->undo, c->undo + 1, (UNDO_MAX - 1) * sizeof c->undo[0]);
         memmove(c->undo_tokens, c->undo_tokens + 1, (UNDO_MAX - 1) * sizeof c->undo_tokens[0]);
         c->undo_count--;
     }
-    mote_tokens(c->session, &c->undo_tokens[c->undo_count]);
+    c->undo_tokens[c->undo_count] = tokens;
     c->undo[c->undo_count++] = checkpoint;
+}
+
+static int take_undo(chat *c, mote_error *error) {
+    mote_checkpoint *checkpoint = NULL;
+    size_t used;
+    int code = mote_checkpoint_take(c->session, &checkpoint, error);
+    if (code) return code;
+    mote_tokens(c->session, &used);
+    push_undo(c, checkpoint, used);
     return 0;
 }
 
-static int rewind_undo(chat *c, mote_error *error) {
-    int code = mote_rewind(c->session, c->undo[c->undo_count - 1], error);
-    mote_checkpoint_free(c->undo[--c->undo_count]);
+// Back to the first tokens of the timeline by reading them again. On failure it is as it was.
+static int read_again(chat *c, size_t count, mote_error *error) {
+    bytes state = {NULL, 0, 0}, ids = {NULL, 0, 0};
+    size_t need = 0, used;
+    const int32_t *tokens = mote_tokens(c->session, &used);
+    (void)mote_save(c->session, NULL, 0, &need, NULL);
+    int code = grow(&state, need + 1) || append(&ids, (const char *)tokens, count * sizeof *tokens) ? MOTE_ENOMEM : 0;
+    if (code) snprintf(error->message, sizeof error->message, "too little memory to go back");
+    if (!code) code = mote_save(c->session, state.data, need, &state.size, error);
+    if (!code) code = mote_reset(c->session, error);
+    if (!code && count && (code = mote_feed(c->session, (const int32_t *)(const void *)ids.data, count, error)))
+        (void)mote_load(c->session, state.data, state.size, NULL);
+    clear_progress();
+    free(state.data);
+    free(ids.data);
     return code;
+}
+
+// Back to before the last turn.
+static int rewind_undo(chat *c, mote_error *error) {
+    int last = c->undo_count - 1, code = 0;
+    if (!c->undo[last] || mote_rewind(c->session, c->undo[last], error)) code = read_again(c, c->undo_tokens[last], error);
+    if (code) return code;
+    mote_checkpoint_free(c->undo[last]);
+    c->undo_count = last;
+    c->stands = 0;
+    return 0;
 }
 
 static void chat_fail(chat *c, const mote_error *error) {
     c->failed = 1;
-    complain(0, "%s", error->message);
-    if (error->code == MOTE_ECONTEXT)
-        complain(0, "the context holds %d tokens: /reset starts anew, /undo takes a turn back", c->context);
+    complain(0, "%s%s", error->message, error->code == MOTE_ECONTEXT ? ": " CONTEXT_REMEDIES : "");
 }
 
 static void chat_stats(const chat *c, const mote_result *r, const mote_speculation *before) {
@@ -99,8 +132,7 @@ static void chat_tell_context(chat *c) {
     mote_tokens(c->session, &used);
     if (c->told_context || used < (size_t)c->context / 10 * 9) return;
     c->told_context = 1;
-    say(c, "[%zu of %d tokens of context are used: /undo takes a turn back, /reset starts anew; --context N makes room]\n", used,
-        c->context);
+    say(c, "[%zu of %d tokens of context are used: " CONTEXT_REMEDIES "]\n", used, c->context);
 }
 
 // Asks c->asked.
@@ -111,6 +143,7 @@ static void chat_ask(chat *c) {
     mote_speculation before = {0};
     mote_error error = {0, ""}, ignored;
     g.system = c->system.size ? c->system.data : NULL;
+    c->stands = 0;
     interrupted = 0;
     double began = clock_seconds();
     if (mote_drop_thinking(c->session, NULL, &error) || take_undo(c, &error)) {      // so that /undo can go back to there
@@ -119,36 +152,57 @@ static void chat_ask(chat *c) {
     }
     mote_speculation_of(c->session, &before, NULL);
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
+    if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     // in the answer: it stays as far as it came
     if (!code || s.last) end_screen(&s);
     if (code) {
         if (code != MOTE_ECANCELLED) chat_fail(c, &error);
         if (rewind_undo(c, &ignored)) chat_fail(c, &ignored);
         return;
     }
+    c->stands = 1;
     c->last = result;
     c->first = s.first > 0 ? s.first - began : 0;
     if (interrupted) say(c, "[stopped]\n");
-    if (result.stop == MOTE_STOP_CONTEXT) say(c, "[context of %d tokens full: /reset starts anew]\n", c->context);
-    chat_tell_context(c);
+    if (result.stop == MOTE_STOP_CONTEXT) say(c, "[the context of %d tokens is full: " CONTEXT_REMEDIES "]\n", c->context);
+    else chat_tell_context(c);
     if (c->show_stats) chat_stats(c, &result, &before);
     else chat_line(c);
 }
 
-// A turn with c->message, and with the texts that were read for it or that it names.
+// The texts that were read for c->message or that it names, and itself. A message of one line that names no file by an @ is not
+// asked, unless it is the one that was not asked before.
+static int chat_gather(chat *c, bytes *asked) {
+    const char *message = c->message.data;
+    int again = c->held.size == c->message.size && memcmp(c->held.data, message, c->held.size) == 0;
+    return (c->attached.size && append(asked, c->attached.data, c->attached.size)) ||
+           attach_named(c->model, message, remarks(c), again ? ATTACH_READABLE : strchr(message, '\n') ? ATTACH_THERE : ATTACH_ALL,
+                        asked) ||
+           append(asked, message, c->message.size);
+}
+
+// The message is not asked, but stays at the prompt.
+static void chat_hold(chat *c) {
+    c->failed = 1;
+    c->held.size = c->edit.start.size = 0;
+    if (!c->edits || append(&c->held, c->message.data, c->message.size) || append(&c->edit.start, c->held.data, c->held.size)) return;
+    say(c, "not asked; Enter asks it as it is\n");
+}
+
+// A turn with c->message.
 static void chat_turn(chat *c) {
     mote_error error = {0, ""};
-    int replaces = c->replaces;
-    c->replaces = 0;
-    c->asked.size = c->typed_last.size = 0;
-    if (append(&c->typed_last, c->message.data, c->message.size) ||
-        (c->attached.size && append(&c->asked, c->attached.data, c->attached.size)) ||
-        attach_named(c->model, c->message.data, remarks(c), &c->asked) ||
-        append(&c->asked, c->message.data, c->message.size)) {
-        c->asked.size = 0;
-        c->failed = 1;
+    bytes asked = {NULL, 0, 0};
+    if (chat_gather(c, &asked)) {
+        chat_hold(c);
+        free(asked.data);
         return;
     }
-    c->attached.size = 0;
-    if (replaces && c->undo_count && rewind_undo(c, &error)) chat_fail(c, &error);
+    int replaces = c->replaces && c->stands;
+    c->replaces = 0;
+    c->held.size = c->attached.size = c->typed_last.size = 0;
+    free(c->asked.data);
+    c->asked = asked;
+    if (append(&c->typed_last, c->message.data, c->message.size)) c->failed = 1;
+    else if (replaces && rewind_undo(c, &error)) chat_fail(c, &error);
     else chat_ask(c);
 }

@@ -29,6 +29,40 @@ static int file_failure(const char *name) {
     return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));
 }
 
+static int is_regular(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
+enum { WAIT_SECONDS = 3 };                 // for the other side of a pipe
+
+// Has `file` something to read, or its end, within WAIT_SECONDS? -1: Ctrl-C.
+static int input_comes(int file) {
+    struct pollfd input = {file, POLLIN, 0};
+    return poll(&input, 1, WAIT_SECONDS * 1000);
+}
+
+// Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device. NULL:
+// it has been said why not. Opening itself never waits.
+static FILE *open_input(const char *name, int pipes) {
+    int file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), ready = 1;
+    struct stat s;
+    FILE *in = NULL;
+    if (file < 0 || fstat(file, &s)) file_failure(name);
+    else if (S_ISDIR(s.st_mode)) errno = EISDIR, file_failure(name);
+    else if (!S_ISREG(s.st_mode) && !pipes) complain(0, "%s: not a regular file", name);
+    else if ((ready = input_comes(file)) < 0) file_failure(name);
+    else if (!ready) complain(0, "%s: nothing came within %d s", name, WAIT_SECONDS);
+    else if (fcntl(file, F_SETFL, 0) || !(in = fdopen(file, "rb"))) file_failure(name);
+    if (!in && file >= 0) close(file);
+    return in;
+}
+
+// The exit code when there is none.
+static int input_failure(void) {
+    return interrupted ? EXIT_INTERRUPTED : EXIT_FAILURE;
+}
+
 // A stream to its end, but at most limit + 1 bytes: a pipe or a device may have no end. A zero byte that is not counted
 // follows.
 static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
@@ -56,8 +90,8 @@ static int read_text(FILE *in, const char *name, bytes *b) {
 static int read_tokens(const char *path, const mote_info *info, int context, bytes *b, size_t *count) {
     int vocab_size = info->vocab_size, most = info->context_max;
     if (context && context < most) most = context;
-    FILE *in = fopen(path, "rb");
-    if (!in) return file_failure(path);
+    FILE *in = open_input(path, 1);
+    if (!in) return input_failure();
     int code = read_some(in, path, (size_t)most * 4, b);
     fclose(in);
     if (code) return code;
@@ -92,14 +126,18 @@ static int same_file(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-// Opens the file without changing what it holds, so that all else can be checked first.
+// Opens the file without changing what it holds, so that all else can be checked first. A FIFO's reader has WAIT_SECONDS to come.
 static int open_output(output *o, const char *path) {
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOCTTY, 0666);
+    const int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    const double until = clock_seconds() + WAIT_SECONDS;
+    int file = open(path, flags | O_EXCL, 0666);
     o->path = path;
     o->created = file >= 0;
     // O_CREAT again: the path may be a symbolic link to a file that is not there yet.
-    if (file < 0 && errno == EEXIST) file = open(path, O_WRONLY | O_CREAT | O_NOCTTY, 0666);
-    if (file >= 0 && fstat(file, &o->status) == 0) o->file = fdopen(file, "wb");
+    if (file < 0 && errno == EEXIST) file = open(path, flags, 0666);
+    while (file < 0 && errno == ENXIO && clock_seconds() < until && !poll(NULL, 0, 20)) file = open(path, flags, 0666);
+    if (file < 0 && errno == ENXIO) return complain(EXIT_FAILURE, "%s: nobody reads from it", path);
+    if (file >= 0 && fstat(file, &o->status) == 0 && fcntl(file, F_SETFL, 0) == 0) o->file = fdopen(file, "wb");
     if (o->file) return 0;
     int code = file_failure(path);
     if (file >= 0) close(file);

@@ -34,8 +34,8 @@ static void history_add(history *h, const char *text) {
     size_t n = history_count(h);
     if (!text[strspn(text, " \t\n")] || (n && strcmp(history_at(h, n - 1), text) == 0)) return;
     history_push(h, text);
-    int file = h->path ? open(h->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
-    FILE *out = file < 0 ? NULL : fdopen(file, "a");
+    int file = h->path ? open(h->path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0600) : -1;
+    FILE *out = file < 0 || !is_regular(h->path) ? NULL : fdopen(file, "a");
     if (!out) {
         if (file >= 0) close(file);
         return;
@@ -50,7 +50,7 @@ static void history_add(history *h, const char *text) {
 
 // Reads the last part of the file.
 static void history_read(history *h) {
-    FILE *in = h->path ? fopen(h->path, "re") : NULL;
+    FILE *in = h->path && is_regular(h->path) ? fopen(h->path, "re") : NULL;
     char *line = NULL;
     size_t capacity = 0;
     if (!in) return;

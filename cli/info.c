@@ -66,7 +66,7 @@ static int command_info(options *o) {
     mote_error error = {0, ""};
     int code = o->model && o->synthetic ? complain(EXIT_USAGE, "info: -m and --synthetic exclude each other")
                                          : open_model(o, MOTE_DESCRIPTION, &model);
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
     how.callbacks.log = NULL;              // what there is to note, mote_open has noted
     if (!code && !o->synthetic) {

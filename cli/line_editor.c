@@ -19,6 +19,7 @@ typedef struct editor {
     history history;
     size_t shown;                          // the message of history that is edited; their number: a new one
     int input, dumb, row;                  // row: of the cursor, from the first row drawn
+    int unread;                            // 1 + a byte that was read too early; 0: none
     int coloured;                          // the prompt is
     int ahead;                             // bytes typed before the terminal was in raw mode: Enter is a line feed there
     FILE *out;
@@ -159,7 +160,12 @@ static void on_resize(int signal) {
 
 // A byte, or a key: closed, resized (or another signal), none within `wait` milliseconds, below 1000; -1: for ever. SIGINT counts as
 // Ctrl-C: it is blocked but while ppoll waits, so that none is missed between looking at the flag and waiting.
-static int editor_byte(const editor *e, int wait) {
+static int editor_byte(editor *e, int wait) {
+    if (e->unread) {
+        int byte = e->unread - 1;
+        e->unread = 0;
+        return byte;
+    }
     struct pollfd input = {e->input, POLLIN, 0};
     struct timespec limit = {0, wait * 1000000L};
     unsigned char byte;
@@ -192,13 +198,14 @@ static int sequence_key(const char *parameters, int final) {
     }
 }
 
-static int editor_key(const editor *e) {
+static int editor_key(editor *e) {
     enum { ESCAPE = 27, SOON = 50 };
     char parameters[16] = "";
     size_t n = 0;
     int c = editor_byte(e, -1);
     if (c != ESCAPE) return c;
-    c = editor_byte(e, SOON);
+    do c = editor_byte(e, SOON);           // some terminals send Alt as an ESC before the ESC of a key
+    while (c == ESCAPE);
     if (c > 255) return KEY_NONE;
     if (c != '[' && c != 'O') return KEY_ALT + c;
     while ((c = editor_byte(e, SOON)) < 0x40)
@@ -262,18 +269,24 @@ static void editor_set(editor *e, const char *text, size_t size) {
     editor_insert(e, text, size);
 }
 
-// What the terminal sends between its marks is text: line feeds as well.
+// What the terminal sends between its marks is text: line feeds as well. More than a text may have is read, and refused whole.
 static void editor_paste(editor *e) {
     static const char end[] = "\033[201~";
     bytes pasted = {NULL, 0, 0};
+    int refused = 0;
     for (int c; (c = editor_byte(e, 999)) < 256;) {
         char one = (char)c;
-        if (append(&pasted, &one, 1) || pasted.size > TEXT_MAX) break;
+        if (append(&pasted, &one, 1)) break;
         if (pasted.size >= 6 && memcmp(pasted.data + pasted.size - 6, end, 6) == 0) {
             pasted.size -= 6;
             break;
         }
+        if (pasted.size <= TEXT_MAX) continue;
+        refused = 1;
+        memmove(pasted.data, pasted.data + pasted.size - 5, 5);
+        pasted.size = 5;
     }
+    if (refused) pasted.size = 0;
     size_t n = 0;
     for (size_t i = 0; i < pasted.size; i++) {             // CR LF and CR become LF
         if (pasted.data[i] == '\r' && i + 1 < pasted.size && pasted.data[i + 1] == '\n') continue;
@@ -287,7 +300,13 @@ static void editor_paste(editor *e) {
 static void editor_type(editor *e, int first) {
     char character[4] = {(char)first};
     int n = 1, length = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    for (int c; n < length && (c = editor_byte(e, 500)) < 256;) character[n++] = (char)c;
+    for (int c; n < length && (c = editor_byte(e, 500)) < 256;) {
+        if ((c & 0xc0) != 0x80) {          // no UTF-8: that is the next key
+            e->unread = c + 1;
+            break;
+        }
+        character[n++] = (char)c;
+    }
     editor_insert(e, character, (size_t)n);
 }
 
@@ -375,6 +394,13 @@ static void editor_command(editor *e, int key) {
     }
 }
 
+// Without cursor movement: shows the text from a byte on.
+static void editor_echo_from(editor *e, size_t at) {
+    char drawn[16];
+    int width;
+    for (; at < e->text.size; fputs(drawn, e->out)) at += character_look(e->text.data + at, e->text.size - at, drawn, &width);
+}
+
 // Without cursor movement: echoes what is typed at the end, takes back the last character, or all of it.
 static void editor_echo(editor *e, int key, const char *prompt) {
     char drawn[16];
@@ -391,8 +417,7 @@ static void editor_echo(editor *e, int key, const char *prompt) {
     } else if (key == '\t' || (key >= ' ' && key < 256 && key != 127)) {
         if (key == '\t') editor_insert(e, "\t", 1);
         else editor_type(e, key);
-        for (size_t at = before; at < e->text.size; fputs(drawn, e->out))
-            at += character_look(e->text.data + at, e->text.size - at, drawn, &width);
+        editor_echo_from(e, before);
     }
     fflush(e->out);
 }
@@ -406,7 +431,7 @@ static int editor_pending(const editor *e) {
 }
 
 static enum editor_end editor_loop(editor *e, const char *prompt) {
-    if (e->dumb) fputs(prompt, e->out), fflush(e->out);
+    if (e->dumb) fputs(prompt, e->out), editor_echo_from(e, 0), fflush(e->out);
     for (;;) {
         if (!e->dumb && !editor_pending(e)) editor_draw(e, prompt);
         int key = editor_key(e);

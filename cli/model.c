@@ -101,7 +101,8 @@ enum { CONTEXT_MOST = 131072 };            // tokens that the program takes by i
 // Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
 // the weights are in memory, behind find_model. Without an answer, opening them will tell why.
 static void plan_context(options *o) {
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
+                          .quantize = o->quantize};
     mote_session_options how = session_options(o);
     mote_memory plan;
     if (o->context || mote_plan(o->model, &where, &how, &plan, NULL) || plan.context_fits < 1) return;

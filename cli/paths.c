@@ -107,7 +107,7 @@ static int check_shards(const char *folder, int wanted) {
     bytes index = {NULL, 0, 0};
     int all = 0, missing = 0;
     snprintf(path, sizeof path, "%.3500s/model.safetensors.index.json", folder);
-    FILE *in = fopen(path, "rb");
+    FILE *in = is_regular(path) ? fopen(path, "rb") : NULL;     // else the library says what it is
     if (in && !read_some(in, path, TEXT_MAX, &index)) missing = missing_shards(folder, index.data, &all, first);
     if (in) fclose(in);
     free(index.data);

@@ -11,15 +11,41 @@ static int run_usage(const options *o) {
     return 0;
 }
 
-// The prompt from -p or from the pipe; there, the line feed that ends a chat message is not part of it.
-static int read_prompt(const options *o, bytes *prompt) {
-    if (o->prompt) return append(prompt, o->prompt, strlen(o->prompt));
-    int code = read_text(stdin, "standard input", prompt);
-    if (!code && !o->raw && prompt->size && prompt->data[prompt->size - 1] == '\n') prompt->data[--prompt->size] = 0;
-    if (!code && prompt->size == 0) code = complain(EXIT_FAILURE, "standard input: the prompt is empty");
-    if (!code && !o->raw && strlen(prompt->data) != prompt->size)
+// Is there text on standard input beside the words of the command line? A terminal is not asked, nor what cannot be read, as
+// nohup leaves it. A pipe may have been inherited, from ssh or a service, with nobody ever to write to it or to close it: it has
+// WAIT_SECONDS.
+static int input_beside_words(void) {
+    if (isatty(STDIN_FILENO) || (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY) return 0;
+    int ready = input_comes(STDIN_FILENO);
+    if (ready == 0) on_log(NULL, "nothing came on standard input: the prompt is asked without it (</dev/null does not wait)");
+    return ready > 0;
+}
+
+// What is piped in. The line feed that ends a chat message is not part of it.
+static int read_piped(const options *o, bytes *text) {
+    int code = read_text(stdin, "standard input", text);
+    if (!code && !o->raw && text->size && text->data[text->size - 1] == '\n') text->data[--text->size] = 0;
+    if (!code && !o->raw && strlen(text->data) != text->size)
         code = complain(EXIT_FAILURE, "standard input: the prompt holds a zero byte");
     return code;
+}
+
+// The prompt: the words of the command line, what is piped in or, with a blank line between them, both.
+static int read_prompt(const options *o, bytes *prompt) {
+    bytes piped = {NULL, 0, 0};
+    int code = o->prompt ? append(prompt, o->prompt, strlen(o->prompt)) : 0;
+    if (!code && (!o->prompt || input_beside_words())) code = read_piped(o, &piped);
+    if (!code && !prompt->size && !piped.size) code = complain(EXIT_FAILURE, "the prompt is empty");
+    if (!code && prompt->size && piped.size) code = append(prompt, "\n\n", 2);
+    if (!code && piped.size) code = append(prompt, piped.data, piped.size);
+    free(piped.data);
+    return code;
+}
+
+// A prompt that the library refuses; where it is too long the option is named that helps.
+static int report_prompt(const mote_error *error) {
+    if (error->code != MOTE_ECONTEXT) return report(error);
+    return complain(EXIT_FAILURE, "%s; --context N makes it larger", error->message);
 }
 
 // Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message.
@@ -30,12 +56,12 @@ static int answer_prompt(const mote_model *model, mote_session *session, const o
     size_t count = prompt->size / sizeof *feed;
     mote_error error = {0, ""};
     int code = 0;
-    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report(&error) : 0;
+    if (!o->tokens && !o->raw) return mote_ask(session, prompt->data, g, result, &error) ? report_prompt(&error) : 0;
     if (o->raw) {
         code = tokenize(model, prompt->data, prompt->size, &ids, &count);
         feed = (const int32_t *)(const void *)ids.data;
     }
-    if (!code && mote_feed(session, feed, count, &error)) code = report(&error);
+    if (!code && mote_feed(session, feed, count, &error)) code = report_prompt(&error);
     if (!code && mote_generate(session, g, result, &error)) code = report(&error);
     free(ids.data);
     return code;
@@ -53,8 +79,8 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);
     int code = open_session(model, o, &session);
     if (!code) code = answer_prompt(model, session, o, prompt, &g, &result);
+    if (!code || s.tokens) end_screen(&s);
     if (!code) {
-        end_screen(&s);
         if (interrupted) code = EXIT_INTERRUPTED;
         else if (result.stop == MOTE_STOP_CONTEXT) on_log(NULL, "the context is full; --context N makes it larger");
         else if (result.stop == MOTE_STOP_LENGTH && !s.answer_bytes && !s.ids)

@@ -76,6 +76,7 @@ static void end_screen(screen *s) {
 static mote_generation generation_for(const options *o, const mote_sampling *sampling, screen *s) {
     mote_generation g;
     memset(&g, 0, sizeof g);
+    g.size = sizeof g;
     g.sampling = sampling;
     g.max_tokens = o->max_tokens;
     g.stop = o->stop.text;

@@ -204,10 +204,10 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     mote_error failure;
     preset p;
     const recipe *made;
-    memset(&o, 0, sizeof o);
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
-    if (options) o = *options;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (code) return code;
     if (!name || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.parts == MOTE_TEXT_ONLY ||
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
@@ -218,7 +218,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
-    int code = preset_config(&p, &m->c, error);
+    code = preset_config(&p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
     if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* weights are made of it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);

@@ -24,6 +24,7 @@ static int ask(const mote_model *model, const char *question, mote_error *error)
     int code = mote_session_open(model, NULL, &session, error);
     if (code) return code;
     memset(&generation, 0, sizeof generation);         /* zero: the defaults, for everything */
+    generation.size = sizeof generation;
     generation.think = MOTE_THINK_OFF;
     generation.on_text = print_text;
     code = mote_ask(session, question, &generation, NULL, error);

@@ -128,6 +128,7 @@ int main(int argc, char **argv) {
     mote_error error;
     writer w;
     memset(&generation, 0, sizeof generation);
+    generation.size = sizeof generation;
     memset(&w, 0, sizeof w);
     int code = mote_open(folder, NULL, &model, &error);
     if (!code) code = mote_session_open(model, NULL, &session, &error);

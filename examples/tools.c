@@ -58,6 +58,7 @@ static int ask(mote_session *session, const char *question, mote_error *error) {
     round_of_calls now, before;
     const char *message = question, *more[CALLS_MOST];
     memset(&generation, 0, sizeof generation);
+    generation.size = sizeof generation;
     generation.tools = TOOLS;
     generation.max_tokens = 1000;
     generation.on_text = on_text;

@@ -34,7 +34,9 @@ static void *talk(void *user) {
     mote_session_options options;
     mote_generation generation;
     memset(&options, 0, sizeof options);
+    options.size = sizeof options;
     memset(&generation, 0, sizeof generation);
+    generation.size = sizeof generation;
     options.context = 2048;
     options.threads = 1;                               /* on the CPU: half of two cores each */
     generation.think = MOTE_THINK_OFF;

@@ -13,27 +13,67 @@ static void plan_close(turn_plan *p) {
     buf_free(&p->ids);
 }
 
+/* Is it white space alone, as at the end of a turn's line? */
+static int is_line_end(const mote_model *m, int32_t id) {
+    size_t n = 0;
+    const char *bytes = tokenizer_token(m->text, id, &n);
+    return bytes && n && !slice_trim(slice_of(bytes, n)).n;
+}
+
+/* Puts what is missing behind the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
+   tokens they are. */
+static void put_turn_end(const mote_session *s, marked_text *out) {
+    const chat_marks *m = chat_marks_of(s->m->family);
+    int at = s->count;
+    while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
+    int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
+    if (s->count && !closed) put_words(out, m->turn_end);
+    if (s->count && (!closed || at == s->count)) put_words(out, "\n");
+}
+
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
-   that words which reach from the template's text into the message are those of the template's rendering. ended: the answer
-   before ends with its own end; it is closed first if it was interrupted. */
-static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, int ended, mote_error *err) {
+   that words which reach from the template's text into the message are those of the template's rendering. */
+static int plan_ids(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     marked_text text;
     turn t;
     memset(&text, 0, sizeof text);
     memset(&t, 0, sizeof t);
     t.system = s->count ? NULL : g->system;
-    t.tools = s->count ? NULL : a->w.tools;
+    t.tools = s->count || !a->tools.nodes ? NULL : &a->tools;
     t.role = g->role ? g->role : "user";
     t.message = message;
     t.results = g->results;
     t.result_count = g->result_count;
     t.think = g->think;
-    if (s->count) put_words(&text, ended ? "\n" : "<|im_end|>\n");
+    if (p->past_count) put_words(&text, "\n");
+    else put_turn_end(s, &text);
     int code = chat_turn(s->m->family, &t, &text, err);
     if (!code) code = encode_marked(s->m->text, &text, &p->ids, err);
     marked_free(&text);
     return code;
+}
+
+/* A tool's result answers a call: of the last answer, which only other results may follow. What the answer holds need not be a
+   call that mote can read: the application may have read it, or say what is wrong with it. */
+static int check_role(const mote_session *s, const mote_generation *g, mote_error *err) {
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of(s->m->family)->turn);
+    int results = 0, calls = 0, code = MOTE_OK, more = 1;
+    buf text;
+    if (!g->role || strcmp(g->role, "tool")) return MOTE_OK;
+    memset(&text, 0, sizeof text);
+    for (int at, end = s->count; more && end > 0 && !code; end = at) {
+        for (at = end - 1; at > 0 && s->tokens[at] != start; at--) {}
+        text.size = 0;
+        code = detokenize(s->m, s->tokens + at, (size_t)(end - at), &text, err);
+        slice turn = slice_of(text.data, text.size);
+        calls = code ? 0 : turn_calls(s->m->family, turn);
+        more = code ? 0 : turn_results(s->m->family, turn);
+        results += more;
+    }
+    buf_free(&text);
+    if (code || calls > results) return code;
+    return fail(err, MOTE_EINVAL, "a turn of role tool: there is no call before it that has no result yet");
 }
 
 /* To be closed in any case. */
@@ -43,8 +83,7 @@ static int plan_open(turn_plan *p, const mote_session *s, const char *message, c
     memset(p, 0, sizeof *p);
     if (user && !g->keep_thinking) code = past_ids(s, &p->past, err);
     p->past_count = p->past.size / sizeof(int32_t);
-    int ended = p->past_count || (s->count && s->tokens[s->count - 1] == tokenizer_find(s->m->text, "<|im_end|>"));
-    if (!code) code = plan_ids(p, s, message, a, ended, err);
+    if (!code) code = plan_ids(p, s, message, a, err);
     p->count = p->ids.size / sizeof(int32_t);
     p->total = (p->past_count ? (size_t)s->before_answer->count + p->past_count : (size_t)s->count) + p->count;
     return code;
@@ -59,11 +98,8 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
     if (!code) code = need_chat(session->m, error);
     if (code) return code;
     memset(&p, 0, sizeof p);
-    memset(&a, 0, sizeof a);
-    if (generation) a.g = *generation;
-    code = check_generation(session->m, &a.g, error);
-    if (!code) code = generator_tools(&a, error);
-    a.w.tools = a.tools.nodes ? &a.tools : NULL;
+    code = generator_take(&a, session->m, generation, error);
+    if (!code) code = check_role(session, &a.g, error);
     if (!code) code = plan_open(&p, session, message, &a, error);
     if (!code && read) *read = p.past_count + p.count;
     if (!code && total) *total = p.total;
@@ -121,26 +157,35 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     return code;
 }
 
+/* Plans a turn and brings it into the timeline. */
+static int read_turn(generator *a, mote_session *s, const char *message, mote_error *err) {
+    turn_plan p;
+    double start = seconds();
+    int code = check_role(s, &a->g, err);
+    memset(&p, 0, sizeof p);
+    if (!code) code = plan_open(&p, s, message, a, err);
+    if (!code) code = plan_run(&p, s, &a->g, err);
+    a->r.prompt_seconds = seconds() - start;
+    if (!code) a->r.prompt_tokens = (int)(p.past_count + p.count);
+    plan_close(&p);
+    return code;
+}
+
 int mote_ask(mote_session *session, const char *message, const mote_generation *generation, mote_result *result,
              mote_error *error) {
     generator a;
-    turn_plan p;
+    memset(&a.r, 0, sizeof a.r);
     int code = session_enter(session, message != NULL, "mote_ask: needs a session and a message", error);
     if (!code) code = need_text(session->m, error);
     if (!code) code = need_chat(session->m, error);
-    if (code) return code;
-    memset(&p, 0, sizeof p);
-    session->busy = 1;
-    double start = seconds();
-    code = generator_open(&a, session, generation, error);
-    if (!code) code = plan_open(&p, session, message, &a, error);
-    if (!code) code = plan_run(&p, session, &a.g, error);
-    a.r.prompt_seconds = seconds() - start;
-    a.r.prompt_tokens = (int)(p.past_count + p.count);
-    if (!code) code = generator_run(&a, session, error);
-    if (!code && result) *result = a.r;
-    plan_close(&p);
-    generator_close(&a);
-    session->busy = 0;
+    if (!code) code = session_begin(session, "mote_ask", error);
+    if (!code) {
+        code = generator_open(&a, session, generation, error);
+        if (!code) code = read_turn(&a, session, message, error);
+        if (!code) code = generator_run(&a, session, error);
+        generator_close(&a);
+        session_leave(session);
+    }
+    put_result(&a.r, code, result);
     return code;
 }

@@ -7,6 +7,7 @@ typedef struct generator {
     chooser by;
     json tools;                  /* of g.tools; without nodes: none */
     writer w;
+    constraint must;
     verifier check;
     mote_result r;
 } generator;
@@ -17,6 +18,7 @@ static void generate_token(mote_session *s, generator *a) {
     int32_t id = s->tokens[s->count - 1];
     a->r.generated_tokens++;
     s->spec.seen.tokens++;
+    if (a->by.must) constraint_follow(&a->must, id);
     if (g->on_token && g->on_token(g->user, id)) a->r.stop = MOTE_STOP_CALLBACK;
     if (g->on_logprobs) g->on_logprobs(g->user, a->by.logprobs, a->by.logprobs + 1, a->by.top);
     if (is_eos(s->m, id)) a->r.stop = MOTE_STOP_EOS;
@@ -35,8 +37,9 @@ static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
         decode_pass p;
         int more = 1;
         if (s->count >= s->o.context) r->stop = MOTE_STOP_CONTEXT;
-        else if (cancelled(&s->o.callbacks)) r->stop = MOTE_STOP_CALLBACK;
-        if (r->stop >= 0) break;
+        else if (cancelled(&s->o.callbacks))
+            code = fail(err, MOTE_ECANCELLED, "cancelled after %d tokens of the answer", r->generated_tokens);
+        if (code || r->stop >= 0) break;
         code = pass_begin(s, &a->by, most - r->generated_tokens, &p, err);
         while (!code && r->stop < 0 && more) {
             code = pass_keep(s, &a->by, &p, &more, err);
@@ -74,10 +77,10 @@ static int check_generation(const mote_model *m, const mote_generation *g, mote_
 }
 
 static void generator_close(generator *a) {
-    buf_free(&a->w.text);
-    buf_free(&a->w.call);
+    writer_close(&a->w);
     json_free(&a->tools);
     free(a->by.logprobs);
+    constraint_close(&a->must);
     verifier_close(&a->check);
 }
 
@@ -91,12 +94,17 @@ static int generator_tools(generator *a, mote_error *err) {
     return MOTE_EINVAL;
 }
 
-/* Checks what is asked for and gets all memory for it. To be closed in any case. */
-static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+/* Reads and checks what is asked for. To be closed in any case. */
+static int generator_take(generator *a, const mote_model *m, const mote_generation *g, mote_error *err) {
     memset(a, 0, sizeof *a);
-    if (g) a->g = *g;
-    int code = check_generation(s->m, &a->g, err);
-    if (!code) code = generator_tools(a, err);
+    int code = take_options(&a->g, sizeof a->g, GENERATION_0_3, g, "mote_generation", err);
+    if (!code) code = check_generation(m, &a->g, err);
+    return code ? code : generator_tools(a, err);
+}
+
+/* The same, and gets all memory for it. To be closed in any case. */
+static int generator_open(generator *a, const mote_session *s, const mote_generation *g, mote_error *err) {
+    int code = generator_take(a, s->m, g, err);
     if (code) return code;
     if (a->g.sampling) a->by.p = *a->g.sampling;
     else mote_sampling_defaults(s->m, &a->by.p);
@@ -105,8 +113,9 @@ static int generator_open(generator *a, const mote_session *s, const mote_genera
     a->by.top = a->g.top_logprobs;
     if (a->g.on_logprobs) a->by.logprobs = (mote_logprob *)calloc((size_t)a->by.top + 1, sizeof *a->by.logprobs);
     if (a->g.on_logprobs && !a->by.logprobs) return fail_memory(err);
-    code = writer_open(&a->w, s->m, &a->g, err);
-    a->w.tools = a->tools.nodes ? &a->tools : NULL;
+    code = writer_open(&a->w, s->m, &a->g, a->tools.nodes ? &a->tools : NULL, err);
+    if (!code) code = constraint_open(&a->must, s->m, &a->g, err);
+    if (constraint_is_active(&a->must)) a->by.must = &a->must;
     if (!code && a->g.verify && speculates(s)) code = verifier_open(&a->check, s, err);
     return code;
 }
@@ -117,27 +126,47 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     if (!code && a->check.twin) code = session_copy(a->check.twin, s, err);
     if (code) return code;
     writer_begin(&a->w, s);
+    if (a->by.must && a->g.raw) constraint_begin(&a->must, 0, 0);
+    else if (a->by.must) constraint_begin(&a->must, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
     code = generate_tokens(s, a, err);
-    writer_finish(&a->w);
+    writer_finish(&a->w, !code && a->r.stop == MOTE_STOP_EOS);
     if (!code && a->w.code) code = fail_memory(err);
-    a->r.calls = a->w.calls;
-    a->r.broken_calls = a->w.broken_calls;
+    writer_result(&a->w, &a->r);
     a->r.generate_seconds = seconds() - start;
     a->r.seed = a->by.p.seed;
     return code;
 }
 
+int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error) {
+    generator a;
+    if (!model || !generation)
+        return fail(error, MOTE_EINVAL, "mote_generation_check: needs a model and a generation");
+    int code = generator_take(&a, model, generation, error);
+    if (!code) code = constraint_open(&a.must, model, &a.g, error);
+    generator_close(&a);
+    return code;
+}
+
+/* What a call that returns `code` did. */
+static void put_result(const mote_result *r, int code, mote_result *result) {
+    if (!result) return;
+    *result = *r;
+    if (code) result->stop = code == MOTE_ECANCELLED ? MOTE_STOP_CALLBACK : -1;
+}
+
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error) {
     generator a;
+    memset(&a.r, 0, sizeof a.r);
     int code = session_enter(session, 1, "mote_generate: needs a session", error);
     if (!code) code = check_not_empty(session, error);
-    if (code) return code;
-    session->busy = 1;
-    code = generator_open(&a, session, generation, error);
-    if (!code) code = generator_run(&a, session, error);
-    if (!code && result) *result = a.r;
-    generator_close(&a);
-    session->busy = 0;
+    if (!code) code = session_begin(session, "mote_generate", error);
+    if (!code) {
+        code = generator_open(&a, session, generation, error);
+        if (!code) code = generator_run(&a, session, error);
+        generator_close(&a);
+        session_leave(session);
+    }
+    put_result(&a.r, code, result);
     return code;
 }

@@ -101,6 +101,7 @@ static void scores_close(prompt_scores *p) {
     free(p->one);
 }
 
+/* To be closed in any case. */
 static int scores_open(prompt_scores *p, const mote_session *s, const int32_t *ids, size_t count, int top, mote_error *err) {
     size_t rows = count < SCORED_ROWS ? count : (size_t)SCORED_ROWS;
     memset(p, 0, sizeof *p);
@@ -110,9 +111,7 @@ static int scores_open(prompt_scores *p, const mote_session *s, const int32_t *i
     p->heap = s->s.heap;
     p->rows = (float *)malloc(rows * (size_t)s->m->c.vocab * sizeof(float) + 1);
     p->one = (mote_logprob *)malloc(((size_t)top + 1) * sizeof *p->one);
-    if (p->rows && p->one) return MOTE_OK;
-    scores_close(p);
-    return fail_memory(err);
+    return p->rows && p->one ? MOTE_OK : fail_memory(err);
 }
 
 /* Token `at` of the prompt, by the row of logits before it; NULL: there is none. */

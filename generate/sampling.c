@@ -7,6 +7,7 @@
 /* What chooses the tokens of an answer, or of a step. */
 typedef struct chooser {
     mote_sampling p;
+    const constraint *must;      /* what the answer must be; NULL: anything */
     int (*on_logits)(void *user, float *logits, int vocab_size);                /* NULL: none */
     void *user;
     int stopped;                 /* on_logits asked to stop: no token was chosen */
@@ -109,12 +110,13 @@ static int choose(const mote_session *s, chooser *by, int32_t *id, mote_error *e
             return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
     memcpy(w->sorted, s->logits, (size_t)n * sizeof(float));
     penalise(s, p);
+    if (by->must) constraint_mask(by->must, w->sorted, n);
     if (by->on_logits) code = ask_logits(s, by, n, err);
     *id = -1;
     if (code || by->stopped) return code;
     for (int i = 1; i < n; i++)
         if (w->sorted[i] > w->sorted[best]) best = i;
-    if (w->sorted[best] == -INFINITY && (by->on_logits || p->bias_count))
+    if (w->sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
         return fail(err, MOTE_EINVAL, "no token is left to choose: all logits are -INFINITY behind token %d", s->count - 1);
     *id = p->temperature > 0 && isfinite(w->sorted[best]) ? sample(s, p, n) : best;
     if (by->logprobs) row_logprobs(s->logits, s->m->c.vocab, *id, by->top, w->heap, by->logprobs);
@@ -136,7 +138,7 @@ static int can_sample_on_gpu(const mote_session *s, const chooser *by) {
     const mote_sampling *p = &by->p;
     int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
                     p->frequency_penalty != 0 || p->bias_count;
-    return s->gpu && s->count && !penalties && !by->on_logits && !by->logprobs &&
+    return s->gpu && s->count && !penalties && !by->must && !by->on_logits && !by->logprobs &&
            gpu_can_sample(sample_vocab(s), p->temperature, p->top_k);
 #else
     (void)s;

@@ -80,13 +80,14 @@ int mote_drop_thinking(mote_session *session, size_t *read, mote_error *error) {
     buf ids;
     int code = session_enter(session, 1, "mote_drop_thinking: needs a session", error);
     if (code) return code;
+    code = session_begin(session, "mote_drop_thinking", error);
+    if (code) return code;
     memset(&ids, 0, sizeof ids);
-    session->busy = 1;
     if (session->m->text) code = past_ids(session, &ids, error);
     size_t n = ids.size / sizeof(int32_t);
     if (!code && n) code = drop_thinking(session, (const int32_t *)(void *)ids.data, n, error);
     if (!code && read) *read = n;
     buf_free(&ids);
-    session->busy = 0;
+    session_leave(session);
     return code;
 }

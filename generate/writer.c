@@ -1,90 +1,126 @@
 /* generate/writer.c: from tokens to text and tool calls.
 
-   Tokens become bytes, bytes whole characters, characters pass the search for stop texts, and what passes is split into
-   channels. Each step holds back only what it cannot decide yet. A tool call is collected as a whole. */
+   Tokens become bytes, bytes whole characters, characters are split into channels and calls, and the text of the answer's channel
+   passes the search for stop texts. Each step holds back only what it cannot decide yet. */
 
 typedef struct writer {
     const mote_generation *g;
     const mote_model *m;
     utf8_stream characters;
-    buf text;                    /* whole characters not passed on yet: they may begin a stop text */
+    buf text;                    /* of the token at hand */
     chat_stream channels;
     int split;                   /* by channel */
-    int stopped;                 /* MOTE_STOP_TEXT or MOTE_STOP_CALLBACK, else 0 */
-    buf call;                    /* the tool call at hand; only with on_call */
-    int calling;                 /* there is one */
+    stops ends;
+    int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
+    int stop_text;
     const json *tools;           /* NULL: none */
-    int calls, broken_calls;
-    int code;                    /* MOTE_ENOMEM: a call did not fit into memory */
+    int calls;
+    int thinking, undecided;     /* tokens: of the thinking; of what may be a call in it */
+    int code;                    /* MOTE_ENOMEM: what may be a call did not fit into memory */
 } writer;
 
-static void writer_call(void *user, const char *call, size_t size) {
-    writer *w = (writer *)user;
-    if (w->stopped == MOTE_STOP_CALLBACK) return;
-    w->calls++;
-    if (w->g->on_call(w->g->user, call, size)) w->stopped = MOTE_STOP_CALLBACK;
+static void writer_close(writer *w) {
+    buf_free(&w->text);
+    chat_stream_free(&w->channels);
+    stops_close(&w->ends);
 }
 
-/* The call at hand is over. closed: by its tag. */
-static void writer_end_call(writer *w, int closed) {
-    int broken = 0;
-    w->code = tool_calls_read(w->call.data, w->call.size, closed, w->tools, writer_call, w, &broken, NULL);
-    w->broken_calls += broken;
-    w->calling = 0;
-    w->call.size = 0;
+/* A call that is told was no thinking. */
+static void writer_call(void *user, const char *call, size_t size) {
+    writer *w = (writer *)user;
+    w->undecided = 0;
+    if (w->stopped) return;
+    w->calls++;
+    if (w->g->on_call(w->g->user, call, size)) w->stopped = MOTE_STOP_CALLBACK;
+    else if (w->g->one_call) w->stopped = MOTE_STOP_CALL;
+}
+
+static void writer_tell(writer *w, int channel, const char *text, size_t size) {
+    if (!w->stopped && w->g->on_text && w->g->on_text(w->g->user, channel, text, size)) w->stopped = MOTE_STOP_CALLBACK;
+}
+
+/* Of what was held back and the text behind it, tells the first `size` bytes. */
+static void writer_pass(writer *w, const char *held, size_t held_size, const char *text, size_t size) {
+    size_t first = held_size < size ? held_size : size;
+    if (first) writer_tell(w, MOTE_ANSWER, held, first);
+    if (size > first) writer_tell(w, MOTE_ANSWER, text, size - first);
+}
+
+/* Text of the answer: all is told up to a stop text, or up to what may become one. */
+static void writer_answer(writer *w, const char *text, size_t size) {
+    const stop_text *held = stops_held(&w->ends);
+    const char *before = held ? held->text : NULL;
+    const size_t n = held ? held->matched : 0;
+    for (size_t i = 0; i < size && w->ends.count; i++) {
+        int found = stops_take(&w->ends, text[i]);
+        if (found < 0) continue;
+        writer_pass(w, before, n, text, n + i + 1 - w->ends.list[found].size);
+        if (!w->stopped) w->stop_text = found;
+        if (!w->stopped) w->stopped = MOTE_STOP_TEXT;
+        return;
+    }
+    held = stops_held(&w->ends);
+    writer_pass(w, before, n, text, n + size - (held ? held->matched : 0));
+}
+
+/* What was held back is no stop text. */
+static void writer_release(writer *w) {
+    const stop_text *held = stops_held(&w->ends);
+    if (held) writer_tell(w, MOTE_ANSWER, held->text, held->matched);
+    stops_forget(&w->ends);
 }
 
 static void writer_emit(void *user, int channel, const char *text, size_t size) {
     writer *w = (writer *)user;
-    if (w->stopped != MOTE_STOP_CALLBACK && w->g->on_text && w->g->on_text(w->g->user, channel, text, size))
-        w->stopped = MOTE_STOP_CALLBACK;
-    if (channel != MOTE_TOOL_CALL || !w->g->on_call || w->code) return;
-    w->calling = 1;
-    buf_add(&w->call, text, size);
-    if (w->call.failed) w->code = MOTE_ENOMEM;
-    else if (!size) writer_end_call(w, 1);
+    if (w->stopped) return;
+    if (channel == MOTE_ANSWER) {
+        writer_answer(w, text, size);
+        return;
+    }
+    writer_release(w);
+    writer_tell(w, channel, text, size);
 }
 
-static void writer_pass(writer *w, const char *text, size_t n) {
-    if (!n) return;
-    if (w->split) chat_stream_push(&w->channels, text, n, writer_emit, w);
-    else writer_emit(w, MOTE_ANSWER, text, n);
-}
-
-/* Where in the held text the first stop text begins (*found), or else what might still become one. */
-static size_t writer_stop_at(const writer *w, int *found) {
-    for (size_t at = 0; at < w->text.size; at++)
-        for (int i = 0; i < w->g->stop_count; i++) {
-            size_t n = strlen(w->g->stop[i]), left = w->text.size - at;
-            if (n && !memcmp(w->text.data + at, w->g->stop[i], n < left ? n : left)) {
-                *found = n <= left;
-                return at;
-            }
-        }
-    *found = 0;
-    return w->text.size;
+static void writer_push(writer *w) {
+    if (!w->text.size) return;
+    if (w->split) chat_stream_push(&w->channels, w->text.data, w->text.size);
+    else writer_emit(w, MOTE_ANSWER, w->text.data, w->text.size);
+    w->text.size = 0;
+    if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
 }
 
 static void writer_token(writer *w, int32_t id) {
-    size_t n, at = 0;
-    int found = 0;
+    size_t n;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
-    if (!bytes || tokenizer_is_special(w->m->text, id)) return;
-    utf8_stream_push(&w->characters, bytes, n, &w->text);
-    if (w->text.size) at = writer_stop_at(w, &found);
-    writer_pass(w, w->text.data, at);
-    w->text.size -= at;
-    memmove(w->text.data, w->text.data + at, w->text.size);
-    if (found) w->text.size = 0;
-    if (found && !w->stopped) w->stopped = MOTE_STOP_TEXT;
+    w->undecided += w->split && w->channels.channel == MOTE_THINKING;
+    if (bytes && !tokenizer_is_special(w->m->text, id)) {
+        utf8_stream_push(&w->characters, bytes, n, &w->text);
+        writer_push(w);
+    }
+    if (w->channels.calling) return;
+    w->thinking += w->undecided;
+    w->undecided = 0;
 }
 
-/* Passes on what was held back, as it can become nothing else any more. */
-static void writer_finish(writer *w) {
-    if (w->stopped != MOTE_STOP_TEXT) utf8_stream_end(&w->characters, &w->text);
-    writer_pass(w, w->text.data, w->text.size);
-    if (w->split) chat_stream_end(&w->channels, writer_emit, w);
-    if (w->calling && !w->code) writer_end_call(w, 0);
+/* Tells what was held back, as it can become nothing else any more. ended: the answer is over of its own accord. */
+static void writer_finish(writer *w, int ended) {
+    if (!w->stopped && !w->code) {
+        utf8_stream_end(&w->characters, &w->text);
+        writer_push(w);
+        if (w->split) chat_stream_end(&w->channels, ended ? TEXT_ENDS : TEXT_IS_CUT);
+        if (chat_stream_failed(&w->channels)) w->code = MOTE_ENOMEM;
+        writer_release(w);
+    }
+    w->thinking += w->undecided;
+}
+
+/* What the result says of the text. */
+static void writer_result(const writer *w, mote_result *r) {
+    if (w->stopped) r->stop = w->stopped;
+    r->stop_text = w->stop_text;
+    r->thinking_tokens = w->thinking;
+    r->calls = w->calls;
+    r->broken_calls = w->channels.broken_calls;
 }
 
 /* Does the prompt end inside an open <think>? That is a token: text from outside that says so opens nothing. Line feeds may
@@ -101,22 +137,28 @@ static int prompt_opens_thinking(const mote_session *s) {
     return i > 0 && think >= 0;
 }
 
-/* All the memory that an answer's text will ever need: what is held back is shorter than a stop text, and a token adds its
-   bytes and those of an unfinished character before it, each at most three bytes long (U+FFFD). */
-static int writer_open(writer *w, const mote_model *m, const mote_generation *g, mote_error *err) {
-    size_t held = 0;
+/* All the memory that an answer's text needs, but for what may be a call: a token adds its bytes and those of an unfinished
+   character before it, each at most three bytes long (U+FFFD), to what may be a tag. */
+static int writer_open(writer *w, const mote_model *m, const mote_generation *g, const json *tools, mote_error *err) {
+    enum { LONGEST_TAG = 512 };
     memset(w, 0, sizeof *w);
     w->g = g;
     w->m = m;
-    for (int i = 0; i < g->stop_count; i++) held = larger(held, strlen(g->stop[i]));
-    buf_add(&w->text, NULL, held + 3 * (m->longest_token + sizeof w->characters.bytes));
-    w->text.size = 0;
-    return w->text.failed ? fail_memory(err) : MOTE_OK;
+    w->tools = tools;
+    const size_t token = 3 * (m->longest_token + sizeof w->characters.bytes);
+    buf_add(&w->text, NULL, token);
+    buf_add(&w->channels.held, NULL, token + LONGEST_TAG);
+    w->text.size = w->channels.held.size = 0;
+    if (w->text.failed || w->channels.held.failed) return fail_memory(err);
+    return stops_open(&w->ends, g->stop, g->stop_count, err);
 }
 
 /* Before the first token. */
 static void writer_begin(writer *w, const mote_session *s) {
     w->split = w->m->text && !w->g->raw;
+    w->channels.emit = writer_emit;
+    w->channels.on_call = w->tools && w->g->on_call ? writer_call : NULL;
+    w->channels.tools = w->tools;
+    w->channels.user = w;
     if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
-    w->channels.expects_calls = w->tools && w->g->on_call;
 }

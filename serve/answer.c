@@ -19,7 +19,7 @@ typedef struct answer {
     int forgets;                           // nothing that was read before is to be used
     int top;                               // log-probabilities beside each token's own; -1: none are wanted
     char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
-    shape *shape;                          // NULL: free text. Owned
+    char *schema;                          // of JSON that the answer is; NULL: free text. Owned
     int32_t *forced;                       // how the answer begins: forced_count tokens. Owned
     size_t forced_count;
     int echo;                              // the prompt's tokens are to be scored: see scores
@@ -27,7 +27,6 @@ typedef struct answer {
     void (*scored)(struct answer *a);      // the prompt has been read; NULL: nobody asks
     void *user;
 
-    const lexicon *words;                  // with a shape, or min_tokens
     buf piece[2];                          // by channel: text that came since the last event
     int has_token, is_end, index;          // of the event: there is a token; it ends the answer; its number
     int32_t token;
@@ -35,8 +34,7 @@ typedef struct answer {
     int channel;                           // of the last text
     buf calls;                             // tool_call[], complete ones
     int calls_told;                        // to the client
-    buf call;                              // the text of a call that is not complete, or that cannot be read
-    int call_is_over, thinks;
+    int thinks;
     int is_forced;                         // tokens forced so far
     mote_logprob *scores, *alternatives;   // of the prompt's tokens, with echo: [prompt_count], [prompt_count][top]
 
@@ -59,7 +57,6 @@ static void answer_free(answer *a) {
         free(answer_call(a, i)->arguments);
     }
     buf_free(&a->calls);
-    buf_free(&a->call);
     buf_free(&a->piece[0]);
     buf_free(&a->piece[1]);
     buf_free(&a->bias);
@@ -67,7 +64,7 @@ static void answer_free(answer *a) {
     buf_free(&a->stop_texts);
     free(a->prompt);
     free(a->tools);
-    shape_free(a->shape);
+    free(a->schema);
     free(a->forced);
     free(a->logprobs);
     free(a->scores);
@@ -79,13 +76,6 @@ static void answer_free(answer *a) {
 // Tells the client of the last token.
 static void answer_event(answer *a) {
     server *s = a->server;
-    if (a->call_is_over && a->call.size) { // a call that nobody can read is text
-        putf(&a->piece[MOTE_ANSWER], "<tool_call>\n");
-        buf_add(&a->piece[MOTE_ANSWER], a->call.data, a->call.size);
-        putf(&a->piece[MOTE_ANSWER], "\n</tool_call>");
-    }
-    if (a->call_is_over) a->call.size = 0;
-    a->call_is_over = 0;
     if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
     a->piece[0].size = a->piece[1].size = 0;
     a->calls_told = answer_calls(a);
@@ -115,11 +105,6 @@ static int on_answer_token(void *user, int32_t id) {
     a->token = id;
     a->is_end = mote_is_end(a->server->model, id);
     a->index = a->result.generated_tokens++;
-    if (a->shape && !a->thinks && !a->is_end) {
-        size_t n = 0;
-        const char *bytes = mote_token_bytes(a->server->model, id, &n);
-        shape_follow(a->shape, bytes, n);
-    }
     if (id == a->server->think_ends) a->thinks = 0;
     return connection_gone(a->client);
 }
@@ -132,12 +117,8 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
 
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
-    if (channel == MOTE_TOOL_CALL && a->tools) {
-        buf_add(&a->call, text, size);
-        a->call_is_over |= !size;
-        return 0;
-    }
-    a->channel = channel == MOTE_THINKING ? MOTE_THINKING : MOTE_ANSWER;
+    if (channel == MOTE_TOOL_CALL) return 0;                           // it comes as a whole: on_answer_call
+    a->channel = channel;
     buf_add(&a->piece[a->channel], text, size);
     return 0;
 }
@@ -147,7 +128,6 @@ static int on_answer_call(void *user, const char *call, size_t size) {
     answer *a = (answer *)user;
     json j;
     buf name = {NULL, 0, 0, 0}, arguments = {NULL, 0, 0, 0};
-    a->call.size = 0;
     if (json_parse(&j, call, size, "a call", NULL)) return 0;
     uint32_t n = json_get(&j, 0, "name"), x = json_get(&j, 0, "arguments");
     if (n) buf_add(&name, j.text + j.nodes[n].start, j.nodes[n].size);
@@ -163,7 +143,7 @@ static int on_answer_call(void *user, const char *call, size_t size) {
     return 0;
 }
 
-// The last word on what is chosen: forced tokens, then the shape; no end before min_tokens.
+// The last word on what is chosen: forced tokens; no end before min_tokens.
 static int on_answer_logits(void *user, float *logits, int vocab) {
     answer *a = (answer *)user;
     size_t at = (size_t)a->result.generated_tokens;
@@ -172,9 +152,8 @@ static int on_answer_logits(void *user, float *logits, int vocab) {
             if (id != a->forced[at]) logits[id] = -INFINITY;
         return 0;
     }
-    if (a->shape && !a->thinks) shape_mask(a->shape, a->words, logits, vocab);
-    for (int i = 0; i < a->words->end_count && a->result.generated_tokens < a->min_tokens; i++)
-        if (!a->shape && a->words->ends[i] < vocab) logits[a->words->ends[i]] = -INFINITY;
+    for (int id = 0; id < vocab && a->result.generated_tokens < a->min_tokens && !a->schema; id++)
+        if (mote_is_end(a->server->model, id)) logits[id] = -INFINITY;
     return 0;
 }
 
@@ -276,33 +255,32 @@ static int prompt_thinks(const server *s, const answer *a) {
 }
 
 static int answer_generate(answer *a, slot *t, mote_error *error) {
-    mote_generation g = {0};
+    mote_generation g = {.size = sizeof g};
     mote_result r = {0};
     int code, most = a->max_tokens;
     a->sampling.bias = (const mote_bias *)(const void *)a->bias.data;
     a->sampling.bias_count = (int)(a->bias.size / sizeof(mote_bias));
     a->thinks = prompt_thinks(a->server, a);
     a->channel = a->thinks ? MOTE_THINKING : MOTE_ANSWER;
-    if (a->shape) a->shape->first_lines = a->thinks ? 2 : 0;           // as the template has them behind </think>
     g.sampling = &a->sampling;
     g.stop = (const char *const *)(void *)a->stops.data;
     g.stop_count = (int)(a->stops.size / sizeof(char *));
     g.tools = a->tools;
+    g.schema = a->schema;
     g.raw = a->is_raw;
     g.on_text = on_answer_text;
     g.on_token = on_answer_token;
     g.on_call = a->tools ? on_answer_call : NULL;
-    if (a->shape || a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
+    if (a->min_tokens || a->forced_count) g.on_logits = on_answer_logits;
     if (a->top >= 0) g.on_logprobs = on_answer_logprobs;
     g.top_logprobs = a->top >= 0 ? a->top : 0;
     g.user = a;
     do {
         g.max_tokens = most ? most - a->result.generated_tokens : 0;
         code = mote_generate(t->session, &g, &r, error);
-        a->result.stop = r.stop;
+        if (r.stop >= 0) a->result.stop = r.stop;
         a->result.generate_seconds += r.generate_seconds;
     } while (!code && a->ignores_end && r.stop == MOTE_STOP_EOS && (!most || a->result.generated_tokens < most));
-    a->call_is_over = 1;
     answer_event(a);
     return code;
 }

@@ -259,9 +259,18 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     } else if (!field_is(&in, "type", "json_object")) {
         refuse(q->f, 400, where, "%s must be of type text, json_object or json_schema", where);
     }
-    const char *family = mote_model_info(x->a->server->model)->chat_template;
-    if (family && strcmp(family, "Qwen3.5")) x->thinks = MOTE_THINK_OFF;       // it would open <think> itself
-    if (!q->f->status) x->a->shape = shape_open(q->j, schema, mote_model_info(x->a->server->model)->vocab_size, q->f);
+    buf text = {NULL, 0, 0, 0};
+    if (q->f->status) return;
+    if (schema) put_node(&text, q->j, schema);
+    else buf_text(&text, "{\"type\": \"object\"}");
+    buf_add(&text, "", 1);
+    if (text.failed) refuse(q->f, 503, NULL, "out of memory");
+    x->a->schema = text.data;
+    mote_generation g = {0};
+    mote_error error;
+    g.schema = x->a->schema;
+    if (!q->f->status && mote_generation_check(x->a->server->model, &g, &error))
+        refuse(q->f, error.code == MOTE_EINVAL ? 400 : 503, error.code == MOTE_EINVAL ? where : NULL, "%s", error.message);
 }
 
 // The prompt's tokens, of all that was put together.
@@ -310,11 +319,4 @@ static void ask_render(request *x) {
     a->tools = (char *)malloc(n + 1);
     if (!a->tools) refuse(x->q.f, 503, NULL, "out of memory");
     else a->tools[0] = '[', memcpy(a->tools + 1, x->tools.data, n);
-}
-
-// The last of what an answer needs, before it is run.
-static void ask_ready(answer *a, failure *f) {
-    if (f->status || !(a->shape || a->min_tokens || a->forced_count)) return;
-    a->words = server_words(a->server);
-    if (!a->words) refuse(f, 503, NULL, "out of memory");
 }

@@ -160,7 +160,6 @@ static void chat_request(reply *r) {
     chat_ask_tools(x);
     ask_format(x, field_of(q, "response_format", JSON_OBJECT), "response_format");
     ask_render(x);
-    ask_ready(a, q->f);
 }
 
 // ---- What is answered ------------------------------------------------------------------------------------------------

@@ -137,7 +137,6 @@ static void messages_request(reply *r) {
     field_flag(q, "stream", &r->streams);
     if (r->a.stops.size == sizeof(char *)) snprintf(r->stop, sizeof r->stop, "%s", r->a.stop_texts.data);
     messages_prompt(&r->request);
-    ask_ready(&r->a, q->f);
 }
 
 // ---- What is answered ------------------------------------------------------------------------------------------------

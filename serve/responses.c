@@ -114,7 +114,6 @@ static void responses_request(reply *r) {
     fields text = {q->j, field_of(q, "text", JSON_OBJECT), q->f};
     if (text.object) ask_format(x, field_of(&text, "format", JSON_OBJECT), "text.format");
     ask_render(x);
-    ask_ready(&r->a, q->f);
 }
 
 // ---- What is answered ------------------------------------------------------------------------------------------------

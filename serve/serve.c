@@ -334,7 +334,8 @@ static uint64_t free_memory(void) {
 
 // Sessions of o->fits tokens that have room in seven eighths of what is free beside the weights; 0: unknown.
 static int sessions_that_fit(const options *o) {
-    mote_options where = {.parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
+                          .quantize = o->quantize};
     mote_session_options how = session_options(o);
     mote_memory plan;
     if (!how.context) how.context = o->fits;
@@ -399,7 +400,6 @@ static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
     free(s->slots);
-    lexicon_close(&s->words);
 }
 
 static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions) {

@@ -66,7 +66,6 @@ typedef struct server {
     int context, reads_alike;              // reads_alike: a prompt's bits do not depend on the pieces in which it is read
     int32_t turn_begins, think_begins, think_ends, tool_responds;      // control tokens; -1: the vocabulary has none
     int32_t user;                          // the role's name
-    lexicon words;                         // made when it is first needed; words.vocab 0: not yet
     slot *slots;
     int slot_count, waiting_most;
 
@@ -107,15 +106,4 @@ static void gate_yield(gate *g) {
     if (!others) return;
     gate_leave(g);
     gate_enter(g);
-}
-
-// The vocabulary for masks; NULL: there is no memory.
-static const lexicon *server_words(server *s) {
-    pthread_mutex_lock(&s->lock);
-    if (!s->words.vocab && !lexicon_open(&s->words, s->model)) {
-        lexicon_close(&s->words);
-        memset(&s->words, 0, sizeof s->words);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return s->words.vocab ? &s->words : NULL;
 }

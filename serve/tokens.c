@@ -62,7 +62,6 @@ static void completion_ask(completion *p, int *most) {
     field_flag(q, "stream", &p->r.streams);
     fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
     if (options.object) field_flag(&options, "include_usage", &p->r.usage);
-    ask_ready(a, q->f);
 }
 
 static void put_token_text(buf *out, const server *s, int32_t id, size_t *bytes) {

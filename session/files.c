@@ -64,14 +64,6 @@ static int replace_file(const char *path, const char *bytes, size_t size, mote_e
     return MOTE_OK;
 }
 
-/* The whole session as bytes of its own, to be freed by the caller in any case. */
-static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
-    *size = 0;
-    (void)mote_save(s, NULL, 0, size, NULL);
-    *bytes = (char *)malloc(*size);
-    return *bytes ? mote_save(s, *bytes, *size, size, err) : fail_memory(err);
-}
-
 int mote_save_file(const mote_session *session, const char *path, mote_error *error) {
     char *bytes = NULL;
     size_t size;
@@ -82,32 +74,28 @@ int mote_save_file(const mote_session *session, const char *path, mote_error *er
     return code;
 }
 
-/* The bytes of a session's file, *size of them, to be freed by the caller. */
-static int load_file(const mote_session *s, int fd, const char *path, char **bytes, size_t *size, mote_error *err) {
-    struct stat info;
+/* The bytes of a session's file, `size` of them, to be freed by the caller. */
+static int load_file(const mote_session *s, int fd, const char *path, char **bytes, size_t size, mote_error *err) {
     saved_header h;
     mote_error why;
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", path);
-    *size = (size_t)info.st_size;
-    if (*size < sizeof h) return fail(err, MOTE_EFORMAT, "%s: not a saved session: %zu bytes", path, *size);
+    if (size < sizeof h) return fail(err, MOTE_EFORMAT, "%s: not a saved session: %zu bytes", path, size);
     int code = read_at(fd, &h, sizeof h, 0, path, err);
     if (code) return code;
-    if ((code = saved_check_header(s, &h, *size, &why))) return fail(err, code, "%s: %s", path, why.message);
-    *bytes = (char *)malloc(*size);
-    return *bytes ? read_at(fd, *bytes, *size, 0, path, err) : fail_memory(err);
+    if ((code = saved_check_header(s, &h, size, &why))) return fail(err, code, "%s: %s", path, why.message);
+    *bytes = (char *)malloc(size);
+    return *bytes ? read_at(fd, *bytes, size, 0, path, err) : fail_memory(err);
 }
 
 int mote_load_file(mote_session *session, const char *path, mote_error *error) {
     mote_error why;
     char *bytes = NULL;
-    size_t size = 0;
-    int code = session_enter(session, path != NULL, "mote_load_file: needs a session and a path", error);
+    uint64_t size;
+    int fd, code = session_enter(session, path != NULL, "mote_load_file: needs a session and a path", error);
+    if (!code) code = open_regular(path, &fd, &size, error);
     if (code) return code;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(error, MOTE_EIO, "%s: %s", path, strerror(errno));
-    code = load_file(session, fd, path, &bytes, &size, error);
+    code = load_file(session, fd, path, &bytes, (size_t)size, error);
     close(fd);
-    if (!code && (code = mote_load(session, bytes, size, &why))) fail(error, code, "%s: %s", path, why.message);
+    if (!code && (code = session_load(session, bytes, (size_t)size, &why))) fail(error, code, "%s: %s", path, why.message);
     free(bytes);
     return code;
 }

@@ -32,7 +32,8 @@ typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* fl
 struct mote_session {
     const mote_model *m;
     pid_t owner;                 /* the process whose session it is, and whose threads */
-    int busy;                    /* inside a call that may call the application back */
+    int busy;                    /* inside a call that may call the application back: see session_begin (atomic) */
+    uintptr_t thread, frame;     /* of that call (atomic) */
     mote_session_options o;      /* with defaults filled in */
     pool *threads;
     float *memory;               /* KV, state and scratch; on a GPU in its memory */
@@ -193,8 +194,7 @@ static int whole_chunk(int chunk, int context) {
 /* Fills in defaults and checks. */
 static int session_options(const mote_model *m, const mote_session_options *given, mote_session_options *o,
                            mote_error *err) {
-    memset(o, 0, sizeof *o);
-    if (given) *o = *given;
+    *o = *given;
     if (!o->context) o->context = m->c.context_max < DEFAULT_CONTEXT ? m->c.context_max : DEFAULT_CONTEXT;
     if (!o->threads) o->threads = processors();
     if (o->kv == MOTE_KV_DEFAULT) o->kv = m->gpu < 0 ? MOTE_KV_F32 : MOTE_KV_BF16;
@@ -221,7 +221,7 @@ static int session_options(const mote_model *m, const mote_session_options *give
 static mote_session *session_shell(const mote_model *m) {
     mote_session *s = (mote_session *)calloc(1, sizeof *s);
     if (!s) return NULL;
-    s->m = m;
+    s->m = model_hold(m);
     s->owner = getpid();
     s->state = (layer_state *)calloc((size_t)m->c.layers + 1, sizeof *s->state);
 #ifdef __CUDACC__
@@ -245,7 +245,7 @@ static size_t parts_bytes(const memory_parts *p) {
 static memory_parts fit_chunk(const mote_model *m, const mote_session_options *given, mote_session_options *o, uint64_t left,
                               mote_session *s) {
     memory_parts parts = layout_session(m, o, NULL, NULL, s);
-    while (m->gpu >= 0 && !(given && given->chunk) && left && parts_bytes(&parts) > left && o->chunk > CHUNK_LEAST) {
+    while (m->gpu >= 0 && !given->chunk && left && parts_bytes(&parts) > left && o->chunk > CHUNK_LEAST) {
         o->chunk = whole_chunk(o->chunk / 2, o->context);
         parts = layout_session(m, o, NULL, NULL, s);
     }
@@ -269,24 +269,28 @@ static int context_that_fits(const mote_model *m, const mote_session_options *op
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
     mote_callbacks silent;
-    mote_session_options o;
+    mote_options how;
+    mote_session_options given, o;
     mote_error failure;
     checkpoint files;
     binder b;
     mote_session *s = NULL;
     memset(&silent, 0, sizeof silent);
     if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
+    int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
+    if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    if (code) return code;
     if (!error) error = &failure;
-    mote_model *m = model_new(model ? model->device : NULL, 0, &silent, error);
+    mote_model *m = model_new(how.device, 0, &silent, error);
     if (!m) return error->code;
-    if (model && model->draft_rows > 0) m->draft_rows = model->draft_rows;
-    if (model) m->quantize = model->quantize;
-    int code = model_bind(m, &files, &b, dir, 1, &silent, error);
-    if (!code) code = session_options(m, options, &o, error);
+    if (how.draft_rows > 0) m->draft_rows = how.draft_rows;
+    m->quantize = how.quantize;
+    code = model_bind(m, &files, &b, dir, 1, &silent, error);
+    if (!code) code = session_options(m, &given, &o, error);
     if (!code && !(s = session_shell(m))) code = fail_memory(error);
     if (!code) {
         uint64_t available = device_available(m);
-        memory_parts parts = fit_chunk(m, options, &o, available > b.arena ? available - b.arena : 0, s);
+        memory_parts parts = fit_chunk(m, &given, &o, available > b.arena ? available - b.arena : 0, s);
         plan->weights = b.arena;
         plan->kv = parts.kv * sizeof(float);
         plan->state = parts.state * sizeof(float);

@@ -1,4 +1,5 @@
-/* session/snapshot.c: checkpoints, clones, and sessions as bytes.
+/* session/snapshot.c: checkpoints, clones, and sessions as bytes. All of them may outlive what they came from, so they say
+   themselves what they are of: a model's fingerprint, and sizes.
 
    What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
@@ -6,9 +7,10 @@
    them. */
 
 struct mote_checkpoint {
-    const mote_model *m;
+    uint64_t fingerprint;        /* of the model */
+    size_t state_floats, hidden, vocab;
+    int kv;                      /* MOTE_KV_... of the rows that the state was computed with */
     int count, generated_from, pending, accepted;
-    size_t state_floats;
     int32_t *tokens;
     float *values;               /* state, last_hidden, logits */
 };
@@ -29,9 +31,12 @@ static size_t checkpoint_floats(const mote_session *s) {
 static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
-    c->m = s->m;
-    c->count = -1;
+    c->fingerprint = s->m->fingerprint;
     c->state_floats = s->parts.state;
+    c->hidden = (size_t)s->m->c.hidden;
+    c->vocab = (size_t)s->m->c.vocab;
+    c->kv = s->o.kv;
+    c->count = -1;
     c->tokens = (int32_t *)malloc(((size_t)tokens + 1) * sizeof *c->tokens);
     c->values = (float *)malloc(checkpoint_floats(s) * sizeof(float));
     if (c->tokens && c->values) return c;
@@ -78,6 +83,12 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
     return c;
 }
 
+/* Is what the checkpoint remembers of a session like this one? */
+static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
+    return c->fingerprint == s->m->fingerprint && c->state_floats == s->parts.state && c->hidden == (size_t)s->m->c.hidden &&
+           c->vocab == (size_t)s->m->c.vocab;
+}
+
 /* Are the session's first tokens still those of the checkpoint? */
 static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
     return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens);
@@ -91,8 +102,8 @@ int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoi
 
 static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
     size_t hidden = (size_t)s->m->c.hidden;
-    if (c->m != s->m || c->state_floats != s->parts.state)
-        return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
+    if (!checkpoint_fits(s, c)) return fail(err, MOTE_EINVAL, "the checkpoint is of another model");
+    if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
     s->count = c->count;
@@ -198,26 +209,36 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
     }
 }
 
-int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
-    const mote_session *s = session;
+/* The session as *size bytes; those that fit. */
+static int session_save(const mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
     saved_header h;
-    int code = session_enter(s, count && (bytes || !capacity), "mote_save: needs a session, room, and a place for the count",
-                             error);
-    if (code) return code;
     saved_describe(s, &h);
     size_t size = *count = saved_size(s, &h);
-    if (size > capacity) return fail(error, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
+    if (size > capacity) return fail(err, MOTE_EINVAL, "%zu bytes do not fit into the %zu given", size, capacity);
     char *to = (char *)bytes + sizeof h;
-    code = session_logits(s, error);
+    int code = session_logits(s, err);
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
         saved_piece p = saved_piece_of(s, &h, session_last_hidden(s), i);
-        code = session_read(s, to, p.at, p.size, error);
+        code = session_read(s, to, p.at, p.size, err);
         to += p.size;
     }
     memcpy(bytes, &h, sizeof h);
     h.checksum = saved_checksum((const char *)bytes, size);
     memcpy(bytes, &h, sizeof h);
     return code;
+}
+
+int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
+    int code = session_enter(session, count && (bytes || !capacity),
+                             "mote_save: needs a session, room, and a place for the count", error);
+    return code ? code : session_save(session, bytes, capacity, count, error);
+}
+
+/* The whole session as bytes of its own, to be freed by the caller in any case. */
+static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
+    (void)session_save(s, NULL, 0, size, NULL);
+    *bytes = (char *)malloc(*size);
+    return *bytes ? session_save(s, *bytes, *size, size, err) : fail_memory(err);
 }
 
 /* Checks a saved session's header, and its size, before any of it is used or memory is taken for it. */
@@ -276,30 +297,32 @@ static int session_restored(mote_session *s, const saved_header *h, mote_error *
     return code ? code : session_set_logits(s, err);
 }
 
-int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
-    mote_session *s = session;
-    const char *from = (const char *)bytes;
+/* The session that was saved in place of what is there; that stays if it cannot be. */
+static int session_load(mote_session *s, const char *from, size_t size, mote_error *err) {
     saved_header h;
-    int code = session_enter(s, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
-    if (!code && size < sizeof h) code = fail(error, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
-    if (code) return code;
+    if (size < sizeof h) return fail(err, MOTE_EFORMAT, "not a saved session: %zu bytes", size);
     memcpy(&h, from, sizeof h);
-    code = saved_check_header(s, &h, size, error);
-    if (!code) code = saved_check(s, &h, from, size, error);
+    int code = saved_check_header(s, &h, size, err);
+    if (!code) code = saved_check(s, &h, from, size, err);
     if (code) return code;
     dtype kv = kv_type_of(h.kv);
     size_t most = 0;
     for (int i = 4; i < saved_pieces(s); i++) most = larger(most, saved_piece_of(s, &h, NULL, i).size);
     char *converted = kv == s->kv_type ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(s->kv_type) + 1);
-    if (!converted && kv != s->kv_type) return fail_memory(error);
+    if (!converted && kv != s->kv_type) return fail_memory(err);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {
         saved_piece p = saved_piece_of(s, &h, s->last_hidden, i);
-        code = saved_restore(s, &p, from, kv, converted, error);
+        code = saved_restore(s, &p, from, kv, converted, err);
         from += p.size;
     }
     free(converted);
-    return code ? code : session_restored(s, &h, error);
+    return code ? code : session_restored(s, &h, err);
+}
+
+int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
+    int code = session_enter(session, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
+    return code ? code : session_load(session, (const char *)bytes, size, error);
 }
 
 /* Copies a session's state into another one on the same model, opened with the same options. */

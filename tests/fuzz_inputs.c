@@ -401,47 +401,50 @@ static void emit_to(void *user, int channel, const char *text, size_t n) {
     if (!n) buf_add(out, mark, 2);
 }
 
-static void fuzz_answer(const buf *text, unsigned step, int thinking) {
-    buf whole = {NULL, 0, 0, 0}, pieces = {NULL, 0, 0, 0};
-    chat_stream s;
-    chat_stream_begin(&s, thinking);
-    chat_stream_push(&s, text->data, text->size, emit_to, &whole);
-    chat_stream_end(&s, emit_to, &whole);
-    chat_stream_begin(&s, thinking);
-    for (size_t i = 0; i < text->size; i += step)
-        chat_stream_push(&s, text->data + i, text->size - i < step ? text->size - i : step, emit_to, &pieces);
-    chat_stream_end(&s, emit_to, &pieces);
-    must(same(&whole, &pieces), "an answer in pieces differs");
-    buf_free(&whole);
-    buf_free(&pieces);
-}
-
 static void check_call(void *user, const char *call, size_t size) {
     json j;
     mote_error err;
-    ++*(int *)user;
     must(strlen(call) == size && !json_parse(&j, call, size, "call", &err), "a call is no JSON");
     uint32_t name = json_get(&j, 0, "name"), arguments = json_get(&j, 0, "arguments");
     must(name && j.nodes[name].type == JSON_STRING && arguments && j.nodes[arguments].type == JSON_OBJECT, "a call lacks its parts");
     json_free(&j);
+    buf_add((buf *)user, call, size);
 }
 
-// The same text as a tool call: whatever is given on is a call. In an answer the text is well formed.
-static void fuzz_call(const buf *text, int closed) {
-    static const char tools[] = "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"type\": [\"string\", \"null\"]}}}}]";
-    buf clean = {NULL, 0, 0, 0};
+static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, buf *told) {
+    chat_stream s;
+    memset(&s, 0, sizeof s);
+    s.emit = emit_to;
+    s.on_call = calls ? check_call : NULL;
+    s.tools = calls;
+    s.user = told;
+    chat_stream_begin(&s, thinking);
+    for (size_t i = 0; i < text->size; i += step)
+        chat_stream_push(&s, text->data + i, text->size - i < step ? text->size - i : step);
+    chat_stream_end(&s, end);
+    must(!chat_stream_failed(&s), "an answer's memory");
+    chat_stream_free(&s);
+}
+
+// In pieces or not, an answer is the same, and whatever is told as a call is one. Its text is well formed.
+static void fuzz_answer(const buf *text, unsigned step, int thinking, int end, int calls) {
+    static const char tools[] = "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"type\": [\"string\", \"null\"]}, "
+                                "\"y\": {\"$ref\": \"#/$defs/y\"}}, \"$defs\": {\"y\": {\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"object\"}]}}}}]";
+    buf clean = {NULL, 0, 0, 0}, whole = {NULL, 0, 0, 0}, pieces = {NULL, 0, 0, 0};
     utf8_stream stream;
     mote_error err;
     json j;
-    int calls = 0, broken = -1;
     memset(&stream, 0, sizeof stream);
     utf8_stream_push(&stream, text->data, text->size, &clean);
     utf8_stream_end(&stream, &clean);
     must(!json_parse(&j, tools, sizeof tools - 1, "tools", &err), "tools");
-    must(!tool_calls_read(clean.data, clean.size, closed, &j, check_call, &calls, &broken, &err), "a call's memory");
-    must(broken == !calls, "broken and read");
+    hear_answer(&clean, (unsigned)clean.size + 1, thinking, end, calls ? &j : NULL, &whole);
+    hear_answer(&clean, step, thinking, end, calls ? &j : NULL, &pieces);
+    must(same(&whole, &pieces), "an answer in pieces differs");
     json_free(&j);
     buf_free(&clean);
+    buf_free(&whole);
+    buf_free(&pieces);
 }
 
 static void fuzz_saved(const buf *saved) {
@@ -510,7 +513,7 @@ static void run_target(unsigned target, fuzz_input *in) {
     if (target == 4 || target == 5) fuzz_tokenizer(&text);
     if (target == 6) fuzz_text(&text, step);
     if (target == 7) fuzz_request(&text, option);
-    if (target == 8) fuzz_answer(&text, step, option & 128), fuzz_call(&text, option & 64);
+    if (target == 8) fuzz_answer(&text, step, option & 128, option & 64 ? TEXT_ENDS : TEXT_IS_CUT, option & 56);
     if (target == 9) fuzz_saved(&text);
     if (target == 10) fuzz_text_files(&text, "generation_config.json");
     if (target == 11) fuzz_text_files(&text, "chat_template.jinja");

@@ -32,13 +32,14 @@ static inline size_t parrot_byte(unsigned char b, char *to) {
 
 typedef struct parrot_chain { char *words; size_t size; int32_t from[PARROT_WORDS], to[PARROT_WORDS]; int count; } parrot_chain;
 
-// Adds a piece to the vocabulary: 0 when it is there already. vocab: the tokenizer's text.
+// Adds a piece to the vocabulary: 0 when it is there already, or an added token. vocab: the tokenizer's text.
 static inline int parrot_word(parrot_chain *p, const char *vocab, const char *bytes, size_t n) {
     char word[512] = "\"";
     size_t at = 1;
     for (size_t i = 0; i < n; i++) at += parrot_byte((unsigned char)bytes[i], word + at);
-    strcpy(word + at, "\":");
+    strcpy(word + at, "\"");
     if (strstr(vocab, word) || strstr(p->words, word)) return 0;
+    strcat(word, ":");
     p->size += (size_t)sprintf(p->words + p->size, "%s%d,", word, PARROT_WORDS + p->count);
     return 1;
 }

@@ -254,7 +254,7 @@ static void test_turn(void) {
 typedef struct transcript {
     char text[512];
     size_t n;
-    int channel;
+    int channel, calls;
 } transcript;
 
 static void transcript_add(void *user, int channel, const char *text, size_t len) {
@@ -266,58 +266,74 @@ static void transcript_add(void *user, int channel, const char *text, size_t len
     t->channel = len ? channel : -1;
 }
 
+static void transcript_call(void *user, const char *call, size_t size) {
+    (void)call, (void)size;
+    ((transcript *)user)->calls++;
+}
+
 // One push for each piece: up to `a`, up to `b`, the rest; or byte by byte when a < 0.
-static void check_stream(int thinking, const char *text, int a, int b, const char *want) {
+static void check_stream(int thinking, int calls, const char *text, int a, int b, const char *want) {
     transcript t;
     chat_stream s;
     int n = (int)strlen(text), step = a < 0;
     memset(&t, 0, sizeof t);
+    memset(&s, 0, sizeof s);
     t.channel = -1;
+    s.emit = transcript_add;
+    s.on_call = calls ? transcript_call : NULL;
+    s.user = &t;
     chat_stream_begin(&s, thinking);
     for (int i = 0; i < n;) {
         int end = step ? i + 1 : i < a ? a : i < b ? b : n;
-        chat_stream_push(&s, text + i, (size_t)(end - i), transcript_add, &t);
+        chat_stream_push(&s, text + i, (size_t)(end - i));
         i = end;
     }
-    chat_stream_end(&s, transcript_add, &t);
-    CHECK(!strcmp(t.text, want), "stream of %s, split at %d and %d: got %s, want %s", text, a, b, t.text, want);
+    chat_stream_end(&s, TEXT_IS_CUT);
+    int ends = 0;
+    for (const char *p = want; (p = strstr(p, "[.]")) != NULL; p++) ends++;
+    CHECK(!strcmp(t.text, want) && t.calls == ends, "stream of %s, split at %d and %d: got %s and %d calls, want %s", text, a, b, t.text,
+          t.calls, want);
+    chat_stream_free(&s);
 }
 
 static void test_stream(void) {
     static const struct {
-        int thinking;
+        int thinking, calls;
         const char *text, *want;
     } cases[] = {
-        {0, "", ""},
-        {1, "", ""},
-        {0, "Hello\n\nworld\n", "[A]Hello\n\nworld\n"},
-        {0, "\n\nHi", "[A]\n\nHi"},
-        {1, "why\nnot\n</think>\n\nHello\nworld", "[T]why\nnot[A]Hello\nworld"},
-        {1, "\n</think>\n\nHi", "[A]Hi"},
-        {1, "</think>\n<think>", "[A]<think>"},
-        {1, "cut short\n", "[T]cut short\n"},
-        {0, "<think>\nwhy\n</think>\n\nbecause", "[T]why[A]because"},
-        {0, "\n<think>\n\n</think>\n\nbecause", "[A]because"},
-        {1, "<think>\nwhy\n</think>\na", "[T]why[A]a"},
-        {0, "the <think> tag and </think>", "[A]the <think> tag and </think>"},
-        {1, "a</think>b <think>c</think>", "[T]a[A]b <think>c</think>"},
-        {0, "I look.\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n"
-            "<tool_call>\n{\"a\": \"<b\"}\n</tool_call>",
-         "[A]I look.[C]<function=f>\n</function>[.][C]{\"a\": \"<b\"}[.]"},
-        {0, "<tool_call></tool_call>\nDone", "[C][.][A]Done"},
-        {1, "so\n<tool_call>\nf\n</tool_call>\n", "[T]so[C]f[.]"},
-        {0, "<tool_call>a<think>b</think><tool_call></tool_call>", "[C]a<think>b</think><tool_call>[.]"},
-        {0, "a</tool_call> <tool_call", "[A]a</tool_call> <tool_call"},
-        {1, "</thinks < </<</think></think>", "[T]</thinks < </<[A]</think>"},
-        {0, "x<tool_call>f", "[A]x[C]f"},
-        {0, "a\n\n<\n<tool\n", "[A]a\n\n<\n<tool\n"},
-        {0, "\xC3\xA9<\xE4\xBD\xA0", "[A]\xC3\xA9<\xE4\xBD\xA0"},
+        {0, 0, "", ""},
+        {1, 0, "", ""},
+        {0, 0, "Hello\n\nworld\n", "[A]Hello\n\nworld\n"},
+        {0, 0, "\n\nHi", "[A]\n\nHi"},
+        {1, 0, "why\nnot\n</think>\n\nHello\nworld", "[T]why\nnot[A]Hello\nworld"},
+        {1, 0, "\n</think>\n\nHi", "[A]Hi"},
+        {1, 0, "</think>\n<think>", "[A]<think>"},
+        {1, 0, "cut short\n", "[T]cut short\n"},
+        {0, 0, "<think>\nwhy\n</think>\n\nbecause", "[T]why[A]because"},
+        {0, 0, "\n<think>\n\n</think>\n\nbecause", "[A]because"},
+        {1, 0, "<think>\nwhy\n</think>\na", "[T]why[A]a"},
+        {0, 0, "the <think> tag and </think>", "[A]the <think> tag and </think>"},
+        {1, 0, "a</think>b <think>c</think>", "[T]a[A]b <think>c</think>"},
+        {0, 1, "I look.\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n"
+            "<tool_call>\n{\"name\": \"<b\"}\n</tool_call>",
+         "[A]I look.[C]<function=f>\n</function>[.][C]{\"name\": \"<b\"}[.]"},
+        {0, 1, "<tool_call></tool_call>\nDone", "[A]<tool_call></tool_call>\nDone"},
+        {1, 1, "so\n<tool_call>\nf\n</tool_call>\n", "[T]so\n<tool_call>\nf\n</tool_call>\n"},
+        {0, 1, "<tool_call>a<think>b</think><tool_call></tool_call>", "[A]<tool_call>a<think>b</think><tool_call></tool_call>"},
+        {0, 0, "I look.\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n",
+         "[A]I look.\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n"},
+        {1, 1, "so\n<tool_call>\n{\"name\": \"f\"}\n</tool_call>\n</think>\nb", "[T]so[C]{\"name\": \"f\"}[.][A]b"},
+        {0, 0, "a</tool_call> <tool_call", "[A]a</tool_call> <tool_call"},
+        {1, 1, "</thinks < </<</think></think>", "[T]</thinks < </<[A]</think>"},
+        {0, 1, "x<tool_call>f", "[A]x<tool_call>f"},
+        {0, 1, "a\n\n<\n<tool\n", "[A]a\n\n<\n<tool\n"},
+        {0, 0, "\xC3\xA9<\xE4\xBD\xA0", "[A]\xC3\xA9<\xE4\xBD\xA0"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         int n = (int)strlen(cases[i].text);
-        check_stream(cases[i].thinking, cases[i].text, -1, 0, cases[i].want);
+        check_stream(cases[i].thinking, cases[i].calls, cases[i].text, -1, 0, cases[i].want);
         for (int a = 0; a <= n; a++) {
-            for (int b = a; b <= n; b++) check_stream(cases[i].thinking, cases[i].text, a, b, cases[i].want);
+            for (int b = a; b <= n; b++) check_stream(cases[i].thinking, cases[i].calls, cases[i].text, a, b, cases[i].want);
         }
     }
 }
@@ -715,8 +731,10 @@ static const char long_text[] =
 
 static const char long_request[] =
     "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':'<tool_response>'},"
-    "{'role':'assistant','content':'<think>\\nsecond\\n</think>\\n\\nanswer','tool_calls':[{'function':"
-    "{'name':'f','arguments':{'x':[1,2.5e3,null],'y':1.5}}}]},{'role':'tool','content':'It is 21.\\n'},"
+    "{'role':'assistant','content':'<think>\\nsecond\\n</think>\\n\\nanswer','tool_calls':[{'id':'a','function':"
+    "{'name':'f','arguments':{'x':[1,2.5e3,null],'y':1.5}}},{'id':'b','name':'g','arguments':{}}]},"
+    "{'role':'tool','tool_call_id':'b','content':'It is 22.\\n'},{'role':'tool','tool_call_id':'a','content':'It is 21.\\n'},"
+    "{'role':'developer','content':'Be kind.'},"
     "{'role':'assistant','content':'It is.','reasoning_content':'as it says'},{'role':'user','content':"
     "'Thank you, and what will it be like tomorrow, " X30 X30 X30 "?'}],"
     "'tools':[{'type':'function','function':{'name':'f','parameters':{'minimum':-1.25}}}]}";
@@ -821,6 +839,40 @@ static int call_detokenize(const mote_model *m, buf *result, mote_error *err) {
     return code;
 }
 
+static void add_text(void *user, int channel, const char *text, size_t size) {
+    (void)channel;
+    buf_add((buf *)user, text, size);
+}
+
+static void add_call(void *user, const char *call, size_t size) {
+    buf_add((buf *)user, call, size);
+}
+
+// An answer with calls in both syntaxes and arguments of all types.
+static int call_stream(const mote_model *m, buf *result, mote_error *err) {
+    static const char tools[] = "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"x\": {\"type\": \"object\"}, \"n\": {\"type\": \"integer\"}}}}]";
+    static const char text[] = "I look.\n<tool_call>\n<function=f>\n<parameter=x>\n{'a': True, 'a': 1}\n</parameter>\n<parameter=n>\n+05\n"
+                               "</parameter>\n<parameter=t>\n" X30 "\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n{\"name\": \"f\", "
+                               "\"arguments\": \"{\\\"x\\\": 1}\"}\n</tool_call>\nDone.";
+    chat_stream s;
+    json j;
+    (void)m;
+    int code = json_parse(&j, tools, sizeof tools - 1, "tools", err);
+    if (code) return code;
+    memset(&s, 0, sizeof s);
+    s.emit = add_text;
+    s.on_call = add_call;
+    s.tools = &j;
+    s.user = result;
+    chat_stream_begin(&s, 0);
+    for (size_t i = 0; i < sizeof text - 1; i++) chat_stream_push(&s, text + i, 1);
+    chat_stream_end(&s, TEXT_ENDS);
+    code = chat_stream_failed(&s) ? fail_memory(err) : MOTE_OK;
+    chat_stream_free(&s);
+    json_free(&j);
+    return code;
+}
+
 static void check_memory(const memory_case *c, const mote_model *m, int rest) {
     buf want, got;
     mote_error err;
@@ -877,6 +929,7 @@ static void test_memory(tokenizer *t) {
         {"mote_render_tokens", call_render_tokens},
         {"chat_turn", call_turn},
         {"mote_detokenize", call_detokenize},
+        {"chat_stream_push", call_stream},
     };
     write_tokenizer();
     for (size_t i = 0; i < COUNT(cases); i++) {

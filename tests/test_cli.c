@@ -853,16 +853,36 @@ static void test_visible_answers(void) {
 
 // ---- The two files ----------------------------------------------------------------------------------------------
 
+// What README.md says to put into CMakeLists.txt builds the two files, for the CPU.
+static void test_cmake(void) {
+    static const char lists[] =
+        "mkdir @/app && cp @/dist/engine.h @/dist/engine.c examples/embed.c @/app && { echo 'cmake_minimum_required(VERSION 3.10)'; "
+        "echo 'project(app C)'; sed '/^```cmake/,/^```$/!d; /^```/d; s/-O3/-O1 -Wall -Wextra -Werror/' README.md; "
+        "echo 'add_executable(embed embed.c)'; echo 'target_link_libraries(embed mote)'; } >@/app/CMakeLists.txt; :";
+    if (test_brief || system("command -v cmake >/dev/null 2>&1")) {
+        test_skip("the two files with CMake");
+        return;
+    }
+    shell(lists);
+    shell("cmake -S @/app -B @/app/build >@/cmake.log && cmake --build @/app/build >>@/cmake.log");
+    CHECK(code == 0, "cmake: %.1000s", err.data);
+    shell("@/app/build/embed @/nosuch");
+    CHECK(code == 1 && strstr(err.data, "nosuch"), "embed of CMake without a model: %d %s", code, err.data);
+}
+
 static void test_amalgamation(void) {
     static const char *const builds[] = {
+        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O1 @/dist/engine.c examples/embed.c -o @/embed -lm -lpthread",
         "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O1 -x c @/dist/engine.cu examples/embed.c -o @/embed"
         " -lm -lpthread",
         "c++ -std=c++17 -Wall -Wextra -Werror -I@/dist -O1 -x c++ @/dist/engine.cu examples/embed.c -o @/embed"
         " -lm -lpthread"};
     shell("tools/amalgamate.sh @/dist");
     CHECK(code == 0, "amalgamate: %s", err.data);
-    for (int i = 0; i < (test_brief ? 0 : 2); i++) {
-        if (i == 1 && system("command -v c++ >/dev/null 2>&1")) {
+    shell("grep -c __CUDACC__ @/dist/engine.c");
+    CHECK(!strcmp(out.data, "0\n"), "engine.c has parts for GPUs: %s", out.data);
+    for (int i = 0; i < (test_brief ? 0 : 3); i++) {
+        if (i == 2 && system("command -v c++ >/dev/null 2>&1")) {
             test_skip("no C++ compiler: the two files as C++");
             continue;
         }
@@ -874,6 +894,7 @@ static void test_amalgamation(void) {
         shell("@/embed models/demo 'What is a router?'");
         CHECK(code == 0 && out.size > 1, "embed: %d '%s' %s", code, out.data, err.data);
     }
+    test_cmake();
 }
 
 int main(int argc, char **argv) {

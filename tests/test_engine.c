@@ -1043,7 +1043,7 @@ static void test_feed_callbacks(const fixture *f) {
         CHECK(!w.bad && w.reports == (last ? chunks : at - 1) && (!last || w.last == 1), "%s: progress", f->dir);
         if (!last) feed_to(s, f, f->T, "after a cancelled feed");
         w.cancel_at = w.polls + 3;
-        EXPECT(MOTE_OK, mote_generate(s, NULL, &r, &failure));
+        EXPECT(MOTE_ECANCELLED, mote_generate(s, NULL, &r, &failure));
         CHECK(r.stop == MOTE_STOP_CALLBACK && r.generated_tokens == count_of(s) - f->T, "%s: cancelled generate", f->dir);
         CHECK(is_gpu || r.generated_tokens == 2, "%s: %d tokens after a cancelled generate", f->dir, r.generated_tokens);
         mote_session_close(s);

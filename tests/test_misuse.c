@@ -3,13 +3,14 @@
 // Usage: test_misuse [--device NAME] [--brief]. On a GPU: arguments that are not there, and callbacks.
 //
 // Contents   1. Helpers         2. Failing allocations     3. Callbacks that call back     4. NULL
-//            5. Saved files     6. Another checkpoint      7. Signals and forks
+//            5. Saved files     6. Another checkpoint      7. Signals, forks and jumps
 
 #include "api.h"
 #include "files.h"
 #include "no_memory.h"
 
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -212,6 +213,21 @@ static int run_drop(trial *t, mote_error *err) {
     return code;
 }
 
+// A stored conversation that shares its first turn with the one that is there.
+static const char STORED[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"What is a router?\"}, {\"role\": \"assistant\", \"content\": \"A layer.\"}, "
+    "{\"role\": \"user\", \"content\": \"And?\"}, {\"role\": \"assistant\", \"content\": \"No more.\", \"reasoning_content\": \"Hmm.\"}]}";
+
+static int run_restore(trial *t, mote_error *err) {
+    int code = mote_chat_restore(t->s, STORED, strlen(STORED), NULL, err);
+    size_t count;
+    const int32_t *ids = mote_tokens(t->s, &count);
+    for (size_t i = 0; i < count && i < 256; i++) t->got.ids[i] = ids[i];
+    t->got.count = (int)count;
+    t->got.size = 1;
+    return code;
+}
+
 static int run_logprobs(trial *t, mote_error *err) {
     const int32_t ids[] = {5, 6, 7};
     mote_logprob tokens[3], best[6];
@@ -315,6 +331,7 @@ static void test_memory(const mote_model *demo) {
         {"ask, verified", NULL, run_ask, whole_answer, 1},
         {"ask again", NULL, run_ask_again, whole_answer, 0},
         {"drop thinking", NULL, run_drop, whole_answer, 0},
+        {"restore", NULL, run_restore, whole_answer, 0},
         {"log-probabilities", NULL, run_logprobs, whole_answer, 0},
         {"count", NULL, run_ask_count, whole_answer, 0},
         {"clone", NULL, run_clone, whole_clone, 0},
@@ -341,7 +358,8 @@ static void test_memory(const mote_model *demo) {
         t->verify = all[i].verify;
         t->m = t->dir == FIXTURE ? fixture : demo;
         if (!t->dir) {
-            if (t->run == run_ask_again || t->run == run_drop || t->run == run_ask_count || t->run == run_clone) t->talked = thinks;
+            if (t->run == run_ask_again || t->run == run_drop || t->run == run_ask_count || t->run == run_clone ||
+                t->run == run_restore) t->talked = thinks;
             else t->s = s;
             if (t->talked) trial_reset(t);
             t->other = others[0];
@@ -403,6 +421,7 @@ static void try_everything(intruder *me) {
     EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, &id, &logprob, &failure));
     EXPECT(MOTE_EINVAL, mote_generate(s, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_ask(s, "Hello", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore(s, "{}", 2, &count, &failure));
     EXPECT(MOTE_EINVAL, mote_reset(s, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(s, &speculation, &failure));
     EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, &checkpoint, &failure));
@@ -516,13 +535,102 @@ static void test_cancelled_turn(const mote_model *demo) {
         for (int at = 0; at < 3; at++) {                    // of at least three chunks
             c.polls = 0;
             c.at = at;
-            EXPECT(MOTE_ECANCELLED, mote_ask(s, "What is a mixture of experts, and how are they chosen?", &g, NULL, &failure));
+            mote_result r;
+            memset(&r, 1, sizeof r);
+            EXPECT(MOTE_ECANCELLED, mote_ask(s, "What is a mixture of experts, and how are they chosen?", &g, &r, &failure));
+            CHECK(r.stop == MOTE_STOP_CALLBACK && !r.prompt_tokens && !r.generated_tokens, "cancelled while reading: %d, %d", r.stop,
+                  r.prompt_tokens);
             CHECK(session_is(s, before, size), "turn %d, cancelled before chunk %d: the session changed", turn, at);
         }
         c.at = -1;
         EXPECT(MOTE_OK, mote_ask(s, "What is a mixture of experts, and how are they chosen?", &g, NULL, &failure));
         free(before);
     }
+    mote_session_close(s);
+}
+
+// A stored conversation that is not read to its end leaves all as it was: what is there, and what mote_ask remembers of it.
+static void test_cancelled_restore(const mote_model *demo) {
+    static const char broken[] = "{\"messages\": [{\"role\": \"user\"}, 5]}", *const starts[] = {NULL, "What is a router?", "What is FP8?"};
+    canceller c = {0, -1};
+    mote_callbacks callbacks = {.cancel = cancel_later, .user = &c};
+    mote_generation g = {.max_tokens = 12, .think = MOTE_THINK_ON};
+    for (int i = 0; i < 3; i++) {                           // nothing, the same first question, another one
+        mote_session *s = session_on(demo, 256, &callbacks), *plain = session_on(demo, 256, &callbacks), *little = session_on(demo, 20, NULL);
+        size_t size, read = 77, dropped[2] = {0, 0};
+        c.at = -1;
+        if (starts[i]) EXPECT(MOTE_OK, mote_ask(s, starts[i], &g, NULL, &failure));
+        if (starts[i]) EXPECT(MOTE_OK, mote_ask(plain, starts[i], &g, NULL, &failure));
+        char *before = session_bytes(s, &size);
+        EXPECT(MOTE_EINVAL, mote_chat_restore(s, broken, strlen(broken), &read, &failure));
+        EXPECT(MOTE_ECONTEXT, mote_chat_restore(little, STORED, strlen(STORED), &read, &failure));
+        CHECK(count_of(little) == 0, "a conversation that does not fit left tokens");
+        for (int at = 0; at < 6; at++) {
+            c.polls = 0;
+            c.at = at;
+            EXPECT(MOTE_ECANCELLED, mote_chat_restore(s, STORED, strlen(STORED), &read, &failure));
+            CHECK(session_is(s, before, size) && read == 77, "restoring over %s, cancelled at %d: the session changed", starts[i], at);
+        }
+        c.at = -1;
+        EXPECT(MOTE_OK, mote_drop_thinking(s, &dropped[0], &failure));
+        EXPECT(MOTE_OK, mote_drop_thinking(plain, &dropped[1], &failure));
+        CHECK(dropped[0] == dropped[1] && !dropped[0] == !starts[i], "%zu tokens read without thinking, expected %zu", dropped[0], dropped[1]);
+        EXPECT(MOTE_OK, mote_chat_restore(s, STORED, strlen(STORED), &read, &failure));
+        CHECK(read > 0 && read <= (size_t)count_of(s), "%zu of %d tokens read", read, count_of(s));
+        free(before);
+        mote_session_close(s);
+        mote_session_close(plain);
+        mote_session_close(little);
+    }
+}
+
+// One meaning for a cancelled call; the result on every return.
+static int stop_text(void *user, int channel, const char *text, size_t size) {
+    (void)user, (void)channel, (void)text, (void)size;
+    return 1;
+}
+
+static int stop_logits(void *user, float *logits, int vocab) {
+    (void)user;
+    for (int i = 0; i < vocab; i++) logits[i] = -INFINITY;
+    return 0;
+}
+
+static void test_results(const mote_model *demo) {
+    canceller c = {0, -1};
+    mote_callbacks callbacks = {.cancel = cancel_later, .user = &c};
+    static mote_sampling greedy;
+    mote_generation g = {.max_tokens = 20, .sampling = &greedy}, stops = g, broken = g, refused = {.max_tokens = -1};
+    mote_session *s = session_on(demo, 200, &callbacks);
+    mote_result r;
+    stops.on_text = stop_text;
+    broken.on_logits = stop_logits;
+    feed_some(s, 0, 5);
+    for (int at = 0; at < 3; at++) {
+        int before = count_of(s);
+        c.polls = 0;
+        c.at = at;
+        memset(&r, 1, sizeof r);
+        EXPECT(MOTE_ECANCELLED, mote_generate(s, &g, &r, &failure));
+        CHECK(r.stop == MOTE_STOP_CALLBACK && count_of(s) == before + r.generated_tokens && (r.generated_tokens > 0) == (at > 0),
+              "cancelled at %d: stop %d, %d tokens", at, r.stop, r.generated_tokens);
+    }
+    c.polls = 0;
+    c.at = 4;                                               // of the answer: the turn is four chunks at most
+    EXPECT(MOTE_ECANCELLED, mote_ask(s, "Hello", &g, &r, &failure));
+    CHECK(r.stop == MOTE_STOP_CALLBACK && r.prompt_tokens > 0 && r.generated_tokens > 0, "cancelled answer: %d, %d", r.stop, r.prompt_tokens);
+    c.at = -1;
+    EXPECT(MOTE_OK, mote_ask(s, "Hello", &stops, &r, &failure));
+    CHECK(r.stop == MOTE_STOP_CALLBACK && r.generated_tokens > 0, "on_text stops: %d", r.stop);
+    memset(&r, 1, sizeof r);
+    EXPECT(MOTE_EINVAL, mote_ask(s, "Hello", &broken, &r, &failure));
+    CHECK(r.stop == -1 && r.prompt_tokens > 0 && r.generated_tokens == 0 && r.calls == 0, "a mask of nothing: %d", r.prompt_tokens);
+    memset(&r, 1, sizeof r);
+    EXPECT(MOTE_EINVAL, mote_ask(s, "Hello", &refused, &r, &failure));
+    CHECK(r.stop == -1 && r.prompt_tokens == 0 && r.generated_tokens == 0, "a refused turn: %d", r.stop);
+    memset(&r, 1, sizeof r);
+    EXPECT(MOTE_EINVAL, mote_generate(NULL, &g, &r, &failure));
+    CHECK(r.stop == -1 && r.generated_tokens == 0, "no session: %d", r.stop);
     mote_session_close(s);
 }
 
@@ -616,6 +724,8 @@ static void test_null_sessions(const mote_model *demo) {
     EXPECT(MOTE_EINVAL, mote_generate(NULL, NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_ask(NULL, "a", NULL, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_ask(s, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore(NULL, "{}", 2, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore(s, NULL, 0, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_reset(NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(NULL, &speculation, &failure));
     EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));
@@ -812,7 +922,7 @@ static void test_other_checkpoints(void) {
     mote_close(m);
 }
 
-// ---- 7. Signals and forks -------------------------------------------------------------------------------------------
+// ---- 7. Signals, forks and jumps ------------------------------------------------------------------------------------
 
 // The status of a child process that runs `body`, for at most ten seconds.
 static int in_child(int (*body)(void *), void *argument) {
@@ -868,6 +978,48 @@ static int closes_inherited(void *argument) {
     return 0;
 }
 
+// A callback that never returns: the session is busy for ever, and can be closed by whoever made the call, or by what that one
+// calls, as a destructor would. In a child: the memory of the call is lost.
+static jmp_buf out_of;
+
+static int jump(void *user, int32_t id) {
+    (void)id;
+    longjmp(*(jmp_buf *)user, 1);
+}
+
+__attribute__((noinline)) static void close_below(mote_session *s) {
+    volatile char wide[200];
+    wide[0] = 1;
+    mote_session_close(s);
+    wide[199] = wide[0];
+}
+
+static int lines_logged;
+
+static void count_line(void *user, const char *line) {
+    (void)line;
+    ++*(int *)user;
+}
+
+static int jumps_out(void *argument) {
+    static const int32_t ids[] = {3, 4, 5};
+    for (volatile int below = 0; below < 2; below++) {
+        mote_callbacks callbacks = {.log = count_line, .user = &lines_logged};
+        mote_session *volatile s = session_on((const mote_model *)argument, 64, &callbacks);
+        mote_generation g = {.on_token = jump, .user = &out_of};
+        if (mote_feed(s, ids, 3, NULL)) return 2;
+        if (!setjmp(out_of)) {
+            mote_generate(s, &g, NULL, NULL);
+            return 3;
+        }
+        if (mote_reset(s, &failure) != MOTE_EINVAL || !strstr(failure.message, "busy")) return 4;
+        if (below) close_below(s);
+        else mote_session_close(s);
+        if (lines_logged) return 5 + below;                 // it was not closed
+    }
+    return 0;
+}
+
 static void test_processes(void) {
     static const int32_t ids[] = {3, 4, 5};
     mote_model *m = model_of(FIXTURE, MOTE_WEIGHTS_ONLY);
@@ -875,6 +1027,8 @@ static void test_processes(void) {
         int status = in_child(waits_for_signal, m);
         CHECK(status == 0, "waiting for a signal beside a session: status %#x", (unsigned)status);
     }
+    int jumped = in_child(jumps_out, m);
+    CHECK(jumped == 0, "closing a session after a longjmp out of a callback: status %#x", (unsigned)jumped);
     family_session f = {NULL, m};
     mote_session_options o = {0};
     o.context = 32;
@@ -902,6 +1056,8 @@ int main(int argc, char **argv) {
     test_null_sessions(demo);
     test_callbacks(demo);
     test_cancelled_turn(demo);
+    test_cancelled_restore(demo);
+    test_results(demo);
     if (is_cpu) {
         test_save_in_the_way(demo);
         test_save_beside(demo);

@@ -563,6 +563,52 @@ static void test_kv_damage(const fixture *f, int kv) {
     mote_session_close(t);
 }
 
+// A checkpoint that outlives its model, and another model where that one was: the two change places. Made-up ones are told apart by
+// their shapes and formats.
+static void test_dangling_checkpoint(const char *name, const char *other) {
+    static const int32_t ids[] = {3, 4, 5, 6, 7};
+    mote_options o = {.device = "cpu"};
+    mote_model *m[2], whole;
+    for (int i = 0; i < 2; i++) EXPECT(MOTE_OK, mote_open_synthetic(i ? other : name, &o, &m[i], &failure));
+    mote_session *s = session_of(m[0], .context = 32, .threads = 1);
+    EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
+    mote_checkpoint *c = checkpoint_of(s);
+    float *logits = (float *)room((size_t)m[0]->c.vocab * sizeof *logits);
+    memcpy(logits, mote_logits(s), (size_t)m[0]->c.vocab * sizeof *logits);
+    mote_session_close(s);
+    whole = *m[0];
+    *m[0] = *m[1];
+    *m[1] = whole;
+    for (int i = 0; i < 2; i++) {
+        s = session_of(m[i], .context = 32, .threads = 1);
+        EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
+        if (i) EXPECT(MOTE_OK, mote_feed(s, ids, 2, &failure));
+        EXPECT(i ? MOTE_OK : MOTE_EINVAL, mote_rewind(s, c, &failure));
+        CHECK(count_of(s) == 5 && same_logits(s, logits, m[1]->c.vocab) == i, "%s, %s: model %d's state", name, other, i);
+        mote_session_close(s);
+    }
+    s = session_of(m[1], .context = 32, .threads = 1, .kv = MOTE_KV_BF16);
+    EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
+    EXPECT(MOTE_EINVAL, mote_rewind(s, c, &failure));
+    mote_session_close(s);
+    mote_checkpoint_free(c);
+    free(logits);
+    for (int i = 0; i < 2; i++) mote_close(m[i]);
+}
+
+// A model is there as long as a session of it is.
+static void test_closed_model(const fixture *f) {
+    mote_model *m = model_of(f->dir, MOTE_WEIGHTS_ONLY);
+    mote_session *s = session_of(m, .context = f->T, .threads = 1), *clone = NULL;
+    EXPECT(MOTE_OK, mote_feed(s, f->tokens, 5, &failure));
+    mote_close(m);
+    EXPECT(MOTE_OK, mote_clone(s, &clone, &failure));
+    mote_session_close(s);
+    EXPECT(MOTE_OK, mote_feed(clone, f->tokens + 5, 5, &failure));
+    CHECK(same_logits(clone, plain_row(f, 9), f->vocab), "%s: other logits when its model was closed", f->dir);
+    mote_session_close(clone);
+}
+
 // ---- 8. Sampling ----------------------------------------------------------------------------------------------------
 
 static const float *sorting;
@@ -808,6 +854,9 @@ int main(int argc, char **argv) {
     test_greedy_choice(&f[0]);
     test_penalties(&f[1]);
     test_options(&f[1]);
+    test_dangling_checkpoint("tiny:bf16:2", "tiny:fp8:2");
+    test_dangling_checkpoint("tiny:bf16:2", "tiny:bf16:1");
+    test_closed_model(&f[3]);
     for (int i = 0; i < COUNT; i++) fixture_close(&f[i]);
     test_draft_rows();
     if (!test_brief) {

@@ -70,14 +70,23 @@ static int join_path(char *out, size_t cap, const char *dir, const char *name) {
 
 #define FILE_LIMIT ((size_t)256 << 20) // bytes: more than any JSON file of a checkpoint, so that one read is harmless
 
-static int read_descriptor(int fd, const char *path, buf *out, mote_error *err) {
+// Opens a file to be read, which must be a regular one: a FIFO is not waited for, a device is not touched. On success *fd is the
+// caller's to close.
+static int open_regular(const char *path, int *fd, uint64_t *size, mote_error *err) {
     struct stat info;
-    if (fstat(fd, &info)) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return fail(err, MOTE_EIO, "%s: not a regular file", path);
-    if ((uint64_t)info.st_size > FILE_LIMIT) {
-        return fail(err, MOTE_EFORMAT, "%s: %lld bytes, limit %zu", path, (long long)info.st_size, FILE_LIMIT);
-    }
-    size_t size = (size_t)info.st_size, have = 0;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
+    int there = !fstat(*fd, &info);
+    *size = there ? (uint64_t)info.st_size : 0;
+    if (there && S_ISREG(info.st_mode)) return MOTE_OK;
+    close(*fd);
+    *fd = -1;
+    return fail(err, MOTE_EIO, "%s: not a regular file", path);
+}
+
+static int read_descriptor(int fd, size_t size, const char *path, buf *out, mote_error *err) {
+    size_t have = 0;
+    if (size > FILE_LIMIT) return fail(err, MOTE_EFORMAT, "%s: %zu bytes, limit %zu", path, size, FILE_LIMIT);
     out->size = 0;
     char *data = (char *)buf_add(out, NULL, size + 1);
     if (!data) return fail_memory(err);
@@ -96,10 +105,12 @@ static int read_descriptor(int fd, const char *path, buf *out, mote_error *err) 
 // Reads the whole regular file dir/name into out (emptied first). A NUL follows the content, not counted in size.
 static int read_file(const char *dir, const char *name, buf *out, mote_error *err) {
     char path[4096];
+    int fd;
+    uint64_t size;
     if (join_path(path, sizeof path, dir, name)) return fail(err, MOTE_EINVAL, "path too long: %.200s...", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a FIFO must not wait for a writer
-    if (fd < 0) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
-    int code = read_descriptor(fd, path, out, err);
+    int code = open_regular(path, &fd, &size, err);
+    if (code) return code;
+    code = read_descriptor(fd, (size_t)size, path, out, err);
     close(fd);
     return code;
 }

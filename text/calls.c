@@ -44,22 +44,27 @@ int mote_tokenize(const mote_model *model, const char *text, size_t size, int sp
     return code;
 }
 
+/* Appends the text of ids, that of control tokens included. */
+static int detokenize(const mote_model *m, const int32_t *ids, size_t count, buf *out, mote_error *err) {
+    utf8_stream stream;
+    memset(&stream, 0, sizeof stream);
+    for (size_t i = 0; i < count; i++) {
+        size_t n;
+        const char *bytes = tokenizer_token(m->text, ids[i], &n);
+        if (!bytes) return fail(err, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary", i, ids[i]);
+        utf8_stream_push(&stream, bytes, n, out);
+    }
+    utf8_stream_end(&stream, out);
+    return out->failed ? fail_memory(err) : MOTE_OK;
+}
+
 int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count, char *text, size_t capacity,
                     size_t *count, mote_error *error) {
     buf out;
-    utf8_stream stream;
     memset(&out, 0, sizeof out);
-    memset(&stream, 0, sizeof stream);
     int code = check_buffers("mote_detokenize", "token ids", model, ids, id_count, text, capacity, count, error);
     if (!code) code = need_text(model, error);
-    for (size_t i = 0; !code && i < id_count; i++) {
-        size_t n;
-        const char *bytes = tokenizer_token(model->text, ids[i], &n);
-        if (bytes) utf8_stream_push(&stream, bytes, n, &out);
-        else code = fail(error, MOTE_EINVAL, "token %zu: id %d is not in the vocabulary", i, ids[i]);
-    }
-    utf8_stream_end(&stream, &out);
-    if (!code && out.failed) code = fail_memory(error);
+    if (!code) code = detokenize(model, ids, id_count, &out, error);
     if (!code) code = copy_out(out.data, out.size, 1, text, capacity, count, error);
     buf_free(&out);
     return code;

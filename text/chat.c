@@ -9,6 +9,10 @@
    All that comes out of its JSON is from outside, and so are the messages of a turn. The template's own words are not:
    its tags, the <think> it writes around a thought, the places for images inside a content. */
 
+/* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
+   0: the first is not there, or nothing follows it. */
+typedef struct chat_places { size_t asked, answer; } chat_places;
+
 typedef struct chat {
     json j;
     int family;               /* chat_family flags */
@@ -27,6 +31,7 @@ typedef struct chat {
     marked_text system;       /* of the system turn */
     marked_text content;      /* of the message at hand */
     buf reasoning;
+    chat_places at;
 } chat;
 
 /* Appends a value of the request, as put_json or put_str (put) writes it. */
@@ -344,6 +349,7 @@ static int chat_result(chat *c, uint32_t i) {
 static int chat_messages(chat *c) {
     int code = MOTE_OK;
     for (uint32_t i = c->leading; !code && i < c->n; i++) {
+        if (i == c->round || (i == c->leading && i > c->round)) c->at.asked = c->out->text.size;
         if (chat_role(c, i, "user") || chat_is_system(c, i)) code = chat_user(c, i);
         else if (chat_role(c, i, "assistant")) code = chat_assistant(c, i);
         else if (chat_role(c, i, "tool")) code = chat_result(c, i);
@@ -435,7 +441,7 @@ static int chat_options(chat *c, int *think, int *prompt) {
 
 static int chat_request(chat *c) {
     const json *j = &c->j;
-    int code = MOTE_OK, think, prompt;
+    int code = MOTE_OK, think = MOTE_THINK_DEFAULT, prompt = 0;
     if (j->nodes[0].type != JSON_OBJECT) return fail(c->err, MOTE_EINVAL, "chat request: not a JSON object");
     uint32_t messages = chat_list(c, "messages", &code);
     c->tools = chat_list(c, "tools", &code);
@@ -454,12 +460,13 @@ static int chat_request(chat *c) {
     if (!code) code = chat_system(c, c->leading > 0);
     if (!code) code = chat_find_round(c);
     if (!code) code = chat_messages(c);
+    c->at.answer = c->out->text.size;
     if (!code && prompt) chat_prompt(c->family, think, c->out);
     return code;
 }
 
 /* Appends the prompt to out; nothing after an error. */
-static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
+static int chat_render_at(chat_family f, const char *request, size_t len, marked_text *out, chat_places *at, mote_error *err) {
     chat c;
     size_t before = out->text.size, marks = out->outside.size;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
@@ -483,5 +490,11 @@ static int chat_render(chat_family f, const char *request, size_t len, marked_te
     marked_free(&c.system);
     marked_free(&c.content);
     buf_free(&c.reasoning);
+    *at = c.at;
     return code;
+}
+
+static int chat_render(chat_family f, const char *request, size_t len, marked_text *out, mote_error *err) {
+    chat_places at;
+    return chat_render_at(f, request, len, out, &at, err);
 }

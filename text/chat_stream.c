@@ -1,101 +1,184 @@
-// text/chat_stream.c: answer -> channels, piece by piece as it is generated. It knows the tags and the channels of
-// engine.h, and nothing of tokens, of families or of how a prompt is written.
-//
-// The answer as a stream: tags switch between thinking, answer and tool calls. The tags and the newlines next to
-// them are no part of any channel's text. Only what may still become a tag, or newlines that a tag may follow, is held
-// back. A call's text is what its tags enclose; an empty piece on MOTE_TOOL_CALL says that the call is complete (an
-// output that was cut short has none for its last call). Some models forget to open a call: where calls are expected, a line
-// that begins with <function= opens one, of which that is already the text. A tag where it means nothing, such as <think> after the first
-// text, stays text.
+/* text/chat_stream.c: answer -> channels and calls, piece by piece as it is generated. It knows the tags of thinking and the
+   channels of engine.h; of calls only where they begin, and nothing of tokens, of families or of how a prompt is written.
+
+   <think> and </think> switch between thinking and answer. They and the newlines next to them are no part of any channel's text,
+   and no more is lost. A tag where it means nothing, such as <think> after the first text, is text. Only what may still become
+   a tag, or newlines that a tag may follow, is held back.
+
+   Where calls are expected, what may become one is held until it is decided (see tool_calls.c). A whole call is told on
+   MOTE_TOOL_CALL: what its tags enclose, then an empty text, then the call itself. Anything else comes on the channel it stood in,
+   byte for byte. A call ends the thinking it was written in, so the </think> that follows means nothing, and goes. What begins in
+   the thinking and is no whole call before </think>, is thinking. */
 
 typedef void (*chat_emit)(void *user, int channel, const char *text, size_t len);
 
 typedef struct chat_stream {
+    chat_emit emit;
+    call_sink on_call;     /* NULL: no calls are expected */
+    const json *tools;     /* those that can be called; NULL: not known */
+    void *user;
     int channel;
-    int fresh;       // nothing but newlines so far: <think> would open the thinking
-    int after_tag;   // no text since the last tag: newlines are dropped
-    size_t newlines; // held back
-    char held[16];   // n bytes, the beginning of a tag
-    int n;
-    int expects_calls;
+    int fresh;             /* nothing but newlines so far: <think> would open the thinking */
+    int after_tag;         /* no text since the last tag: newlines are dropped */
+    int cut_thinking;      /* a call ended the thinking, and its </think> has not come */
+    size_t newlines;       /* held back */
+    buf held;              /* text that is not decided: its first byte begins a tag or a call */
+    int calling;           /* it may be a call */
+    size_t searched;       /* so much of it holds no </think> */
+    call_reader call;
+    int broken_calls;
 } chat_stream;
 
+static const char THINK_CLOSES[] = "</think>";
+
 static void chat_stream_begin(chat_stream *s, int thinking) {
-    memset(s, 0, sizeof *s);
     s->channel = thinking ? MOTE_THINKING : MOTE_ANSWER;
     s->fresh = 1;
     s->after_tag = thinking;
 }
 
-// Text without tags.
-static void chat_stream_text(chat_stream *s, const char *text, size_t n, chat_emit emit, void *user) {
+static void chat_stream_free(chat_stream *s) {
+    buf_free(&s->held);
+    call_reader_free(&s->call);
+}
+
+static int chat_stream_failed(const chat_stream *s) {
+    return s->held.failed || call_failed(&s->call);
+}
+
+static void put_newlines(chat_stream *s) {
+    for (; s->newlines; s->newlines--) s->emit(s->user, s->channel, "\n", 1);
+}
+
+/* Text without tags. */
+static void chat_stream_text(chat_stream *s, const char *text, size_t n) {
+    const int tag_may_follow = s->channel != MOTE_ANSWER || s->fresh || s->on_call || s->cut_thinking;
     while (n) {
-        if (*text == '\n') {
-            if (!s->after_tag) s->newlines++;
+        if (*text == '\n' && (s->after_tag || tag_may_follow)) {
+            s->newlines += !s->after_tag;
             text++;
             n--;
             continue;
         }
-        for (; s->newlines; s->newlines--) emit(user, s->channel, "\n", 1);
-        const char *newline = (const char *)memchr(text, '\n', n);
+        const char *newline = tag_may_follow ? (const char *)memchr(text, '\n', n) : NULL;
         size_t run = newline ? (size_t)(newline - text) : n;
-        emit(user, s->channel, text, run);
+        put_newlines(s);
+        s->emit(s->user, s->channel, text, run);
         s->fresh = s->after_tag = 0;
         text += run;
         n -= run;
     }
 }
 
-// Compares what is held with the tags that mean something now: 2 = it is one (*to is the next channel), 1 = it may
-// become one.
-static int chat_stream_match(const chat_stream *s, int *to) {
-    static const char *const tags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<function="};
-    static const int channels[] = {MOTE_THINKING, MOTE_ANSWER, MOTE_TOOL_CALL, MOTE_ANSWER, MOTE_TOOL_CALL};
-    int active[5], best = 0;
-    active[0] = s->fresh;
-    active[1] = s->channel == MOTE_THINKING;
-    active[2] = s->channel != MOTE_TOOL_CALL; // inside thinking it ends the thinking
-    active[3] = s->channel == MOTE_TOOL_CALL;
-    active[4] = s->expects_calls && s->channel == MOTE_ANSWER && (s->fresh || s->after_tag || s->newlines);
-    for (int i = 0; i < 5; i++) {
-        if (!active[i] || strncmp(tags[i], s->held, (size_t)s->n)) continue;
-        *to = channels[i];
-        if (!tags[i][s->n]) return 2;
-        best = 1;
-    }
-    return best;
+/* A tag has come. */
+static void chat_stream_switch(chat_stream *s, int channel) {
+    s->channel = channel;
+    s->after_tag = 1;
+    s->fresh = 0;
+    s->newlines = 0;
 }
 
-static void chat_stream_push(chat_stream *s, const char *text, size_t n, chat_emit emit, void *user) {
-    for (size_t i = 0; i < n;) {
-        int to = 0;
-        if (!s->n && text[i] != '<') { // plain text up to the next possible tag
-            const char *tag = (const char *)memchr(text + i, '<', n - i);
-            size_t run = tag ? (size_t)(tag - text) - i : n - i;
-            chat_stream_text(s, text + i, run, emit, user);
-            i += run;
-            continue;
-        }
-        s->held[s->n++] = text[i++];
-        int match = chat_stream_match(s, &to);
-        if (match == 2) {
-            if (s->channel == MOTE_TOOL_CALL) emit(user, MOTE_TOOL_CALL, "", 0);
-            s->channel = to;
-            s->after_tag = 1;
-            s->fresh = s->n = 0;
-            s->newlines = 0;
-            if (s->held[1] == 'f') chat_stream_text(s, "<function=", 10, emit, user);
-        } else if (!match) { // '<' only begins a tag, so what was held is text and this byte may begin the next tag
-            int held = s->n - 1;
-            s->n = 0;
-            i--;
-            chat_stream_text(s, s->held, (size_t)held, emit, user);
-        }
+/* The tag of thinking that begins the text, if it means something now: its size; 0: there is none, -1: it may be one. */
+static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
+    const char *const tags[] = {s->fresh ? "<think>" : "", s->channel == MOTE_THINKING || s->cut_thinking ? THINK_CLOSES : ""};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(tags[i]);
+        *channel = i ? MOTE_ANSWER : MOTE_THINKING;
+        if (n && !memcmp(text.p, tags[i], text.n < n ? text.n : n) && (text.n >= n || !end)) return text.n >= n ? (int)n : -1;
     }
+    return 0;
 }
 
-static void chat_stream_end(chat_stream *s, chat_emit emit, void *user) {
-    chat_stream_text(s, s->held, (size_t)s->n, emit, user);
-    for (; s->newlines; s->newlines--) emit(user, s->channel, "\n", 1);
-    s->n = 0;
+/* What of the text a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
+static slice call_text(chat_stream *s, slice text, int *end) {
+    const size_t n = sizeof THINK_CLOSES - 1;
+    size_t at = s->searched;
+    if (s->channel != MOTE_THINKING) return text;
+    for (; at < text.n; at++) {
+        if (text.p[at] != '<' || memcmp(text.p + at, THINK_CLOSES, text.n - at < n ? text.n - at : n)) continue;
+        if (text.n - at < n && *end) continue;
+        if (text.n - at >= n) *end = TEXT_IS_CUT;
+        break;
+    }
+    s->searched = at;
+    return slice_of(text.p, at);
+}
+
+/* Text that may be a call. Returns how much of it is told; 0: it is not decided. */
+static size_t chat_stream_call(chat_stream *s, slice text, int end) {
+    text = call_text(s, text, &end);
+    int found = call_read(&s->call, text, end);
+    size_t told = s->call.at;
+    if (found == CALL_MORE) return 0;
+    s->calling = 0;
+    if (found == CALL_NONE) {
+        s->broken_calls++;
+        chat_stream_text(s, text.p, told);
+        return told;
+    }
+    slice raw = slice_of(text.p + s->call.begin, s->call.end - s->call.begin);
+    raw = slice_drop_newlines(slice_skip_newlines(raw));
+    s->cut_thinking |= s->channel == MOTE_THINKING;
+    chat_stream_switch(s, MOTE_ANSWER);
+    s->emit(s->user, MOTE_TOOL_CALL, raw.p, raw.n);
+    s->emit(s->user, MOTE_TOOL_CALL, "", 0);
+    s->on_call(s->user, s->call.out.data, s->call.out.size - 1);
+    s->calling = s->call.again;
+    if (s->calling) call_begin(&s->call, s->tools, 0);
+    s->searched = 0;
+    return told;
+}
+
+/* Text that nothing is known of. Returns how much of it is told or a tag; 0: it is not decided. */
+static size_t chat_stream_next(chat_stream *s, slice text, int end) {
+    size_t before = slice_before(text, "<").n, opened = 0;
+    int channel;
+    if (before) {
+        chat_stream_text(s, text.p, before);
+        return before;
+    }
+    int n = think_tag(s, text, end, &channel), on_line = s->channel == MOTE_ANSWER && (s->fresh || s->after_tag || s->newlines);
+    if (n > 0) {
+        if (channel == MOTE_ANSWER) s->cut_thinking = 0;
+        chat_stream_switch(s, channel);
+        return (size_t)n;
+    }
+    int opens = s->on_call ? call_opens(s->tools, text, end, on_line, &opened) : 0;
+    if (opens > 0) {
+        call_begin(&s->call, s->tools, opened);
+        s->calling = 1;
+        s->searched = 0;
+        return chat_stream_call(s, text, end);
+    }
+    if (n < 0 || opens < 0) return 0;
+    before = 1 + slice_before(slice_from(text, 1), "<").n;
+    chat_stream_text(s, text.p, before);
+    return before;
+}
+
+/* Tells what is decided of the text held. */
+static void chat_stream_run(chat_stream *s, int end) {
+    size_t at = 0, n = 1;
+    while (n && at < s->held.size && !chat_stream_failed(s)) {
+        slice left = slice_of(s->held.data + at, s->held.size - at);
+        n = s->calling ? chat_stream_call(s, left, end) : chat_stream_next(s, left, end);
+        at += n;
+    }
+    if (!at) return;
+    s->held.size -= at;
+    memmove(s->held.data, s->held.data + at, s->held.size);
+}
+
+static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
+    size_t plain = s->held.size ? 0 : slice_before(slice_of(text, n), "<").n;
+    if (plain) chat_stream_text(s, text, plain);
+    if (plain == n) return;
+    buf_add(&s->held, text + plain, n - plain);
+    chat_stream_run(s, TEXT_GOES_ON);
+}
+
+/* end: TEXT_IS_CUT or TEXT_ENDS. */
+static void chat_stream_end(chat_stream *s, int end) {
+    chat_stream_run(s, end);
+    put_newlines(s);
 }

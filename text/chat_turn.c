@@ -65,3 +65,38 @@ static void chat_past(chat_family f, const marked_text *from, slice text, marked
     }
     put_marked(out, from, f & CHAT_QWEN3_5 ? slice_trim(text) : text);
 }
+
+static int count_of_mark(slice s, const char *mark) {
+    int n = 0;
+    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
+    return n;
+}
+
+/* The rest of a turn of a timeline that begins so; empty: it begins otherwise. */
+static slice turn_of(chat_family f, slice turn, const char *role) {
+    const chat_marks *m = chat_marks_of(f);
+    if (!slice_starts(turn, m->turn)) return slice_of(turn.p, 0);
+    slice rest = slice_from(turn, strlen(m->turn));
+    return slice_starts(rest, role) ? slice_from(rest, strlen(role)) : slice_of(turn.p, 0);
+}
+
+/* The results of tools that a turn of a timeline holds. */
+static int turn_results(chat_family f, slice turn) {
+    const char *mark = chat_marks_of(f)->result;
+    slice rest = turn_of(f, turn, "user\n");
+    return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;
+}
+
+/* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
+static int turn_calls(chat_family f, slice turn) {
+    slice rest = turn_of(f, turn, "assistant\n");
+    int most = 0, opened = 0;
+    for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
+        const chat_marks *m = &chat_families[i];
+        int calls = count_of_mark(rest, m->call), names = count_of_mark(rest, m->call_name);
+        opened |= calls || (names && *m->call_name == '<');  /* a tag opens one by itself */
+        most = calls > most ? calls : most;
+        most = names > most ? names : most;
+    }
+    return opened ? most : 0;
+}

@@ -49,7 +49,7 @@ static void match_tool_ids(const tool_id *calls, uint32_t call_count, const tool
 static int order_results(const json *j, uint32_t calls, uint32_t *messages, uint32_t count, mote_error *err) {
     uint32_t call_count = j->nodes[calls].size, n = 0, m = 0, next = 0, put = 0;
     tool_id *ids = (tool_id *)calloc((size_t)call_count + count, sizeof *ids);
-    uint32_t *answer = (uint32_t *)calloc((size_t)call_count + count, sizeof *answer), *order = answer + call_count;
+    uint32_t *answer = (uint32_t *)calloc((size_t)call_count + count, sizeof *answer), *order = NULL;
     unsigned char *states = (unsigned char *)calloc(count, 1);
     buf scratch;
     memset(&scratch, 0, sizeof scratch);
@@ -61,6 +61,7 @@ static int order_results(const json *j, uint32_t calls, uint32_t *messages, uint
     for (uint32_t i = 0; !code && i < count; i++) m = add_tool_id(ids + n, m, j, messages[i], "tool_call_id", i, &scratch);
     if (!code && scratch.failed) code = fail_memory(err);
     if (!code) {
+        order = answer + call_count;
         qsort(ids, n, sizeof *ids, by_tool_id);
         qsort(ids + n, m, sizeof *ids, by_tool_id);
         match_tool_ids(ids, n, ids + n, m, answer, states);

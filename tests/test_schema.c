@@ -13,11 +13,18 @@
 #include "../text/basics.c"
 #include "../text/utf8.c"
 #include "../text/json.c"
-#include "../serve/write.c"
-#include "../serve/fields.c"
-#include "../serve/lexicon.c"
-#include "../serve/shape.c"
-#include "../serve/follow.c"
+
+// A model that is a vocabulary.
+typedef struct tokenizer tokenizer;
+struct mote_model { tokenizer *text; struct vocabulary *words; };
+static int32_t tokenizer_vocab(const tokenizer *t);
+static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size);
+static int tokenizer_is_added(const tokenizer *t, int32_t id) { return t != NULL && id < 0; }
+static int is_eos(const mote_model *m, int32_t id);
+
+#include "../generate/vocabulary.c"
+#include "../generate/schema.c"
+#include "../generate/follow.c"
 
 // ---- A vocabulary: single bytes, and words with quotes, brackets and halves of characters -------------------------------
 
@@ -27,50 +34,41 @@ static const char *const pieces[] = {
     "\xf0\x9f\x98\x80", "\xed\xa0", "hello world", "x\",\"", "\"list\":[", "1,2", "]}", "\"}}", "ab", "abc", "\"ab\"", "\"abc\""};
 enum { PIECES = sizeof pieces / sizeof pieces[0], END = 256 + PIECES, VOCAB = END + 1 };
 static char bytes_of[256];
-static mote_info info;
+static mote_model model;
 
-int mote_is_end(const mote_model *m, int32_t id) { return m != NULL && id == END; }
+static int is_eos(const mote_model *m, int32_t id) { return m != NULL && id == END; }
+static int32_t tokenizer_vocab(const tokenizer *t) { (void)t; return VOCAB; }
 
-const char *mote_token_bytes(const mote_model *m, int32_t id, size_t *size) {
-    (void)m;
+static const char *tokenizer_token(const tokenizer *t, int32_t id, size_t *size) {
+    (void)t;
     *size = id < 256 ? 1 : id < END ? strlen(pieces[id - 256]) : 0;
     return id < 256 ? &bytes_of[id] : id < END ? pieces[id - 256] : NULL;
 }
 
-int mote_tokenize(const mote_model *m, const char *text, size_t size, int special, int32_t *ids, size_t capacity, size_t *count,
-                  mote_error *error) {
-    (void)m, (void)text, (void)size, (void)special, (void)ids, (void)capacity, (void)error;
-    *count = 0;
-    return MOTE_EINVAL;
-}
-
-const mote_info *mote_model_info(const mote_model *m) {
-    (void)m;
-    return &info;
-}
-
-static lexicon words;
-
-static shape *open_shape(const char *schema, failure *f) {
-    json j;
-    mote_error error;
-    memset(f, 0, sizeof *f);
-    if (!*schema) return shape_open(NULL, 0, VOCAB, f);
-    // Inside an object, as in a request: node 0 is never a schema.
-    char text[4096];
-    snprintf(text, sizeof text, "{\"schema\": %s}", schema);
-    if (!CHECK(!json_parse(&j, text, strlen(text), "schema", &error), "%s: %s", schema, error.message)) return NULL;
-    shape *s = shape_open(&j, json_get(&j, 0, "schema"), VOCAB, f);
-    json_free(&j);
+static shape *open_shape(const char *schema, mote_error *error) {
+    shape *s = NULL;
+    error->code = 0;
+    error->message[0] = 0;
+    if (shape_open(&s, *schema ? schema : "{\"type\": \"object\"}", VOCAB, error)) {
+        shape_free(s);
+        s = NULL;
+    }
     return s;
 }
 
-// ---- Does a value fit? Straight from the schema, by other means than shape.c --------------------------------------------
+// What may come next: 1, also the end.
+static const unsigned char *mask_of(shape *s) {
+    shape_mask(s, model_vocabulary(&model), VOCAB);
+    s->allowed[END] = (unsigned char)shape_is_complete(s);
+    return s->allowed;
+}
+
+// ---- Does a value fit? Straight from the schema, by other means than schema.c --------------------------------------------
 
 static int same_text(const json *a, uint32_t x, const json *b, uint32_t y) {
     buf one = {NULL, 0, 0, 0}, two = {NULL, 0, 0, 0};
-    put_node(&one, a, x);
-    put_node(&two, b, y);
+    put_value_text(&one, a, x);
+    put_value_text(&two, b, y);
     int same = one.size == two.size && !memcmp(one.data, two.data, one.size);
     buf_free(&one);
     buf_free(&two);
@@ -92,13 +90,13 @@ static int object_fits(const json *v, uint32_t x, const json *s, uint32_t schema
     uint32_t properties = json_get(s, schema, "properties"), required = json_get(s, schema, "required");
     uint32_t more = json_get(s, schema, "additionalProperties");
     for (uint32_t k = required + 1; required && k < s->nodes[required].next; k = s->nodes[k].next) {
-        char *name = node_text(s, k);
+        char *name = string_text(s, k);
         int there = json_get(v, x, name) != 0;
         free(name);
         if (!there) return 0;
     }
     for (uint32_t k = x + 1; k < v->nodes[x].next; k = v->nodes[k + 1].next) {
-        char *name = node_text(v, k);
+        char *name = string_text(v, k);
         uint32_t own = properties ? json_get(s, properties, name) : 0;
         free(name);
         if (own && !fits(v, k + 1, s, own, root)) return 0;
@@ -140,7 +138,7 @@ static int fits(const json *v, uint32_t x, const json *s, uint32_t schema, uint3
             if (!fits(v, k, s, items, root)) return 0;
     }
     if (v->nodes[x].type == JSON_STRING) {
-        char *text = node_text(v, x);
+        char *text = string_text(v, x);
         int length = 0;
         for (const char *c = text; *c; c++) length += (*c & 0xc0) != 0x80;
         size_t bytes = json_string(v, x, NULL, 0);
@@ -171,25 +169,23 @@ enum { SCHEMAS = sizeof schemas / sizeof schemas[0] };
 
 // A text through the mask, token by token at random, mostly those that end things after a while.
 static int walk(shape *s, buf *text, int most) {
-    static float logits[VOCAB];
     int allowed[VOCAB];
     for (int n = 0; n < most; n++) {
         int count = 0;
-        for (int id = 0; id < VOCAB; id++) logits[id] = 0;
-        shape_mask(s, &words, logits, VOCAB);
+        const unsigned char *may = mask_of(s);
         for (int id = 0; id < VOCAB; id++)
-            if (logits[id] == 0) allowed[count++] = id;
+            if (may[id]) allowed[count++] = id;
         if (!CHECK(count > 0, "a dead end behind '%.*s'", (int)text->size, text->data)) return 0;
         int id = allowed[random_int(0, count - 1)];
         for (int k = 0; k < count && n > 20; k++) {
             size_t size;
-            const char *b = mote_token_bytes(NULL, allowed[k], &size);
+            const char *b = tokenizer_token(NULL, allowed[k], &size);
             if (b && size == 1 && strchr("\"]}", *b) && random_int(0, 2)) id = allowed[k];
         }
-        if (logits[END] == 0 && n > 3) id = END;
+        if (may[END] && n > 3) id = END;
         if (id == END) return 1;
         size_t size;
-        const char *b = mote_token_bytes(NULL, id, &size);
+        const char *b = tokenizer_token(NULL, id, &size);
         // The mask and the single steps are of one mind: the mask tries tokens together that begin alike.
         shape_follow(s, b, size);
         buf_add(text, b, size);
@@ -201,7 +197,7 @@ static void test_walks(void) {
     for (int i = 0; i < SCHEMAS; i++) {
         int ended = 0;
         for (int k = 0; k < (test_brief ? 30 : 600); k++) {
-            failure f;
+            mote_error f;
             json v, j;
             mote_error error;
             buf text = {NULL, 0, 0, 0};
@@ -227,22 +223,20 @@ static void test_walks(void) {
 
 // The mask allows exactly the tokens whose bytes fit one by one.
 static void test_mask(void) {
-    static float logits[VOCAB];
     for (int i = 0; i < SCHEMAS; i++)
         for (int k = 0; k < (test_brief ? 5 : 60); k++) {
-            failure f;
+            mote_error f;
             buf text = {NULL, 0, 0, 0};
             shape *s = open_shape(schemas[i], &f);
             walk(s, &text, random_int(0, 30));
-            for (int id = 0; id < VOCAB; id++) logits[id] = 0;
-            shape_mask(s, &words, logits, VOCAB);
+            const unsigned char *may = mask_of(s);
             for (int id = 0; id < END; id++) {
                 size_t size;
-                const char *b = mote_token_bytes(NULL, id, &size);
+                const char *b = tokenizer_token(NULL, id, &size);
                 shape_place place = s->now;
                 int ok = 1;
                 for (size_t at = 0; at < size && ok; at++) ok = shape_step(s, &place, (unsigned char)b[at]) != 0;
-                CHECK(ok == (logits[id] == 0), "%s behind '%.*s': token '%.*s' %s", schemas[i], (int)text.size, text.data, (int)size, b,
+                CHECK(ok == may[id], "%s behind '%.*s': token '%.*s' %s", schemas[i], (int)text.size, text.data, (int)size, b,
                       ok ? "is masked" : "is not masked");
             }
             buf_free(&text);
@@ -260,7 +254,7 @@ static void test_texts(void) {
         {2, "\"ab\"", 1}, {2, "\"a\"", 0}, {2, "null", 1}, {2, "true", 0}, {2, "-1.5", 1}, {3, "12", 1}, {3, "124", 0}, {3, "\"abc\"", 1}, {3, "\"a\"", 0}, {3, "{\"a\": [null]}", 1},
         {4, "{\"leaf\": \"x\\\"y\", \"next\": {\"leaf\": \"x\\\"y\", \"next\": null}}", 1}, {4, "{\"next\": null}", 0}, {6, "{}", 1}, {6, "{\"", 0}, {9, "false", 1}, {9, " ", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        failure f;
+        mote_error f;
         shape *s = open_shape(schemas[cases[i].schema], &f);
         if (!CHECK(s != NULL, "%s", f.message)) return;
         int ok = 1;
@@ -274,15 +268,15 @@ static void test_texts(void) {
 static void test_refused(void) {
     static const struct { const char *schema, *holds; } cases[] = {
         {"{\"type\": \"string\", \"pattern\": \"a\"}", "pattern"}, {"{\"minimum\": 1}", "minimum"}, {"{\"oneOf\": []}", "oneOf"}, {"{\"not\": {}}", "not"},
-        {"{\"allOf\": [{}]}", "allOf"}, {"false", "no object"}, {"7", "no object"}, {"{\"type\": \"file\"}", "a type"}, {"{\"type\": []}", "types"}, {"{\"enum\": []}", "enum"},
+        {"{\"allOf\": [{}]}", "allOf"}, {"7", "no object"}, {"{\"type\": \"file\"}", "a type"}, {"{\"type\": []}", "types"}, {"{\"enum\": []}", "enum"},
         {"{\"anyOf\": []}", "anyOf"}, {"{\"anyOf\": [{\"type\": \"string\"}, {\"const\": \"a\"}]}", "begin alike"}, {"{\"anyOf\": [{\"$ref\": \"#\"}]}", "begin alike"},
         {"{\"$ref\": \"#/x\"}", "leads nowhere"}, {"{\"$ref\": \"http://x\"}", "leads nowhere"}, {"{\"$ref\": \"#\"}", "begin alike"},
         {"{\"required\": [\"a\"]}", "required"}, {"{\"minItems\": -1}", "minItems"}, {"{\"minLength\": 3, \"maxLength\": 2}", "largest"}, {"{\"properties\": []}", "properties"},
         {"{\"items\": [{}]}", "no object"}, {"{\"type\": \"array\", \"items\": {\"uniqueItems\": true}}", "uniqueItems"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        failure f;
+        mote_error f;
         shape *s = open_shape(cases[i].schema, &f);
-        CHECK(!s && f.status == 400 && strstr(f.message, cases[i].holds), "%s: %s", cases[i].schema, s ? "taken" : f.message);
+        CHECK(!s && f.code == MOTE_EINVAL && strstr(f.message, cases[i].holds), "%s: %s", cases[i].schema, s ? "taken" : f.message);
         shape_free(s);
     }
 }
@@ -291,23 +285,15 @@ static void test_refused(void) {
 static void test_random(void) {
     int taken = 0, refused = 0;
     for (int i = 0; i < (test_brief ? 300 : 6000); i++) {
-        char text[1024] = "{\"schema\": ";
-        size_t begin = strlen(text);
+        char text[1024] = "";
+        mote_error f;
         strcat(text, schemas[random_int(1, SCHEMAS - 1)]);
-        size_t n = strlen(text);
-        for (int k = random_int(1, 4); k-- > 0;) text[begin + (size_t)random_int(0, (int)(n - begin) - 1)] = "{}[]\",: 0-1tfn\\ax"[random_int(0, 16)];
-        strcat(text, "}");
-        json j;
-        failure f;
-        memset(&f, 0, sizeof f);
-        if (json_parse(&j, text, strlen(text), "schema", NULL)) continue;
-        uint32_t schema = json_get(&j, 0, "schema");
-        shape *s = schema ? shape_open(&j, schema, VOCAB, &f) : NULL;
-        json_free(&j);
+        for (int k = random_int(1, 4); k-- > 0;) text[random_int(0, (int)strlen(text) - 1)] = "{}[]\",: 0-1tfn\\ax"[random_int(0, 16)];
+        shape *s = open_shape(text, &f);
         buf out = {NULL, 0, 0, 0};
         if (s) taken++, walk(s, &out, 60);
         else refused++;
-        CHECK(s || !schema || f.status, "refused without a word: %s", text);
+        CHECK(s || f.code == MOTE_EINVAL, "refused without a word: %s", text);
         buf_free(&out);
         shape_free(s);
     }
@@ -315,15 +301,14 @@ static void test_random(void) {
 }
 
 int main(int argc, char **argv) {
-    test_main_begin("shape", argc, argv);
+    test_main_begin("schema", argc, argv);
     for (int i = 0; i < 256; i++) bytes_of[i] = (char)i;
-    info.vocab_size = VOCAB;
-    CHECK(lexicon_open(&words, (const mote_model *)&info) && words.count == END && words.end_count == 1, "the vocabulary");
+    CHECK(model_vocabulary(&model) && model.words->count == END, "the vocabulary");
     test_texts();
     test_refused();
     test_mask();
     test_walks();
     test_random();
-    lexicon_close(&words);
+    vocabulary_free(model.words);
     return test_main_end();
 }

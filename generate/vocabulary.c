@@ -1,0 +1,84 @@
+/* generate/vocabulary.c: the vocabulary in alphabetical order, so that tokens which begin alike are tried together. It knows
+   the model's tokens, and nothing of what they are tried for.
+
+   It is made once per model, when an answer is first masked, and belongs to the model. */
+
+enum { WORD_MAX = 48 };                    /* bytes: longer tokens are never chosen under a mask */
+
+typedef struct word {
+    int32_t id;
+    uint16_t size, same;                   /* bytes; so many of them are those of the word before */
+    const char *bytes;
+} word;
+
+typedef struct vocabulary {
+    word *words, *odd;                     /* all words; those that a JSON string cannot hold whole and unescaped */
+    int count, odd_count;
+} vocabulary;
+
+static int word_order(const void *a, const void *b) {
+    const word *x = (const word *)a, *y = (const word *)b;
+    int order = memcmp(x->bytes, y->bytes, x->size < y->size ? x->size : y->size);
+    return order ? order : (int)x->size - (int)y->size;
+}
+
+static int is_plain_text(const char *bytes, size_t size) {
+    for (size_t i = 0; i < size;) {
+        uint32_t c;
+        int n = utf8_decode(bytes + i, size - i, &c);
+        if (n <= 0 || c < 0x20 || c == '"' || c == '\\') return 0;
+        i += (size_t)n;
+    }
+    return 1;
+}
+
+static void words_sort(word *words, int count) {
+    qsort(words, (size_t)count, sizeof *words, word_order);
+    for (int i = 1; i < count; i++)
+        while (words[i].same < words[i - 1].size && words[i].same < words[i].size &&
+               words[i].bytes[words[i].same] == words[i - 1].bytes[words[i].same])
+            words[i].same++;
+}
+
+static void vocabulary_free(vocabulary *v) {
+    if (!v) return;
+    free(v->words);
+    free(v->odd);
+    free(v);
+}
+
+/* All tokens but control tokens and those that end an answer. NULL: out of memory. */
+static vocabulary *vocabulary_new(const mote_model *m) {
+    size_t most = (size_t)tokenizer_vocab(m->text);
+    vocabulary *v = (vocabulary *)calloc(1, sizeof *v);
+    if (!v) return NULL;
+    v->words = (word *)malloc(most * sizeof *v->words + 1);
+    v->odd = (word *)malloc(most * sizeof *v->odd + 1);
+    if (!v->words || !v->odd) {
+        vocabulary_free(v);
+        return NULL;
+    }
+    for (int32_t id = 0; id < (int32_t)most; id++) {
+        size_t size = 0;
+        const char *bytes = tokenizer_token(m->text, id, &size);
+        if (!bytes || !size || size > WORD_MAX || is_eos(m, id) || tokenizer_is_added(m->text, id)) continue;
+        word w = {id, (uint16_t)size, 0, bytes};
+        v->words[v->count++] = w;
+        if (!is_plain_text(bytes, size)) v->odd[v->odd_count++] = w;
+    }
+    words_sort(v->words, v->count);
+    words_sort(v->odd, v->odd_count);
+    return v;
+}
+
+/* The model's vocabulary; NULL: out of memory. Threads that need it at once may each make one: the first one stays. */
+static const vocabulary *model_vocabulary(const mote_model *model) {
+    vocabulary **place = &((mote_model *)(uintptr_t)model)->words, *there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+    if (there) return there;
+    vocabulary *made = vocabulary_new(model);
+    if (made && !__atomic_compare_exchange_n(place, &there, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        vocabulary_free(made);
+        return there;
+    }
+    return made;
+}
