@@ -24,7 +24,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose families formats generate layers session text
+ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h $(wildcard cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
 LIBS    = -lm -lpthread
@@ -33,7 +33,7 @@ TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(
 FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
-ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz)
+ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
 DATA    = $(if $(ARCHIVE),build/data/.unpacked)
 
 $(MOTE): $(PROGRAM) $(BUILD)/page.inc $(BUILD)/engine.o         # make: the program, ./mote
@@ -113,7 +113,7 @@ data: $(DATA)
 build/data/.unpacked: $(ARCHIVE)
 	mkdir -p build/data
 	for archive in $^; do \
-	    case $$archive in *data-quant*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
+	    case $$archive in *data-quant*|*family-data*) tar -C build/data -xJf $$archive ;; *) tar -C build -xJf $$archive ;; esac || exit 1; \
 	done
 	touch $@
 

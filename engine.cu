@@ -139,6 +139,7 @@ struct mote_model {
     matrix embed_tokens, lm_head;
     const float *norm;
     layer *layers;
+    layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
@@ -156,7 +157,9 @@ struct mote_model {
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
 #include "checkpoint/bind.c"
+#include "families/common.c"
 #include "families/qwen3_5_moe.c"
+#include "families/qwen3_moe.c"
 #include "families/families.c"
 #include "checkpoint/device.c"
 #include "checkpoint/load.c"

@@ -1,7 +1,7 @@
 /* kernels.cu: the spine of the mathematics. The stages of the forward pass, and nothing of files, names or sessions.
 
-   A stage computes a block of T token rows. Each is written as plain C that reads like its formula: the definition, which
-   every faster version is tested against. Rules all of them keep:
+   A stage computes a block of T token rows, in C for the CPU and in CUDA. What all of them are tested against are the definitions,
+   layers/<kind>/definition.c and model/definition.c: the formulas once, whole and naive. Rules all stages keep:
    - The arithmetic of a row does not depend on T or on the other rows: same operations, same order, same bits.
    - Every output element is computed by one thread, so that two runs give the same bits.
    - Weights stay as stored and become float on use; activations, KV and state are float.
@@ -79,16 +79,16 @@ enum {
 #include "cpu/matrix.c"
 #include "cpu/math.c"
 
-/* ---- 2. The stages in C: their definitions ------------------------------------------------------------------------ */
+/* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
 #include "layers/stages.c"
 #include "layers/layer.c"
 #include "layers/embed.c"
-#include "layers/deltanet.c"
-#include "layers/kv.c"
-#include "layers/attention_spans.c"
-#include "layers/attention.c"
-#include "layers/moe.c"
+#include "layers/deltanet/cpu.c"
+#include "layers/attention/kv.c"
+#include "layers/attention/spans.c"
+#include "layers/attention/cpu.c"
+#include "layers/moe/cpu.c"
 #include "layers/kinds.c"
 #include "layers/head.c"
 
@@ -123,23 +123,23 @@ static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a 
 /* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */
 
 #include "layers/embed.cu"
-#include "layers/deltanet.cu"
-#include "layers/deltanet_prefill.cu"
-#include "layers/deltanet_prefill_scan.cu"
-#include "layers/deltanet_prefill_launch.cu"
-#include "layers/attention.cu"
-#include "layers/attention_fast.cu"
-#include "layers/attention_any.cu"
-#include "layers/attention_prefill.cu"
-#include "layers/attention_prefill_launch.cu"
-#include "layers/attention_launch.cu"
-#include "layers/moe.cu"
-#include "layers/moe_routing.cu"
-#include "layers/moe_up.cu"
-#include "layers/moe_down.cu"
-#include "layers/moe_down_fixed.cu"
-#include "layers/moe_launch.cu"
-#include "layers/moe_prefill.cu"
+#include "layers/deltanet/decode.cu"
+#include "layers/deltanet/prefill.cu"
+#include "layers/deltanet/prefill_scan.cu"
+#include "layers/deltanet/prefill_launch.cu"
+#include "layers/attention/decode.cu"
+#include "layers/attention/decode_fast.cu"
+#include "layers/attention/decode_any.cu"
+#include "layers/attention/prefill.cu"
+#include "layers/attention/prefill_launch.cu"
+#include "layers/attention/decode_launch.cu"
+#include "layers/moe/decode.cu"
+#include "layers/moe/routing.cu"
+#include "layers/moe/up.cu"
+#include "layers/moe/down.cu"
+#include "layers/moe/down_fixed.cu"
+#include "layers/moe/decode_launch.cu"
+#include "layers/moe/prefill.cu"
 #include "layers/kinds.cu"
 #include "layers/head.cu"
 #include "layers/mtp.cu"

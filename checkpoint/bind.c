@@ -224,11 +224,11 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
 }
 
 /* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, int plane, const float **v, int rows, int cols) {
+static void bind_floats(binder *b, const tensor *t, const plane_source *source, int plane, const float **v, int rows, int cols) {
     matrix none;
     memset(&none, 0, sizeof none);
     none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, &vector_source, &none, plane, rows, cols, (const void **)v);
+    load_item *item = bind_load(b, t, source, &none, plane, rows, cols, (const void **)v);
     if (!item) return;
     item->part[0] = item->from;
     if (plane != VECTOR) return;
@@ -240,7 +240,7 @@ static void bind_vector_named(binder *b, const float **v, const uint64_t *shape,
     const tensor *t = bind_find(b, shape, dims, &vector_part);
     int cols = 1;
     for (int i = 1; i < dims; i++) cols *= (int)shape[i];
-    if (t) bind_floats(b, t, VECTOR, v, (int)shape[0], cols);
+    if (t) bind_floats(b, t, &vector_source, VECTOR, v, (int)shape[0], cols);
 }
 
 /* Sets the name of the next tensor: the prefix of the layer and what is in it. */
@@ -257,6 +257,14 @@ static void bind_vector(binder *b, const char *where, const char *what, const fl
     uint64_t shape[1] = {(uint64_t)n};
     bind_name(b, where, what);
     bind_vector_named(b, v, shape, 1);
+}
+
+/* The weights of a norm, which the checkpoint keeps around zero: v becomes 1 + what is stored. */
+static void bind_zero_centered(binder *b, const char *where, const char *what, const float **v, int n) {
+    uint64_t shape[1] = {(uint64_t)n};
+    bind_name(b, where, what);
+    const tensor *t = bind_find(b, shape, 1, &vector_part);
+    if (t) bind_floats(b, t, &norm_source, VECTOR, v, n, 1);
 }
 
 /* A tensor that may be there, and is not needed. */
@@ -278,14 +286,14 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
             return;
         }
         t->used = 1;
-        bind_floats(b, t, KV_SCALE, scale, 1, 1);
+        bind_floats(b, t, &vector_source, KV_SCALE, scale, 1, 1);
         return;
     }
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
 static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
-    const moe_shape *c = &b->m->c.shapes.moe;
+    const moe_shape *c = &w->shape;
     uint64_t up[3] = {(uint64_t)c->experts, 2 * (uint64_t)c->expert_size, (uint64_t)c->hidden};
     uint64_t down[3] = {(uint64_t)c->experts, (uint64_t)c->hidden, (uint64_t)c->expert_size};
     bind_name(b, where, "mlp.experts.gate_up_proj");
@@ -326,13 +334,13 @@ static void bind_draft_head(binder *b) {
 
 /* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
    back. */
-static void bind_mtp(binder *b, void (*bind)(binder *, matrix *), matrix *experts) {
+static void bind_mtp(binder *b, void (*bind)(binder *)) {
     mote_model *m = b->m;
     mote_error *err = b->err, why;
     const size_t items = b->items.size, arena = b->arena;
     if (b->code) return;
     b->err = &why;
-    bind(b, experts);
+    bind(b);
     b->err = err;
     if (!b->code) return;
     if (!b->missing[0]) {
@@ -398,18 +406,17 @@ static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
 
 /* What the kernels ask of a model. */
 static int check_gpu(const binder *b) {
-    const config *c = &b->m->c;
-    const deltanet_shape *d = &c->shapes.deltanet;
-    const attention_shape *a = &c->shapes.attention;
-    const moe_shape *e = &c->shapes.moe;
+    const mote_model *m = b->m;
+    const config *c = &m->c;
     const unsigned *in = b->formats;
     unsigned multiplied = in[IN_DELTANET] | in[IN_ATTENTION] | in[IN_EXPERTS] | in[IN_SHARED] | in[IN_MTP];
     const char *wrong = NULL;
-    if (b->m->gpu < 0) return MOTE_OK;
-    if (c->hidden % 4 || e->expert_size % 4 || e->shared_size % 4 || a->heads * a->head_dim % 4 || d->key_dim % 4 ||
-        d->value_dim % 4)
-        wrong = "hidden, expert and head sizes that are no multiples of 4";
-    if (e->experts > 1024 || e->top_k > 32) wrong = "more than 1024 experts, or 32 of them for a token,";
+    if (m->gpu < 0) return MOTE_OK;
+    for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
+        const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
+        wrong = sublayer_unfit(&l->mixer);
+        if (!wrong) wrong = sublayer_unfit(&l->ffn);
+    }
     for (int f = 0; f < FORMAT_COUNT; f++)
         if (multiplied >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
             wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
@@ -424,7 +431,7 @@ static int check_experts(const binder *b) {
     for (int i = 0; i <= m->c.layers && m->gpu >= 0; i++) {
         if (i == m->c.layers && !m->has_mtp) continue;
         const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        if (!experts_stride(&l->ffn.w.moe, m->c.shapes.moe.experts, &stride))
+        if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
             return fail(b->err, MOTE_EUNSUPPORTED,
                         "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
                         b->files->dir, i);
@@ -438,6 +445,11 @@ static void bind_model(binder *b, const mote_callbacks *callbacks) {
     m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
     if (!m->layers) b->code = fail_memory(b->err);
     else family_bind(m->c.family, b);
+    for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        sublayer_widen(&m->largest, &l->mixer);
+        sublayer_widen(&m->largest, &l->ffn);
+    }
     if (m->has_mtp) bind_draft_head(b);
     if (!b->code) bind_leftovers(b, callbacks);
     if (!b->code) b->code = check_gpu(b);

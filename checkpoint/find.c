@@ -125,12 +125,11 @@ static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
     return t;
 }
 
-/* What made-up vectors hold: the norms' weights near 0, that of DeltaNet's gated norm near 1, decays from long to short. */
+/* What made-up vectors hold: norms' weights near 1, decays from long to short. */
 static made_floats made_floats_of(const char *name) {
     static const struct { const char *end; made_floats values; } known[] = {
-        {"linear_attn.norm.weight", {896, 255, 0x1p-10f}},   {"linear_attn.A_log", {0, 255, 0x1.6p-7f}},
-        {"linear_attn.dt_bias", {-255, 255, 0x1p-6f}},       {"linear_attn.conv1d.weight", {-128, 255, 0x1p-8f}},
-        {"norm.weight", {-128, 255, 0x1p-10f}}};                                       /* the others */
+        {"linear_attn.A_log", {0, 255, 0x1.6p-7f}}, {"linear_attn.dt_bias", {-255, 255, 0x1p-6f}},
+        {"linear_attn.conv1d.weight", {-128, 255, 0x1p-8f}}, {"norm.weight", {896, 255, 0x1p-10f}}};                                       /* the others */
     size_t last = sizeof known / sizeof *known - 1, n = strlen(name);
     for (size_t i = 0; i < last; i++)
         if (n >= strlen(known[i].end) && !strcmp(name + n - strlen(known[i].end), known[i].end)) return known[i].values;

@@ -42,7 +42,7 @@ static void model_kinds(mote_model *m) {
         if (!of->count) continue;
         of->name = layer_kind_names[k];
         of->sizes = m->sizes[k];
-        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->c.shapes, size) - size);
+        of->size_count = (int)(layer_sizes((enum layer_kind)k, &m->largest, size) - size);
         for (int i = 0; i < of->size_count; i++) m->sizes[k][i].name = size[i].name, m->sizes[k][i].value = size[i].value;
         o->kind_count++;
     }
@@ -66,7 +66,7 @@ static void model_state(mote_model *m) {
     memset(&r, 0, sizeof r);
     r.kv = m->gpu < 0 ? DTYPE_F32 : DTYPE_BF16;
     for (int i = 0; i < m->c.layers; i++)
-        for (int k = layer_pieces(m->layers[i].mixer.kind, &m->c.shapes, &r, &none, piece); k--;)
+        for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
             *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;
 }
 

@@ -29,6 +29,16 @@ static int vector_floats(conversion *c, void *to) {
 
 static const plane_source vector_source = {0, 1, vector_floats};
 
+/* Weights of a norm that a checkpoint keeps around zero: what is multiplied with is 1 + w. */
+static int norm_floats(conversion *c, void *to) {
+    float *w = (float *)to;
+    (void)vector_floats(c, to);
+    for (size_t i = 0; i < (size_t)c->rows * (size_t)c->cols; i++) w[i] += 1.0f;
+    return -1;
+}
+
+static const plane_source norm_source = {0, 1, norm_floats};
+
 typedef struct load_item {
     const tensor *from;                        /* NULL: made up */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */

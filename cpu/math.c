@@ -1,7 +1,4 @@
-/* cpu/math.c: norms, activations and rotary angles, of plain arrays; random numbers.
-
-   Qwen3.5 keeps the weights of most RMSNorms around zero, so that the factor is 1 + w; the gated norm inside a DeltaNet
-   layer multiplies by w itself. */
+/* cpu/math.c: norms, activations and rotary angles, of plain arrays; random numbers. */
 
 static inline float sigmoid(float x) {
     return 1.0f / (1.0f + expf(-x));
@@ -21,12 +18,12 @@ static float rms_factor(const float *x, int n, float eps) {
     return (float)(1.0 / sqrt(sum / n + (double)eps));
 }
 
-/* out[t] = rms(x[t]) * (1 + w) for T rows of n; out may be x. */
+/* out[t] = rms(x[t]) * w for T rows of n; out may be x. */
 static void rms_norm(float *out, const float *x, const float *w, int T, int n, float eps) {
     for (int t = 0; t < T; t++) {
         const float *row = x + (size_t)t * (size_t)n;
         float *to = out + (size_t)t * (size_t)n, factor = rms_factor(row, n, eps);
-        for (int i = 0; i < n; i++) to[i] = row[i] * factor * (1.0f + w[i]);
+        for (int i = 0; i < n; i++) to[i] = row[i] * factor * w[i];
     }
 }
 

@@ -132,14 +132,14 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
     for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            row[i + k] *= factor * (1.0f + __ldg(p.norm + i + k));
+            row[i + k] *= factor * __ldg(p.norm + i + k);
             top = fmaxf(top, fabsf(row[i + k]));
         }
     top = block_max(top, shared);
     prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.unit + blockIdx.x);
 }
 
-/* u = rms(x)(1 + norm) of T rows of `cols` columns. */
+/* u = rms(x) norm of T rows of `cols` columns. */
 static void prefill_rms_norm(const prefill_rows *r, const float *x, const float *norm, int T, int cols, float eps) {
     prefill_norm p = {x, norm, r->u, r->u_unit, cols, eps};
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);

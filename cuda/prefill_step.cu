@@ -16,10 +16,9 @@ enum {
 
 /* Can prefill run this model? Otherwise its prompts are decoded. */
 static int prefill_runs(const mote_model *m, dtype kv) {
-    const layer_shapes *s = &m->c.shapes;
     for (int i = 0; i < m->c.layers; i++)
-        if (!layer_can_prefill(&m->layers[i], s, kv)) return 0;
-    if (m->has_mtp && (!layer_can_prefill(&m->mtp, s, kv) || !prefill_takes(&m->mtp_fc))) return 0;
+        if (!layer_can_prefill(&m->layers[i], kv)) return 0;
+    if (m->has_mtp && (!layer_can_prefill(&m->mtp, kv) || !prefill_takes(&m->mtp_fc))) return 0;
     return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
 }
 
@@ -36,7 +35,7 @@ static void layout_prefill(layout *l, const mote_model *m, const mote_session_op
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
     const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
-    p->room_bytes = larger(layer_prefill_room(&m->c.shapes, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
+    p->room_bytes = larger(layer_prefill_room(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
     p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);

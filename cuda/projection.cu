@@ -70,7 +70,7 @@ struct gpu_norm_rows {
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 square[t] = fmaf(v[t][i], v[t][i], square[t]);
-                v[t][i] *= 1.0f + of->w[i];
+                v[t][i] *= of->w[i];
             }
     }
     bool is_short() const { return true; }

@@ -36,7 +36,7 @@ static void layout_gpu(layout *l, const mote_model *m, const mote_session_option
     g->mtp_x = layout_alloc(l, T * hidden);
     g->hidden = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
-    layer_lay_gpu(l, &c->shapes, r, &q, &g->layers);
+    layer_lay_gpu(l, &m->largest, r, &q, &g->layers);
     g->chosen = (int32_t *)(void *)layout_alloc(l, (size_t)c->layers + 1);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * (size_t)c->vocab);
@@ -422,7 +422,7 @@ static void gpu_session_close(mote_session *s) {
 
 /* Computes the rotary frequencies, as rotary_angles does, and copies them to the GPU. */
 static void gpu_set_frequencies(mote_session *s) {
-    const attention_shape *a = &s->m->c.shapes.attention;
+    const attention_shape *a = &s->m->largest.attention;
     int half = a->rotary_dim / 2;
     float *f = s->s.sorted;                                 /* pinned memory, not used before the first sampling */
     for (int i = 0; i < half; i++) f[i] = 1.0f / powf(a->theta, (float)(2 * i) / (float)a->rotary_dim);

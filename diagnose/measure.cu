@@ -5,12 +5,12 @@
    empties the timeline before and after. */
 
 /* Bytes that these stages of one layer read. */
-static uint64_t layer_bytes(const mote_session *s, const layer *l, unsigned stages, const reading *of) {
+static uint64_t layer_bytes(const layer *l, unsigned stages, const reading *of) {
     uint64_t n = 0;
     for (int i = 0; i < STAGE_COUNT; i++)
         if (stage_in(stages, (enum stage)i))
-            n += sublayer_bytes(&l->mixer, &s->m->c.shapes, (enum stage)i, of) +
-                 sublayer_bytes(&l->ffn, &s->m->c.shapes, (enum stage)i, of);
+            n += sublayer_bytes(&l->mixer, (enum stage)i, of) +
+                 sublayer_bytes(&l->ffn, (enum stage)i, of);
     return n;
 }
 
@@ -21,7 +21,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
     reading of = {0, length, s->kv_type};
     for (int i = 0; i < m->c.layers; i++) {
         of.experts = chosen[i];
-        n += layer_bytes(s, &m->layers[i], stages, &of);
+        n += layer_bytes(&m->layers[i], stages, &of);
     }
     const attention_weights *a = &m->mtp.mixer.w.attention;
     if (stage_in(stages, STAGE_MTP) && s->has_mtp)          /* only its KV rows */
@@ -32,8 +32,8 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 /* Bytes read to make one draft. */
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
-    reading of = {m->c.shapes.moe.top_k, length, s->kv_type};
-    return matrix_bytes(&m->mtp_fc) + layer_bytes(s, &m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
+    reading of = {m->largest.moe.top_k, length, s->kv_type};
+    return matrix_bytes(&m->mtp_fc) + layer_bytes(&m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
 /* Random token ids for step number i. */

@@ -100,18 +100,18 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
 /* Operations of these stages, and the bytes of weights and KV that they read at least once. */
 static void measure_prefill_work(const mote_session *s, mote_measurement *m, unsigned stages) {
     const mote_model *model = s->m;
-    const int64_t chosen = (int64_t)m->rows * model->c.shapes.moe.top_k;
-    reading of = {chosen < model->c.shapes.moe.experts ? (int)chosen : model->c.shapes.moe.experts, m->depth + m->rows,
+    const int64_t chosen = (int64_t)m->rows * model->largest.moe.top_k;
+    reading of = {chosen < model->largest.moe.experts ? (int)chosen : model->largest.moe.experts, m->depth + m->rows,
                   s->kv_type};
     m->operations = 0;
     m->bytes = 0;
     for (int i = 0; i < model->c.layers; i++) {
         const layer *l = &model->layers[i];
-        m->bytes += layer_bytes(s, l, stages, &of);
+        m->bytes += layer_bytes(l, stages, &of);
         for (int stage = 0; stage < STAGE_COUNT; stage++)
             if (stage_in(stages, (enum stage)stage))
-                m->operations += sublayer_operations(&l->mixer, &model->c.shapes, (enum stage)stage, m->rows, m->depth) +
-                                 sublayer_operations(&l->ffn, &model->c.shapes, (enum stage)stage, m->rows, m->depth);
+                m->operations += sublayer_operations(&l->mixer, (enum stage)stage, m->rows, m->depth) +
+                                 sublayer_operations(&l->ffn, (enum stage)stage, m->rows, m->depth);
     }
 }
 

@@ -136,7 +136,7 @@ static void try_layer(selftest *t, unsigned stages, int index, int position, int
 
 static void try_norm_in_proj(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
-    const deltanet_shape *s = &m->c.shapes.deltanet;
+    const deltanet_shape *s = &m->largest.deltanet;
     const deltanet_gpu *g = &t->g->layers.deltanet;
     deltanet_job *job = &t->cpu->s.jobs.deltanet;
     scratch *w = &t->cpu->s;
@@ -188,7 +188,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
 /* Random keys and values for all of the context. */
 static void try_fill_kv(selftest *t) {
     mote_session *s = t->cpu;
-    const attention_shape *shape = &s->m->c.shapes.attention;
+    const attention_shape *shape = &s->m->largest.attention;
     size_t n = (size_t)(shape->kv_heads * shape->head_dim);
     float *row = s->s.jobs.attention.qg;
     size_t all = TRY_CONTEXT * n * kv_size(s->kv_type);
@@ -206,7 +206,7 @@ static void try_fill_kv(selftest *t) {
 /* norm_qkv. tell: 0 if only its output is wanted, as the input of rope_attend, and no row of results. */
 static void try_norm_qkv(selftest *t, int T, int tell) {
     const mote_model *m = t->cpu->m;
-    const attention_shape *s = &m->c.shapes.attention;
+    const attention_shape *s = &m->largest.attention;
     const attention_gpu *g = &t->g->layers.attention;
     attention_job *job = &t->cpu->s.jobs.attention;
     scratch *w = &t->cpu->s;
@@ -226,7 +226,7 @@ static const char *const kv_names[] = {"F32", "F16", "BF16", "FP8"};        /* o
 /* The new KV rows. Values must be equal. A key may round to the other side, one step of its type away: so the CPU goes on
    with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
-    const attention_shape *s = &t->cpu->m->c.shapes.attention;
+    const attention_shape *s = &t->cpu->m->largest.attention;
     float *read = t->cpu->s.jobs.attention.o;
     int n = T * s->kv_heads * s->head_dim;
     dtype type = t->cpu->kv_type;
@@ -270,7 +270,7 @@ static void try_attention(selftest *t, int T, int position, int with_out) {
 
 /* The MoE stages. The GPU's experts_up gets the CPU's router logits, so that both choose the same experts. */
 static void try_moe(selftest *t, int T) {
-    const moe_shape *s = &t->cpu->m->c.shapes.moe;
+    const moe_shape *s = &t->cpu->m->largest.moe;
     scratch *w = &t->cpu->s;
     token_rows rows = {t->cpu->threads, T, 0, 0, 0, w->x, w->u};
     size_t n = (size_t)(T * s->experts);
@@ -298,7 +298,10 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     try_fill(t, logits, n);
     for (size_t i = 0; i < n; i++) logits[i] = floorf(logits[i] * 16);
     for (int row = 0; row < T; row++) {
-        moe_choose(logits + (size_t)(row * experts), experts, top_k, choice, weight);
+        moe_shape shape = p.shape;
+        shape.experts = experts;
+        shape.top_k = top_k;
+        moe_choose(&shape, logits + (size_t)(row * experts), choice, weight);
         for (int i = 0; i < top_k; i++) uses[choice[i]] |= 1 << row;
     }
     for (int e = 0; e < experts; e++)

@@ -41,7 +41,7 @@ static void try_prefill_x(selftest *t) {
 
 static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     const mote_model *m = t->cpu->m;
-    const deltanet_shape *s = &m->c.shapes.deltanet;
+    const deltanet_shape *s = &m->largest.deltanet;
     deltanet_job *job = &t->cpu->s.jobs.deltanet;
     scratch *w = &t->cpu->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
@@ -144,7 +144,7 @@ static void try_prefill_attention(selftest *t, int position) {
 static int try_clear_choice(const float *logits, const moe_shape *s) {
     int32_t choice[GPU_TOP + 1];
     float weight[GPU_TOP + 1], least = INFINITY, next = -INFINITY;
-    moe_choose(logits, s->experts, s->top_k, choice, weight);
+    moe_choose(s, logits, choice, weight);
     for (int e = 0; e < s->experts; e++) {
         int chosen = 0;
         for (int i = 0; i < s->top_k; i++) chosen |= choice[i] == e;
@@ -157,7 +157,7 @@ static int try_clear_choice(const float *logits, const moe_shape *s) {
 /* The experts, of rows of their own or of rows that nearly agree, so that all go to the same ones. Rows whose choice is not clear
    may differ, and are set aside. */
 static void try_prefill_moe(selftest *t, int agreeing) {
-    const moe_shape *s = &t->cpu->m->c.shapes.moe;
+    const moe_shape *s = &t->cpu->m->largest.moe;
     scratch *w = &t->cpu->s;
     token_rows rows = {t->cpu->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);

@@ -111,6 +111,7 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     a->head_dim = p->head_dim;
     a->rotary_dim = p->head_dim / 4;
     a->theta = 1e7f;
+    a->gated = 1;
     d->key_heads = p->key_heads;
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;

@@ -9,7 +9,7 @@
    depend on the rows beside it, so is the state, bit for bit.
 
    What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
-   block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet.c).
+   block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet/cpu.c).
 
    Three ways through a pass: by the host, which samples the tokens itself; by a GPU alone, where one graph verifies,
    accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */

@@ -86,10 +86,10 @@ static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     if (!code) code = verify_bytes(v, s, s->logits, twin->logits, vocab, -1, "logits", err);
     if (!code) code = verify_bytes(v, s, s->last_hidden, twin->last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
-        enum layer_kind kind = i < c->layers ? s->m->layers[i].mixer.kind : s->m->mtp.mixer.kind;
+        const layer *of = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
         state_piece mine[STATE_PIECES], plain[STATE_PIECES];
-        int pieces = layer_pieces(kind, &c->shapes, &r, &s->state[i], mine);
-        layer_pieces(kind, &c->shapes, &r, &twin->state[i], plain);
+        int pieces = layer_pieces(of, &r, &s->state[i], mine);
+        layer_pieces(of, &r, &twin->state[i], plain);
         if (i == c->layers && !s->has_mtp) break;
         for (int k = 0; k < pieces && !code; k++) {
             size_t row = mine[k].size, first = mine[k].rows ? (size_t)from * row : 0;

@@ -1,4 +1,4 @@
-/* layers/embed.c: stage embed: the definition.
+/* layers/embed.c: stage embed on the CPU.
 
    x[t] = embed_tokens[id[t]]. The caller has checked the ids. */
 

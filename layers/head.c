@@ -1,6 +1,6 @@
-/* layers/head.c: stage head: the definition.
+/* layers/head.c: stage head on the CPU.
 
-   logits[t] = lm_head h[t], where h = rms(x)(1 + norm). h itself is what the MTP layer takes in. */
+   logits[t] = lm_head h[t], where h = rms(x) norm. h itself is what the MTP layer takes in. */
 
 static void stage_head(pool *p, const matrix *lm_head, const float *h, int T, float *logits, token_digits *room) {
     linear(p, lm_head, h, logits, T, 0, room);

@@ -3,10 +3,12 @@
    A decoder layer is two sublayers, each of which adds to the residual x: a mixer, which looks at other tokens and so has a
    state, and an FFN, which does not. A kind is one line here and its files in layers/, which define, for a kind `name`:
 
-     name_shape, name_weights   its sizes; its tensors
+     name_shape, name_weights   its sizes; a layer: its own shape, and its tensors
+     name_widen                 makes a shape large enough for another layer's: of the largest, scratch is laid out
+     name_unfit                 what of a shape the kernels do not take, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_lay_job               lays the scratch out
-     name_forward               the definition: T token rows through one layer
+     name_forward               T token rows through one layer, on the CPU
      name_bytes                 what a stage reads in a decode step
      name_operations            the floating-point operations of a stage
      name_sizes                 its shape as named numbers
@@ -57,7 +59,10 @@ static enum rollback layer_rollback(enum layer_kind mixer) {
 }
 
 #define X(NAME, name) name##_shape name;
-typedef struct layer_shapes { LAYER_KINDS(X) } layer_shapes;
+typedef struct layer_shapes {
+    LAYER_KINDS(X)
+    unsigned kinds;              /* bit set of those that there are */
+} layer_shapes;
 #undef X
 #define X(NAME, name) name##_weights name;
 typedef union layer_weights { LAYER_KINDS(X) } layer_weights;
@@ -73,18 +78,42 @@ typedef struct sublayer { enum layer_kind kind; layer_weights w; } sublayer;
 
 typedef struct layer { sublayer mixer, ffn; } layer;
 
-/* Scratch for all kinds. Only one layer runs at a time, so they share it. */
-static void layer_lay_jobs(layout *l, const layer_shapes *s, const capacity *r, layer_jobs *to) {
+/* Adds a sublayer's shape to the largest of its kind. */
+static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
+    largest->kinds |= 1u << l->kind;
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_widen(&largest->name, &l->w.name.shape); break;
+        LAYER_KINDS(X)
+#undef X
+        default: break;
+    }
+}
+
+/* What of a sublayer's sizes the kernels do not take; NULL: they take them. */
+static const char *sublayer_unfit(const sublayer *l) {
+    switch (l->kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
+        LAYER_KINDS(X)
+#undef X
+        default: return NULL;
+    }
+}
+
+/* Scratch for the largest layer of each kind. Only one layer runs at a time, so kinds share it; a kind that is absent has none. */
+static void layer_lay_jobs(layout *l, const layer_shapes *largest, const capacity *r, layer_jobs *to) {
     size_t from = l->used, most = from;
-#define X(NAME, name) l->used = from; name##_lay_job(l, &s->name, r, &to->name); most = larger(most, l->used);
+#define X(NAME, name)                                                                                                 \
+    l->used = from;                                                                                                   \
+    if (largest->kinds >> LAYER_##NAME & 1) name##_lay_job(l, &largest->name, r, &to->name);                          \
+    most = larger(most, l->used);
     LAYER_KINDS(X)
 #undef X
     l->used = most;
 }
 
-static void layer_lay_state(enum layer_kind mixer, layout *l, const layer_shapes *s, const capacity *r, layer_state *to) {
-    switch (mixer) {
-#define X(NAME, name) case LAYER_##NAME: name##_lay_state(l, &s->name, r, &to->name); break;
+static void layer_lay_state(const layer *of, layout *l, const capacity *r, layer_state *to) {
+    switch (of->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: name##_lay_state(l, &of->mixer.w.name.shape, r, &to->name); break;
         MIXERS(X)
 #undef X
         default: break;
@@ -92,10 +121,9 @@ static void layer_lay_state(enum layer_kind mixer, layout *l, const layer_shapes
 }
 
 /* Returns how many pieces there are, at most STATE_PIECES. */
-static int layer_pieces(enum layer_kind mixer, const layer_shapes *s, const capacity *r, const layer_state *state,
-                        state_piece *to) {
-    switch (mixer) {
-#define X(NAME, name) case LAYER_##NAME: return name##_pieces(&s->name, r, &state->name, to);
+static int layer_pieces(const layer *of, const capacity *r, const layer_state *state, state_piece *to) {
+    switch (of->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_pieces(&of->mixer.w.name.shape, r, &state->name, to);
         MIXERS(X)
 #undef X
         default: return 0;
@@ -119,9 +147,9 @@ static void layer_forward(const token_rows *rows, const layer *l, layer_jobs *jo
     }
 }
 
-static inline uint64_t sublayer_bytes(const sublayer *l, const layer_shapes *s, enum stage stage, const reading *of) {
+static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const reading *of) {
     switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_bytes(&s->name, &l->w.name, stage, of);
+#define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
         LAYER_KINDS(X)
 #undef X
         default: return 0;
@@ -129,10 +157,9 @@ static inline uint64_t sublayer_bytes(const sublayer *l, const layer_shapes *s, 
 }
 
 /* Floating-point operations of a stage for `rows` token rows behind `position` others. */
-static inline double sublayer_operations(const sublayer *l, const layer_shapes *s, enum stage stage, double rows,
-                                         double position) {
+static inline double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
     switch (l->kind) {
-#define X(NAME, name) case LAYER_##NAME: return name##_operations(&s->name, &l->w.name, stage, rows, position);
+#define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);
         LAYER_KINDS(X)
 #undef X
         default: return 0;

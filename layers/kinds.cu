@@ -4,9 +4,10 @@
 typedef struct layer_gpus { LAYER_KINDS(X) } layer_gpus;
 #undef X
 
-/* Scratch of a step's kernels in GPU memory, each kind's apart: a kernel may store before its predecessor is complete. */
-static void layer_lay_gpu(layout *l, const layer_shapes *s, const capacity *r, const gpu_queue *q, layer_gpus *to) {
-#define X(NAME, name) name##_lay_gpu(l, &s->name, r, q, &to->name);
+/* Scratch of a step's kernels in GPU memory for the largest layer of each kind, each kind's apart: a kernel may store before its
+   predecessor is complete. */
+static void layer_lay_gpu(layout *l, const layer_shapes *largest, const capacity *r, const gpu_queue *q, layer_gpus *to) {
+#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_lay_gpu(l, &largest->name, r, q, &to->name);
     LAYER_KINDS(X)
 #undef X
 }
@@ -31,11 +32,11 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
 /* Prefill: token rows of a prompt. */
 
 /* Can the kernels of prefill run this layer, with keys and values of type kv? */
-static int layer_can_prefill(const layer *l, const layer_shapes *s, dtype kv) {
+static int layer_can_prefill(const layer *l, dtype kv) {
     for (int i = 0; i < 2; i++) {
         const sublayer *of = i ? &l->ffn : &l->mixer;
         switch (of->kind) {
-#define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&s->name, &of->w.name, kv)) return 0; break;
+#define X(NAME, name) case LAYER_##NAME: if (!name##_can_prefill(&of->w.name, kv)) return 0; break;
             LAYER_KINDS(X)
 #undef X
             default: return 0;
@@ -44,10 +45,10 @@ static int layer_can_prefill(const layer *l, const layer_shapes *s, dtype kv) {
     return 1;
 }
 
-/* Scratch for T rows; only one layer runs at a time. */
-static size_t layer_prefill_room(const layer_shapes *s, int T, dtype kv) {
+/* Scratch for T rows of the largest layer of each kind; only one layer runs at a time. */
+static size_t layer_prefill_room(const layer_shapes *largest, int T, dtype kv) {
     size_t most = 0;
-#define X(NAME, name) most = larger(most, name##_prefill_room(&s->name, T, kv));
+#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) most = larger(most, name##_prefill_room(&largest->name, T, kv));
     LAYER_KINDS(X)
 #undef X
     return most;

@@ -49,6 +49,10 @@ static state_piece state_piece_of(const char *name, void *at, size_t size, int r
     return p;
 }
 
+static int max_int(int a, int b) {
+    return a > b ? a : b;
+}
+
 /* A number of a shape. */
 typedef struct named_size { const char *name; int value; } named_size;
 

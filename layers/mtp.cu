@@ -18,14 +18,14 @@ typedef struct gpu_mtp_input {
     int draft;                   /* number of the draft, from 0 on; gpu_draft_row only */
 } gpu_mtp_input;
 
-/* to = rms(from)(1 + norm) for one row of `cols` floats in shared or device memory. All threads of a block call it;
+/* to = rms(from) norm for one row of `cols` floats in shared or device memory. All threads of a block call it;
    `shared` holds one float per warp. The barrier at the end lets the caller read `to`. */
 __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const float *norm, int cols, float eps,
                                              float *shared) {
     float sum = 0;
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) sum = fmaf(from[i], from[i], sum);
     const float factor = rsqrtf(block_sum(sum, shared) / (float)cols + eps);
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to[i] = from[i] * factor * (1.0f + norm[i]);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to[i] = from[i] * factor * norm[i];
     __syncthreads();
 }
 

@@ -97,14 +97,15 @@ static capacity capacity_of(const mote_session_options *o, dtype kv) {
     return r;
 }
 
-static void layout_scratch(layout *l, const config *c, const capacity *r, scratch *s) {
+static void layout_scratch(layout *l, const mote_model *m, const capacity *r, scratch *s) {
+    const config *c = &m->c;
     size_t rows = (size_t)r->rows * (size_t)c->hidden;
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = layout_alloc(l, 2 * rows);
     s->digits = digits_alloc(l, (size_t)r->rows, 2 * c->hidden);
-    layer_lay_jobs(l, &c->shapes, r, &s->jobs);
+    layer_lay_jobs(l, &m->largest, r, &s->jobs);
 }
 
 /* Whether a session has a state of the MTP layer. */
@@ -116,7 +117,7 @@ static int session_has_mtp(const mote_model *m, const mote_session_options *o) {
 static void layout_host(layout *l, const config *c, const mote_session_options *o, mote_session *s) {
     s->logits = layout_alloc(l, (size_t)c->vocab);
     s->tokens = (int32_t *)(void *)layout_alloc(l, (size_t)o->context);
-    s->s.sorted = layout_alloc(l, larger((size_t)c->vocab, (size_t)c->shapes.attention.rotary_dim));
+    s->s.sorted = layout_alloc(l, larger((size_t)c->vocab, (size_t)s->m->largest.attention.rotary_dim));
     s->s.heap = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
     s->s.seen = (int32_t *)(void *)layout_alloc(l, (size_t)c->vocab);
     s->s.block_logits = session_has_mtp(s->m, o) ? layout_alloc(l, BLOCK * (size_t)c->vocab) : NULL;
@@ -139,7 +140,7 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
     for (int i = 0; i <= m->c.layers; i++) {
         const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
         if ((i < m->c.layers || s->has_mtp) && layer_rollback(of->mixer.kind) == rollback)
-            layer_lay_state(of->mixer.kind, l, &m->c.shapes, r, &s->state[i]);
+            layer_lay_state(of, l, r, &s->state[i]);
     }
 }
 
@@ -160,7 +161,7 @@ static memory_parts layout_session(const mote_model *m, const mote_session_optio
     s->last_hidden = layout_alloc(&l, (size_t)c->hidden);
     if (m->gpu < 0) {
         layout_host(&l, c, o, s);
-        layout_scratch(&l, c, &r, &s->s);
+        layout_scratch(&l, m, &r, &s->s);
     }
 #ifdef __CUDACC__
     if (m->gpu >= 0) {

@@ -159,7 +159,7 @@ static saved_piece saved_rows(const mote_session *s, const saved_header *h, int 
     memset(&p, 0, sizeof p);
     p.is_kv = 1;
     if (i == c->layers) rows = h->mtp && rows ? rows - 1 : 0;
-    if (!rows || at >= layer_pieces(l->mixer.kind, &c->shapes, &r, &s->state[i], piece) || !piece[at].rows) return p;
+    if (!rows || at >= layer_pieces(l, &r, &s->state[i], piece) || !piece[at].rows) return p;
     p.at = piece[at].at;
     p.size = (size_t)rows * piece[at].size;
     return p;

@@ -55,7 +55,7 @@ static void compare(const char *what, const float *got, const char *kind, size_t
 }
 
 // The DeltaNet states of a session with nothing pending: each layer's is first in its part of the saved session, behind the
-// header of 48 bytes and the tokens; then come its window and the log of a block of four rows (layers/deltanet.c). Were a size
+// header of 48 bytes and the tokens; then come its window and the log of a block of four rows (layers/deltanet/cpu.c). Were a size
 // wrong here, nothing would be near.
 static void compare_states(const mote_session *s) {
     size_t size, S = (size_t)o.value_heads * (size_t)o.value_dim * (size_t)o.key_dim, heads = (size_t)o.value_heads;

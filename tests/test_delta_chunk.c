@@ -1,9 +1,9 @@
-// Tests of layers/deltanet_chunk.c, without a GPU: the chunk form of the delta rule against the recurrence, both in double,
+// Tests of tests/deltanet_chunk.h, without a GPU: the chunk form of the delta rule against the recurrence, both in double,
 // and that the comparison would see a chunk form that is wrong.
 //
 // Contents   1. Tokens   2. The recurrence   3. The chunk form against it   4. Main
 
-#include "../layers/deltanet_chunk.c"
+#include "deltanet_chunk.h"
 #include "test.h"
 
 enum { MOST_TOKENS = 256, MOST_DIM = 24 };

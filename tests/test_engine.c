@@ -1108,7 +1108,7 @@ static void test_info(const fixture *f) {
     }
     CHECK(kinds == 2 * o->layers, "%s: a mixer and an FFN in each of %d layers", f->dir, o->layers);
     CHECK(o->stage_count >= 8 && !strcmp(o->stages[0], "embed"), "%s: %d stages", f->dir, o->stage_count);
-    CHECK(!strcmp(o->architecture, "qwen3_5_moe") && !strcmp(mote_version(), MOTE_VERSION), "%s: names", f->dir);
+    CHECK(o->architecture && strstr(o->architecture, "_moe") && !strcmp(mote_version(), MOTE_VERSION), "%s: names", f->dir);
 }
 
 // A description says what the whole model says, and gives no sessions.

@@ -584,10 +584,10 @@ static void test_activations(void) {
 }
 
 static void test_norms(void) {
-    float x[3] = {3, 4, 0}, w[3] = {0, 1, -0.5f}, out[3];
+    float x[3] = {3, 4, 0}, w[3] = {1, 2, 0.5f}, out[3];
     rms_norm(out, x, w, 1, 3, 0);
     double factor = 1 / sqrt(25.0 / 3);
-    CHECK(near(out[0], 3 * factor, 1e-6) && near(out[1], 8 * factor, 1e-6) && out[2] == 0, "rms_norm times 1 + w");
+    CHECK(near(out[0], 3 * factor, 1e-6) && near(out[1], 8 * factor, 1e-6) && out[2] == 0, "rms_norm times w");
     CHECK(near(rms_factor(x, 3, 2), 1 / sqrt(25.0 / 3 + 2), 1e-6), "eps is added to the mean");
     rms_norm(x, x, w, 1, 3, 0);
     CHECK(same_bits(x, out, 3), "rms_norm in place");
@@ -862,7 +862,7 @@ static void test_rejected_rows(pool *threads) {
     free(conv);
 }
 
-// The gated norm multiplies by w itself, not 1 + w.
+// The gated norm.
 static void test_gated_norm(pool *threads) {
     delta_case c = delta_case_new(1, 3, 4, 10, 2, 2);
     float *o = random_floats(60, 1), *z = random_floats(60, 3), *norm = random_floats(10, 1), *x = random_floats(14, 1);
@@ -909,7 +909,7 @@ static void naive_norm_rotate(const float *x, const float *w, const attention_sh
     double sum = 0;
     int d = s->head_dim, half = s->rotary_dim / 2;
     for (int i = 0; i < d; i++) sum += (double)x[i] * x[i];
-    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (1.0 + w[i]);
+    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (double)w[i];
     for (int i = 0; i < half; i++) {
         double angle = position * pow(theta, -2.0 * i / s->rotary_dim), a = out[i], b = out[half + i];
         out[i] = a * cos(angle) - b * sin(angle);
@@ -1015,7 +1015,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
 }
 
 static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, size_t length, pool **pools) {
-    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f};
+    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f, 1};
     attention_case c;
     size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
@@ -1052,7 +1052,7 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
 static void test_kv_scales(pool **pools) {
     enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
     const float k_scale = 11, v_scale = 13;
-    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f};
+    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f, 1};
     attention_case c, scaled;
     float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
     float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
@@ -1063,7 +1063,7 @@ static void test_kv_scales(pool **pools) {
     c.qg = random_floats(LENGTH * WIDE * 2, 3);
     c.k = random_floats(LENGTH * KV, 3);
     c.v = floats(LENGTH * KV);
-    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float() - 1;
+    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float();
     c.w.q_norm = q_norm;
     c.w.k_norm = k_norm;
     scaled = c;
@@ -1093,7 +1093,7 @@ static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
     float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
     float cache_k[4], cache_v[4] = {5, 6}, parts[2 * (2 + PART_EXTRA)], o[2], angles[1] = {0};
-    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f};
+    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f, 1};
     attention_weights w;
     attention_job job;
     memset(&w, 0, sizeof w);
@@ -1145,7 +1145,8 @@ static void test_moe_choose(void) {
     for (int round = 0; round < 3000; round++) {
         int experts = random_int(1, round % 3 ? 8 : 64), top_k = random_int(1, experts);
         for (int e = 0; e < experts; e++) logits[e] = round % 2 ? 5 * random_float() : (float)random_int(-2, 2);
-        moe_choose(logits, experts, top_k, choice, weight);
+        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        moe_choose(&shape, logits, choice, weight);
         check_choice(logits, experts, top_k, choice, weight);
     }
 }
@@ -1159,7 +1160,8 @@ static void test_moe_choose_nan(void) {
         int experts = random_int(1, 12), top_k = random_int(1, experts), bad = 0;
         for (int e = 0; e < experts; e++) logits[e] = odd[random_int(0, 5)];
         for (int i = 0; i < 12; i++) choice[i] = 1 << 30;
-        moe_choose(logits, experts, top_k, choice, weight);
+        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        moe_choose(&shape, logits, choice, weight);
         for (int i = 0; i < top_k; i++)
             bad += choice[i] < 0 || choice[i] >= experts || (i && choice[i] <= choice[i - 1]);
         for (int i = top_k; i < 12; i++) bad += choice[i] != 1 << 30;
@@ -1177,7 +1179,7 @@ typedef struct moe_case {
 
 static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length, int nvfp4) {
     moe_case c;
-    moe_shape shape = {hidden, experts, top_k, size, shared, 1e-6f};
+    moe_shape shape = {hidden, experts, top_k, size, shared, 1e-6f, 0};
     memset(&c, 0, sizeof c);
     c.shape = shape;
     c.length = length;
@@ -1266,13 +1268,13 @@ static void test_moe_list_assignments(void) {
         int experts = random_int(1, 20), top_k = random_int(1, experts), T = random_int(1, 12);
         moe_case c;
         memset(&c, 0, sizeof c);
-        moe_shape shape = {1, experts, top_k, 1, 1, 0};
+        moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
         c.shape = shape;
         moe_job job = moe_job_new(&c, T);
         for (int i = 0; i < T * experts; i++) job.router[i] = random_float();
         for (int t = 0; t < T; t++) {
             job.shared_gate[t] = random_float();
-            moe_choose(job.router + t * experts, experts, top_k, job.choice + t * top_k, job.weight + t * top_k);
+            moe_choose(&shape, job.router + t * experts, job.choice + t * top_k, job.weight + t * top_k);
         }
         moe_list_assignments(&job);
         check_uses(&job);
@@ -1301,7 +1303,7 @@ static void naive_moe(const moe_case *c, const float *x, double *out) {
     double u[64], score[64], sum = 0, square = 0, gate = 0;
     float logits[64];
     for (int i = 0; i < hidden; i++) square += (double)x[i] * x[i];
-    for (int i = 0; i < hidden; i++) u[i] = x[i] / sqrt(square / hidden + 1e-6) * (1.0 + c->norm[i]);
+    for (int i = 0; i < hidden; i++) u[i] = x[i] / sqrt(square / hidden + 1e-6) * (double)c->norm[i];
     for (int i = 0; i < hidden; i++) gate += c->gate.value[i] * u[i];
     for (int e = 0; e < experts; e++) {
         score[e] = 0;

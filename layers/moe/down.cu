@@ -1,4 +1,4 @@
-/* layers/moe_down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
+/* layers/moe/down.cu: experts_down on a GPU, for any shape and format: x += sum over a row's assignments of down_proj h.
 
    Reads h, gpu_routing and the shared expert's gate, adds to x and tags it. h already holds the routing weights; the shared
    expert's is multiplied by its gate here. It chooses nothing, and knows the routing only as the list that experts_up
@@ -207,13 +207,13 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     }
 }
 
-/* All active experts. The shared one runs by itself if its format or size is not that of the routed ones. */
+/* All active experts, without the shared one if there is none. That runs by itself if its format or size is not that of the routed ones. */
 template <int ROWS>
 __device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignments *assignments, int tile, void *memory,
                                              float *sum) {
     const bool alike = p.down.format == p.shared_down.format && p.down.k_blocks == p.shared_down.k_blocks;
 #pragma unroll 1
-    for (int low = 0, high; low < assignments->count; low = high) {
+    for (int low = p.shape.shared_size ? 0 : 1, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
         gpu_with_format(low ? p.down.format : p.shared_down.format, [&](auto format) {
             gpu_down_active<decltype(format), ROWS>(p, assignments, tile, low, high, memory, sum);

@@ -1,4 +1,4 @@
-/* layers/attention_spans.c: softmax(q . k) v for a few queries over the keys and values of a KV head, on the CPU. Knows no layer.
+/* layers/attention/spans.c: softmax(q . k) v for a few queries over the keys and values of a KV head, on the CPU. Knows no layer.
 
    Positions are taken in spans of SPAN. What a query has of a span is a part:
 

@@ -1,7 +1,7 @@
-/* layers/deltanet_chunk.c: the delta rule, a chunk of tokens at a time: the definition of what layers/deltanet_prefill.cu
+/* tests/deltanet_chunk.h: the delta rule, a chunk of tokens at a time: the definition of what layers/deltanet/prefill.cu
    computes. Plain C in double; uses libc alone.
 
-   The recurrence (layers/deltanet.c) takes one token after the other, which leaves matrix units idle: S, of value_dim x
+   The recurrence (layers/deltanet/cpu.c) takes one token after the other, which leaves matrix units idle: S, of value_dim x
    key_dim, meets one vector at a time. This is the same rule for a chunk of n tokens, made of matrix products.
 
    Within a chunk let G_i = g_1 + ... + g_i, the logarithm of what decay leaves at token i of the chunk's S, and S_0 be S
@@ -26,6 +26,9 @@
 
        o_i = e^{G_i} S_0 q_i + sum over j <= i of e^{G_i - G_j} (q_i . k_j) u_j
        S   = e^{G_n} S_0 + sum over j of e^{G_n - G_j} u_j k_j^T */
+
+#ifndef MOTE_TEST_DELTANET_CHUNK_H
+#define MOTE_TEST_DELTANET_CHUNK_H
 
 #include <math.h>
 
@@ -89,3 +92,5 @@ static void delta_chunk(double *S, const double *q, const double *k, const doubl
         }
     }
 }
+
+#endif

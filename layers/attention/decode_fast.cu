@@ -1,5 +1,5 @@
-/* layers/attention_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
-   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention.cu.
+/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
+   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention/decode.cu.
 
    attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the query rows there is room for, 8 to 64. A
    query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a
@@ -174,8 +174,8 @@ __device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, atten
     const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        v->x[j].x = v->x[j].x * factor * (1.0f + norm->x[j].x);
-        v->x[j].y = v->x[j].y * factor * (1.0f + norm->x[j].y);
+        v->x[j].x = v->x[j].x * factor * norm->x[j].x;
+        v->x[j].y = v->x[j].y * factor * norm->x[j].y;
     }
     float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
     float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};

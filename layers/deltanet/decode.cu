@@ -1,8 +1,8 @@
-/* layers/deltanet.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
+/* layers/deltanet/decode.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
 
    Reads the layer's weights and the rows of this step, updates the layer's deltanet_state. Uses cuda/ for launches,
    projections and hand-off. Knows no session and no other kind of layer. The
-   definition is layers/deltanet.c; "token block" is the block of token rows there, "block" a thread block. */
+   definition is layers/deltanet/cpu.c; "token block" is the block of token rows there, "block" a thread block. */
 
 /* conv_delta: convolutions, gates, delta rule and output gate. For a value head, its key head and one token row:
 
@@ -554,8 +554,6 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
     (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->ratio = s->value_heads / s->key_heads;
-    to->per_key = reciprocal_of(to->ratio);
     to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
     to->z = layout_alloc(l, values);
     to->o = layout_alloc(l, values);
@@ -569,6 +567,9 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
 static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,
                             const deltanet_state *state) {
     deltanet_gpu p = *scratch;
+    p.shape = w->shape;
+    p.ratio = p.shape.value_heads / p.shape.key_heads;
+    p.per_key = reciprocal_of(p.ratio);
     p.state = *state;
     p.conv1d = w->conv1d;
     p.A_log = w->A_log;

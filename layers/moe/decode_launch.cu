@@ -1,16 +1,18 @@
-/* layers/moe_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
+/* layers/moe/decode_launch.cu: a mixture of experts in a step on a GPU: picks the kernels for the shape, sizes their grids, records
    them. Host code. */
 
 /* The arguments for a layer's weights and T token rows. */
 static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     moe_gpu p = *scratch;
+    p.shape = w->shape;
+    p.h_row = (int)gpu_h_row(&w->shape);
     p.T = T;
     p.gate = gpu_matrix_of(&w->gate_proj[0]);
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
     p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
-    p.shared_down = gpu_matrix_of(&w->down_proj[p.shape.experts]);
+    p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     p.norm = w->norm;
     return p;
 }
@@ -52,7 +54,6 @@ static void moe_lay_gpu(layout *l, const moe_shape *s, const capacity *r, const 
     (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->h_row = (int)gpu_h_row(s);
     to->router = layout_alloc(l, GPU_ROWS * (size_t)s->experts);
     to->shared_gate = layout_alloc(l, GPU_ROWS);
     to->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));

@@ -1,8 +1,8 @@
-/* layers/attention_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
+/* layers/attention/decode_launch.cu: launches of an attention layer: norm_qkv and rope_attend, which kernel and how many splits.
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {
-    return s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+    return s->gated && s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -102,12 +102,11 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
     size_t T = GPU_ROWS, d = (size_t)s->head_dim;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->q_per_kv = s->heads / s->kv_heads;
     to->kv = r->kv;
     to->context = r->context;
     to->splits = gpu_attention_most_splits(q, s);
     to->frequencies = layout_alloc(l, (size_t)s->rotary_dim / 2 + 1);
-    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
@@ -118,6 +117,8 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
                              const attention_state *state) {
     attention_gpu p = *scratch;
+    p.shape = w->shape;
+    p.q_per_kv = p.shape.heads / p.shape.kv_heads;
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.step = rows->step;

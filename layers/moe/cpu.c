@@ -1,19 +1,21 @@
-/* layers/moe.c: the stages of a mixture of experts: the definition. Knows matrices and threads, no session.
+/* layers/moe/cpu.c: the stages of a mixture of experts on the CPU. Knows matrices and threads, no session.
 
-   A router scores all experts for a row; the best top_k run, weighted by the softmax of their scores; the shared expert
-   runs for every row, weighted by a sigmoid gate of its own. Rows of a block often choose the same experts, so the work
+   A router scores all experts for a row; the best top_k run, weighted by the softmax of their scores; the shared expert, if
+   there is one, runs for every row, weighted by a sigmoid gate of its own. Rows of a block often choose the same experts, so the work
    is listed by expert: a weight row is read once and used for all token rows that chose it. The shared expert is one more
    entry of that list, and comes last. A token's sum runs over its experts in ascending order, whatever the others chose. */
 
 typedef struct moe_shape {
-    int hidden, experts, top_k, expert_size, shared_size;
+    int hidden, experts, top_k, expert_size, shared_size;   /* shared_size 0: there is no shared expert */
     float eps;
+    int of_all;                  /* 1: weights are shares of the softmax over all experts, not over the chosen ones */
 } moe_shape;
 
 typedef struct moe_weights {
+    moe_shape shape;
     const float *norm;                                      /* [hidden] */
     matrix router, shared_expert_gate;                      /* [experts][hidden], [1][hidden] */
-    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert */
+    matrix *gate_proj, *up_proj, *down_proj;                /* [experts + 1], the last one is the shared expert, if there is one */
 } moe_weights;
 
 typedef struct moe_job {
@@ -28,6 +30,7 @@ typedef struct moe_job {
     int count;                   /* distinct experts, the shared one included */
     int32_t *list;               /* [experts + 1] which */
     int32_t *first;              /* [experts + 2] their first use; first[count] = all assignments */
+    int routed;                  /* assignments of routed experts; those of the shared one follow */
     int32_t *assignment_row;            /* [T (top_k + 1)] row of a use */
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
@@ -45,8 +48,9 @@ static int moe_blocks(const moe_shape *s) {
 }
 
 /* The top_k best of a row's logits (the lower index first among equals), ascending by index, and softmax over them, which
-   equals softmax over all experts renormalised to the chosen. */
-static void moe_choose(const float *logits, int experts, int top_k, int32_t *choice, float *weight) {
+   equals softmax over all experts renormalised to the chosen; or, of_all, that softmax itself. */
+static void moe_choose(const moe_shape *s, const float *logits, int32_t *choice, float *weight) {
+    const int experts = s->experts, top_k = s->top_k;
     int n = 0;
     for (int e = 0; e < experts; e++) {
         int at = n < top_k ? n : top_k;
@@ -64,10 +68,12 @@ static void moe_choose(const float *logits, int experts, int top_k, int32_t *cho
             choice[at - 1] = other;
         }
     for (int i = 0; i < top_k; i++) sum += weight[i] = expf(logits[choice[i]] - best);
+    if (s->of_all) sum = 0;
+    for (int e = 0; s->of_all && e < experts; e++) sum += expf(logits[e] - best);
     for (int i = 0; i < top_k; i++) weight[i] /= sum;
 }
 
-/* Sorts the rows' choices into assignments by expert (counting sort), and appends the shared expert. */
+/* Sorts the rows' choices into assignments by expert (counting sort), and appends the shared expert, if there is one. */
 static void moe_list_assignments(moe_job *job) {
     const moe_shape *s = job->shape;
     int32_t *cursor = job->list, at = 0;         /* before it holds the list, `list` counts and places the assignments */
@@ -92,8 +98,9 @@ static void moe_list_assignments(moe_job *job) {
         job->first[job->count++] = at;
         at = end;
     }
-    job->list[job->count] = s->experts;
-    job->first[job->count++] = at;
+    job->first[job->count] = job->routed = at;
+    if (!s->shared_size) return;
+    job->list[job->count++] = s->experts;
     for (int t = 0; t < job->T; t++, at++) {
         job->assignment_row[at] = t;
         job->assignment_weight[at] = sigmoid(job->shared_gate[t]);
@@ -101,13 +108,13 @@ static void moe_list_assignments(moe_job *job) {
     job->first[job->count] = at;
 }
 
-/* norm_router: u = rms(x)(1 + norm); router logits; choice and weights; list of distinct experts. */
+/* norm_router: u = rms(x) norm; router logits; choice and weights; list of distinct experts. */
 static void stage_norm_router(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     projection scores;
     memset(&scores, 0, sizeof scores);
     rms_norm(job->u, job->x, job->w->norm, job->T, s->hidden, s->eps);
-    scores.count = 2;
+    scores.count = s->shared_size ? 2 : 1;
     scores.w[0] = &job->w->router;
     scores.w[1] = &job->w->shared_expert_gate;
     scores.y[0] = job->router;
@@ -117,7 +124,7 @@ static void stage_norm_router(pool *p, moe_job *job) {
     scores.T = job->T;
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
-        moe_choose(job->router + (size_t)t * (size_t)s->experts, s->experts, s->top_k,
+        moe_choose(s, job->router + (size_t)t * (size_t)s->experts,
                    job->choice + (size_t)t * (size_t)s->top_k, job->weight + (size_t)t * (size_t)s->top_k);
     moe_list_assignments(job);
 }
@@ -158,9 +165,9 @@ static void moe_up_blocks(void *context, int begin, int end, int thread) {
 
 /* Of an assignment's h. Those of the shared expert come last, and may have another width. */
 static token_digits *moe_h_digits(const moe_job *job, int assignment) {
-    const int routed = job->first[job->count - 1], shared = assignment > routed ? assignment - routed : 0;
+    const int routed = job->routed, shared = assignment > routed ? assignment - routed : 0;
     return job->digits + (size_t)(assignment - shared) * (size_t)stretch_count(job->shape->expert_size) +
-           (size_t)shared * (size_t)stretch_count(job->shape->shared_size);
+           (shared ? (size_t)shared * (size_t)stretch_count(job->shape->shared_size) : 0);
 }
 
 /* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
@@ -209,23 +216,39 @@ static void stage_experts_up(pool *p, moe_job *job) {
 
 static void stage_experts_down(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
-    const int routed = job->first[job->count - 1];
+    const int routed = job->routed;
     const size_t width = (size_t)moe_width(s);
     digit_rows rows = {job->h, width, routed, s->expert_size, job->digits};
-    digit_rows shared = {job->h + (size_t)routed * width, width, job->T, s->shared_size, moe_h_digits(job, routed)};
+    digit_rows shared = {job->h + (size_t)routed * width, width, s->shared_size ? job->T : 0, s->shared_size, moe_h_digits(job, routed)};
     if (moe_nibbles(job, job->w->down_proj)) {
         digits_of_rows(p, &rows);
-        digits_of_rows(p, &shared);
+        if (shared.rows) digits_of_rows(p, &shared);
     }
-    parallel(p, row_blocks(&job->w->down_proj[job->shape->experts]), moe_down_blocks, job);
+    parallel(p, row_blocks(&job->w->down_proj[0]), moe_down_blocks, job);
 }
 
 /* What layers/kinds.c asks of a kind. */
 
 /* Floats of a row's digits: of u, or of all its h. */
 static size_t moe_digit_room(const moe_shape *s) {
-    const size_t h = (size_t)s->top_k * (size_t)stretch_count(s->expert_size) + (size_t)stretch_count(s->shared_size);
+    const size_t shared = s->shared_size ? (size_t)stretch_count(s->shared_size) : 0;
+    const size_t h = (size_t)s->top_k * (size_t)stretch_count(s->expert_size) + shared;
     return larger((size_t)stretch_count(s->hidden), h) * (sizeof(token_digits) / sizeof(float));
+}
+
+static void moe_widen(moe_shape *most, const moe_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->experts = max_int(most->experts, s->experts);
+    most->top_k = max_int(most->top_k, s->top_k);
+    most->expert_size = max_int(most->expert_size, s->expert_size);
+    most->shared_size = max_int(most->shared_size, s->shared_size);
+    most->eps = s->eps;
+}
+
+static const char *moe_unfit(const moe_shape *s) {
+    if (s->of_all) return "experts' weights that are not renormalised (norm_topk_prob false)";
+    if (s->experts > 1024 || s->top_k > 32) return "more than 1024 experts, or 32 of them for a token,";
+    return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }
 
 static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
@@ -244,6 +267,7 @@ static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_jo
 }
 
 static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *job) {
+    job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
     job->u = rows->u;
@@ -253,25 +277,29 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     stage_experts_down(rows->threads, job);
 }
 
-static uint64_t moe_bytes(const moe_shape *s, const moe_weights *w, enum stage stage, const reading *of) {
+static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const reading *of) {
+    const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
     uint64_t experts = (uint64_t)of->experts;
     int shared = s->experts;
-    if (stage == STAGE_ROUTER)
+    if (stage == STAGE_ROUTER && s->shared_size)
         return matrix_bytes(&w->router) + matrix_bytes(&w->shared_expert_gate) + matrix_bytes(&gate[shared]) +
                matrix_bytes(&up[shared]);
+    if (stage == STAGE_ROUTER) return matrix_bytes(&w->router);
     if (stage == STAGE_UP) return experts * (matrix_bytes(&gate[0]) + matrix_bytes(&up[0]));
-    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + matrix_bytes(&down[shared]) : 0;
+    return stage == STAGE_DOWN ? experts * matrix_bytes(&down[0]) + (s->shared_size ? matrix_bytes(&down[shared]) : 0) : 0;
 }
 
 /* As deltanet_operations. */
-static inline double moe_operations(const moe_shape *s, const moe_weights *w, enum stage stage, double rows, double position) {
+static inline double moe_operations(const moe_weights *w, enum stage stage, double rows, double position) {
+    const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *down = w->down_proj;
-    const int shared = s->experts;
+    const double shared_up = s->shared_size ? 2 * matrix_operations(&gate[s->experts]) : 0;
+    const double shared_down = s->shared_size ? matrix_operations(&down[s->experts]) : 0;
     (void)position;
-    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + 2 * matrix_operations(&gate[shared]));
+    if (stage == STAGE_ROUTER) return rows * (matrix_operations(&w->router) + shared_up);
     if (stage == STAGE_UP) return rows * s->top_k * 2 * matrix_operations(&gate[0]);
-    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + matrix_operations(&down[shared])) : 0;
+    return stage == STAGE_DOWN ? rows * (s->top_k * matrix_operations(&down[0]) + shared_down) : 0;
 }
 
 static named_size *moe_sizes(const moe_shape *s, named_size *to) {

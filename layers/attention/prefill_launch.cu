@@ -1,5 +1,5 @@
-/* layers/attention_prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
-   itself (attention_prefill.cu). Knows no session and no other kind of layer. The definition is attention.c. */
+/* layers/attention/prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
+   itself (prefill.cu). Knows no session and no other kind of layer. The definition is definition.c. */
 
 /* Scratch of a call of T rows. */
 typedef struct attention_prefill_job {
@@ -23,7 +23,8 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
 
 /* What layers/kinds.cu asks of a kind for prefill. */
 
-static int attention_can_prefill(const attention_shape *s, const attention_weights *w, dtype kv) {
+static int attention_can_prefill(const attention_weights *w, dtype kv) {
+    const attention_shape *s = &w->shape;
     return attention_prefill_fits(s, kv) && s->hidden % GEMM_COLS == 0 && prefill_takes(&w->q_proj) &&
            prefill_takes(&w->k_proj) && prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
 }
@@ -46,7 +47,7 @@ static void attention_prefill_in(const prefill_rows *r, const attention_shape *s
 
 static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_weights *w, const attention_gpu *scratch,
                                          const attention_state *state) {
-    const attention_shape *s = &scratch->shape;
+    const attention_shape *s = &w->shape;
     attention_prefill_job job;
     attention_prefill p;
     attention_prefill_lay(s, r->T, r->room, &job);

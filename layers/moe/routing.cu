@@ -1,4 +1,4 @@
-/* layers/moe_routing.cu: routing on a GPU: from router logits to the top_k experts of each row, their weights, and the list
+/* layers/moe/routing.cu: routing on a GPU: from router logits to the top_k experts of each row, their weights, and the list
    of the distinct ones. Device functions of experts_up; they read the logits and write gpu_routing. They know nothing of
    the experts' weights.
 

@@ -1,4 +1,4 @@
-/* layers/moe_down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
+/* layers/moe/down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
    and size as the routed ones. One kernel for one token row, one for two to four.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
@@ -322,7 +322,7 @@ template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p,
 
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */
 static gpu_moe_kernel gpu_fixed_down(const moe_gpu *p, size_t *shared) {
-    if (p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols || p->down.panels % 2) return NULL;
+    if (!p->shape.shared_size || p->down.format != p->shared_down.format || p->down.cols != p->shared_down.cols || p->down.panels % 2) return NULL;
     gpu_moe_kernel kernel = gpu_fixed_down_of<shape_35b_a3b>(p, shared);
     return kernel ? kernel : gpu_fixed_down_of<shape_122b_a10b>(p, shared);
 }

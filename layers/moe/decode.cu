@@ -1,8 +1,8 @@
-/* layers/moe.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
+/* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
-   Three kernels: norm_router (here), experts_up (moe_routing.cu, moe_up.cu) and experts_down (moe_down.cu for any shape,
-   moe_down_fixed.cu for two models); moe_launch.cu records them. They know no session and no other kind of layer. The
-   definition is layers/moe.c.
+   Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu for any shape,
+   down_fixed.cu for two models); decode_launch.cu records them. They know no session and no other kind of layer. The
+   definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
    and the distinct routed experts, number 1 + i for place i of the routing. Weights of an active expert are read once for
@@ -50,11 +50,13 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     const moe_shape *s = &to->shape;
     gpu_projection<gpu_norm_rows> p = gpu_norm_projection(to->x, w->norm, s->hidden, to->T, s->eps);
     p.waits_last = 1;
-    gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
-    p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
-    p.segment[0].h = to->h;
-    p.h_row = (size_t)to->h_row;
+    if (s->shared_size) {
+        gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
+        p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
+        p.segment[0].h = to->h;
+        p.h_row = (size_t)to->h_row;
+    }
     gpu_add_segment(&p, &w->router, to->router);
-    gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
+    if (s->shared_size) gpu_add_segment(&p, &w->shared_expert_gate, to->shared_gate);
     gpu_record_projection(q, KERNEL_ROUTER, &p);
 }

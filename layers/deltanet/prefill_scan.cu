@@ -1,4 +1,4 @@
-/* layers/deltanet_prefill_scan.cu: the second kernel of the delta rule of many token rows (deltanet_prefill.cu): S from chunk
+/* layers/deltanet/prefill_scan.cu: the second kernel of the delta rule of many token rows (prefill.cu): S from chunk
    to chunk, and the launches of both.
 
    Grid: value heads x PARTS blocks of 2 WARPS warps. WARPS of them keep S: each 16 rows of it, all 128 columns, in registers

@@ -1,5 +1,5 @@
-/* layers/attention_any.cu: attend_any: rope_attend for heads of any shape, by plain loops; with kv_only, only the KV append
-   for heads of every shape. Formula and grid: layers/attention.cu. It shares attend_fast's layout of partials and its
+/* layers/attention/decode_any.cu: attend_any: rope_attend for heads of any shape, by plain loops; with kv_only, only the KV append
+   for heads of every shape. Formula and grid: layers/attention/decode.cu. It shares attend_fast's layout of partials and its
    last-block reduction. Before pdl_wait it reads step_parameters and constants only.
 
    A block processes its query rows one after another, each over all of its chunks, without clusters or tensor cores. q and
@@ -16,11 +16,11 @@ __device__ __forceinline__ void attend_head(const attention_gpu *p, const float 
     }
     factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / (float)d, p->shape.eps));
     for (int i = lane; i < half; i += 32) {
-        float a = x[i] * factor * (1.0f + norm[i]), b = x[half + i] * factor * (1.0f + norm[half + i]);
+        float a = x[i] * factor * norm[i], b = x[half + i] * factor * norm[half + i];
         to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
         to[half + i] = fmaf(b, cs[i], a * cs[half + i]);
     }
-    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * (1.0f + norm[i]);
+    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * norm[i];
     __syncwarp();
 }
 
@@ -74,11 +74,12 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
 }
 
-/* o = o / l * v_unit * sigmoid(gate). */
+/* o = o / l * v_unit * sigmoid(gate), if there is one. */
 __device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
     int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
     size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
-    p->o[head * d + column] = o / (l == 0 ? 1 : l) * p->v_unit * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]);
+    const float out = o / (l == 0 ? 1 : l) * p->v_unit;
+    p->o[head * d + column] = p->shape.gated ? out * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]) : out;
 }
 
 /* Combines the partials of `units` blocks, in the order of the splits. */
@@ -122,7 +123,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
         int t = row / q_per_kv, sees = min(s.first + t, s.end - 1);
         float m = -INFINITY, l = 0;
         size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
-        if (threadIdx.x < 32) attend_head(&p, p.qg + head * 2 * d, p.q_norm, cs + t * p.shape.rotary_dim, q);
+        if (threadIdx.x < 32) attend_head(&p, p.qg + head * attention_q_size(&p.shape), p.q_norm, cs + t * p.shape.rotary_dim, q);
         __syncthreads();
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
             q[i] *= 1.44269504f / sqrtf((float)d);

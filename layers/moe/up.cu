@@ -1,4 +1,4 @@
-/* layers/moe_up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
+/* layers/moe/up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
    routed expert.
 
    Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu, FP8 and BF16.

@@ -1,5 +1,5 @@
-/* layers/deltanet_prefill_launch.cu: a Gated DeltaNet layer for the many token rows of a prompt: projections, the delta rule in
-   chunks (deltanet_prefill.cu), the gated norm. Knows no session and no other kind of layer. The definition is deltanet.c. */
+/* layers/deltanet/prefill_launch.cu: a Gated DeltaNet layer for the many token rows of a prompt: projections, the delta rule in
+   chunks (prefill.cu), the gated norm. Knows no session and no other kind of layer. The definition is definition.c. */
 
 typedef struct delta_gate {
     const float *o, *z, *norm;   /* [T][heads][dim], the same, [dim] */
@@ -60,7 +60,8 @@ static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, d
 
 /* What layers/kinds.cu asks of a kind for prefill. */
 
-static int deltanet_can_prefill(const deltanet_shape *s, const deltanet_weights *w, dtype kv) {
+static int deltanet_can_prefill(const deltanet_weights *w, dtype kv) {
+    const deltanet_shape *s = &w->shape;
     (void)kv;
     return delta_prefill_fits(s) && s->hidden % GEMM_COLS == 0 &&
            (size_t)(s->value_heads * s->value_dim + GPU_WARPS) * sizeof(float) <= GPU_SHARED_FREE &&
@@ -116,9 +117,10 @@ static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s,
 
 static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_weights *w, const deltanet_gpu *scratch,
                                         const deltanet_state *state) {
-    const deltanet_shape *s = &scratch->shape;
+    const deltanet_shape *s = &w->shape;
     deltanet_prefill_job job;
     cudaError_t status = cudaSuccess;
+    (void)scratch;
     deltanet_prefill_lay(s, r->T, r->room, &job);
     if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, s, w, &job);
     if (stage_in(r->stages, STAGE_DELTA)) status = deltanet_prefill_delta(r, s, w, state, &job);

@@ -1,5 +1,5 @@
-/* layers/moe_prefill.cu: a mixture of experts for the many token rows of a prompt. Knows no session and no other kind of layer.
-   The definition is layers/moe.c.
+/* layers/moe/prefill.cu: a mixture of experts for the many token rows of a prompt. Knows no session and no other kind of layer.
+   The definition is layers/moe/cpu.c.
 
    The assignments of rows to experts are sorted by expert on the device ("slots": a stable counting sort without atomics),
    and a list of tiles says which slots want which expert (cuda/gemm.cu, grouped):
@@ -136,11 +136,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
 
 /* What layers/kinds.c asks of a kind for prefill. */
 
-static int moe_can_prefill(const moe_shape *s, const moe_weights *w, dtype kv) {
+static int moe_can_prefill(const moe_weights *w, dtype kv) {
+    const moe_shape *s = &w->shape;
     (void)kv;
     int fits = s->hidden % GEMM_COLS == 0 && s->experts <= GPU_EXPERTS && s->top_k <= GPU_TOP && prefill_takes(&w->router) &&
-               prefill_takes(&w->shared_expert_gate);
-    for (int e = 0; e <= s->experts; e += s->experts)       /* all routed ones are alike */
+               (!s->shared_size || prefill_takes(&w->shared_expert_gate));
+    for (int e = 0; e <= (s->shared_size ? s->experts : 0); e += s->experts)       /* all routed ones are alike */
         fits = fits && prefill_takes(&w->gate_proj[e]) && prefill_takes(&w->down_proj[e]) &&
                w->gate_proj[e].rows % GEMM_COLS == 0 && w->up_proj[e].format == w->gate_proj[e].format;
     return fits;
@@ -180,12 +181,14 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
     const int blocks = (r->T + MOE_ROWS - 1) / MOE_ROWS;
     const int shared = p->moe.shape.experts;
     gpu_gemm of = prefill_gemm(r, prefill_normed(r), r->T);
-    gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
-    up->up = gpu_matrix_of(&w->up_proj[shared]);
-    up->to = p->shared_h;
-    up->to_unit = p->shared_h_unit;
+    if (p->moe.shape.shared_size) {
+        gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
+        up->up = gpu_matrix_of(&w->up_proj[shared]);
+        up->to = p->shared_h;
+        up->to_unit = p->shared_h_unit;
+    }
     prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
-    prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
+    if (p->moe.shape.shared_size) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
     prefill_rms_norm(r, r->x, w->norm, r->T, p->moe.shape.hidden, p->moe.shape.eps);
     prefill_launch(r, &of);
     moe_prefill_route<<<(r->T + GPU_WARPS - 1) / GPU_WARPS, GPU_THREADS, 0, r->stream>>>(*p);
@@ -222,14 +225,15 @@ static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const 
     gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
     down->to = p->part;
     down->weight = p->slot_weight;
-    prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
+    if (s->shared_size) prefill_add_linear(r, &w->down_proj[s->experts], shared, p->shared_weight, r->x);
     moe_prefill_grouped(r, w, p, &of);
     moe_prefill_combine<<<r->T, GPU_THREADS, 0, r->stream>>>(*p);
 }
 
-/* x += the experts of rms(x)(1 + norm). */
+/* x += the experts of rms(x) norm. */
 static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, const moe_gpu *scratch) {
-    const moe_shape *s = &scratch->shape;
+    const moe_shape *s = &w->shape;
+    (void)scratch;
     moe_prefill_job p;
     memset(&p, 0, sizeof p);
     p.moe.shape = *s;

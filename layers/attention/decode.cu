@@ -1,7 +1,7 @@
-/* layers/attention.cu: rope_attend on a GPU: what its two kernels share. Its definition is layers/attention.c.
+/* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share. Its definition is layers/attention/cpu.c.
 
-   attend_fast (attention_fast.cu) runs one shape of head on tensor cores, attend_any (attention_any.cu) runs every other
-   shape by plain loops; attention_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
+   attend_fast (decode_fast.cu) runs one shape of head on tensor cores, attend_any (decode_any.cu) runs every other
+   shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
    step_parameters. They know no session and no other layer.
 
    Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):

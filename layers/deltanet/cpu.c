@@ -1,4 +1,4 @@
-/* layers/deltanet.c: the stages of a Gated DeltaNet layer: the definition. Knows matrices and threads, no session.
+/* layers/deltanet/cpu.c: the stages of a Gated DeltaNet layer on the CPU. Knows matrices and threads, no session.
 
    Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
    the memory fade, then corrects what it holds for the token's key, then reads with the query:
@@ -27,6 +27,7 @@ typedef struct deltanet_shape {
 } deltanet_shape;
 
 typedef struct deltanet_weights {
+    deltanet_shape shape;
     const float *input_norm;                                        /* [hidden] */
     matrix in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, out_proj;
     const float *conv1d;                                            /* [channels][taps], the last tap is the present */
@@ -63,7 +64,7 @@ static int deltanet_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* norm_in_proj: u = rms(x)(1 + input_norm); qkv, z, b, a = the four projections of u. room: for the digits of u. */
+/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. room: for the digits of u. */
 static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
                                float *u, float *qkv, float *z, float *b, float *a, token_digits *room) {
     projection job;
@@ -232,6 +233,20 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
 
 enum { deltanet_rollback = ROLLBACK_REPLAY };
 
+static void deltanet_widen(deltanet_shape *most, const deltanet_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->key_heads = max_int(most->key_heads, s->key_heads);
+    most->value_heads = max_int(most->value_heads, s->value_heads);
+    most->key_dim = max_int(most->key_dim, s->key_dim);
+    most->value_dim = max_int(most->value_dim, s->value_dim);
+    most->taps = max_int(most->taps, s->taps);
+    most->eps = s->eps;
+}
+
+static const char *deltanet_unfit(const deltanet_shape *s) {
+    return s->hidden % 4 || s->key_dim % 4 || s->value_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
+}
+
 static void deltanet_lay_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
@@ -260,6 +275,7 @@ static void deltanet_lay_job(layout *l, const deltanet_shape *s, const capacity 
 
 static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, deltanet_job *job,
                              const deltanet_state *state) {
+    job->shape = &w->shape;
     job->w = w;
     job->state = *state;
     job->T = rows->T;
@@ -281,7 +297,8 @@ static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const del
 }
 
 /* S is read and written. */
-static uint64_t deltanet_bytes(const deltanet_shape *s, const deltanet_weights *w, enum stage stage, const reading *of) {
+static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const reading *of) {
+    const deltanet_shape *s = &w->shape;
     (void)of;
     if (stage == STAGE_IN_PROJ)
         return matrix_bytes(&w->in_proj_qkv) + matrix_bytes(&w->in_proj_z) + matrix_bytes(&w->in_proj_b) +
@@ -291,8 +308,8 @@ static uint64_t deltanet_bytes(const deltanet_shape *s, const deltanet_weights *
 }
 
 /* Floating-point operations of a stage for `rows` rows behind `position` tokens. Of the delta rule: as it is defined. */
-static inline double deltanet_operations(const deltanet_shape *s, const deltanet_weights *w, enum stage stage, double rows,
-                                         double position) {
+static inline double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
+    const deltanet_shape *s = &w->shape;
     (void)position;
     if (stage == STAGE_IN_PROJ)
         return rows * (matrix_operations(&w->in_proj_qkv) + matrix_operations(&w->in_proj_z) +

@@ -1,4 +1,4 @@
-/* layers/kv.c: the numbers of a KV cache, F32, BF16 or E4M3. Knows no attention. */
+/* layers/attention/kv.c: the numbers of a KV cache, F32, BF16 or E4M3. Knows no attention. */
 
 /* To the nearest BF16, ties to even; beyond the largest to infinity, any NaN to 0x7fff. */
 static inline uint16_t bf16_of_float(float f) {

@@ -1,9 +1,9 @@
-/* layers/attention_prefill.cu: rope_attend for the rows of a prompt, up to 8,192 at once, on tensor cores. Its definition
-   is layers/attention.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
+/* layers/attention/prefill.cu: rope_attend for the rows of a prompt, up to 8,192 at once, on tensor cores. Its definition
+   is layers/attention/cpu.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
 
    For token row t at position p = position + t and query head h of KV head g:
-     attend_prefill_prepare   q = rotate(rms(q) (1 + q_norm)) log2(e) / sqrt(256), rounded to BF16 or F16: to scratch
-                              k = rotate(rms(k) (1 + k_norm)) and v, rounded as decode rounds them: row p of the KV cache
+     attend_prefill_prepare   q = rotate(rms(q) q_norm) log2(e) / sqrt(256), rounded to BF16 or F16: to scratch
+                              k = rotate(rms(k) k_norm) and v, rounded as decode rounds them: row p of the KV cache
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
    With kv_only there is only the first, for keys and values.
@@ -65,8 +65,8 @@ __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, 
     attend_load_vector(&w, norm);
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        v->x[j].x = v->x[j].x * factor * (1.0f + w.x[j].x);
-        v->x[j].y = v->x[j].y * factor * (1.0f + w.x[j].y);
+        v->x[j].x = v->x[j].x * factor * w.x[j].x;
+        v->x[j].y = v->x[j].y * factor * w.x[j].y;
         ((float2 *)exchange)[lane + 32 * j] = v->x[j];
     }
     __syncwarp();
@@ -412,7 +412,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    return s->head_dim == ATTEND_DIM && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 &&
+    return s->gated && s->head_dim == ATTEND_DIM && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 &&
            s->rotary_dim <= ATTEND_DIM && (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
 

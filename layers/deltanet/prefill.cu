@@ -1,9 +1,9 @@
-/* layers/deltanet_prefill.cu: the delta rule of many token rows on a GPU, a chunk of 32 rows at a time, on tensor cores: what
+/* layers/deltanet/prefill.cu: the delta rule of many token rows on a GPU, a chunk of 32 rows at a time, on tensor cores: what
    a prompt needs between in_proj and the gated norm.
 
    Reads in_proj's output, conv1d and the gates' parameters; reads and writes S and the window of a layer. Uses
-   cuda/numbers.cu and the activations of layers/deltanet.cu. Knows no session, no matrices and no schedule: plain launches
-   on a stream. layers/deltanet_chunk.c is the definition and derives the formulas. Per value head and chunk, with
+   cuda/numbers.cu and the activations of layers/deltanet/decode.cu. Knows no session, no matrices and no schedule: plain launches
+   on a stream. tests/deltanet_chunk.h is the definition and derives the formulas. Per value head and chunk, with
    G_i = g_1 + ... + g_i, fade_ij = e^{G_i - G_j} for j <= i, else 0:
 
        A  = strictly lower (b_i k_i . k_j)         T = (I + A)^-1          no gates in them; |T_ij| <= 1

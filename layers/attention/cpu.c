@@ -1,16 +1,23 @@
-/* layers/attention.c: the stages of a gated attention layer: the definition. Knows matrices, threads and KV rows, no session.
+/* layers/attention/cpu.c: the stages of an attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
-   Grouped-query attention. q_proj yields for every head a query and an output gate, [q | gate]; query and key heads are
-   normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
-   the result is multiplied by sigmoid(gate). The KV cache holds k after norm and rotation, and v as projected, both
+   Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
+   and key heads are normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
+   the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
    rounded to its type when they are appended: a row of the present block is used as rounded, too. */
 
 typedef struct attention_shape {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
     float eps, theta;            /* theta: base of the rotary frequencies */
+    int gated;                   /* 1: q_proj yields [q | gate] for every head, else q alone */
 } attention_shape;
 
+/* Numbers of a head in a row of q_proj's results. */
+BOTH int attention_q_size(const attention_shape *s) {
+    return (1 + s->gated) * s->head_dim;
+}
+
 typedef struct attention_weights {
+    attention_shape shape;
     const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
     const float *q_norm, *k_norm;                  /* [head_dim] */
@@ -24,18 +31,18 @@ typedef struct attention_job {
     const attention_weights *w;
     int T, position;             /* rows of this block, position of the first */
     float *angles;               /* [T][rotary_dim] */
-    float *qg;                   /* [T][heads][2][head_dim] */
+    float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
     float *k_new;                /* [T][kv_heads][head_dim] */
     float *v_new;                /* the same shape */
     dtype kv;                    /* type of the KV cache: F32, BF16 or FP8 */
     void *k, *v;                 /* of the state */
-    float *parts;                /* attention_part_count() of layers/attention_spans.c's parts */
+    float *parts;                /* attention_part_count() of layers/attention/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
     token_digits *digits;        /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x)(1 + input_norm); q | gate (unless qg is NULL), k, v = projections of u. room: for the digits of u. */
+/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. room: for the digits of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
                            float *u, float *qg, float *k, float *v, token_digits *room) {
     projection job;
@@ -74,7 +81,7 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     for (int t = begin; t < end; t++) {
         const float *angles = job->angles + (size_t)t * (size_t)s->rotary_dim;
         for (int h = 0; !job->kv_only && h < s->heads; h++) {
-            float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * 2 * d;
+            float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * (size_t)attention_q_size(s);
             rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
         }
@@ -100,7 +107,7 @@ static size_t attention_part_size(const attention_shape *s) {
 /* Parts of a job: a row's of all spans, or the joined and the present one of the queries of a KV head, for each thread. */
 static size_t attention_part_count(const attention_shape *s, const capacity *r) {
     const size_t rows = (size_t)(r->rows < SHARED_ROWS ? r->rows : SHARED_ROWS), spans = (size_t)((r->context - 1) / SPAN + 1);
-    const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)(s->heads / s->kv_heads);
+    const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)s->heads;
     return shared > own ? shared : own;
 }
 
@@ -108,8 +115,8 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
 static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
     const int queries = s->heads / s->kv_heads, length = job->position + t + 1, first = span * SPAN;
-    const size_t d = (size_t)s->head_dim, size = attention_part_size(s);
-    const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * 2 * d;
+    const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
+    const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
     const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
     const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
@@ -117,7 +124,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
         float *to[SPAN_QUERIES];
         count = queries - j < SPAN_QUERIES ? 1 : SPAN_QUERIES;
         for (int i = 0; i < count; i++) {
-            some[i] = q + (size_t)(j + i) * 2 * d;
+            some[i] = q + (size_t)(j + i) * q_size;
             to[i] = part + (size_t)(j + i) * step * size;
         }
         span_parts(&kv, some, count, first, length - first < SPAN ? length - first : SPAN, scale, to);
@@ -129,7 +136,10 @@ static void attention_gate(const attention_job *job, int t, int h, const float *
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
     const float *gate = job->qg + 2 * at + d, unit = kv_unit(job->kv, job->w->v_scale) / part[d + PART_SUM];
-    for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
+    if (!job->shape->gated)
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit;
+    else
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
 }
 
 /* For items (row, KV head), span behind span. */
@@ -211,6 +221,22 @@ static void stage_out(pool *p, attention_job *job, float *x) {
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
 
+/* All layers have the same rotary frequencies: gpu_set_frequencies. */
+static void attention_widen(attention_shape *most, const attention_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->heads = max_int(most->heads, s->heads);
+    most->kv_heads = max_int(most->kv_heads, s->kv_heads);
+    most->head_dim = max_int(most->head_dim, s->head_dim);
+    most->rotary_dim = max_int(most->rotary_dim, s->rotary_dim);
+    most->gated = max_int(most->gated, s->gated);
+    most->eps = s->eps;
+    most->theta = s->theta;
+}
+
+static const char *attention_unfit(const attention_shape *s) {
+    return s->hidden % 4 || s->heads * s->head_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
+}
+
 /* Bytes of the keys, or the values, of one token. */
 static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
@@ -227,7 +253,7 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
     to->shape = s;
     to->kv = r->kv;
     to->angles = layout_alloc(l, T * (size_t)s->rotary_dim + 1);
-    to->qg = layout_alloc(l, T * 2 * (size_t)s->heads * d);
+    to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
@@ -237,6 +263,7 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
 
 static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,
                               const attention_state *state) {
+    job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
     job->position = rows->position;
@@ -260,16 +287,16 @@ static int attention_pieces(const attention_shape *s, const capacity *r, const a
     return 2;
 }
 
-static uint64_t attention_bytes(const attention_shape *s, const attention_weights *w, enum stage stage,
-                                const reading *of) {
+static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const reading *of) {
+    const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);
     return stage == STAGE_O_PROJ ? matrix_bytes(&w->o_proj) : 0;
 }
 
 /* As deltanet_operations. Of attention: q . k and the weighted sum of v. */
-static inline double attention_operations(const attention_shape *s, const attention_weights *w, enum stage stage, double rows,
-                                          double position) {
+static inline double attention_operations(const attention_weights *w, enum stage stage, double rows, double position) {
+    const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV)
         return rows * (matrix_operations(&w->q_proj) + matrix_operations(&w->k_proj) + matrix_operations(&w->v_proj));
     if (stage == STAGE_ATTEND) return 4.0 * s->heads * s->head_dim * rows * (position + (rows + 1) / 2);

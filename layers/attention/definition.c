@@ -1,0 +1,76 @@
+/* layers/attention/definition.c: grouped-query attention, the definition.
+
+   For every head the projections give a query and, if the layer is gated, an output gate; every `heads / kv_heads` heads share a key and a value head:
+
+       q = rotate(norm(q), position)      k = rotate(norm(k), position)
+       o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]
+       x += o_proj (o sigmoid(gate)), or o_proj o
+
+   Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position / theta^(2 i / rotary_dim). */
+
+typedef struct defined_attention {
+    int tokens;                  /* so far */
+    double *k, *v;               /* [most tokens][kv_heads][head_dim]: k after norm and rotation */
+} defined_attention;
+
+static void attention_define_state(const attention_shape *s, int most, defined_attention *state) {
+    state->tokens = 0;
+    state->k = defined_array((size_t)most * (size_t)s->kv_heads * (size_t)s->head_dim);
+    state->v = defined_array((size_t)most * (size_t)s->kv_heads * (size_t)s->head_dim);
+}
+
+/* In place. Frequencies are single precision, as the model was trained with. */
+static void attention_define_rotation(const attention_shape *s, double *x, int position) {
+    const int half = s->rotary_dim / 2;
+    for (int i = 0; i < half; i++) {
+        const float frequency = 1.0f / powf(s->theta, (float)(2 * i) / (float)s->rotary_dim), angle = (float)position * frequency;
+        const double a = x[i], b = x[half + i], c = cos((double)angle), d = sin((double)angle);
+        x[i] = a * c - b * d;
+        x[half + i] = b * c + a * d;
+    }
+}
+
+/* o[head_dim] = softmax(q . k / sqrt(head_dim)) v over all tokens. k, v: of the head's KV head, `stride` numbers a token. */
+static void attention_define_head(const double *q, const double *k, const double *v, int tokens, int stride, int head_dim, double *o) {
+    double *weight = defined_array((size_t)tokens), top = -INFINITY, sum = 0;
+    for (int p = 0; p < tokens; p++) {
+        for (int i = 0; i < head_dim; i++) weight[p] += q[i] * k[(size_t)p * (size_t)stride + (size_t)i];
+        weight[p] /= sqrt((double)head_dim);
+        if (weight[p] > top) top = weight[p];
+    }
+    for (int p = 0; p < tokens; p++) sum += weight[p] = exp(weight[p] - top);
+    memset(o, 0, (size_t)head_dim * sizeof *o);
+    for (int p = 0; p < tokens; p++)
+        for (int i = 0; i < head_dim; i++) o[i] += weight[p] / sum * v[(size_t)p * (size_t)stride + (size_t)i];
+    free(weight);
+}
+
+/* x[hidden] += the layer's output for one token. */
+static void attention_define(const attention_weights *w, defined_attention *state, double *x) {
+    const attention_shape *s = &w->shape;
+    const int d = s->head_dim, kv = s->kv_heads * d, position = state->tokens++;
+    double *normed = defined_array((size_t)s->hidden), *qg = defined_array(2 * (size_t)(s->heads * d));
+    double *o = defined_array((size_t)(s->heads * d)), *out = defined_array((size_t)s->hidden);
+    double *k = state->k + (size_t)position * (size_t)kv, *v = state->v + (size_t)position * (size_t)kv;
+
+    defined_norm(normed, x, w->input_norm, s->hidden, (double)s->eps);
+    defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
+    defined_linear(&w->k_proj, normed, k);
+    defined_linear(&w->v_proj, normed, v);
+    for (int h = 0; h < s->kv_heads; h++) {
+        defined_norm(k + h * d, k + h * d, w->k_norm, d, (double)s->eps);
+        attention_define_rotation(s, k + h * d, position);
+    }
+    for (int h = 0; h < s->heads; h++) {
+        double *q = qg + h * attention_q_size(s), *gate = q + d;
+        const int group = h / (s->heads / s->kv_heads);
+        defined_norm(q, q, w->q_norm, d, (double)s->eps);
+        attention_define_rotation(s, q, position);
+        attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d, o + h * d);
+        for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
+    }
+    defined_linear(&w->o_proj, o, out);
+    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
+
+    free(normed), free(qg), free(o), free(out);
+}

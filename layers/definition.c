@@ -1,0 +1,46 @@
+/* layers/definition.c: what the definitions of layers are written with: norms, activations, y = W x.
+
+   The definitions are the formulas of a model, once, whole and naive: double precision, one token after the other, loops over plain
+   arrays, weights decoded one by one. They know nothing of blocks of rows, threads, KV types or rollback, and are the oracle for
+   all that is fast: the CPU's code, the CUDA kernels, and every weight format, since all of them read the same matrices.
+   A sequence's state is what a layer remembers of its tokens. Memory comes from calloc, as these are run on small cases. */
+
+static double defined_sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static double defined_silu(double x) {
+    return x * defined_sigmoid(x);
+}
+
+static double defined_softplus(double x) {
+    return x > 30 ? x : log1p(exp(x));
+}
+
+/* sqrt(mean(x^2) + eps) */
+static double defined_rms(const double *x, int n, double eps) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum / n + eps);
+}
+
+/* y = x / rms(x) w; y may be x. */
+static void defined_norm(double *y, const double *x, const float *w, int n, double eps) {
+    double rms = defined_rms(x, n, eps);
+    for (int i = 0; i < n; i++) y[i] = x[i] / rms * (double)w[i];
+}
+
+/* y[rows] = W x */
+static void defined_linear(const matrix *w, const double *x, double *y) {
+    float *row = (float *)calloc((size_t)w->cols, sizeof *row);
+    for (int r = 0; r < w->rows; r++) {
+        matrix_floats(w, r, 0, w->cols, row);
+        y[r] = 0;
+        for (int i = 0; i < w->cols; i++) y[r] += (double)row[i] * x[i];
+    }
+    free(row);
+}
+
+static double *defined_array(size_t n) {
+    return (double *)calloc(n, sizeof(double));
+}

@@ -1,0 +1,56 @@
+/* layers/moe/definition.c: a mixture of experts, the definition.
+
+   A router scores all experts; the top_k best compute, weighted by the softmax over their scores alone, which is the softmax over all,
+   renormalised (or, of_all, as it is). The shared expert, if there is one, computes for every token, weighted by a sigmoid gate of
+   its own. An expert is a SwiGLU:
+
+       expert(u) = down_proj (SiLU(gate_proj u) * up_proj u) */
+
+/* out[hidden] += weight expert(u) */
+static void moe_define_expert(const matrix *gate_proj, const matrix *up_proj, const matrix *down_proj, double weight, const double *u,
+                              double *out) {
+    double *gate = defined_array((size_t)gate_proj->rows), *up = defined_array((size_t)up_proj->rows);
+    double *down = defined_array((size_t)down_proj->rows);
+    defined_linear(gate_proj, u, gate);
+    defined_linear(up_proj, u, up);
+    for (int i = 0; i < gate_proj->rows; i++) gate[i] = defined_silu(gate[i]) * up[i];
+    defined_linear(down_proj, gate, down);
+    for (int i = 0; i < down_proj->rows; i++) out[i] += weight * down[i];
+    free(gate), free(up), free(down);
+}
+
+/* chosen[experts] = 1 for the top_k highest scores, the lower index first among equals. */
+static void moe_define_choice(const double *score, int experts, int top_k, char *chosen) {
+    for (int n = 0; n < top_k; n++) {
+        int best = -1;
+        for (int e = 0; e < experts; e++)
+            if (!chosen[e] && (best < 0 || score[e] > score[best])) best = e;
+        chosen[best] = 1;
+    }
+}
+
+/* x[hidden] += the layer's output for one token. */
+static void moe_define(const moe_weights *w, double *x) {
+    const moe_shape *s = &w->shape;
+    double *u = defined_array((size_t)s->hidden), *score = defined_array((size_t)s->experts), *out = defined_array((size_t)s->hidden);
+    double shared_gate, top = -INFINITY, sum = 0;
+    char *chosen = (char *)calloc((size_t)s->experts, 1);
+
+    defined_norm(u, x, w->norm, s->hidden, (double)s->eps);
+    defined_linear(&w->router, u, score);
+    moe_define_choice(score, s->experts, s->top_k, chosen);
+    for (int e = 0; e < s->experts; e++)
+        if (chosen[e] && score[e] > top) top = score[e];
+    for (int e = 0; e < s->experts; e++)
+        if (chosen[e] || s->of_all) sum += exp(score[e] - top);
+    for (int e = 0; e < s->experts; e++)
+        if (chosen[e]) moe_define_expert(&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e], exp(score[e] - top) / sum, u, out);
+    if (s->shared_size) {
+        const int shared = s->experts;                            /* after the routed ones */
+        defined_linear(&w->shared_expert_gate, u, &shared_gate);
+        moe_define_expert(&w->gate_proj[shared], &w->up_proj[shared], &w->down_proj[shared], defined_sigmoid(shared_gate), u, out);
+    }
+    for (int i = 0; i < s->hidden; i++) x[i] += out[i];
+
+    free(u), free(score), free(out), free(chosen);
+}
