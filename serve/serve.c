@@ -96,7 +96,10 @@ static const route *judge_head(const server *s, const connection *c, failure *f)
 static size_t request_cost(const buf *body) {
     enum { TEXTS = 30 };
     size_t nodes = 256;
-    for (const char *p = body->data; p < body->data + body->size; p++) nodes += *p == ',' || *p == ':' || *p == '[' || *p == '{';
+    for (size_t i = 0; i < body->size; i++) {
+        char c = body->data[i];
+        nodes += c == ',' || c == ':' || c == '[' || c == '{';
+    }
     return TEXTS * body->size + 2 * nodes * sizeof(json_node);
 }
 
