@@ -35,11 +35,11 @@ static void common_rope(config_reader *r, attention_shape *a, float factor, floa
                        r->dir, a->rotary_dim);
 }
 
-/* Heads of attention; without head_dim, hidden_size / heads. */
+/* Heads of attention. */
 static void common_attention(config_reader *r, const config *c, attention_shape *a) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
-    config_int_or(r, "num_key_value_heads", 1, 1 << 12, a->heads, &a->kv_heads);
-    if (!r->code) config_int_or(r, "head_dim", 1, 1 << 14, c->hidden / a->heads, &a->head_dim);
+    config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
+    config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (r->code) return;
@@ -47,7 +47,6 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
         r->code = fail(r->err, MOTE_EFORMAT,
                        "%s/config.json: num_attention_heads = %d is no multiple of num_key_value_heads = %d", r->dir,
                        a->heads, a->kv_heads);
-    else if (!a->head_dim) r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: more heads than hidden_size", r->dir);
     else if ((int64_t)a->heads * a->head_dim > 1 << 22)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
 }

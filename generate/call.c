@@ -279,7 +279,7 @@ static void step_parameter_name(follower *w, place *out, thread *t, unsigned cha
 }
 
 /* Between parameters: another one, or the function's end. */
-static void step_parameters(follower *w, place *out, thread *t, unsigned char b) {
+static void step_parameter_list(follower *w, place *out, thread *t, unsigned char b) {
     const schema *s = w->s;
     frame *f = &t->f;
     thread other = *t;
@@ -345,7 +345,7 @@ static void step_call(follower *w, place *out, thread *t, unsigned char b) {
         read = f->at ? 0 : step_text(f, JSON_CALL_ENDS, b);
         if (read == 2) f->at = 1;
         break;
-    case IN_PARAMETERS: step_parameters(w, out, t, b); return;
+    case IN_PARAMETERS: step_parameter_list(w, out, t, b); return;
     case IN_PARAMETER_NAME: step_parameter_name(w, out, t, b); return;
     case IN_PARAMETER_END:
         read = step_text(f, PARAMETER_ENDS, b);

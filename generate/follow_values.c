@@ -93,9 +93,8 @@ static int number_digit(const number_range *r, frame *f, unsigned digit) {
     uint64_t *whole = &f->is.number.whole, *part = &f->is.number.part;
     switch (f->at) {
     case NUMBER_WHOLE:
-        if (!*whole || *whole >= DECIMAL_MAX / 10) return 0;            /* after 0 there is no digit */
-        /* fall through */
     case NUMBER_MINUS:
+        if (f->at == NUMBER_WHOLE && (!*whole || *whole >= DECIMAL_MAX / 10)) return 0;      /* after 0 there is no digit */
         *whole = *whole * 10 + digit;
         f->at = NUMBER_WHOLE;
         return range_takes_whole(r, f->is.number.negative, *whole);

@@ -184,7 +184,7 @@ static int on_answer_logits(void *user, float *logits, int vocab) {
 
 // ---- Reading and generating -----------------------------------------------------------------------------------------
 
-// Where the prompt's turns begin: where the next one behind `at` does, or the prompt's end.
+// Where the prompt's turns begin: where the next one after `at` does, or the prompt's end.
 static size_t next_turn(const server *s, const answer *a, size_t at) {
     while (++at < a->prompt_count && a->prompt[at] != s->turn_begins) {}
     return at < a->prompt_count ? at : a->prompt_count;

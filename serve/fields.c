@@ -57,7 +57,7 @@ static uint32_t node_type(const fields *q, uint32_t node) {
     return q->j->nodes[node].type;
 }
 
-// The child behind this one; behind the last one that is the next of their parent.
+// The child after this one; after the last one that is the next of their parent.
 static uint32_t node_next(const fields *q, uint32_t node) {
     return q->j->nodes[node].next;
 }

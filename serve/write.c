@@ -82,7 +82,7 @@ static void put_node(buf *out, const json *j, uint32_t node) {
     buf_text(out, object ? "}" : "]");
 }
 
-// The text of a string node, as it is when no longer escaped, with a zero behind it; "" of what is no string.
+// The text of a string node, as it is when no longer escaped, with a zero after it; "" of what is no string.
 static char *node_text(const json *j, uint32_t node) {
     size_t n = json_string(j, node, NULL, 0);
     char *text = (char *)malloc(n + 1);
