@@ -420,13 +420,17 @@ static void gpu_session_close(mote_session *s) {
     free(g);
 }
 
-/* Computes the rotary frequencies, as rotary_angles does, and copies them to the GPU. */
-static void gpu_set_frequencies(mote_session *s) {
+/* What all attention layers of a session share: how many splits and warps to use, and the rotary frequencies, computed as
+   rotary_angles does. */
+static void gpu_prepare_attention(mote_session *s) {
     const attention_shape *a = &s->m->largest.attention;
+    attention_gpu *to = &s->gpu->layers.attention;
+    to->splits = gpu_attention_splits(&s->gpu->q, a, s->kv_type, to->splits);
+    to->prefill_warps = attention_prefill_warps(s->m->gpu_shared);
     int half = a->rotary_dim / 2;
     float *f = s->s.sorted;                                 /* pinned memory, not used before the first sampling */
     for (int i = 0; i < half; i++) f[i] = 1.0f / powf(a->theta, (float)(2 * i) / (float)a->rotary_dim);
-    gpu_check(&s->gpu->q, cudaMemcpyAsync(s->gpu->layers.attention.frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
+    gpu_check(&s->gpu->q, cudaMemcpyAsync(to->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice,
                                           s->gpu->stream), "copying the rotary frequencies");
 }
 
@@ -461,11 +465,8 @@ static int gpu_session_open(mote_session *s, mote_error *err) {
     memset(s->host, 0, host);
     memset((void *)g->mailbox, 0, sizeof *g->mailbox);
     q->stream = g->stream;
-    attention_gpu *a = &g->layers.attention;
-    a->splits = gpu_attention_splits(q, &a->shape, s->kv_type, a->splits);
-    a->prefill_warps = attention_prefill_warps(s->m->gpu_shared);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
-    gpu_set_frequencies(s);
+    if (s->m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(s);
     sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
