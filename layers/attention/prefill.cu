@@ -30,7 +30,8 @@
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
-    int T, position;             /* token rows, at least 1; position of row 0 */
+    int kv_only;                 /* only append k and v. Here, so that T and position do not share eight bytes: loaded as a pair, */
+    int T, position;             /* they cost sm_90a spills. Token rows, at least 1; position of row 0 */
     const float *qg;             /* [T][heads][2][head_dim] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
     const float *q_norm, *k_norm;                            /* [head_dim] */
@@ -41,7 +42,6 @@ typedef struct attention_prefill {
     void *q;                     /* scratch, attention_prefill_scratch bytes: [T][heads][head_dim] BF16 or F16 */
     void *out;                   /* [T][heads][head_dim] F16: o / out_unit */
     float *out_unit;             /* [T][heads][head_dim / 64] powers of two: gemm_unit */
-    int kv_only;                 /* only append k and v */
     int warps;                   /* of a block: attention_prefill_warps */
 } attention_prefill;
 
