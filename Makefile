@@ -129,12 +129,14 @@ threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
 	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_clients %/test_requests %/test_serve,$$(TESTS))'
 
+# Tests that start the program or other ones, or take long: they look at the same code as others do.
+PROCESSES = access chat_input clients cli connection constraint demo examples http page program requests serve terminal
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang); of
 # the program one conversation
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_http %/test_connection %/test_access %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_constraint %/test_schema %/test_speculation %/test_terminal,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_misuse %/test_schema %/test_speculation,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -142,7 +144,7 @@ memory:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp %/test_api %/test_chat_input %/test_clients %/test_cli %/test_demo %/test_examples %/test_engine %/test_http %/test_connection %/test_access %/test_misuse %/test_page %/test_program %/test_requests %/test_serve %/test_session %/test_constraint %/test_schema %/test_speculation %/test_terminal,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_api %/test_engine %/test_misuse %/test_schema %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
