@@ -82,7 +82,7 @@ static void check_answer(const answer *a, const char *text, const char *calls, i
         int got = hear(&t, a, text, strlen(text), step == 8 ? strlen(text) : step);
         CHECK(!t.wrong && !strcmp(t.calls.data, calls) && (broken < 0 ? broken == -1 || got > 0 : got == broken), "%s\ngave %s, %d broken\nnot  %s", text,
               t.calls.data, got, calls);
-        CHECK(!marked || !strcmp(t.marked.data, marked), "%s\ntold %s\nnot  %s", text, t.marked.data, marked);
+        CHECK(!marked || !strcmp(t.marked.data, marked), "%s\ntold %s\nnot  %s", text, t.marked.data, marked ? marked : "");
         told_free(&t);
     }
 }

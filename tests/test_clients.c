@@ -36,7 +36,7 @@ static void check(server s, const char *path, const char *body, int status, cons
     heard h = post(s, path, body);
     CHECK(h.status == status && (!holds || strstr(h.body, holds)), "%s %.600s: %d %s, expected %d with '%s'", path, body, h.status, h.body, status,
           holds ? holds : "");
-    CHECK(!lacks || !strstr(h.body, lacks), "%s %.600s: %s holds '%s'", path, body, h.body, lacks);
+    CHECK(!lacks || !strstr(h.body, lacks), "%s %.600s: %s holds '%s'", path, body, h.body, lacks ? lacks : "");
     forget(&h);
 }
 
@@ -439,10 +439,10 @@ static void test_waiting(void) {
         {"/v1/messages", "{\"max_tokens\": 5, \"messages\": [" GO "], \"stream\": true}", "text/event-stream", "event: ping\n"},
         {"/v1/responses", "{\"input\": \"go\", \"stream\": true}", "event: response.created\n", ": waiting\nevent: response.in_progress\n"}};
     enum { CASES = sizeof cases / sizeof cases[0] };
-    server s = serve("--parallel 1");
+    server s = serve("--parallel 1 --context 32768");      // an answer that is not over before the others have been looked at
     int one = dial(s), waiting[CASES];
     heard h[2 * CASES];
-    post_on(one, "/v1/chat/completions", "{\"messages\": [" GO "], \"max_tokens\": 6000, \"ignore_eos\": true, \"stream\": true}");
+    post_on(one, "/v1/chat/completions", "{\"messages\": [" GO "], \"max_tokens\": 30000, \"ignore_eos\": true, \"stream\": true}");
     heard first = heard_after(one, 0.3);
     CHECK(strstr(first.data, "chat.completion.chunk"), "no answer to wait for: %s", first.data);
     for (int i = 0; i < CASES; i++) post_on(waiting[i] = dial(s), cases[i].path, cases[i].body);

@@ -109,7 +109,7 @@ static int see_logits(void *user, float *logits, int n) {
 
 static void test_schema(void) {
     for (int think = MOTE_THINK_ON; think <= MOTE_THINK_OFF; think++)
-        for (uint64_t seed = 0; seed < (test_brief ? 1 : 4); seed++) {
+        for (uint64_t seed = 0; seed < (test_brief ? 1 : 2); seed++) {
             mote_generation g = {0};
             mote_result r;
             told t;

@@ -74,10 +74,11 @@ static int join_path(char *out, size_t cap, const char *dir, const char *name) {
 // caller's to close.
 static int open_regular(const char *path, int *fd, uint64_t *size, mote_error *err) {
     struct stat info;
+    *size = 0;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0) return fail(err, MOTE_EIO, "%s: %s", path, strerror(errno));
     int there = !fstat(*fd, &info);
-    *size = there ? (uint64_t)info.st_size : 0;
+    if (there) *size = (uint64_t)info.st_size;
     if (there && S_ISREG(info.st_mode)) return MOTE_OK;
     close(*fd);
     *fd = -1;
