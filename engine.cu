@@ -73,7 +73,7 @@ static int take_options(void *to, size_t known, size_t first, const void *given,
     memset(to, 0, known);
     if (given) memcpy(&size, given, sizeof size);
     if (!size) size = first;
-    if (size < sizeof size || size > SIZE_MOST)
+    if (size < sizeof size || size > SIZE_MOST || size % sizeof(void *))       /* structs with pointers end at whole ones */
         return fail(err, MOTE_EINVAL, "%s.size is %zu, expected sizeof(%s) or 0", name, size, name);
     for (size_t i = known; given && i < size; i++)
         if (((const char *)given)[i])

@@ -222,7 +222,7 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
    {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool, "continue_final_message":bool}; all but
-   messages are optional. Where the template refuses or does not know what applications send, it is rendered so:
+   messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -231,7 +231,7 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
      with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
    - A tool's result before all else begins a user's turn, as any other does.
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
-     and no other begun, as transformers does it. It has text and no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
+     and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
    raised) is used as the family's, which the log callback of mote_open is told.
    mote_tokenize with special = 1 would trust the whole of this text, messages and all: see mote_render_tokens. */
@@ -395,7 +395,8 @@ typedef struct mote_generation {
     int tool_choice;                       /* MOTE_TOOLS_..., of `tools`; the call follows its tool's schema. Not beside schema */
     const char *tool;                      /* with MOTE_TOOLS_REQUIRED: the tool to call; NULL: any */
     int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
-    int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence; 0: no limit */
+    int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence of some 30 more, which
+                                              count as thinking; 0: no limit */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */
@@ -429,7 +430,7 @@ typedef struct mote_result {
    MOTE_EINVAL by on_logits, or MOTE_EFORMAT for a logit that is not a number), the tokens generated until then stay in it. */
 int mote_generate(mote_session *session, const mote_generation *generation, mote_result *result, mote_error *error);
 
-/* What mote_generate would refuse of a generation with MOTE_EINVAL, without a session: its schema and tools above all. */
+/* What mote_generate would refuse of a generation, MOTE_EINVAL or MOTE_EUNSUPPORTED, without a session: its schema and tools above all. */
 int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error);
 
 /* One turn of a conversation: renders the message behind what is already there, then mote_generate. The turn before it is

@@ -59,7 +59,8 @@ static void call_raw_texts(schema *s, raw_texts *raw, int32_t node) {
             const char *at = s->text.data + l.text + 1, *end = s->text.data + l.text + l.size - 1;
             while (at < end) utf8_put(&text, next_character(&at, end));
             buf_add(&text, "", 1);
-            if (!text.failed && strlen(text.data) + 1 == text.size && !strstr(text.data, "</parameter>")) literal_add(s, text.data, text.size - 1);
+            if (!text.failed && strstr(text.data, "</parameter>")) schema_refuse(s, "a text that holds </parameter>, in a call between tags,");
+            else if (!text.failed && strlen(text.data) + 1 == text.size) literal_add(s, text.data, text.size - 1);
             if (text.failed) s->code = fail_memory(s->err);
             buf_free(&text);
         }

@@ -35,7 +35,7 @@ static int keyword_is_idle(const schema *s, uint32_t key) {
     if (json_equals(j, key, "propertyNames"))
         return v->type == JSON_TRUE || (v->type == JSON_OBJECT && (!v->size || (v->size == 1 && type && json_equals(j, type, "string"))));
     if (json_equals(j, key, "patternProperties") || json_equals(j, key, "dependentRequired")) return v->type == JSON_OBJECT && !v->size;
-    return v->size > 2 && !strncmp(j->text + j->nodes[key].start, "x-", 2);
+    return j->nodes[key].size > 2 && !strncmp(j->text + j->nodes[key].start, "x-", 2);
 }
 
 static int schema_keywords(schema *s, uint32_t schema_node) {

@@ -51,9 +51,10 @@ static int stops_open(stops *s, const char *const *texts, int count, mote_error 
     const char *text = s->texts.data;
     for (int i = 0; i < count; i++) {
         stop_text *t = s->list + i;
+        if (!t->size) continue;                             /* "" ends nothing */
         t->text = text;
         t->border = border;
-        if (t->size) make_borders(text, t->size, border);
+        make_borders(text, t->size, border);
         text += t->size;
         border += t->size;
     }

@@ -148,6 +148,7 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
     if (channel == MOTE_TOOL_CALL) return 0;
+    if (size && a->calls_told < answer_calls(a)) answer_event(a);     // a call that ended in the same token comes first
     a->channel = channel;
     buf_add(&a->piece[channel], text, size);
     return 0;

@@ -209,6 +209,7 @@ static void ask_format(request *x, uint32_t format, const char *where) {
     buf_add(&text, "", 1);
     if (text.failed) refuse(q->f, 503, NULL, "out of memory");
     x->a->schema = text.data;
+    if (x->a->ignores_end) refuse(q->f, 400, "ignore_eos", "ignore_eos cannot go with a schema, which says where the answer ends");
     mote_generation g = {.size = sizeof g};
     g.schema = x->a->schema;
     ask_check(x, &g, where);

@@ -208,8 +208,10 @@ static void slot_restore(slot *t, shelved *e) {
         t->asked = e->asked;
         e->past.count = 0;
     }
+    const int from_file = !code && e->path != NULL;
     shelved_free(s, e);
     pthread_mutex_unlock(&s->lock);
+    if (from_file) slot_snapshot(t);       // a file ends where the next prompt goes on: to be gone back to once more
 }
 
 // Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then.

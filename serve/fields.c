@@ -117,9 +117,10 @@ static int value_is_among(const json *j, uint32_t node, const char *list) {
 }
 
 // Does a field of something that is not there ask for it? false, 0, "", [], {} do not, nor the values that `nothing` names, alone
-// or as the only one of a list.
+// or as the only one of a list. Where true asks for nothing, false asks.
 static int field_asks(const fields *q, uint32_t node, const char *nothing) {
     const json_node *n = q->j->nodes + node;
+    if (n->type == JSON_FALSE && nothing && !strcmp(nothing, "true")) return 1;
     if (n->type == JSON_FALSE || (n->type >= JSON_STRING && !n->size)) return 0;
     if (n->type == JSON_NUMBER && value_is_among(q->j, node, "0")) return 0;
     if (n->type == JSON_ARRAY) return n->size > 1 || !nothing || !value_is_among(q->j, node + 1, nothing);

@@ -285,7 +285,7 @@ static void put_item(buf *out, const reply *r, int over) {
     static const char *const types[] = {"", "reasoning", "message", "function_call"};
     putf(out, "{\"type\": \"%s\", \"id\": \"", custom_of(r) ? "custom_tool_call" : types[r->part]);
     put_item_id(out, r);
-    putf(out, "\", \"status\": \"%s\"", over ? "completed" : "in_progress");
+    putf(out, "\", \"status\": \"%s\"", over ? response_status(r) : "in_progress");
     if (r->part == PART_CALL) {
         put_call_item(out, r, over);
     } else {

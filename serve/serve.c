@@ -153,9 +153,11 @@ static void serve_connection(void *user, int fd) {
     connection_close(&c);
 }
 
-static void on_stop(int signal) {
+static void on_stop(int number) {
     serve_stops = 1;
-    interrupted = signal == SIGINT;
+    interrupted = number == SIGINT;
+    signal(SIGINT, SIG_DFL);               // whichever comes next ends the program
+    signal(SIGTERM, SIG_DFL);
 }
 
 // The first signal stops the server, a second one the program.
@@ -163,7 +165,6 @@ static void catch_stop(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stop;
-    action.sa_flags = (int)SA_RESETHAND;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);              // whoever reads what is said here may end before

@@ -218,6 +218,7 @@ static void ask_choice(request *x, int one) {
     if (a->schema && !a->tool_choice) note(&x->noted, "tools", strlen("tools"));       // the mask leaves no call
     if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
+    if (a->ignores_end) refuse(q->f, 400, "ignore_eos", "ignore_eos cannot go with a call that is required, which ends the answer");
     if (a->schema) refuse(q->f, 400, "tool_choice", "an answer that is a call follows the tool's schema, and no other");
     mote_generation g = {.size = sizeof g};
     g.tools = a->tools;

@@ -322,7 +322,9 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error) {
     int code = session_enter(session, bytes != NULL, "mote_load: needs a session and the bytes of a saved one", error);
-    return code ? code : session_load(session, (const char *)bytes, size, error);
+    if (!code) code = session_load(session, (const char *)bytes, size, error);
+    if (!code) forget_answer(session);                      /* what it remembers is of another timeline */
+    return code;
 }
 
 /* Copies a session's state into another one on the same model, opened with the same options. */

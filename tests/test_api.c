@@ -562,6 +562,14 @@ static void test_kept_thinking(const mote_model *m) {
     CHECK(!memcmp(mote_tokens(s, NULL), ids, before * sizeof *ids), "keep_thinking changed the history");
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
     CHECK(read == 0, "thinking that was to be kept is dropped");
+    size_t saved_size;
+    char *saved = session_bytes(s, &saved_size);
+    EXPECT(MOTE_OK, mote_rewind(s, c, &failure));
+    say(m, s, NULL, "Two?", MOTE_THINK_ON, "Hm.\n</think>\n\nTwo.<|im_end|>", h, NULL);
+    EXPECT(MOTE_OK, mote_load(s, saved, saved_size, &failure));
+    EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
+    CHECK(read == 0, "what was loaded drops thinking that another timeline remembered");
+    free(saved);
     EXPECT(MOTE_OK, mote_rewind(s, c, &failure));
     say(m, s, NULL, "Two?", MOTE_THINK_ON, "Hm.\n</think>\n\nTwo.<|im_end|>", h, NULL);
     EXPECT(MOTE_OK, mote_feed(s, ids, 0, &failure));        // nothing, and what is refused, changes nothing

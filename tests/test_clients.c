@@ -439,12 +439,15 @@ static void test_waiting(void) {
         {"/v1/messages", "{\"max_tokens\": 5, \"messages\": [" GO "], \"stream\": true}", "text/event-stream", "event: ping\n"},
         {"/v1/responses", "{\"input\": \"go\", \"stream\": true}", "event: response.created\n", ": waiting\nevent: response.in_progress\n"}};
     enum { CASES = sizeof cases / sizeof cases[0] };
-    server s = serve("--parallel 1 --context 32768");      // an answer that is not over before the others have been looked at
-    int one = dial(s), waiting[CASES];
+    enum { AHEAD = 4 };                                     // long answers, so that the others wait until they have been looked at
+    server s = serve("--parallel 1");
+    int one = dial(s), ahead[AHEAD], waiting[CASES];
     heard h[2 * CASES];
-    post_on(one, "/v1/chat/completions", "{\"messages\": [" GO "], \"max_tokens\": 30000, \"ignore_eos\": true, \"stream\": true}");
+    post_on(one, "/v1/chat/completions", "{\"messages\": [" GO "], \"max_tokens\": 4000, \"ignore_eos\": true, \"stream\": true}");
     heard first = heard_after(one, 0.3);
     CHECK(strstr(first.data, "chat.completion.chunk"), "no answer to wait for: %s", first.data);
+    for (int i = 0; i < AHEAD; i++) post_on(ahead[i] = dial(s), "/v1/chat/completions", "{\"messages\": [" GO "], \"max_tokens\": 4000, \"ignore_eos\": true}");
+    usleep(200000);
     for (int i = 0; i < CASES; i++) post_on(waiting[i] = dial(s), cases[i].path, cases[i].body);
     for (int i = 0; i < CASES; i++) {
         h[i] = heard_after(waiting[i], 0.1);
@@ -462,6 +465,7 @@ static void test_waiting(void) {
     heard end = heard_after(waiting[0], 3);
     CHECK(strstr(end.data, "data: {\"error\": {\"message\": \"the server is being stopped\""), "the end: '%s'", end.data);
     for (int i = 0; i < CASES; i++) close(waiting[i]);
+    for (int i = 0; i < AHEAD; i++) close(ahead[i]);
     close(one);
     forget(&first);
     forget(&end);

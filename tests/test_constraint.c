@@ -297,6 +297,8 @@ static void test_refused(void) {
     is_refused(&g, "tools: f: uniqueItems is not supported");
     g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"string\"}}]";
     is_refused(&g, "parameters that are no object");
+    g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"const\": \"x\\n</parameter>\"}}}}]";
+    is_refused(&g, "</parameter>");
     g.tools = "[{\"name\": \"a>\\n</tool_call>\"}]";
     is_refused(&g, "a tool of such a name");
     g.tools = "[{\"type\": \"function\"}]";

@@ -100,6 +100,19 @@ static void check_read(server s, const api *a, const char *field) {
     CHECK(refused, "%s: %s is called honoured, but nobody reads it", a->path, field);
 }
 
+// What cannot hold together.
+static void test_ends(server s) {
+    static const char *const bodies[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"go\"}], \"ignore_eos\": true, \"response_format\": {\"type\": \"json_object\"}}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"go\"}], \"ignore_eos\": true, \"tool_choice\": \"required\", "
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}"};
+    for (int i = 0; i < 2; i++) {
+        heard h = post(s, "/v1/chat/completions", bodies[i]);
+        CHECK(h.status == 400 && strstr(h.body, "ignore_eos cannot go with"), "%s: %d %s", bodies[i], h.status, h.body);
+        forget(&h);
+    }
+}
+
 static void test_rules(server s) {
     static const char *const nothing[] = {"null", "false", "0", "\"\"", "[]", "{}"};
     for (int i = 0; i < FIELD_COUNT; i++)
@@ -114,7 +127,10 @@ static void test_rules(server s) {
             if (k) continue;
             check_refuses(s, &apis[k], r->name, "[0]");
             check_refuses(s, &apis[k], r->name, "3");
-            for (int n = 0; n < 6; n++) check_takes(s, &apis[k], r->name, nothing[n], 0);
+            int wants_true = r->nothing && !strcmp(r->nothing, "true");            // there false asks for something
+            for (int n = 0; n < 6; n++)
+                if (n != 1 || !wants_true) check_takes(s, &apis[k], r->name, nothing[n], 0);
+            if (wants_true) check_refuses(s, &apis[k], r->name, "false");
             for (const char *at = r->nothing; at && *at; at += strcspn(at, "|"), at += *at == '|') {
                 int is_word = strcmp(at, "true") && (at[0] < '0' || at[0] > '9') && at[0] != '-';
                 snprintf(value, sizeof value, is_word ? "\"%.*s\"" : "%.*s", (int)strcspn(at, "|"), at);
@@ -379,6 +395,7 @@ int main(int argc, char **argv) {
     snprintf(arguments, sizeof arguments, "-m org/mo.te --device cpu --context 4096 --parallel 1");
     server parrot = serve(arguments), s = serve("--context 4096 --parallel 2");
     test_rules(parrot);
+    test_ends(parrot);
     test_unknown(parrot);
     test_numbers(parrot);
     test_thinking(parrot);

@@ -369,6 +369,13 @@ static void test_mask(void) {
 
 // ---- What is refused --------------------------------------------------------------------------------------------------------------
 
+// What says nothing of the value, whatever it is.
+static void test_annotations(void) {
+    static const char *const schemas[] = {"{\"type\": \"integer\", \"x-a\": 1}", "{\"type\": \"integer\", \"x-order\": [\"a\"]}",
+                                          "{\"type\": \"integer\", \"x-long\": \"long enough\"}"};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) CHECK(takes(schemas[i], "1"), "%s", schemas[i]);
+}
+
 static void test_refused(void) {
     static const struct { const char *schema, *holds; } cases[] = {
         {"{\"not\": {}}", "not"},
@@ -546,6 +553,7 @@ int main(int argc, char **argv) {
     CHECK(model_vocabulary(&model) && model.words->count == END, "the vocabulary");
     read_fixtures();
     test_fixture_texts();
+    test_annotations();
     test_refused();
     test_older();
     test_mask();

@@ -481,6 +481,16 @@ static void test_interrupt(void) {
     code = end_of(s);
     CHECK(code == 1000 + SIGINT || code == 130, "exit code %d after a second Ctrl-C", code);
     close(fd);
+    s = serve("");
+    fd = dial(s);
+    post_on(fd, "/v1/chat/completions", endless);
+    wait_for(s, "sessions_busy", 1);
+    kill(s.pid, SIGINT);
+    usleep(100000);
+    kill(s.pid, SIGTERM);
+    code = end_of(s);
+    CHECK(code == 1000 + SIGTERM, "exit code %d after Ctrl-C and a SIGTERM", code);
+    close(fd);
 }
 
 // ---- Anything else ---------------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ static void test_sizes(void) {
     CHECK(mote_ask(session, "Hello", &generation.g, NULL, &error) == MOTE_EINVAL, "%s", error.message);
     CHECK(mote_ask_count(session, "Hello", &generation.g, &read, NULL, &error) == MOTE_EINVAL && !read, "%s", error.message);
     CHECK(mote_generation_check(model, &generation.g, &error) == MOTE_EINVAL, "%s", error.message);
+    CHECK(!mote_generation_check(model, NULL, &error), "%s", error.message);
 
     options.o.size = offsetof(mote_options, draft_rows);    // older ones
     how.o.size = offsetof(mote_session_options, mtp);
