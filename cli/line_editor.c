@@ -130,10 +130,21 @@ static void pen_text(pen *p, const char *prompt, const bytes *text, size_t n) {
     if (p->column == p->width) pen_new_row(p);
 }
 
+// Where the character begins that the cursor stands on: bytes typed one by one may have become one around it.
+static size_t character_at(const editor *e) {
+    size_t at = 0, length;
+    while (at < e->at) {
+        first_character(e->text.data + at, e->text.size - at, &length);
+        if (at + length > e->at) break;
+        at += length;
+    }
+    return at;
+}
+
 static void editor_draw(editor *e, const char *prompt) {
     struct winsize size = screen_size(e);
     pen cursor = {.width = size.ws_col}, end = cursor;
-    pen_text(&cursor, prompt, &e->text, e->at);
+    pen_text(&cursor, prompt, &e->text, character_at(e));
     pen_text(&end, prompt, &e->text, e->text.size);
     if (e->row) fprintf(e->out, "\033[%dA", e->row);
     fputs("\r\033[J", e->out);
