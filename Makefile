@@ -143,7 +143,7 @@ memory:
 # the program one conversation
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
-	    CC=aarch64-linux-gnu-gcc CFLAGS='-O2 -static -DBRIEF' \
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O1 -static -DBRIEF' \
 	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_api %/test_engine %/test_misuse %/test_schema %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 

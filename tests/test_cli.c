@@ -626,7 +626,7 @@ static void test_reports(void) {
 static void test_cmake(void) {
     static const char lists[] =
         "mkdir @/app && cp @/dist/engine.h @/dist/engine.c examples/embed.c @/app && { echo 'cmake_minimum_required(VERSION 3.10)'; "
-        "echo 'project(app C)'; sed '/^```cmake/,/^```$/!d; /^```/d; s/-O3/-O1 -Wall -Wextra -Werror/' README.md; "
+        "echo 'project(app C)'; sed '/^```cmake/,/^```$/!d; /^```/d; s/-O3/-O0 -Wall -Wextra -Werror/' README.md; "
         "echo 'add_executable(embed embed.c)'; echo 'target_link_libraries(embed mote)'; } >@/app/CMakeLists.txt; :";
     if (test_brief || system("command -v cmake >/dev/null 2>&1")) {
         test_skip("the two files with CMake");
@@ -641,10 +641,10 @@ static void test_cmake(void) {
 
 static void test_amalgamation(void) {
     static const char *const builds[] = {
-        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O1 @/dist/engine.c examples/embed.c -o @/embed -lm -lpthread",
-        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O1 -x c @/dist/engine.cu examples/embed.c -o @/embed"
+        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O0 @/dist/engine.c examples/embed.c -o @/embed -lm -lpthread",
+        "cc -std=c11 -Wall -Wextra -Werror -I@/dist -O0 -x c @/dist/engine.cu examples/embed.c -o @/embed"
         " -lm -lpthread",
-        "c++ -std=c++17 -Wall -Wextra -Werror -I@/dist -O1 -x c++ @/dist/engine.cu examples/embed.c -o @/embed"
+        "c++ -std=c++17 -Wall -Wextra -Werror -I@/dist -O0 -x c++ @/dist/engine.cu examples/embed.c -o @/embed"
         " -lm -lpthread"};
     shell("tools/amalgamate.sh @/dist");
     CHECK(code == 0, "amalgamate: %s", err.data);
