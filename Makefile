@@ -136,7 +136,7 @@ PROCESSES = access chat_input clients cli connection constraint demo examples ht
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_misuse %/test_schema %/test_speculation,$$(TESTS))'
+	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_definition %/test_misuse %/test_render %/test_schema %/test_speculation,$$(TESTS))'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
 # make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
@@ -144,7 +144,7 @@ memory:
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
 	    CC=aarch64-linux-gnu-gcc CFLAGS='-O1 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_api %/test_engine %/test_misuse %/test_schema %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_answers %/test_api %/test_config %/test_definition %/test_engine %/test_misuse %/test_render %/test_schema %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
