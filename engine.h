@@ -350,7 +350,7 @@ typedef struct mote_generation {
     const char *tools;                     /* a JSON list of tools, as the chat template takes them. mote_ask puts them beside
                                               the system message; with on_call they say what can be called, and the types
                                               of its arguments */
-    const char *role;                      /* mote_ask: "user" (default) or "tool": only behind an answer with an open call */
+    const char *role;                      /* mote_ask: "user" (default) or "tool": only after an answer with an open call */
     const char *const *results;            /* mote_ask with "tool": the message is the result of the answer's first call, */
     int result_count;                      /* these are those of its further calls, in order */
     int think;                             /* mote_ask: MOTE_THINK_... */
@@ -433,8 +433,8 @@ int mote_generate(mote_session *session, const mote_generation *generation, mote
 /* What mote_generate would refuse of a generation, MOTE_EINVAL or MOTE_EUNSUPPORTED, without a session: its schema and tools above all. */
 int mote_generation_check(const mote_model *model, const mote_generation *generation, mote_error *error);
 
-/* One turn of a conversation: renders the message behind what is already there, then mote_generate. The turn before it is
-   closed first if it is not: an answer that was interrupted. It is closed behind <|im_end|>, with or without line ends. A
+/* One turn of a conversation: renders the message after what is already there, then mote_generate. The turn before it is
+   closed first if it is not: an answer that was interrupted. It is closed after <|im_end|>, with or without line ends. A
    turn of role "tool" needs a call in the last answer, whole or broken, that has no result yet: else MOTE_EINVAL.
 
    Text from outside never becomes a control token, in any role: in system, message and tool result alike the text of such a
@@ -494,7 +494,7 @@ typedef struct mote_checkpoint mote_checkpoint;
 
 /* Remembers the present position. The checkpoint is the caller's, to be freed with mote_checkpoint_free; it may outlive the
    session and the model, and may be used any number of times on the session, and on another with the same options that has its
-   timeline from it, by mote_load or mote_clone; behind thinking only until that is dropped, see mote_drop_thinking. */
+   timeline from it, by mote_load or mote_clone; after thinking only until that is dropped, see mote_drop_thinking. */
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error);
 
 /* Back to the checkpoint. MOTE_EINVAL when it is of another model (see mote_save for what is compared) or KV type, or the

@@ -35,7 +35,7 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
 
 enum { ATTACH_ALL, ATTACH_THERE, ATTACH_READABLE };    // each name must be a file's; those that are must be readable; none must
 
-// Adds the files that a message names: words that begin with @; a comma or the like behind the name is not part of it.
+// Adds the files that a message names: words that begin with @; a comma or the like after the name is not part of it.
 static int attach_named(const mote_model *model, const char *message, FILE *out, int which, bytes *to) {
     char name[PATH_MAX];
     for (const char *at = message; (at = strchr(at, '@')); at++) {

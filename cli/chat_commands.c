@@ -82,7 +82,7 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     free(text.data);
 }
 
-// Finds the turns of a timeline that was loaded. Each begins behind the token that ended the one before it.
+// Finds the turns of a timeline that was loaded. Each begins after the token that ended the one before it.
 static void chat_take_turns(chat *c) {
     size_t count, length = 0, last = 0;
     const int32_t *ids = mote_tokens(c->session, &count);

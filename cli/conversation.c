@@ -50,7 +50,7 @@ static void forget_undo(chat *c) {
     while (c->undo_count > 0) mote_checkpoint_free(c->undo[--c->undo_count]);
 }
 
-// Remembers that a turn begins behind so many tokens; checkpoint: of there, or NULL.
+// Remembers that a turn begins after so many tokens; checkpoint: of there, or NULL.
 static void push_undo(chat *c, mote_checkpoint *checkpoint, size_t tokens) {
     if (c->undo_count == UNDO_MAX) {
         mote_checkpoint_free(c->undo[0]);

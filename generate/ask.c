@@ -20,7 +20,7 @@ static int is_line_end(const mote_model *m, int32_t id) {
     return bytes && n && !slice_trim(slice_of(bytes, n)).n;
 }
 
-/* Puts what is missing behind the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
+/* Puts what is missing after the turn that the timeline ends with. Line ends after its end mark are the template's, whatever
    tokens they are. */
 static void put_turn_end(const mote_session *s, marked_text *out) {
     const chat_marks *m = chat_marks_of(s->m->family);
@@ -110,7 +110,7 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
 
 /* Reads a turn of n ids. When it is cancelled, or fails otherwise, the timeline is as before: chunks that were already read
    are taken back, to `before`; NULL: there is one chunk only, or nobody can cancel. answer: where the answer begins, and the
-   session remembers its state; 0: it does not. Nothing cancels the few tokens behind. */
+   session remembers its state; 0: it does not. Nothing cancels the few tokens after it. */
 static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer, mote_checkpoint *before, mote_error *err) {
     int (*cancel)(void *user) = s->o.callbacks.cancel;
     size_t first = answer ? answer : n;

@@ -1,4 +1,4 @@
-/* generate/thinking.c: leaving old thinking behind.
+/* generate/thinking.c: dropping old thinking.
 
    Chat templates render the thinking of an answer only until the user's next turn. So must the timeline, and its state cannot
    be cut back. So mote_ask remembers the state before the first answer to a user's turn, before "<|im_start|>assistant": at

@@ -42,7 +42,7 @@ static void chat_ask_messages(request *x) {
     }
 }
 
-static void chat_ask_tool(request *x, uint32_t node) {
+static void chat_tool(request *x, uint32_t node) {
     fields tool = {x->q.j, node, x->q.f};
     int is_custom = field_is(&tool, "type", "custom");
     fields in = {x->q.j, field_of(&tool, is_custom ? "custom" : "function", JSON_OBJECT), x->q.f};
@@ -57,17 +57,6 @@ static void chat_ask_tool(request *x, uint32_t node) {
     ask_tool(x, &t);
 }
 
-static void chat_ask_tools(request *x) {
-    const fields *q = &x->q;
-    uint32_t tools = field_of(q, "tools", JSON_ARRAY);
-    int parallel = 1;
-    field_flag(q, "parallel_tool_calls", &parallel);
-    openai_choice(x);
-    for (uint32_t k = tools + 1; tools && x->choice != CHOICE_NONE && !q->f->status && k < node_next(q, tools); k = node_next(q, k))
-        chat_ask_tool(x, k);
-    ask_choice(x, !parallel);
-}
-
 // All that makes the prompt.
 static void chat_prompt(request *x) {
     const fields *q = &x->q;
@@ -75,7 +64,7 @@ static void chat_prompt(request *x) {
     ask_thinking(x);
     ask_effort(x, q, "reasoning_effort");
     chat_ask_messages(x);
-    chat_ask_tools(x);
+    openai_tools(x, chat_tool);
     field_flag(q, "add_generation_prompt", &adds);
     field_flag(q, "continue_final_message", &continues);
     if (continues && adds > 0)

@@ -115,7 +115,7 @@ static void responses_input(request *x) {
 }
 
 // A function, a custom tool, or a namespace of these; the others are OpenAI's own. space: the namespace's name; 0: none.
-static void responses_tool(request *x, uint32_t node, uint32_t space) {
+static void responses_tool_in(request *x, uint32_t node, uint32_t space) {
     const fields *q = &x->q;
     fields tool = {q->j, node, q->f};
     tool_fields t = {.space = space, .name = field(&tool, "name"), .description = field(&tool, "description")};
@@ -129,21 +129,14 @@ static void responses_tool(request *x, uint32_t node, uint32_t space) {
         uint32_t name = field_of(&tool, "name", JSON_STRING), inner = field_of(&tool, "tools", JSON_ARRAY);
         if (!name || !inner) refuse(q->f, 400, "tools", "a namespace must have a name and a list of tools");
         for (uint32_t k = inner + 1; name && inner && !q->f->status && k < node_next(q, inner); k = node_next(q, k))
-            responses_tool(x, k, name);
+            responses_tool_in(x, k, name);
     } else {
         note_hosted(x, &tool);
     }
 }
 
-static void responses_tools(request *x) {
-    const fields *q = &x->q;
-    uint32_t tools = field_of(q, "tools", JSON_ARRAY);
-    int parallel = 1;
-    field_flag(q, "parallel_tool_calls", &parallel);
-    openai_choice(x);
-    for (uint32_t k = tools + 1; tools && x->choice != CHOICE_NONE && !q->f->status && k < node_next(q, tools); k = node_next(q, k))
-        responses_tool(x, k, 0);
-    ask_choice(x, !parallel);
+static void responses_tool(request *x, uint32_t node) {
+    responses_tool_in(x, node, 0);
 }
 
 // What else is to be told: log-probabilities are not, what hosted tools have done is nothing.
@@ -169,7 +162,7 @@ static void responses_request(reply *r) {
     if (verbosity && field_asks(q, verbosity, "medium")) refuse(q->f, 400, "text.verbosity", "text.verbosity is not supported");
     responses_include(x);
     responses_input(x);
-    responses_tools(x);
+    openai_tools(x, responses_tool);
     ask_render(x);
 }
 

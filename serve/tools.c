@@ -227,6 +227,18 @@ static void ask_choice(request *x, int one) {
     ask_check(x, &g, "tool_choice");
 }
 
+// The tools and the choice of a request to either of OpenAI's APIs. ask: takes one tool, which they write differently.
+static void openai_tools(request *x, void (*ask)(request *x, uint32_t node)) {
+    const fields *q = &x->q;
+    uint32_t tools = field_of(q, "tools", JSON_ARRAY);
+    int parallel = 1;
+    field_flag(q, "parallel_tool_calls", &parallel);
+    openai_choice(x);
+    for (uint32_t k = tools + 1; tools && x->choice != CHOICE_NONE && !q->f->status && k < node_next(q, tools); k = node_next(q, k))
+        ask(x, k);
+    ask_choice(x, !parallel);
+}
+
 // ---- What comes back ---------------------------------------------------------------------------------------------------
 
 // The text that a custom tool is called with.

@@ -91,7 +91,7 @@ static inline void tell(int fd, const char *bytes, size_t n) {
 
 typedef struct heard {                     // what came back
     int status;
-    char *data;                            // head and body; a zero behind it
+    char *data;                            // head and body, ended by a zero
     size_t size;
     char *body;                            // without chunk framing, from its place in a copy
     size_t body_size;
@@ -188,7 +188,7 @@ static inline heard get(server s, const char *path) {
     return h;
 }
 
-// What an answer has behind "key": a number, or -1.
+// What an answer has after "key": a number, or -1.
 static inline long number(const heard *h, const char *key) {
     char name[64];
     snprintf(name, sizeof name, "\"%s\": ", key);
@@ -206,7 +206,7 @@ static inline long metric(server s, const char *name) {
     return value;
 }
 
-// Appends what stands in quotes behind each "key": in the text, escapes as they are.
+// Appends what stands in quotes after each "key": in the text, escapes as they are.
 static inline void join(const char *text, const char *key, char *to, size_t capacity) {
     char name[64];
     size_t n = strlen(to);

@@ -270,7 +270,7 @@ static void test_at_head(void) {
     tell(fd, request, (size_t)n);
     tell(fd, request, sizeof request);
     heard h = hear_for(fd, 8);
-    CHECK(h.status == 401, "behind a body: %d", h.status);
+    CHECK(h.status == 401, "after a body: %d", h.status);
     forget(&h);
     close(fd);
     stop(s);

@@ -16,7 +16,7 @@
 static const char TOOLS[] = "[{\"type\": \"function\", \"function\": {\"name\": \"read\", \"parameters\": {\"type\": \"object\", "
                             "\"properties\": {\"path\": {\"type\": \"string\"}}}}}]";
 
-// What was told, with a mark, [A], [T] or [C], where the channel changes, [.] at a call's end, and the call behind it.
+// What was told, with a mark, [A], [T] or [C], where the channel changes, [.] at a call's end, and the call after it.
 typedef struct told { char text[4096]; size_t size; int channel, calls, stop_at; } told;
 
 static void add(told *t, const char *text, size_t size) {

@@ -699,7 +699,7 @@ static int same_timeline(const mote_session *a, const mote_session *b) {
 }
 
 // A conversation that is led with mote_ask, and at each turn one that begins with the stored turns before it: the timelines are the
-// same, token for token, there and behind the next turn.
+// same, token for token, there and after the next turn.
 static void test_restored(const mote_model *m, const told *turns, const char *family) {
     mote_session *led = session_at(m, MOTE_MTP_AUTO), *kept = session_at(m, MOTE_MTP_AUTO);
     heard *h = (heard *)room(sizeof *h);
@@ -717,7 +717,7 @@ static void test_restored(const mote_model *m, const told *turns, const char *fa
               count_of(s));
         say(m, led, turns[i].role, turns[i].message, MOTE_THINK_ON, turns[i].answer, h, NULL);
         if (i) say(m, s, turns[i].role, turns[i].message, MOTE_THINK_ON, turns[i].answer, h, NULL);
-        CHECK(!i || same_timeline(led, s), "%s: turn %d behind restored ones", family, i);
+        CHECK(!i || same_timeline(led, s), "%s: turn %d after restored ones", family, i);
         mote_session_close(s);
     }
     stored(request, sizeof request, TOLD);
@@ -766,7 +766,7 @@ static void test_restored_as_qwen3(void) {
     temp_close();
 }
 
-// A turn behind fed tokens is the same whatever line end closes the one before.
+// A turn after fed tokens is the same whatever line end closes the one before.
 static void test_closed_turns(const mote_model *m) {
     static const char begin[] = "<|im_start|>user\nOne?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nIt is 1.";
     static const char next[] = "<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
@@ -790,7 +790,7 @@ static void test_closed_turns(const mote_model *m) {
         int more = text_ids(m, text, 1, want, 256);
         const int32_t *have = mote_tokens(s, &count);
         CHECK((int)count == n + more + 1 && (int)read == more && !memcmp(have, fed, (size_t)n * sizeof *fed) &&
-              !memcmp(have + n, want, (size_t)more * sizeof *want), "a turn behind end %d: %zu tokens, expected %d and %d", i, count, n, more);
+              !memcmp(have + n, want, (size_t)more * sizeof *want), "a turn after end %d: %zu tokens, expected %d and %d", i, count, n, more);
         mote_session_close(s);
     }
 }

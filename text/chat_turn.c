@@ -6,7 +6,7 @@ typedef struct turn {
     const char *system;        /* NULL or "": none; first turn only */
     const json *tools;         /* a list; NULL: none; first turn only */
     const char *role, *message;        /* "user" or "tool" */
-    const char *const *results;        /* "tool": of further calls, behind the message */
+    const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
     int think;                 /* as in chat_prompt */
 } turn;
@@ -30,7 +30,7 @@ static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error
     return code;
 }
 
-/* Renders it behind the ones before, with the beginning of the model's turn. */
+/* Renders it after the ones before, with the beginning of the model's turn. */
 static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
     const chat_marks *m = chat_marks_of(f);
     int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
@@ -53,7 +53,7 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
 }
 
 /* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking, which
-   </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, behind "assistant\n" and up to the turn's end. */
+   </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, after "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);
     slice thought = slice_skip_newlines(text);
