@@ -24,7 +24,7 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model session text
+ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model run session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
 PROGRAM = main.c engine.h $(wildcard cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
 LIBS    = -lm -lpthread

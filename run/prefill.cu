@@ -1,7 +1,7 @@
-/* cuda/prefill_step.cu: the forward pass over the many token rows of a prompt, on a GPU. It sees the session and the model; the
-   kernels belong to the rooms it calls (layers/, cuda/). Decode's forward pass is cuda/step.cu's.
+/* run/prefill.cu: the forward pass over the many token rows of a prompt, on a GPU. It knows slots and the model; the kernels
+   belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/step.cu's.
 
-   A prompt is read in super-chunks of up to s->o.chunk rows: so many that a weight, once read, serves enough rows for the
+   A prompt is read in super-chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
    tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_UNIT, as
    the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the super-chunk.
 
@@ -10,7 +10,7 @@
    back to what they were: the timeline ends before it. */
 
 enum {
-    PREFILL_UNIT = CHUNK_UNIT,   /* token rows */
+    PREFILL_UNIT = 64,           /* token rows */
     PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
 };
 
@@ -27,10 +27,18 @@ static int prefill_from(const mote_model *m) {
     return m->gpu >= 0 && prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
 }
 
-/* Lays out what prefill needs in a session: behind the states of the layers, whose copy `before` is as large as `state`. */
-static void layout_prefill(layout *l, const mote_model *m, const mote_session_options *o, dtype kv, size_t state,
-                           prefill_scratch *p) {
+/* Floats of the states of a slot that cannot be truncated, with the MTP layer's. */
+static size_t recurrent_floats(const mote_model *m, const run_options *o) {
+    const capacity r = capacity_of(o, o->context);
+    layout l = layout_from(NULL);
+    layout_states(&l, m, &r, ROLLBACK_REPLAY, m->has_mtp, NULL);
+    return l.used;
+}
+
+/* Lays out what prefill needs: also room for `before`, a copy of a slot's recurrent state. */
+static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
+    const dtype kv = kv_type_of(o->kv);
     memset(p, 0, sizeof *p);
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
@@ -43,17 +51,17 @@ static void layout_prefill(layout *l, const mote_model *m, const mote_session_op
     p->ids = (int32_t *)(void *)layout_alloc(l, rows);
     p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
     p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
-    p->before = layout_alloc(l, state);
+    p->before = layout_alloc(l, recurrent_floats(m, o));
 }
 
-static prefill_rows prefill_rows_of(const mote_session *s, int T) {
-    const struct gpu_session *g = s->gpu;
+static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
+    const struct gpu_runner *g = s->runner->gpu;
     prefill_rows r;
     memset(&r, 0, sizeof r);
     r.stream = g->stream;
     r.sms = g->q.sms;
     r.T = T;
-    r.position = s->count;
+    r.position = position;
     r.stages = g->q.stages;
     r.factor = s->m->bf16_factor;
     r.x = g->prefill.x;
@@ -101,42 +109,42 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
 }
 
 /* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
-static void prefill_head(const mote_session *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
+static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
     const mote_model *m = s->m;
     prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
     prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
-    gpu_check(&s->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
                                           r->stream), "reading the logits");
 }
 
-static int prefill_head_rows(const mote_session *s, const prefill_rows *r) {
-    return (int)((size_t)((const char *)s->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
+static int prefill_head_rows(const slot *s, const prefill_rows *r) {
+    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
 }
 
 /* Logits of T rows of x to the host, in pieces that fit the room. */
-static void prefill_logits(const mote_session *s, const prefill_rows *r, const float *norm, int T, float *logits) {
+static void prefill_logits(const slot *s, const prefill_rows *r, const float *norm, int T, float *logits) {
     const int piece = prefill_head_rows(s, r);
     for (int t = 0; t < T; t += piece)
         prefill_head(s, r, norm, t, T - t < piece ? T - t : piece, logits + (size_t)t * (size_t)s->m->c.vocab);
 }
 
-/* The same into log-probabilities of the prompt's tokens, a few rows at a time. done: the prompt's tokens before r's. */
-static int prefill_scores(mote_session *s, const prefill_rows *r, int T, size_t done, prompt_scores *scores, mote_error *err) {
-    const int room = prefill_head_rows(s, r), piece = room < SCORED_ROWS ? room : (int)SCORED_ROWS;
+/* The same to who looks on, a few rows at a time. */
+static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_watch *watch, mote_error *err) {
+    const int room = prefill_head_rows(s, r), piece = room < watch->rows_most ? room : watch->rows_most;
     int code = MOTE_OK;
     for (int t = 0; t < T && !code; t += piece) {
         const int n = T - t < piece ? T - t : piece;
-        prefill_head(s, r, s->m->norm, t, n, scores->rows);
+        prefill_head(s, r, s->m->norm, t, n, watch->rows);
         code = gpu_finish(s, err);
-        if (!code) score_rows(scores, s->m->c.vocab, done + (size_t)t, n);
+        if (!code) watch->logits(watch->user, watch->rows, t, n);
     }
     return code;
 }
 
 /* The MTP layer over the super-chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
-static void prefill_mtp(mote_session *s, const prefill_rows *main_rows, float *mtp_logits) {
+static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logits) {
     const mote_model *m = s->m;
-    struct gpu_session *g = s->gpu;
+    struct gpu_runner *g = s->runner->gpu;
     prefill_rows r = *main_rows;
     prefill_mtp_input p;
     memset(&p, 0, sizeof p);
@@ -164,89 +172,53 @@ static void prefill_mtp(mote_session *s, const prefill_rows *main_rows, float *m
     if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
 }
 
-/* Where in a prompt a super-chunk is. */
-typedef struct prompt_part {
-    size_t done, count;          /* tokens read before it; of the prompt */
-    double start;                /* when reading began */
-} prompt_part;
-
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them. */
-static int prefill_layers(mote_session *s, const prefill_rows *r, const prompt_part *part, mote_error *err) {
-    struct gpu_session *g = s->gpu;
+static int prefill_layers(slot *s, const prefill_rows *r, const block_watch *watch, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
     for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
-        report_prompt(s, (double)part->done + (double)r->T * i / s->m->c.layers, part->count, part->start);
-        if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled");
+        if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
         gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
         gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
     }
-    return gpu_session_failed(s, err);
+    return gpu_failed(&g->q, err);
 }
 
-/* Computes T rows behind the timeline, which are in s->tokens already; they are not part of it until session_prefilled. */
-static int prefill_run(mote_session *s, int T, const prompt_part *part, float *logits, float *mtp_logits, prompt_scores *scores,
-                       mote_error *err) {
+static void prefill_copy(struct gpu_runner *g, float *to, const float *from, size_t floats) {
+    gpu_check(&g->q, cudaMemcpyAsync(to, from, floats * sizeof(float), cudaMemcpyDeviceToDevice, g->stream), "a copy");
+}
+
+/* Nothing is left to repeat before it (b->replay is 0), nor after it: the states are those after the last row. If it fails or is
+   cancelled, they are those before. */
+static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     const mote_model *m = s->m;
-    struct gpu_session *g = s->gpu;
-    const size_t state = s->parts.state * sizeof(float);
-    prefill_rows r = prefill_rows_of(s, T);
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden;
+    prefill_rows r = prefill_rows_of(s, b->T, b->position);
     int code = gpu_enter(s, err);
     if (code) return code;
-    s->valid = s->count;                                    /* KV rows behind the end are overwritten */
-    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.before, s->recurrent, state, cudaMemcpyDeviceToDevice, g->stream), "a copy");
-    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.ids, s->tokens + s->count, (size_t)T * sizeof(int32_t), cudaMemcpyHostToDevice,
-                                     g->stream), "copying tokens");
+    prefill_copy(g, g->prefill.before, s->recurrent, s->recurrent_floats);
+    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.ids, b->ids, (size_t)b->T * sizeof(int32_t), cudaMemcpyHostToDevice, g->stream),
+              "copying tokens");
     prefill_embed(&r, &m->embed_tokens, g->prefill.ids);
-    code = prefill_layers(s, &r, part, err);
+    code = prefill_layers(s, &r, watch, err);
     if (code) {
-        if (g->q.status == cudaSuccess)
-            gpu_check(&g->q, cudaMemcpyAsync(s->recurrent, g->prefill.before, state, cudaMemcpyDeviceToDevice, g->stream),
-                      "a copy");
+        if (g->q.status == cudaSuccess) prefill_copy(g, s->recurrent, g->prefill.before, s->recurrent_floats);
         return code;
     }
-    if (logits) prefill_logits(s, &r, m->norm, T, logits);
-    if (scores && (code = prefill_scores(s, &r, T, part->done, scores, err))) return code;
-    const float *last = r.x + (size_t)(T - 1) * (size_t)m->c.hidden;
-    float *hidden = g->hidden;                              /* last_hidden is still wanted as it was */
-    prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, hidden);
-    if (s->has_mtp) prefill_mtp(s, &r, mtp_logits);
-    gpu_check(&g->q, cudaMemcpyAsync(s->last_hidden, hidden, (size_t)m->c.hidden * sizeof(float), cudaMemcpyDeviceToDevice,
-                                     g->stream), "a copy");
+    if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
+    if (watch->logits && (code = prefill_watched(s, &r, b->T, watch, err))) return code;
+    const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
+    prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, s->hidden);
+    if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
+    prefill_copy(g, s->last_hidden, s->hidden, hidden);
     gpu_check(&g->q, cudaGetLastError(), "prefill");
-    return logits || mtp_logits ? gpu_finish(s, err) : gpu_session_failed(s, err);
+    gpu_launched(s, 1, GPU_NO_LOGITS);
+    return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
-/* The T rows just computed are part of the timeline. */
-static void session_prefilled(mote_session *s, int T) {
-    s->count += T;
-    s->valid = s->block_at = s->generated_from = s->count;
-    s->pending = s->accepted = 0;
-    s->logits_in_block = 0;
-    gpu_launched(s->gpu, 1, GPU_NO_LOGITS);
-}
-
-/* Are calls with so many rows read by prefill? */
-static int session_prefills(const mote_session *s, size_t count) {
-    return s->gpu && s->gpu->prefill.rows && count >= PREFILL_FROM;
-}
-
-/* feed() of a call that prefill reads. */
-static int feed_prefill(mote_session *s, const int32_t *ids, size_t count, float *logits, float *mtp_logits,
-                        prompt_scores *scores, mote_error *err) {
-    const size_t vocab = (size_t)s->m->c.vocab;
-    prompt_part part = {0, count, seconds()};
-    int code = s->accepted ? session_fold(s, err) : MOTE_OK;
-    for (size_t done = 0; done < count && !code; part.done = done) {
-        const int end = s->count / PREFILL_UNIT * PREFILL_UNIT + s->gpu->prefill.rows, skip = s->count == 0;
-        const int T = (size_t)(end - s->count) < count - done ? end - s->count : (int)(count - done);
-        memcpy(s->tokens + s->count, ids + done, (size_t)T * sizeof *ids);
-        code = prefill_run(s, T, &part, logits ? logits + done * vocab : NULL, mtp_logits, scores, err);
-        if (code == MOTE_ECANCELLED) return fail(err, code, "cancelled after %zu of %zu tokens", done, count);
-        if (code) return code;
-        session_prefilled(s, T);
-        done += (size_t)T;
-        if (mtp_logits) mtp_logits += (size_t)(T - skip) * vocab;
-        report_prompt(s, (double)done, count, part.start);
-    }
-    return code ? code : session_finish(s, err);
+/* Super-chunks end at multiples of PREFILL_UNIT. */
+static int gpu_prompt_rows(const slot *s, int position, size_t count) {
+    const int rows = s->runner->gpu->prefill.rows, end = position / PREFILL_UNIT * PREFILL_UNIT + rows;
+    return (size_t)(end - position) < count ? end - position : (int)count;
 }
