@@ -1,14 +1,20 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the
-   order to read them in:
+   commands, help and main(). The rooms are in program/, cli/ and serve/; each file knows those above it in this list, which
+   is the order to read them in, but cli/ and serve/ know nothing of each other.
+
+   In program/, what both of them need:
 
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser
-     files.c         buffers, reading texts and tokens, files that a command writes
+     files.c         growable bytes, a stream to its end
      paths.c         from what -m names to a checkpoint folder, or to why it is none
-     model.c         opening models and sessions, sampling
-     numbers.c       amounts, and what speculation did, for a person
+     model.c         the model that the options name, and how its sessions are to be opened
 
+   in cli/, the command line:
+
+     files.c         texts and token ids, files that a command writes
+     session.c       sessions, sampling
+     numbers.c       amounts, and what speculation did, for a person
      text.c          tokenize, detokenize, render
      wrap.c          lines broken between words
      screen.c        where run and chat show an answer
@@ -28,7 +34,7 @@
      bench.c         bench: planning and running it
      selftest.c      selftest
 
-   and in serve/, which also includes the JSON reader of text/:
+   and in serve/, which also takes the JSON reader of text/:
 
      http.c          bytes -> HTTP requests
      budget.c        memory that requests under way may take
@@ -89,13 +95,15 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-#include "cli/terminal.c"
-#include "cli/options.c"
-#include "cli/files.c"
-#include "cli/paths.c"
-#include "cli/model.c"
-#include "cli/numbers.c"
+#include "program/terminal.c"
+#include "program/options.c"
+#include "program/files.c"
+#include "program/paths.c"
+#include "program/model.c"
 
+#include "cli/files.c"
+#include "cli/session.c"
+#include "cli/numbers.c"
 #include "cli/text.c"
 #include "cli/wrap.c"
 #include "cli/screen.c"

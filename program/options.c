@@ -1,4 +1,4 @@
-// cli/options.c: what can be asked for on the command line. A new option is a field and a line of the table. The parser
+// program/options.c: what can be asked for on the command line. A new option is a field and a line of the table. The parser
 // knows nothing of what a value is for: options that exclude each other are their command's business.
 //
 // One table describes every option: what it takes, where the value goes, which commands know it, its line of help.

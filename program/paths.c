@@ -1,4 +1,4 @@
-// cli/paths.c: from what was typed behind -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
+// program/paths.c: from what was typed behind -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
 // what is no checkpoint folder is refused with its cause. It looks at names, and at the first bytes of a few files; all else
 // about a checkpoint is the library's to say.
 
