@@ -123,6 +123,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
+// Compiled a second time, for serve: the library has these three too, but exports nothing that engine.h does not declare, and a
+// program that reached into its inside could not be built over an installed libmote.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"             // serve needs a part of them
 #include "text/basics.c"
