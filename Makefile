@@ -26,7 +26,7 @@ endif
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
+PROGRAM = main.c engine.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp

@@ -1,6 +1,7 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
    commands, help and main(). The rooms are in program/, cli/ and serve/; each file knows those above it in this list, which
-   is the order to read them in, but cli/ and serve/ know nothing of each other.
+   is the order to read them in, but cli/ and serve/ know nothing of each other. Below them are the JSON reader and the marks of
+   chats, of text/.
 
    In program/, what both of them need:
 
@@ -34,7 +35,7 @@
      bench.c         bench: planning and running it
      selftest.c      selftest
 
-   and in serve/, which also takes the JSON reader of text/:
+   and in serve/, HTTP:
 
      http.c          bytes -> HTTP requests
      budget.c        memory that requests under way may take
@@ -95,6 +96,16 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
+// Compiled a second time, for the program: the library has these four, too, but exports nothing that engine.h does not declare,
+// and a program that reached into it could not be linked with an installed libmote.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"             // the program needs a part of them
+#include "text/basics.c"
+#include "text/utf8.c"
+#include "text/json.c"
+#include "text/chat_marks.c"
+#pragma GCC diagnostic pop
+
 #include "program/terminal.c"
 #include "program/options.c"
 #include "program/files.c"
@@ -123,14 +134,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
-// Compiled a second time, for serve: the library has these three too, but exports nothing that engine.h does not declare, and a
-// program that reached into its inside could not be built over an installed libmote.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"             // serve needs a part of them
-#include "text/basics.c"
-#include "text/utf8.c"
-#include "text/json.c"
-#pragma GCC diagnostic pop
 #include "serve/http.c"
 #include "serve/budget.c"
 #include "serve/connection.c"

@@ -11,7 +11,8 @@
 //   tokenizer_file.c  tokenizer.json -> the tables of bpe.c
 //   python_text.c     text and values as Python writes them, which chat formats build on
 //   marked_text.c     text of which parts are from outside
-//   chat_template.c   which family's a checkpoint's chat template is, and its marks
+//   chat_marks.c      the chat families and their marks
+//   chat_template.c   which family's a checkpoint's chat template is
 //   tool_results.c    results of calls in the order of the calls
 //   chat.c            messages -> prompt
 //   mend_json.c       JSON as models write it -> JSON
@@ -49,6 +50,7 @@
 #include "text/tokenizer_file.c"
 #include "text/python_text.c"
 #include "text/marked_text.c"
+#include "text/chat_marks.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
 #include "text/chat.c"

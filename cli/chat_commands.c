@@ -60,10 +60,12 @@ static int text_of(const mote_model *model, const int32_t *ids, size_t count, by
 
 // The answer of a turn as the model has it, without thinking and the template's words.
 static void chat_show_answer(chat *c, char *turn) {
-    char *answer = turn, *found;
-    while ((found = strstr(answer, "<|im_start|>assistant\n"))) answer = found + strlen("<|im_start|>assistant\n");
-    while ((found = strstr(answer, "</think>"))) answer = found + strlen("</think>");
-    if (answer > turn && (found = strstr(answer, "<|im_end|>"))) *found = 0;
+    const chat_marks *marks = marks_of(c->model);
+    char *answer = turn, *found, begins[64];
+    snprintf(begins, sizeof begins, "%sassistant\n", marks->turn);
+    while ((found = strstr(answer, begins))) answer = found + strlen(begins);
+    while ((found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
+    if (answer > turn && (found = strstr(answer, marks->turn_end))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
 
@@ -86,8 +88,9 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
 static void chat_take_turns(chat *c) {
     size_t count, length = 0, last = 0;
     const int32_t *ids = mote_tokens(c->session, &count);
-    const char *user = "<|im_start|>user";
+    char user[64];
     bytes start = {NULL, 0, 0};
+    snprintf(user, sizeof user, "%suser", marks_of(c->model)->turn);
     if (tokenize(c->model, user, strlen(user), &start, &length)) length = 0;
     for (size_t at = 0; length && at + length <= count; at++) {
         if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;

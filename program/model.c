@@ -48,6 +48,14 @@ static int on_gpu(const mote_info *info) {
     return strncmp(info->device, "cuda", 4) == 0;
 }
 
+// The marks of the model's chats; without a known template those that its vocabulary may have all the same.
+static const chat_marks *marks_of(const mote_model *model) {
+    const char *name = mote_model_info(model)->chat_template;
+    for (int i = 0; name && i < CHAT_FAMILY_COUNT; i++)
+        if (!strcmp(chat_families[i].name, name)) return &chat_families[i];
+    return chat_marks_of_answers;
+}
+
 static mote_session_options session_options(const options *o) {
     mote_session_options s = {.size = sizeof s, .context = o->context, .chunk = o->chunk, .threads = o->threads,
                               .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms};

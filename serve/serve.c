@@ -246,13 +246,14 @@ static int open_sessions(server *s, const options *o) {
 }
 
 static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
+    const chat_marks *marks = marks_of(model);
     memset(s, 0, sizeof *s);
     s->model = model;
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->verbose = o->verbose;
     s->reads_alike = !on_gpu(mote_model_info(model));
-    s->turn_begins = token_of(model, "<|im_start|>");
-    s->tool_responds = token_of(model, "<tool_response>");
+    s->turn_begins = token_of(model, marks->turn);
+    s->tool_responds = token_of(model, marks->result);
     s->user = token_of(model, "user");
     s->slot_count = sessions;
     s->slots = (slot *)calloc(SLOTS_MOST, sizeof *s->slots);

@@ -59,8 +59,6 @@ typedef struct call_tag {
     slice name;          /* of a function or parameter */
 } call_tag;
 
-static const char CALL_OPENS[] = "<tool_call>", CALL_CLOSES[] = "</tool_call>";
-
 /* The name that s begins with, up to '>', without quotes. 0: there is none; -1: it may be one. */
 static int tag_name(slice s, call_tag *tag) {
     enum { MOST = 256 };
@@ -77,9 +75,10 @@ static int tag_name(slice s, call_tag *tag) {
 
 /* The tag that s begins with. */
 static call_tag tag_at(slice s, int end) {
-    static const struct { const char *text; int kind; } tags[] = {
-        {CALL_OPENS, TAG_OPEN}, {CALL_CLOSES, TAG_CLOSE}, {"<function=", TAG_FUNCTION}, {"</function>", TAG_FUNCTION_END},
-        {"<parameter=", TAG_PARAMETER}, {"</parameter>", TAG_PARAMETER_END}};
+    const chat_marks *const m = chat_marks_of_answers;
+    const struct { const char *text; int kind; } tags[] = {
+        {m->call, TAG_OPEN}, {m->call_end, TAG_CLOSE}, {m->call_name, TAG_FUNCTION}, {m->call_name_end, TAG_FUNCTION_END},
+        {m->call_argument, TAG_PARAMETER}, {m->call_argument_end, TAG_PARAMETER_END}};
     call_tag tag = {TAG_NONE, TAG_NONE, 0, {NULL, 0}};
     if (!s.n) tag.kind = end ? TAG_LAST : TAG_PARTIAL;
     for (size_t i = 0; s.n && i < sizeof tags / sizeof *tags; i++) {

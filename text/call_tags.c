@@ -45,10 +45,11 @@ static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int en
     const int on_line = text.p[c->at - 1] == '\n';
     const size_t here = c->at;
     if (tag->kind == TAG_LAST) {         /* an answer that is over, and ends with </tool_call>, forgot the other end tags */
+        const char *const closes = chat_marks_of_answers->call_end;
         slice all = slice_trim(text);
-        if (end != TEXT_ENDS || !slice_ends(all, CALL_CLOSES) || c->nested || c->functions) return CALL_NONE;
+        if (end != TEXT_ENDS || !slice_ends(all, closes) || c->nested || c->functions) return CALL_NONE;
         c->at = (size_t)(all.p + all.n - text.p);
-        c->end = c->at - (sizeof CALL_CLOSES - 1);
+        c->end = c->at - strlen(closes);
         c->part.value_size = c->end - c->part.value;
         value_ends(c, text.p);
         return CALL_WHOLE;

@@ -102,8 +102,7 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
         snprintf(label, sizeof label, "%s %u: ", image ? "Picture" : "Video", image ? c->images : c->videos);
         put_words(&c->content, label);
     }
-    put_words(&c->content, image ? "<|vision_start|><|image_pad|><|vision_end|>"
-                                 : "<|vision_start|><|video_pad|><|vision_end|>");
+    put_words(&c->content, image ? c->marks->image : c->marks->video);
     return MOTE_OK;
 }
 
@@ -161,7 +160,8 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-/* The system turn: c->system, if one is given, and the tools. */
+/* The system turn: c->system, if one is given, and the tools. What it says of them are the template's own sentences, quoted with
+   the marks in them. */
 static int chat_system(chat *c, int given) {
     const slice system = slice_of(c->system.text.data, c->system.text.size);
     int code = MOTE_OK;
@@ -217,23 +217,28 @@ static int chat_call_json(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     int code = MOTE_OK;
-    put_words(c->out, "<tool_call>\n{\"name\": \"");
+    put_words(c->out, c->marks->call);
+    put_words(c->out, "\n{\"name\": \"");
     if (name) code = put_value(c, c->out, name, put_str);
     put_words(c->out, "\", \"arguments\": ");
     if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
     if (!code) code = put_value(c, c->out, arguments, j->nodes[arguments].type == JSON_STRING ? put_str : put_json);
-    put_words(c->out, "}\n</tool_call>");
+    put_words(c->out, "}\n");
+    put_words(c->out, c->marks->call_end);
     return code;
 }
 
 /* Qwen3.5: <function=f> with one <parameter=x> for each argument */
 static int chat_call_tags(chat *c, uint32_t call) {
+    const chat_marks *const m = c->marks;
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     if (!name || j->nodes[name].type != JSON_STRING) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"name\" must be text");
     }
-    put_words(c->out, "<tool_call>\n<function=");
+    put_words(c->out, m->call);
+    put_words(c->out, "\n");
+    put_words(c->out, m->call_name);
     put_value(c, c->out, name, put_str);
     put_words(c->out, ">\n");
     int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
@@ -243,14 +248,18 @@ static int chat_call_tags(chat *c, uint32_t call) {
     for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
         uint32_t type = j->nodes[k + 1].type;
         int as_json = type >= JSON_ARRAY || (c->family & CHAT_PRESERVE && type != JSON_STRING);
-        put_words(c->out, "<parameter=");
+        put_words(c->out, m->call_argument);
         put_value(c, c->out, k, put_str);
         put_words(c->out, ">\n");
         int code = put_value(c, c->out, k + 1, as_json ? put_json : put_str);
         if (code) return code;
-        put_words(c->out, "\n</parameter>\n");
+        put_words(c->out, "\n");
+        put_words(c->out, m->call_argument_end);
+        put_words(c->out, "\n");
     }
-    put_words(c->out, "</function>\n</tool_call>");
+    put_words(c->out, m->call_name_end);
+    put_words(c->out, "\n");
+    put_words(c->out, m->call_end);
     return MOTE_OK;
 }
 

@@ -29,8 +29,6 @@ typedef struct chat_stream {
     int broken_calls;
 } chat_stream;
 
-static const char THINK_CLOSES[] = "</think>";
-
 static void chat_stream_begin(chat_stream *s, int thinking) {
     s->channel = thinking ? MOTE_THINKING : MOTE_ANSWER;
     s->fresh = 1;
@@ -80,7 +78,8 @@ static void chat_stream_switch(chat_stream *s, int channel) {
 
 /* The tag of thinking that begins the text, if it means something now: its size; 0: there is none, -1: it may be one. */
 static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
-    const char *const tags[] = {s->fresh ? "<think>" : "", s->channel == MOTE_THINKING || s->cut_thinking ? THINK_CLOSES : ""};
+    const chat_marks *const m = chat_marks_of_answers;
+    const char *const tags[] = {s->fresh ? m->think : "", s->channel == MOTE_THINKING || s->cut_thinking ? m->think_end : ""};
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(tags[i]);
         *channel = i ? MOTE_ANSWER : MOTE_THINKING;
@@ -91,11 +90,12 @@ static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
 
 /* What of the text a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
 static slice call_text(chat_stream *s, slice text, int *end) {
-    const size_t n = sizeof THINK_CLOSES - 1;
+    const char *const closes = chat_marks_of_answers->think_end;
+    const size_t n = strlen(closes);
     size_t at = s->searched;
     if (s->channel != MOTE_THINKING) return text;
     for (; at < text.n; at++) {
-        if (text.p[at] != '<' || memcmp(text.p + at, THINK_CLOSES, text.n - at < n ? text.n - at : n)) continue;
+        if (text.p[at] != *closes || memcmp(text.p + at, closes, text.n - at < n ? text.n - at : n)) continue;
         if (text.n - at < n && *end) continue;
         if (text.n - at >= n) *end = TEXT_IS_CUT;
         break;

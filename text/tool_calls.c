@@ -139,7 +139,7 @@ static size_t first_call(slice text, int *failed) {
     size_t at = 0, opened = 0;
     memset(&c, 0, sizeof c);
     for (int found = CALL_NONE; at < text.n && found != CALL_WHOLE && !call_failed(&c); at += found == CALL_WHOLE ? 0 : c.at) {
-        at += slice_before(slice_from(text, at), CALL_OPENS).n;
+        at += slice_before(slice_from(text, at), chat_marks_of_answers->call).n;
         if (at == text.n || call_opens(NULL, slice_from(text, at), TEXT_IS_CUT, 0, &opened) < 1) break;
         call_begin(&c, NULL, opened);
         found = call_read(&c, slice_from(text, at), TEXT_IS_CUT);
