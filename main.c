@@ -96,10 +96,10 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-// Compiled a second time, for the program: the library has these four, too, but exports nothing that engine.h does not declare,
-// and a program that reached into it could not be linked with an installed libmote.
+/* Compiled a second time, for the program: the library has these four, too, but exports nothing that engine.h does not declare,
+   and a program that reached into it could not be linked with an installed libmote. */
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"             // the program needs a part of them
+#pragma GCC diagnostic ignored "-Wunused-function"             /* the program needs a part of them */
 #include "text/basics.c"
 #include "text/utf8.c"
 #include "text/json.c"
@@ -159,13 +159,13 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/metrics.c"
 #include "serve/serve.c"
 
-// Commands, help and main.
+/* Commands, help and main. */
 
 typedef struct command {
     const char *name, *summary, *usage;
-    int bit;                               // its bit in option.commands
+    int bit;                               /* its bit in option.commands */
     int (*function)(options *o);
-    const char *more;                      // behind its options; NULL: nothing
+    const char *more;                      /* behind its options; NULL: nothing */
 } command;
 
 static int command_help(options *o);
@@ -240,7 +240,7 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
-// A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces.
+/* A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces. */
 static void print_wrapped(const char *text, int column, int indent) {
     while (*text) {
         int n = (int)strcspn(text, " ");
@@ -278,8 +278,8 @@ static int command_help(options *o) {
     return 0;
 }
 
-// A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
-// writing to it fails, as it would have.
+/* A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
+   writing to it fails, as it would have. */
 static int fill_streams(void) {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
         if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != stream) return EXIT_FAILURE;
@@ -300,7 +300,7 @@ int main(int argc, char **argv) {
             first = 2;
         }
         for (int i = 1; first == 1 && i < argc; i++)
-            if (strcmp(argv[i], "-p") == 0) c = find_command("run");      // mote -p TEXT
+            if (strcmp(argv[i], "-p") == 0) c = find_command("run");      /* mote -p TEXT */
     }
     int code = parse_options(c->name, c->bit, argc - first, argv + first, &o);
     if (!code && o.help) print_usage(c);

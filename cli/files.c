@@ -1,16 +1,16 @@
-// cli/files.c: texts and token ids from files and pipes, files that a command writes. It knows of a model only the limits in
-// mote_info, against which token ids are checked, and nothing of sessions.
+/* cli/files.c: texts and token ids from files and pipes, files that a command writes. It knows of a model only the limits in
+   mote_info, against which token ids are checked, and nothing of sessions. */
 
-enum { WAIT_SECONDS = 3 };                 // for the other side of a pipe
+enum { WAIT_SECONDS = 3 };                 /* for the other side of a pipe */
 
-// Has `file` something to read, or its end, within WAIT_SECONDS? -1: Ctrl-C.
+/* Has `file` something to read, or its end, within WAIT_SECONDS? -1: Ctrl-C. */
 static int input_comes(int file) {
     struct pollfd input = {file, POLLIN, 0};
     return poll(&input, 1, WAIT_SECONDS * 1000);
 }
 
-// Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device. NULL:
-// it has been said why not. Opening itself never waits.
+/* Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device. NULL:
+   it has been said why not. Opening itself never waits. */
 static FILE *open_input(const char *name, int pipes) {
     int file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), ready = 1;
     struct stat s;
@@ -25,12 +25,12 @@ static FILE *open_input(const char *name, int pipes) {
     return in;
 }
 
-// The exit code when there is none.
+/* The exit code when there is none. */
 static int input_failure(void) {
     return interrupted ? EXIT_INTERRUPTED : EXIT_FAILURE;
 }
 
-// All of a text.
+/* All of a text. */
 static int read_text(FILE *in, const char *name, bytes *b) {
     int code = read_some(in, name, TEXT_MAX, b);
     if (!code && b->size > TEXT_MAX)
@@ -39,7 +39,7 @@ static int read_text(FILE *in, const char *name, bytes *b) {
     return code;
 }
 
-// The token ids of an .i32 file, no more than fit into the context, each checked against the vocabulary.
+/* The token ids of an .i32 file, no more than fit into the context, each checked against the vocabulary. */
 static int read_tokens(const char *path, const mote_info *info, int context, bytes *b, size_t *count) {
     int vocab_size = info->vocab_size, most = info->context_max;
     if (context && context < most) most = context;
@@ -64,13 +64,13 @@ static int read_tokens(const char *path, const mote_info *info, int context, byt
     return 0;
 }
 
-// A file that a command writes, in place: symbolic links are followed, devices and FIFOs are written as they are. After a
-// failure a file that the command itself created is removed. A regular file that was there before is left empty once
-// writing has begun, because its old content is gone and half of the new would look like a result; until then it stays
-// as it was. Nothing else is ever removed.
+/* A file that a command writes, in place: symbolic links are followed, devices and FIFOs are written as they are. After a
+   failure a file that the command itself created is removed. A regular file that was there before is left empty once
+   writing has begun, because its old content is gone and half of the new would look like a result; until then it stays
+   as it was. Nothing else is ever removed. */
 typedef struct output {
     const char *path;
-    FILE *file;                            // NULL: not open
+    FILE *file;                            /* NULL: not open */
     struct stat status;
     int created, begun;
 } output;
@@ -79,14 +79,15 @@ static int same_file(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-// Opens the file without changing what it holds, so that all else can be checked first. A FIFO's reader has WAIT_SECONDS to come.
+/* Opens the file without changing what it holds, so that all else can be checked first. A FIFO's reader has WAIT_SECONDS to
+   come. */
 static int open_output(output *o, const char *path) {
     const int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     const double until = clock_seconds() + WAIT_SECONDS;
     int file = open(path, flags | O_EXCL, 0666);
     o->path = path;
     o->created = file >= 0;
-    // O_CREAT again: the path may be a symbolic link to a file that is not there yet.
+    /* O_CREAT again: the path may be a symbolic link to a file that is not there yet. */
     if (file < 0 && errno == EEXIST) file = open(path, flags, 0666);
     while (file < 0 && errno == ENXIO && clock_seconds() < until && !poll(NULL, 0, 20)) file = open(path, flags, 0666);
     if (file < 0 && errno == ENXIO) return complain(EXIT_FAILURE, "%s: nobody reads from it", path);
@@ -107,7 +108,7 @@ static int begin_outputs(output *outputs, int count) {
     return 0;
 }
 
-// The path is looked at again: by now it may name another file, which is none of ours.
+/* The path is looked at again: by now it may name another file, which is none of ours. */
 static void discard_output(const output *o) {
     struct stat now;
     if (!o->path || !S_ISREG(o->status.st_mode)) return;
@@ -116,8 +117,8 @@ static void discard_output(const output *o) {
     else if (o->begun && truncate(o->path, 0)) complain(0, "%s: %s: it is incomplete", o->path, strerror(errno));
 }
 
-// Ends files that belong together: when one could not be written, or `code` says that the command failed, all are
-// discarded. Those that are not open are passed over. Returns the exit code.
+/* Ends files that belong together: when one could not be written, or `code` says that the command failed, all are
+   discarded. Those that are not open are passed over. Returns the exit code. */
 static int close_outputs(output *outputs, int count, int code) {
     for (output *o = outputs; o < outputs + count; o++) {
         if (!o->file) continue;

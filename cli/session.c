@@ -1,5 +1,5 @@
-// cli/session.c: a session with the options' settings, and the sampling they ask for; with -v, the list of kernels that a step
-// launches. It knows nothing of what a command does with them.
+/* cli/session.c: a session with the options' settings, and the sampling they ask for; with -v, the list of kernels that a step
+   launches. It knows nothing of what a command does with them. */
 
 static int same_launch(const mote_launch *a, const mote_launch *b) {
     return !strcmp(a->stage, b->stage) && !strcmp(a->kernel, b->kernel) && !strcmp(a->format, b->format) &&
@@ -7,7 +7,7 @@ static int same_launch(const mote_launch *a, const mote_launch *b) {
            a->registers == b->registers && a->shared_bytes == b->shared_bytes && a->stack_bytes == b->stack_bytes;
 }
 
-// One line for all launches that are alike, where the first of them stands.
+/* One line for all launches that are alike, where the first of them stands. */
 static void print_launches(const mote_launch *launches, size_t count) {
     fprintf(stderr, "  %-16s%6s%7s%14s%7s%6s%8s%7s  %-14s%s\n", "stage", "times", "code", "grid", "block", "regs",
             "shared", "stack", "weights", "kernel");
@@ -26,7 +26,7 @@ static void print_launches(const mote_launch *launches, size_t count) {
     }
 }
 
-// -v: what a step launches, for each number of rows asked for.
+/* -v: what a step launches, for each number of rows asked for. */
 static int log_launches(const mote_info *info, const options *o, mote_session *session) {
     mote_error error = {0, ""};
     if (!on_gpu(info)) on_log(NULL, "the model is on the CPU: a step launches no kernels");
@@ -52,7 +52,7 @@ static int open_session(const mote_model *model, const options *o, mote_session 
     return code;
 }
 
-// The model's own sampling, with what the user asked for instead.
+/* The model's own sampling, with what the user asked for instead. */
 static mote_sampling sampling_for(const mote_model *model, const options *o) {
     mote_sampling s;
     mote_sampling_defaults(model, &s);

@@ -1,7 +1,7 @@
-// cli/wrap.c: text as it streams onto a terminal, with lines broken between words. A word is held back until it is known to be
-// whole. Lines between ``` are left as they are. It knows columns, and nothing of answers.
+/* cli/wrap.c: text as it streams onto a terminal, with lines broken between words. A word is held back until it is known to be
+   whole. Lines between ``` are left as they are. It knows columns, and nothing of answers. */
 
-// Columns that a character takes: 0 for combining marks and joiners, 2 for East Asian wide ones and emoji.
+/* Columns that a character takes: 0 for combining marks and joiners, 2 for East Asian wide ones and emoji. */
 static int character_width(int32_t c) {
     static const struct { int32_t from, upto; } none[] = {
         {0x300, 0x36f}, {0x483, 0x489}, {0x591, 0x5bd}, {0x610, 0x61a}, {0x64b, 0x65f}, {0x6d6, 0x6dc}, {0x900, 0x902},
@@ -22,8 +22,8 @@ static int character_width(int32_t c) {
 }
 
 typedef struct wrapper {
-    int column, code, words;               // columns and words of this line so far; code: between ```
-    int columns;                           // of the word that is held back
+    int column, code, words;               /* columns and words of this line so far; code: between ``` */
+    int columns;                           /* of the word that is held back */
     size_t size;
     char word[512];
 } wrapper;
@@ -33,7 +33,7 @@ static int terminal_columns(FILE *out) {
     return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// Shows the word that is held back, on a new line if it does not fit into this one.
+/* Shows the word that is held back, on a new line if it does not fit into this one. */
 static void wrap_flush(wrapper *w, FILE *out) {
     if (!w->size) return;
     if (!w->words && w->size >= 3 && memcmp(w->word, "```", 3) == 0) w->code = !w->code;
@@ -55,7 +55,7 @@ static void wrap_text(wrapper *w, FILE *out, const char *text, size_t size) {
         int width = c < 0 ? 4 : character_width(c);
         if (c == '\n' || c == ' ' || c == '\t') {
             wrap_flush(w, out);
-            // A space at the end of a full line would begin the next one.
+            /* A space at the end of a full line would begin the next one. */
             if (c == '\n' || w->code || !w->words || w->column < terminal_columns(out)) show(out, text + at, 1);
             w->column = c == '\n' ? 0 : w->column + (c == '\t' ? 8 - w->column % 8 : 1);
             if (c == '\n') w->words = 0;
@@ -65,6 +65,6 @@ static void wrap_text(wrapper *w, FILE *out, const char *text, size_t size) {
         memcpy(w->word + w->size, text + at, length);
         w->size += length;
         w->columns += width;
-        if (width == 2) wrap_flush(w, out);                 // scripts without spaces break anywhere
+        if (width == 2) wrap_flush(w, out);                 /* scripts without spaces break anywhere */
     }
 }

@@ -1,7 +1,7 @@
-// program/files.c: growable bytes, what a file or a stream holds, and what is said when it cannot be read. It knows nothing of
-// what the bytes mean.
+/* program/files.c: growable bytes, what a file or a stream holds, and what is said when it cannot be read. It knows nothing of
+   what the bytes mean. */
 
-enum { TEXT_MAX = 64 << 20 };              // bytes of a text that is read from a file, a pipe or a terminal
+enum { TEXT_MAX = 64 << 20 };              /* bytes of a text that is read from a file, a pipe or a terminal */
 
 typedef struct bytes { char *data; size_t size, capacity; } bytes;
 
@@ -23,7 +23,7 @@ static int append(bytes *b, const char *data, size_t size) {
     return 0;
 }
 
-// What errno says of a file. Ctrl-C also ends waiting for the other side of a FIFO.
+/* What errno says of a file. Ctrl-C also ends waiting for the other side of a FIFO. */
 static int file_failure(const char *name) {
     if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;
     return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));
@@ -34,8 +34,8 @@ static int is_regular(const char *path) {
     return stat(path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
-// A stream to its end, but at most limit + 1 bytes: a pipe or a device may have no end. A zero byte that is not counted
-// follows.
+/* A stream to its end, but at most limit + 1 bytes: a pipe or a device may have no end. A zero byte that is not counted
+   follows. */
 static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
     char block[16384];
     size_t n;

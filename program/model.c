@@ -1,7 +1,7 @@
-// program/model.c: from options to the library: the model they name, and how its sessions are to be opened. It knows nothing of
-// what a command does with them.
+/* program/model.c: from options to the library: the model they name, and how its sessions are to be opened. It knows nothing of
+   what a command does with them. */
 
-// The bundled model: models/demo here, beside the program, beside the program's folder, or where make install puts it.
+/* The bundled model: models/demo here, beside the program, beside the program's folder, or where make install puts it. */
 static int find_bundled(char *path, size_t capacity) {
     char program[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -17,7 +17,7 @@ static int find_bundled(char *path, size_t capacity) {
     return complain(EXIT_FAILURE, "models/demo is neither here nor beside the program; name a folder with -m DIR");
 }
 
-// The folder of the model that the options name.
+/* The folder of the model that the options name. */
 static int find_model(options *o, int parts) {
     static char bundled[PATH_MAX + 16];
     if (o->synthetic) return 0;
@@ -30,7 +30,7 @@ static int find_model(options *o, int parts) {
                                                                 : ALL_WEIGHTS);
 }
 
-// The model that the options name. With --synthetic it is made up instead.
+/* The model that the options name. With --synthetic it is made up instead. */
 static int open_model(options *o, int parts, mote_model **model) {
     mote_options how = {.size = sizeof how, .parts = parts, .callbacks = callbacks(), .device = o->device,
                         .draft_rows = o->draft_rows, .quantize = o->quantize};
@@ -48,7 +48,7 @@ static int on_gpu(const mote_info *info) {
     return strncmp(info->device, "cuda", 4) == 0;
 }
 
-// The marks of the model's chats; without a known template those that its vocabulary may have all the same.
+/* The marks of the model's chats; without a known template those that its vocabulary may have all the same. */
 static const chat_marks *marks_of(const mote_model *model) {
     const char *name = mote_model_info(model)->chat_template;
     for (int i = 0; name && i < CHAT_FAMILY_COUNT; i++)
@@ -62,10 +62,10 @@ static mote_session_options session_options(const options *o) {
     return s;
 }
 
-enum { CONTEXT_MOST = 131072 };            // tokens that the program takes by itself
+enum { CONTEXT_MOST = 131072 };            /* tokens that the program takes by itself */
 
-// Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
-// the weights are in memory, behind find_model. Without an answer, opening them will tell why.
+/* Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
+   the weights are in memory, behind find_model. Without an answer, opening them will tell why. */
 static void plan_context(options *o) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};
@@ -76,7 +76,7 @@ static void plan_context(options *o) {
     if (o->fits > CONTEXT_MOST) o->fits = CONTEXT_MOST;
 }
 
-// The context of a session of this model: as asked for, or, on a GPU, as planned.
+/* The context of a session of this model: as asked for, or, on a GPU, as planned. */
 static int chosen_context(const options *o, const mote_info *info) {
     return o->context || !on_gpu(info) ? o->context : o->fits;
 }

@@ -1,16 +1,16 @@
-// program/terminal.c: showing text, progress and complaints; Ctrl-C; the callbacks that the library gets. Every command
-// uses it. It knows nothing of options, models or sessions.
-//
-// Text that mote did not write itself (of a model, a file, a path) reaches a terminal through show() alone. Functions
-// that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
-// which the library polls through the cancel callback.
+/* program/terminal.c: showing text, progress and complaints; Ctrl-C; the callbacks that the library gets. Every command
+   uses it. It knows nothing of options, models or sessions.
+
+   Text that mote did not write itself (of a model, a file, a path) reaches a terminal through show() alone. Functions
+   that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
+   which the library polls through the cancel callback. */
 
 static volatile sig_atomic_t interrupted;
-static int progress_shown = -1;            // per cent on the screen now, -1 = none
-static double progress_began;              // when it was first shown
+static int progress_shown = -1;            /* per cent on the screen now, -1 = none */
+static double progress_began;              /* when it was first shown */
 
-// The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
-// forms are read as what they stand for.
+/* The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
+   forms are read as what they stand for. */
 static int32_t first_character(const char *text, size_t size, size_t *length) {
     unsigned char first = (unsigned char)text[0];
     size_t n = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
@@ -25,19 +25,19 @@ static int32_t first_character(const char *text, size_t size, size_t *length) {
     return c;
 }
 
-// Would a terminal do anything with it but draw it? Controls do: among them carriage return, which overwrites the line.
-// So do bidirectional embeddings, overrides and isolates, which show the text around them in another order.
+/* Would a terminal do anything with it but draw it? Controls do: among them carriage return, which overwrites the line.
+   So do bidirectional embeddings, overrides and isolates, which show the text around them in another order. */
 static int steers_terminal(int32_t c) {
     if (c == '\n' || c == '\t') return 0;
     return c < ' ' || (c >= 0x7f && c <= 0x9f) || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// Writes text. What would steer a terminal is shown there instead: ^[ for ESC, ^? for DEL, <U+009B> for characters
-// beyond ASCII, <9B> for a byte that is no UTF-8. Pipes and files get the text as it is.
+/* Writes text. What would steer a terminal is shown there instead: ^[ for ESC, ^? for DEL, <U+009B> for characters
+   beyond ASCII, <9B> for a byte that is no UTF-8. Pipes and files get the text as it is. */
 static void show(FILE *out, const char *text, size_t size) {
     size_t shown = 0, length;
     int failure = errno, terminal = isatty(fileno(out));
-    errno = failure;                       // isatty sets it for a pipe; main may still have to tell why a write failed
+    errno = failure;                       /* isatty sets it for a pipe; main may still have to tell why a write failed */
     for (size_t at = 0; at < size && terminal; at += length) {
         int32_t c = first_character(text + at, size - at, &length);
         if (!steers_terminal(c)) continue;
@@ -58,7 +58,7 @@ static void show_arguments(FILE *out, const char *format, va_list arguments) {
     free(text);
 }
 
-// fprintf for a format with strings that mote did not write itself.
+/* fprintf for a format with strings that mote did not write itself. */
 __attribute__((format(printf, 2, 3)))
 static void show_format(FILE *out, const char *format, ...) {
     va_list arguments;
@@ -123,7 +123,7 @@ static int complain(int exit_code, const char *format, ...) {
     return exit_code;
 }
 
-// What the library complained about. Being stopped by the user is no complaint.
+/* What the library complained about. Being stopped by the user is no complaint. */
 static int report(const mote_error *error) {
     if (error->code != MOTE_ECANCELLED || !interrupted) return complain(EXIT_FAILURE, "%s", error->message);
     clear_progress();
@@ -135,7 +135,7 @@ static void on_interrupt(int signal) {
     interrupted = 1;
 }
 
-// once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too.
+/* once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too. */
 static void catch_interrupt(int once) {
     struct sigaction action;
     memset(&action, 0, sizeof action);

@@ -1,10 +1,10 @@
-// serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
-// ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
-// a chat, because that is where the next request's prompt parts from this one: behind the user's turn when thinking is left
-// out of the history, before it when the user edits or asks again.
-//
-// A timeline that loses its session to another conversation is shelved: saved as bytes, and its snapshots with it. Snapshots
-// and shelved timelines share one budget; what has not been used for longest goes first.
+/* serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
+   ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
+   a chat, because that is where the next request's prompt parts from this one: behind the user's turn when thinking is left
+   out of the history, before it when the user edits or asks again.
+
+   A timeline that loses its session to another conversation is shelved: saved as bytes, and its snapshots with it. Snapshots
+   and shelved timelines share one budget; what has not been used for longest goes first. */
 
 static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m) {
     size_t at = 0;
@@ -12,8 +12,8 @@ static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t
     return at;
 }
 
-// How much of the prompt a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least one
-// token is left to be read.
+/* How much of the prompt a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least one
+   token is left to be read. */
 static size_t reusable(const int32_t *tokens, size_t n, const snapshots *past, const int32_t *prompt, size_t count,
                        snapshot **from) {
     size_t same = common_prefix(tokens, n, prompt, count), best = 0;
@@ -32,7 +32,7 @@ static size_t snapshot_size(const server *s, const snapshot *p) {
     return s->snapshot_bytes + p->count * sizeof(int32_t);
 }
 
-// A timeline gives up its snapshot number i.
+/* A timeline gives up its snapshot number i. */
 static void snapshot_drop(server *s, snapshots *past, int i) {
     snapshot *p = past->at[i];
     memmove(past->at + i, past->at + i + 1, (size_t)(--past->count - i) * sizeof *past->at);
@@ -42,7 +42,7 @@ static void snapshot_drop(server *s, snapshots *past, int i) {
     free(p);
 }
 
-// Those behind `count` tokens.
+/* Those behind `count` tokens. */
 static void snapshots_cut(server *s, snapshots *past, size_t count) {
     while (past->count && past->at[past->count - 1]->count > count) snapshot_drop(s, past, past->count - 1);
 }
@@ -56,7 +56,7 @@ static void shelved_free(server *s, shelved *e) {
     free(e);
 }
 
-// Frees what has not been used for longest: a shelved timeline, or a snapshot that only one session holds. 0: there is none.
+/* Frees what has not been used for longest: a shelved timeline, or a snapshot that only one session holds. 0: there is none. */
 static int cache_evict(server *s) {
     shelved **oldest = NULL;
     slot *of = NULL;
@@ -81,7 +81,7 @@ static int cache_evict(server *s) {
     return of || oldest;
 }
 
-// Makes room for so many bytes, and takes them. 0: there is none.
+/* Makes room for so many bytes, and takes them. 0: there is none. */
 static int cache_take(server *s, size_t bytes) {
     if (bytes > s->cache_most) return 0;
     while (s->cache_used + bytes > s->cache_most)
@@ -90,7 +90,7 @@ static int cache_take(server *s, size_t bytes) {
     return 1;
 }
 
-// Remembers where the session is now, if there is room.
+/* Remembers where the session is now, if there is room. */
 static void slot_snapshot(slot *t) {
     server *s = t->server;
     size_t count;
@@ -115,7 +115,7 @@ static void slot_snapshot(slot *t) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Puts a copy of the session's timeline on the shelf.
+/* Puts a copy of the session's timeline on the shelf. */
 static void slot_shelve(slot *t) {
     server *s = t->server;
     size_t count, size = 0, written;
@@ -150,7 +150,7 @@ static void slot_shelve(slot *t) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Takes a timeline off the shelf. What is in a file stays there, too; NULL: there is no memory for that.
+/* Takes a timeline off the shelf. What is in a file stays there, too; NULL: there is no memory for that. */
 static shelved *unshelve(server *s, shelved **at) {
     shelved *e = *at;
     if (!e->path) {
@@ -168,7 +168,7 @@ static shelved *unshelve(server *s, shelved **at) {
     return copy;
 }
 
-// The free session that suits the prompt best; *e: the shelved timeline that should come back in it, taken off the shelf.
+/* The free session that suits the prompt best; *e: the shelved timeline that should come back in it, taken off the shelf. */
 static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved **e) {
     slot *best = NULL;
     shelved **there = NULL;
@@ -190,12 +190,12 @@ static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved
     if (!there) return best;
     *e = unshelve(s, there);
     if (!*e) return best;
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       // it takes the session that has rested longest
+    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
         if (!t->busy && t->session && t->used < best->used) best = t;
     return best;
 }
 
-// A shelved timeline comes back in place of what the session holds.
+/* A shelved timeline comes back in place of what the session holds. */
 static void slot_restore(slot *t, shelved *e) {
     server *s = t->server;
     mote_error error;
@@ -211,10 +211,10 @@ static void slot_restore(slot *t, shelved *e) {
     const int from_file = !code && e->path != NULL;
     shelved_free(s, e);
     pthread_mutex_unlock(&s->lock);
-    if (from_file) slot_snapshot(t);       // a file ends where the next prompt goes on: to be gone back to once more
+    if (from_file) slot_snapshot(t);       /* a file ends where the next prompt goes on: to be gone back to once more */
 }
 
-// Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then.
+/* Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then. */
 static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_error *error) {
     server *s = t->server;
     size_t n, same;
@@ -231,10 +231,10 @@ static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_err
     return same;
 }
 
-// The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
-// at a GB a second, is quicker than to read it again.
+/* The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
+   at a GB a second, is quicker than to read it again. */
 static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count) {
-    enum { WORTH = 32 };                   // tokens
+    enum { WORTH = 32 };                   /* tokens */
     const server *s = t->server;
     size_t n, size = 0;
     const int32_t *tokens = mote_tokens(t->session, &n);
@@ -244,7 +244,7 @@ static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count
     return (double)n > 2 * 1e-9 * (double)size * s->read_speed;
 }
 
-// Returns the tokens of the prompt that need not be read.
+/* Returns the tokens of the prompt that need not be read. */
 static size_t slot_prepare(slot *t, shelved *e, const int32_t *prompt, size_t count, mote_error *error) {
     if (slot_is_of_another(t, prompt, count)) {
         slot_shelve(t);

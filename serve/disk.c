@@ -1,16 +1,16 @@
-// serve/disk.c: timelines in a folder, so that the next run of the server need not read them again. A file is a saved session, as
-// mote_save_file writes it: the library refuses one of another checkpoint, and a damaged one; these are passed over with a notice.
-//
-// The folder may hold anything else. Only a regular file of this user that bears the name disk_path gives to the tokens that it
-// holds counts as one of these; no other file is read in, counted, replaced or removed.
-//
-// A timeline is kept as it was before its last answer, at a snapshot: the next prompt has that answer without its thinking, and
-// goes on from there. Files have a budget of their own; what has not been used for longest is removed first.
+/* serve/disk.c: timelines in a folder, so that the next run of the server need not read them again. A file is a saved session, as
+   mote_save_file writes it: the library refuses one of another checkpoint, and a damaged one; these are passed over with a notice.
 
-enum { KEPT_LEAST = 32 };                  // tokens of a timeline that is worth a file
-enum { SAY_SECONDS = 60 };                 // between two lines on what goes wrong with the folder
+   The folder may hold anything else. Only a regular file of this user that bears the name disk_path gives to the tokens that it
+   holds counts as one of these; no other file is read in, counted, replaced or removed.
 
-// What goes wrong with one file goes wrong with the next, too: it is said now and then.
+   A timeline is kept as it was before its last answer, at a snapshot: the next prompt has that answer without its thinking, and
+   goes on from there. Files have a budget of their own; what has not been used for longest is removed first. */
+
+enum { KEPT_LEAST = 32 };                  /* tokens of a timeline that is worth a file */
+enum { SAY_SECONDS = 60 };                 /* between two lines on what goes wrong with the folder */
+
+/* What goes wrong with one file goes wrong with the next, too: it is said now and then. */
 static void disk_say(server *s, const char *problem) {
     double now = clock_seconds();
     pthread_mutex_lock(&s->lock);
@@ -20,7 +20,7 @@ static void disk_say(server *s, const char *problem) {
     if (says) show_format(stderr, "mote: %s\n", problem);
 }
 
-// The name of a timeline's file: the folder, and FNV-1a of its tokens.
+/* The name of a timeline's file: the folder, and FNV-1a of its tokens. */
 static char *disk_path(const server *s, const int32_t *tokens, size_t count) {
     uint64_t hash = 0xcbf29ce484222325u;
     size_t room = strlen(s->disk) + 32;
@@ -30,17 +30,17 @@ static char *disk_path(const server *s, const int32_t *tokens, size_t count) {
     return path;
 }
 
-// Is it a file of ours by its name? NAME is 16 digits, as disk_path writes them, and .session.
+/* Is it a file of ours by its name? NAME is 16 digits, as disk_path writes them, and .session. */
 static int is_kept_name(const char *name) {
     return strspn(name, "0123456789abcdef") == 16 && !strcmp(name + 16, ".session");
 }
 
-// ... and by what it is: no link, and nobody else's.
+/* ... and by what it is: no link, and nobody else's. */
 static int is_own_file(const char *path, struct stat *status) {
     return !lstat(path, status) && S_ISREG(status->st_mode) && status->st_uid == geteuid();
 }
 
-// Forgets a file; it stays where it is.
+/* Forgets a file; it stays where it is. */
 static void disk_forget(server *s, shelved *e) {
     shelved **at = &s->shelf;
     while (*at != e) at = &(*at)->next;
@@ -57,7 +57,7 @@ static void disk_remove(server *s, shelved *e) {
     disk_forget(s, e);
 }
 
-// Removes files that a longer one of the same timeline has replaced, and the oldest ones until the rest fits.
+/* Removes files that a longer one of the same timeline has replaced, and the oldest ones until the rest fits. */
 static void disk_trim(server *s, const shelved *longest) {
     for (shelved *e = s->shelf, *next; e; e = next) {
         next = e->next;
@@ -72,7 +72,7 @@ static void disk_trim(server *s, const shelved *longest) {
     }
 }
 
-// Notes that `path`, which is the callee's now, holds the session's timeline. 0: there is no memory.
+/* Notes that `path`, which is the callee's now, holds the session's timeline. 0: there is no memory. */
 static int disk_note(server *s, const mote_session *session, char *path, uint64_t used) {
     size_t count;
     struct stat status;
@@ -105,7 +105,7 @@ static shelved *disk_find(server *s, const char *path) {
     return e;
 }
 
-// Is this timeline in a file already?
+/* Is this timeline in a file already? */
 static int disk_has(server *s, const char *path) {
     pthread_mutex_lock(&s->lock);
     shelved *e = disk_find(s, path);
@@ -114,7 +114,7 @@ static int disk_has(server *s, const char *path) {
     return e != NULL;
 }
 
-// A file that cannot be read any more is not tried again.
+/* A file that cannot be read any more is not tried again. */
 static void disk_lost(server *s, const char *path, const mote_error *error) {
     char problem[sizeof error->message + 16];
     snprintf(problem, sizeof problem, "passed over: %s", error->message);
@@ -125,14 +125,15 @@ static void disk_lost(server *s, const char *path, const mote_error *error) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Writes the session's timeline into a file; another thing in its place stays there.
+/* Writes the session's timeline into a file; another thing in its place stays there. */
 static int disk_save(const mote_session *session, const char *path, mote_error *error) {
     struct stat status;
     if (is_own_file(path, &status) || errno == ENOENT) return mote_save_file(session, path, error);
     return fail(error, MOTE_EIO, "%s: no file of ours, so nothing is kept there", path);
 }
 
-// Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not kept.
+/* Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not
+   kept. */
 static void disk_keep(slot *t) {
     server *s = t->server;
     mote_error error = {0, ""};
@@ -158,7 +159,7 @@ static int by_time(const void *a, const void *b) {
     return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-// The folder's files that may be ours, in the order of their last use. *others: entries that are not.
+/* The folder's files that may be ours, in the order of their last use. *others: entries that are not. */
 static buf disk_list(const server *s, DIR *folder, int *others) {
     buf list = {NULL, 0, 0, 0};
     for (struct dirent *at; (at = readdir(folder)) != NULL;) {
@@ -180,7 +181,7 @@ static buf disk_list(const server *s, DIR *folder, int *others) {
     return list;
 }
 
-// Reads a file that may be ours into the session. 1: it is, and has the name of what it holds. Else it is said why not.
+/* Reads a file that may be ours into the session. 1: it is, and has the name of what it holds. Else it is said why not. */
 static int disk_load(const server *s, mote_session *session, const char *path) {
     mote_error error = {0, ""};
     size_t count;
@@ -195,7 +196,7 @@ static int disk_load(const server *s, mote_session *session, const char *path) {
     return !error.code;
 }
 
-// Looks at what earlier runs have kept, by the first session. Returns the exit code: the folder is made if it is not there.
+/* Looks at what earlier runs have kept, by the first session. Returns the exit code: the folder is made if it is not there. */
 static int disk_open(server *s) {
     mote_session *session = s->slots[0].session;
     mote_error error;

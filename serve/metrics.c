@@ -1,4 +1,4 @@
-// serve/metrics.c: GET /metrics, in Prometheus' text format.
+/* serve/metrics.c: GET /metrics, in Prometheus' text format. */
 
 static void put_metric(buf *out, const char *name, const char *type, const char *help, double value) {
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\nmote_%s %.17g\n", name, help, name, type, name, value);
