@@ -165,7 +165,7 @@ typedef struct command {
     const char *name, *summary, *usage;
     int bit;                               /* its bit in option.commands */
     int (*function)(options *o);
-    const char *more;                      /* behind its options; NULL: nothing */
+    const char *more;                      /* after its options; NULL: nothing */
 } command;
 
 static int command_help(options *o);
@@ -194,11 +194,11 @@ static const char serve_more[] =
 
 static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
-    "behind their headers, it is an estimate, and says so.\n";
+    "after their headers, it is an estimate, and says so.\n";
 
 static const char bench_more[] =
     "Rows are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 decodes 32 tokens\n"
-    "behind 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
+    "after 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
     "speculation verifies them, beside what the step reads and the share of the memory's speed that is; what is in\n"
     "the context does not matter for that, so depths are pretended. Speculation depends on the text: --ask measures\n"
     "it on questions, --accept simulates it. Files of --json keep their names from version to version.\n"
@@ -220,7 +220,7 @@ static const command command_table[] = {
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
      command_logits, NULL},
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
-    {"selftest", "test a GPU: every stage against its plain C twin; needs no model", "[OPTIONS]", SELFTEST,
+    {"selftest", "test a GPU: every stage against its definition in plain C; needs no model", "[OPTIONS]", SELFTEST,
      command_selftest, NULL},
     {"help", "explain a command", "[COMMAND]", HELP, command_help, NULL},
     {"version", "print the version", "", HELP, command_version, NULL},
@@ -240,7 +240,7 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
-/* A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces. */
+/* A text after what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces. */
 static void print_wrapped(const char *text, int column, int indent) {
     while (*text) {
         int n = (int)strcspn(text, " ");

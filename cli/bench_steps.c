@@ -235,7 +235,7 @@ static void print_stage(bench *b, const char *name, const mote_measurement *m, d
     end_row(b);
 }
 
-/* Does the model have all of these stages? */
+/* 1: the model has all of these stages. */
 static int has_stages(const mote_info *info, const char *const *names, int count) {
     int found = 0;
     for (int i = 0; i < info->stage_count; i++)

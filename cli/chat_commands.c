@@ -131,7 +131,7 @@ static void chat_undo(chat *c, const char *argument) {
     }
 }
 
-/* Is there a last question that can be asked again? */
+/* 1: there is a last question that can be asked again. */
 static int chat_has_last(chat *c) {
     if (!c->asked.size) say(c, "there is no last question\n");
     return c->asked.size > 0;

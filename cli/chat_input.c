@@ -25,7 +25,7 @@ static void complete_with(editor *e, size_t from, char *const *words, int count)
     if (alike > e->at - from) editor_insert(e, words[0] + (e->at - from), alike - (e->at - from));
 }
 
-/* Tab: the commands of the chat, and file names behind those that take one. */
+/* Tab: the commands of the chat, and file names after those that take one. */
 static void complete_message(editor *e) {
     char *words[CHAT_COMMAND_COUNT], start[512];
     int count = 0;
@@ -80,7 +80,7 @@ static enum line_end read_line(chat *c, const char *prompt) {
     return end == EDITOR_LINE ? LINE_READ : LINE_CANCELLED;
 }
 
-/* The rest of a message whose first line, behind """, is in c->line. */
+/* The rest of a message whose first line, after """, is in c->line. */
 static enum line_end read_quoted(chat *c) {
     const char *line = c->line.data + 3;
     for (;; line = c->line.data) {
@@ -95,7 +95,7 @@ static enum line_end read_quoted(chat *c) {
     }
 }
 
-/* The rest of a message whose first line, in c->line, may go on behind a backslash at its end. */
+/* The rest of a message whose first line, in c->line, may go on after a backslash at its end. */
 static enum line_end read_continued(chat *c) {
     for (;;) {
         size_t size = c->line.size;

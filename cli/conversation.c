@@ -1,9 +1,9 @@
 /* cli/conversation.c: what the command chat talks in: a session, its turns, undo. It is given a whole message, and knows
    nothing of where it comes from (chat_input.c) or of commands (chat_commands.c).
 
-   Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that failed, so that the timeline
-   only ever holds whole turns (or an answer the user cut short). Of a turn that was loaded there is only its place: going back to
-   that reads what is before it again. */
+   Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that failed, so that the timeline only ever
+   holds whole turns (or an answer the user cut short). Of a turn that was loaded there is only its place: going back to that
+   reads what is before it again. */
 
 enum { UNDO_MAX = 16 };
 
@@ -33,7 +33,7 @@ typedef struct chat {
     editor edit;
 } chat;
 
-/* Where remarks of the chat itself go: never into a pipe that wants answers. */
+/* The stream for remarks of the chat itself: never into a pipe that wants answers. */
 static FILE *remarks(const chat *c) {
     return c->styled ? stdout : stderr;
 }

@@ -3,14 +3,14 @@
 
 enum { WAIT_SECONDS = 3 };                 /* for the other side of a pipe */
 
-/* Has `file` something to read, or its end, within WAIT_SECONDS? -1: Ctrl-C. */
+/* 1: `file` has something to read, or its end, within WAIT_SECONDS. -1: Ctrl-C. */
 static int input_comes(int file) {
     struct pollfd input = {file, POLLIN, 0};
     return poll(&input, 1, WAIT_SECONDS * 1000);
 }
 
-/* Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device. NULL:
-   it has been said why not. Opening itself never waits. */
+/* Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device.
+   NULL: it has been said why not. Opening itself never waits. */
 static FILE *open_input(const char *name, int pipes) {
     int file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), ready = 1;
     struct stat s;

@@ -1,5 +1,5 @@
-/* cli/line_editor.c: a message typed on a terminal: editing, completion, looking through the history. It knows keys and screens,
-   and nothing of chats: what Tab completes is the caller's.
+/* cli/line_editor.c: a message typed on a terminal: editing, completion, looking through the history. It knows keys and
+   screens, and nothing of chats: what Tab completes is the caller's.
 
    The terminal is in raw mode only while a line is read. The text may have several lines: Enter ends it, Alt-Enter and Ctrl-J
    begin a new line, and what is pasted (bracketed paste) is inserted as it is. After each key all of it is drawn anew: text
@@ -34,7 +34,7 @@ typedef struct editor {
 
 /* ---- Characters ---------------------------------------------------------------------------------------------- */
 
-/* How a character looks: `drawn` of up to 15 bytes, *width columns. Returns its bytes in text. */
+/* A character as it is drawn: `drawn`, of up to 15 bytes, *width columns. Returns its bytes in text. */
 static size_t character_look(const char *text, size_t size, char *drawn, int *width) {
     size_t length;
     int32_t c = first_character(text, size, &length);
@@ -89,7 +89,7 @@ static struct winsize screen_size(const editor *e) {
     return size;
 }
 
-/* Where drawing is: a row and a column from the beginning, and the rows that are on the screen. */
+/* The place where drawing is: a row and a column from the beginning, and the rows that are on the screen. */
 typedef struct pen { FILE *out; int row, column, width, first, last, coloured; } pen;
 
 static void pen_new_row(pen *p) {
@@ -130,7 +130,7 @@ static void pen_text(pen *p, const char *prompt, const bytes *text, size_t n) {
     if (p->column == p->width) pen_new_row(p);
 }
 
-/* Where the character begins that the cursor stands on: bytes typed one by one may have become one around it. */
+/* The beginning of the character that the cursor stands on: bytes typed one by one may have become one around it. */
 static size_t character_at(const editor *e) {
     size_t at = 0, length;
     while (at < e->at) {
@@ -158,7 +158,7 @@ static void editor_draw(editor *e, const char *prompt) {
     fflush(e->out);
 }
 
-/* Leaves the text on the screen, the cursor behind it. */
+/* Leaves the text on the screen, the cursor after it. */
 static void editor_leave(editor *e, const char *prompt) {
     e->at = e->text.size;
     if (!e->dumb) editor_draw(e, prompt);
@@ -173,8 +173,8 @@ static void on_resize(int signal) {
     (void)signal;
 }
 
-/* A byte, or a key: closed, resized (or another signal), none within `wait` milliseconds, below 1000; -1: for ever. SIGINT counts as
-   Ctrl-C: it is blocked but while ppoll waits, so that none is missed between looking at the flag and waiting. */
+/* A byte, or a key: closed, resized (or another signal), none within `wait` milliseconds, below 1000; -1: for ever. SIGINT
+   counts as Ctrl-C: it is blocked but while ppoll waits, so that none is missed between looking at the flag and waiting. */
 static int editor_byte(editor *e, int wait) {
     if (e->unread) {
         int byte = e->unread - 1;
@@ -196,7 +196,7 @@ static int editor_byte(editor *e, int wait) {
     return key;
 }
 
-/* The key of an escape sequence behind ESC [ or ESC O. */
+/* The key of an escape sequence after ESC [ or ESC O. */
 static int sequence_key(const char *parameters, int final) {
     int number = atoi(parameters), modified = strchr(parameters, ';') != NULL;
     switch (final) {
@@ -214,16 +214,16 @@ static int sequence_key(const char *parameters, int final) {
 }
 
 static int editor_key(editor *e) {
-    enum { ESCAPE = 27, SOON = 50 };
+    enum { ESCAPE = 27, SEQUENCE_WAIT = 50 };  /* the second: milliseconds until the next byte of a sequence */
     char parameters[16] = "";
     size_t n = 0;
     int c = editor_byte(e, -1);
     if (c != ESCAPE) return c;
-    do c = editor_byte(e, SOON);           /* some terminals send Alt as an ESC before the ESC of a key */
+    do c = editor_byte(e, SEQUENCE_WAIT);  /* some terminals send Alt as an ESC before the ESC of a key */
     while (c == ESCAPE);
     if (c > 255) return KEY_NONE;
     if (c != '[' && c != 'O') return KEY_ALT + c;
-    while ((c = editor_byte(e, SOON)) < 0x40)
+    while ((c = editor_byte(e, SEQUENCE_WAIT)) < 0x40)
         if (n + 1 < sizeof parameters) parameters[n++] = (char)c, parameters[n] = 0;
     return c > 255 ? KEY_NONE : sequence_key(parameters, c);
 }
@@ -284,8 +284,8 @@ static void editor_set(editor *e, const char *text, size_t size) {
     editor_insert(e, text, size);
 }
 
-/* What the terminal sends between its marks is text: line feeds as well. More than a text may have is read, and refused whole, with
-   a bell. */
+/* A paste: all that the terminal sends between its marks is text, line feeds as well. More than a text may have is read, and
+   refused whole, with a bell. */
 static void editor_paste(editor *e) {
     static const char end[] = "\033[201~";
     bytes pasted = {NULL, 0, 0};
@@ -440,7 +440,7 @@ static void editor_echo(editor *e, int key, const char *prompt) {
 
 /* ---- Reading a message --------------------------------------------------------------------------------------- */
 
-/* Is more input there? Then drawing can wait. */
+/* 1: more input is there, so that drawing can wait. */
 static int editor_pending(const editor *e) {
     struct pollfd input = {e->input, POLLIN, 0};
     return poll(&input, 1, 0) > 0;

@@ -9,7 +9,7 @@ static void human(double value, const char *unit, char out[32]) {
     snprintf(out, 32, "%.*f %s%s", k == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value, prefix[k], unit);
 }
 
-/* What speculation did since `before`. */
+/* The counters of speculation since `before`. */
 static mote_speculation speculation_since(const mote_session *session, const mote_speculation *before) {
     mote_speculation s = {0};
     mote_speculation_of(session, &s, NULL);

@@ -11,9 +11,9 @@ static int run_usage(const options *o) {
     return 0;
 }
 
-/* Is there text on standard input beside the words of the command line? A terminal is not asked, nor what cannot be read, as
-   nohup leaves it. A pipe may have been inherited, from ssh or a service, with nobody ever to write to it or to close it: it has
-   WAIT_SECONDS. */
+/* 1: there is text on standard input beside the words of the command line. A terminal is not asked, nor what cannot be read, as
+   nohup leaves it. A pipe may have been inherited, from ssh or a service, with nobody ever to write to it or to close it: it
+   has WAIT_SECONDS. */
 static int input_beside_words(void) {
     if (isatty(STDIN_FILENO) || (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY) return 0;
     int ready = input_comes(STDIN_FILENO);
@@ -21,7 +21,7 @@ static int input_beside_words(void) {
     return ready > 0;
 }
 
-/* What is piped in. The line feed that ends a chat message is not part of it. */
+/* The text that is piped in. The line feed that ends a chat message is not part of it. */
 static int read_piped(const options *o, bytes *text) {
     int code = read_text(stdin, "standard input", text);
     if (!code && !o->raw && text->size && text->data[text->size - 1] == '\n') text->data[--text->size] = 0;

@@ -13,7 +13,7 @@ typedef struct screen {
     double first;                          /* when the first token came, by clock_seconds */
     int tokens;                            /* so far */
     wrapper wrap;
-    int thought;                           /* of these, behind the last that was thinking */
+    int thought;                           /* of these, after the last that was thinking */
     int counts;                            /* thinking is counted on standard error, as it is not shown */
 } screen;
 

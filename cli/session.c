@@ -57,9 +57,9 @@ static mote_sampling sampling_for(const mote_model *model, const options *o) {
     mote_sampling s;
     mote_sampling_defaults(model, &s);
     if (o->greedy) {
-        uint64_t fresh = s.seed;
+        uint64_t seed = s.seed;
         memset(&s, 0, sizeof s);
-        s.seed = fresh;
+        s.seed = seed;
     }
     if (o->temperature >= 0) s.temperature = (float)o->temperature;
     if (o->top_k >= 0) s.top_k = o->top_k;

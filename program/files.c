@@ -1,5 +1,5 @@
-/* program/files.c: growable bytes, what a file or a stream holds, and what is said when it cannot be read. It knows nothing of
-   what the bytes mean. */
+/* program/files.c: growable bytes, the content of a file or a stream, and the complaint when it cannot be read. It knows
+   nothing of what the bytes mean. */
 
 enum { TEXT_MAX = 64 << 20 };              /* bytes of a text that is read from a file, a pipe or a terminal */
 
@@ -23,7 +23,7 @@ static int append(bytes *b, const char *data, size_t size) {
     return 0;
 }
 
-/* What errno says of a file. Ctrl-C also ends waiting for the other side of a FIFO. */
+/* Complains of a file by errno. Ctrl-C also ends waiting for the other side of a FIFO. */
 static int file_failure(const char *name) {
     if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;
     return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));

@@ -30,7 +30,7 @@ static int find_model(options *o, int parts) {
                                                                 : ALL_WEIGHTS);
 }
 
-/* The model that the options name. With --synthetic it is made up instead. */
+/* The model that the options name. With --synthetic it is a synthetic one. */
 static int open_model(options *o, int parts, mote_model **model) {
     mote_options how = {.size = sizeof how, .parts = parts, .callbacks = callbacks(), .device = o->device,
                         .draft_rows = o->draft_rows, .quantize = o->quantize};
@@ -65,7 +65,7 @@ static mote_session_options session_options(const options *o) {
 enum { CONTEXT_MOST = 131072 };            /* tokens that the program takes by itself */
 
 /* Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
-   the weights are in memory, behind find_model. Without an answer, opening them will tell why. */
+   the weights are in memory, after find_model. Without an answer, opening them will tell why. */
 static void plan_context(options *o) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};

@@ -77,7 +77,7 @@ static const option option_table[] = {
     {"--repetition-penalty", "P", REAL, AT(repetition), 0, 10, CHAT | RUN, "divides logits of tokens seen; 1: none"},
     {"--presence-penalty", "P", REAL, AT(presence), -2, 2, CHAT | RUN, "taken once from logits of tokens generated"},
     {"--frequency-penalty", "P", REAL, AT(frequency), -2, 2, CHAT | RUN, "the same for each time it was generated"},
-    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a fresh one)"},
+    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a new one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
     {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,

@@ -1,4 +1,4 @@
-/* program/paths.c: from what was typed behind -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
+/* program/paths.c: from what was typed after -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
    what is no checkpoint folder is refused with its cause. It looks at names, and at the first bytes of a few files; all else
    about a checkpoint is the library's to say. */
 
@@ -116,7 +116,7 @@ static int check_shards(const char *folder, int wanted) {
                     "the first is %s", folder, missing, all, first);
 }
 
-/* What is wrong with a folder as far as its files' names and first bytes tell: 0, or it has been said. */
+/* The fault of a folder, as far as its files' names and first bytes tell: 0, or it has been said. */
 static int check_folder(const char *folder, int wanted) {
     char path[PATH_MAX];
     int files = 0, weights = 0, gguf = 0, config = 0, code = 0;

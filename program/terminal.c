@@ -25,7 +25,7 @@ static int32_t first_character(const char *text, size_t size, size_t *length) {
     return c;
 }
 
-/* Would a terminal do anything with it but draw it? Controls do: among them carriage return, which overwrites the line.
+/* 1: a terminal would do more with it than draw it. Controls make it: among them carriage return, which overwrites the line.
    So do bidirectional embeddings, overrides and isolates, which show the text around them in another order. */
 static int steers_terminal(int32_t c) {
     if (c == '\n' || c == '\t') return 0;
@@ -123,7 +123,7 @@ static int complain(int exit_code, const char *format, ...) {
     return exit_code;
 }
 
-/* What the library complained about. Being stopped by the user is no complaint. */
+/* Passes on a complaint of the library. Being stopped by the user is no complaint. */
 static int report(const mote_error *error) {
     if (error->code != MOTE_ECANCELLED || !interrupted) return complain(EXIT_FAILURE, "%s", error->message);
     clear_progress();

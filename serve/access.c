@@ -98,7 +98,7 @@ static int is_address(const char *name) {
     return inet_pton(AF_INET, name, &at) == 1 || inet_pton(AF_INET6, name, &at) == 1;
 }
 
-/* May a Host give this name? One that gives none is no web page's. */
+/* 1: a Host may give this name. One that gives none is no web page's. */
 static int is_own_host(const access_rules *a, const char *host) {
     static const char local[] = ".localhost";
     char name[256];
@@ -113,13 +113,13 @@ static int is_own_host(const access_rules *a, const char *host) {
     return 0;
 }
 
-/* Does the Origin belong to the page that this server itself has given? */
+/* 1: the Origin is the page that this server itself has given. */
 static int is_own_origin(const http_request *q) {
     const char *name = strstr(q->origin, "://");
     return name && !strcasecmp(name + 3, q->host);
 }
 
-/* May a browser ask whether a page of another origin may ask? It sends no key with that. */
+/* 1: a browser asks whether a page of another origin may ask. It sends no key with that. */
 static int is_preflight(const access_rules *a, const http_request *q) {
     return a->allows_origins && q->has_origin && !strcmp(q->method, "OPTIONS");
 }

@@ -2,7 +2,8 @@
    comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
    an answer in, and is told of every token by `event`. */
 
-enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };   /* nothing stands in its way; a session reads it; time has passed */
+/* nothing stands in its way; a session reads it; time has passed */
+enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };
 
 typedef struct tool_call {
     char *name, *arguments;                /* a text; JSON, an object */
@@ -84,9 +85,9 @@ static void answer_free(answer *a) {
 /* Nobody else waits for a client that reads slowly. */
 static void answer_unclog(answer *a) {
     if (!connection_is_clogged(a->client)) return;
-    gate_leave(&a->server->gate);
+    compute_lock_release(&a->server->compute_lock);
     connection_flush(a->client, 1);
-    gate_enter(&a->server->gate);
+    compute_lock_take(&a->server->compute_lock);
 }
 
 /* Tells the client of the last token. */
@@ -123,7 +124,7 @@ static int on_pause(void *user) {
     if (a->has_token) answer_event(a);
     answer_progress(a, PROGRESS_TICK);
     double began = clock_seconds();
-    gate_yield(&t->server->gate);
+    compute_lock_yield(&t->server->compute_lock);
     a->waited += clock_seconds() - began;
     return connection_gone(a->client);
 }
@@ -185,13 +186,13 @@ static int on_answer_logits(void *user, float *logits, int vocab) {
 
 /* ---- Reading and generating -------------------------------------------------------------------------------------- */
 
-/* Where the prompt's turns begin: where the next one after `at` does, or the prompt's end. */
+/* The beginning of the next turn after `at`, or the prompt's end. */
 static size_t next_turn(const server *s, const answer *a, size_t at) {
     while (++at < a->prompt_count && a->prompt[at] != s->turn_begins) {}
     return at < a->prompt_count ? at : a->prompt_count;
 }
 
-/* Does a turn in which the user asks begin here, and none that only carries a tool's result? */
+/* 1: a turn in which the user asks begins here, and none that only carries a tool's result. */
 static int user_asks(const server *s, const answer *a, size_t at) {
     int asks = at + 3 < a->prompt_count && a->prompt[at + 1] == s->user;
     return asks && a->prompt[at + 2] != s->tool_responds && a->prompt[at + 3] != s->tool_responds;
@@ -252,7 +253,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
             code = mote_feed(t->session, a->prompt + at, n, error);
             note_speed(s, n, clock_seconds() - a->waited - began);
             at += n;
-            gate_yield(&s->gate);
+            compute_lock_yield(&s->compute_lock);
         }
         if (!code && end < a->prompt_count) {
             slot_snapshot(t);
@@ -272,7 +273,7 @@ static int answer_score(answer *a, slot *t, mote_error *error) {
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
         if (!code) a->scored(a, at, n);
         answer_unclog(a);
-        gate_yield(&a->server->gate);
+        compute_lock_yield(&a->server->compute_lock);
     }
     return code;
 }
@@ -320,7 +321,7 @@ static const char *answer_stop_text(const answer *a) {
     return a->result.stop == MOTE_STOP_TEXT ? ((char *const *)(const void *)a->stops.data)[a->result.stop_text] : NULL;
 }
 
-/* Was it cut before it was complete? */
+/* 1: it was cut before it was complete. */
 static int answer_is_cut(const answer *a) {
     return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT;
 }
@@ -334,7 +335,7 @@ static int has_free_slot(const server *s) {
 }
 
 /* Waits in order for a session; NULL: the request is refused, or its client has gone. */
-static slot *slot_take(answer *a, shelved **e, failure *f) {
+static slot *slot_take(answer *a, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
     slot *t = NULL;
@@ -411,7 +412,7 @@ static void slot_release(slot *t, const answer *a, int code) {
 }
 
 /* generates: at least one token. */
-static int answer_has_room(answer *a, int generates, failure *f) {
+static int answer_fits(answer *a, int generates, failure *f) {
     size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
     if (a->prompt_count > most) {
         a->too_long(f, a->prompt_count, most);
@@ -430,9 +431,9 @@ static int answer_has_room(answer *a, int generates, failure *f) {
 /* generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong. */
 static int answer_run(answer *a, int generates, failure *f) {
     server *s = a->server;
-    shelved *e = NULL;
+    swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_has_room(a, generates, f)) return 1;
+    if (!answer_fits(a, generates, f)) return 1;
     slot *t = slot_take(a, &e, f);
     if (!t) return f->status != 0;
     a->began = clock_seconds();
@@ -440,12 +441,12 @@ static int answer_run(answer *a, int generates, failure *f) {
     a->cached = a->read = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
-    gate_enter(&s->gate);
+    compute_lock_take(&s->compute_lock);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
-    gate_leave(&s->gate);
+    compute_lock_release(&s->compute_lock);
     slot_release(t, a, code);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

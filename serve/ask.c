@@ -1,5 +1,5 @@
-/* serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills in an
-   answer, and knows nothing of how an API words its own answers. */
+/* serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills
+   in an answer, and knows nothing of how an API words its own answers. */
 
 enum { STOP_MOST = 16, TOP_MOST = 20 };
 
@@ -166,7 +166,7 @@ static void ask_effort(request *x, const fields *in, const char *key) {
     refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
 }
 
-/* What all APIs for chats take, beside the words of their own. */
+/* The fields that all APIs for chats take, beside the words of their own. */
 static void ask_thinking(request *x) {
     fields kwargs = {x->q.j, field_of(&x->q, "chat_template_kwargs", JSON_OBJECT), x->q.f};
     ask_budget(x, &x->q, "thinking_budget");
@@ -181,7 +181,7 @@ static void ask_thinking(request *x) {
 
 /* ---- The shape of the answer --------------------------------------------------------------------------------------- */
 
-/* What mote_generate would refuse. where: the field that asks for it. */
+/* Refuses what mote_generate would refuse. where: the field that asks for it. */
 static void ask_check(request *x, const mote_generation *g, const char *where) {
     mote_error error = {0, ""};
     if (x->q.f->status || !mote_generation_check(x->a->server->model, g, &error)) return;
@@ -189,7 +189,7 @@ static void ask_check(request *x, const mote_generation *g, const char *where) {
     else refuse_error(x->q.f, &error);
 }
 
-/* What response_format or its like asks for. format: {"type": ..., ...}; 0: nothing. */
+/* The schema that response_format or its like asks for. format: {"type": ..., ...}; 0: nothing. */
 static void ask_format(request *x, uint32_t format, const char *where) {
     const fields *q = &x->q;
     fields in = {q->j, format, q->f};

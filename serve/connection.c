@@ -32,7 +32,7 @@ static int connection_wait(const connection *c, short events, double timeout) {
     return poll(&p, 1, (int)(timeout * 1000)) > 0 ? p.revents : 0;
 }
 
-/* Has the client hung up? One that has closed its sending side alone counts as gone. */
+/* 1: the client has hung up. One that has closed its sending side alone counts as gone. */
 static int connection_gone(connection *c) {
     struct pollfd p = {c->fd, POLLRDHUP, 0};
     if (!c->gone && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR)) c->gone = 1;
@@ -141,7 +141,7 @@ static void connection_end(connection *c) {
     connection_flush(c, 1);
 }
 
-/* Has a request begun? Empty lines are none. */
+/* 1: a request has begun. Empty lines are none. */
 static int connection_asks(const connection *c) {
     return c->in.stage != HTTP_HEAD || c->in.in.size > c->in.at;
 }
@@ -165,7 +165,7 @@ static int connection_fill(connection *c, double until) {
     return 0;
 }
 
-/* What is to be said of a request that has begun and does not go on; HTTP_MORE: nothing. */
+/* The refusal of a request that has begun and does not go on; HTTP_MORE: none. */
 static int connection_late(connection *c) {
     if (c->gone || !connection_asks(c)) return HTTP_MORE;
     if (serve_stops) return http_refuse(&c->in, 503, "the server is being stopped");
@@ -225,7 +225,7 @@ static void connection_again(connection *c) {
     c->has_head = c->has_left = 0;
 }
 
-/* Is it an address of this machine that others cannot reach? An IPv4 address may come as one of IPv6. */
+/* 1: an address of this machine that others cannot reach. An IPv4 address may come as one of IPv6. */
 static int is_loopback_address(const struct sockaddr_storage *at) {
     const struct sockaddr_in *four = (const struct sockaddr_in *)at;
     const struct in6_addr *six = &((const struct sockaddr_in6 *)at)->sin6_addr;

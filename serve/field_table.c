@@ -1,5 +1,5 @@
-/* serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists the
-   same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
+/* serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists
+   the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
 enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
@@ -81,7 +81,7 @@ static const field_rule field_table[] = {
     {"t_max_predict_ms", API_ALL, FIELD_REFUSED, NULL},
     {"n_indent", API_ALL, FIELD_REFUSED, NULL},
 
-    /* What an answer tells besides */
+    /* Further contents of an answer */
     {"return_token_ids", API_CHAT, FIELD_HONOURED, NULL},
     {"return_progress", API_OPENAI, FIELD_HONOURED, NULL},
     {"timings_per_token", API_OPENAI, FIELD_HONOURED, NULL},
@@ -95,7 +95,7 @@ static const field_rule field_table[] = {
     {"detokenize", API_ALL, FIELD_REFUSED, "true"},
     {"spaces_between_special_tokens", API_ALL, FIELD_PASSED, NULL},
 
-    /* Who asks, and how it is run */
+    /* The client, and how its request is run */
     {"model", API_ALL, FIELD_PASSED, NULL},
     {"user", API_ALL, FIELD_PASSED, NULL},
     {"metadata", API_ALL, FIELD_PASSED, NULL},

@@ -26,7 +26,7 @@ static int refuse(failure *f, int status, const char *param, const char *format,
     return 1;
 }
 
-/* What the library said. */
+/* Refuses with an error of the library. */
 static int refuse_error(failure *f, const mote_error *error) {
     switch (error->code) {
     case MOTE_OK: return 0;
@@ -101,7 +101,7 @@ static void field_flag(const fields *q, const char *key, int *out) {
     else *out = node_type(q, node) == JSON_TRUE;
 }
 
-/* Is a value one of those in `list`, with | between them? */
+/* 1: the value is one of those in `list`, with | between them. */
 static int value_is_among(const json *j, uint32_t node, const char *list) {
     const json_node *n = j->nodes + node;
     double value = 0;
@@ -116,8 +116,8 @@ static int value_is_among(const json *j, uint32_t node, const char *list) {
     return 0;
 }
 
-/* Does a field of something that is not there ask for it? false, 0, "", [], {} do not, nor the values that `nothing` names, alone
-   or as the only one of a list. Where true asks for nothing, false asks. */
+/* 1: a field of something that is not there asks for it. false, 0, "", [], {} do not, nor the values that `nothing` names,
+   alone or as the only one of a list. Where true asks for nothing, false asks. */
 static int field_asks(const fields *q, uint32_t node, const char *nothing) {
     const json_node *n = q->j->nodes + node;
     if (n->type == JSON_FALSE && nothing && !strcmp(nothing, "true")) return 1;

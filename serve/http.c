@@ -72,7 +72,7 @@ static int http_is(const char *text, size_t n, const char *word) {
     return n == strlen(word) && !strncasecmp(text, word, n);
 }
 
-/* Does a list with commas hold the word? */
+/* 1: a list with commas holds the word. */
 static int http_lists(const char *text, size_t n, const char *word) {
     const char *end = text + n;
     while (text < end) {
@@ -266,7 +266,7 @@ static size_t http_skip_quoted(const char *text, size_t n, size_t at) {
     return at;
 }
 
-/* Are these chunk extensions? ;NAME, ;NAME=TOKEN or ;NAME="TEXT", any number of them, with blanks around ; and = */
+/* 1: these are chunk extensions: ;NAME, ;NAME=TOKEN or ;NAME="TEXT", any number of them, with blanks around ; and = */
 static int http_are_extensions(const char *text, size_t n) {
     for (size_t at = 0; at < n;) {
         at = http_skip_blanks(text, n, at);

@@ -34,7 +34,7 @@ static void messages_system(request *x) {
     }
 }
 
-/* What a user's turn brings: results of tools first, then text. */
+/* A user's turn: results of tools first, then text. */
 static void messages_user(request *x, uint32_t content, const char *where) {
     const fields *q = &x->q;
     buf text = {NULL, 0, 0, 0};
@@ -69,7 +69,7 @@ static void messages_user(request *x, uint32_t content, const char *where) {
     buf_free(&text);
 }
 
-/* What Anthropic's own servers did in an answer of the past is passed over. */
+/* Parts of an answer of the past that Anthropic's own servers put there: they are passed over. */
 static int is_hosted_block(const fields *block) {
     static const char end[] = "_tool_result";
     uint32_t type = field(block, "type");

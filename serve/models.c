@@ -23,7 +23,7 @@ static int hex_digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* Is the rest of a path, with %xx for what URLs do not hold, the name? */
+/* 1: the rest of a path, with %xx for what URLs do not hold, is the name. */
 static int path_is_name(const char *path, const char *name) {
     for (; *path && *name; path++, name++) {
         int high = *path == '%' ? hex_digit(path[1]) : -1, low = high >= 0 ? hex_digit(path[2]) : -1;

@@ -1,5 +1,5 @@
-/* serve/prompt.c: messages as the chat template takes them, put together of a request's own escaped strings, and the tokens that the
-   template makes of them. It knows what a message is, and nothing of how an API words one. */
+/* serve/prompt.c: messages as the chat template takes them, put together of a request's own escaped strings, and the tokens
+   that the template makes of them. It knows what a message is, and nothing of how an API words one. */
 
 static void ask_close(request *x) {
     buf_free(&x->noted);
@@ -82,7 +82,7 @@ static void ask_user(request *x, uint32_t content, const char *where) {
     buf_text(&x->messages, "\"}");
 }
 
-/* What a tool gave back. id: of the call. */
+/* The result of a tool. id: of the call. */
 static void ask_result(request *x, uint32_t id, uint32_t content, const char *where) {
     x->has_turns = 1;
     x->last_answers = 0;
@@ -157,8 +157,8 @@ static void ask_assistant(request *x, const buf *text, const buf *thought, const
     out->failed |= text->failed | thought->failed | calls->failed;
 }
 
-/* The last message is to be continued: what has begun is no thinking, no call and no JSON that a mask could go on with. where: the
-   field that asks for it. */
+/* The last message is to be continued: what has begun is no thinking, no call and no JSON that a mask could go on with. where:
+   the field that asks for it. */
 static void ask_continued(request *x, const char *where) {
     failure *f = x->q.f;
     x->continues = 1;

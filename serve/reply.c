@@ -1,5 +1,5 @@
-/* serve/reply.c: an answer on its way to a client, whatever API it speaks: streams and whole answers, failures, and what all of them
-   tell. It knows how answers go out, and nothing of how an API words its own. */
+/* serve/reply.c: an answer on its way to a client, whatever API it speaks: streams and whole answers, failures, and what all of
+   them tell. It knows how answers go out, and nothing of how an API words its own. */
 
 /* An answer on its way to a client of this or of another API. */
 typedef struct reply {
@@ -70,7 +70,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     reply_name(r->id, sizeof r->id, prefix);
 }
 
-/* What was passed over of the request is told in the head. */
+/* Tells in the head which fields of the request were passed over. */
 static void reply_note(reply *r) {
     if (!r->request.noted.size) return;
     r->head.size = 0;
@@ -109,7 +109,8 @@ static void reply_whole(reply *r, int lost) {
     connection_reply(r->c, 200, "application/json", r->event.data, r->event.size);
 }
 
-/* Are so many bytes of log-probabilities more than are kept for an answer that does not stream, or than there is memory for? */
+/* 1, and refused: so many bytes of log-probabilities are more than are kept for an answer that does not stream, or than the
+   request may take. */
 static int reply_gathered(reply *r, size_t bytes) {
     enum { GATHER_MOST = 64 << 20, COPIES = 4 };           /* gathered, and as a part of the answer: both grow by doubling */
     int status = bytes <= GATHER_MOST ? connection_take(r->c, r->held + COPIES * bytes) : 400;

@@ -3,7 +3,7 @@
 
 /* ---- What is asked ------------------------------------------------------------------------------------------------ */
 
-/* What an answer of the past consists of is in several items: they are put together. */
+/* An answer of the past, put together of the several items in which it comes. */
 typedef struct past_answer { buf text, thought, calls; int is_open; } past_answer;
 
 static void past_close(request *x, past_answer *p) {
@@ -139,7 +139,7 @@ static void responses_tool(request *x, uint32_t node) {
     responses_tool_in(x, node, 0);
 }
 
-/* What else is to be told: log-probabilities are not, what hosted tools have done is nothing. */
+/* "include", further contents of the answer: log-probabilities are refused, results of hosted tools are none. */
 static void responses_include(request *x) {
     const fields *q = &x->q;
     uint32_t list = field_of(q, "include", JSON_ARRAY);
@@ -248,7 +248,7 @@ static void put_item_id(buf *out, const reply *r) {
     putf(out, "%s_%s_%d", custom_of(r) ? "ctc" : prefixes[r->part], r->id + 5, r->parts);
 }
 
-/* What a tool is called with, as JSON text. */
+/* The arguments of a call, as JSON text. */
 static void put_call_text(buf *out, const reply *r) {
     if (custom_of(r)) put_custom_input(out, r->part_call);
     else put_text(out, r->part_call->arguments);

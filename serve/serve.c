@@ -91,8 +91,9 @@ static const route *judge_head(const server *s, const connection *c, failure *f)
     return f->status ? NULL : r;
 }
 
-/* The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow one
-   of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long word. */
+/* The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow
+   one of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long
+   word. */
 static size_t request_cost(const buf *body) {
     enum { TEXTS = 30 };
     size_t nodes = 256;
@@ -204,7 +205,7 @@ static uint64_t free_memory(void) {
     return (uint64_t)kilobytes * 1024;
 }
 
-/* Sessions of o->fits tokens that have room in seven eighths of what is free beside the weights; 0: unknown. */
+/* Sessions of o->fits tokens that fit into seven eighths of what is free beside the weights; 0: unknown. */
 static int sessions_that_fit(const options *o) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};
@@ -216,8 +217,8 @@ static int sessions_that_fit(const options *o) {
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
-/* How many answers at a time: as many as are asked for, with a context that leaves room for them, or else as many as fit, at
-   most PARALLEL_MOST. To be asked before the weights are in memory, behind plan_context. */
+/* The number of answers at a time: as many as are asked for, with a context that leaves space for them, or else as many as fit,
+   at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. */
 static int plan_sessions(options *o) {
     enum { PARALLEL_MOST = 4, CONTEXT_LEAST = 1024 };
     int fit = sessions_that_fit(o);
@@ -261,8 +262,8 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->since = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->freed, NULL);
-    pthread_mutex_init(&s->gate.lock, NULL);
-    pthread_cond_init(&s->gate.turn, NULL);
+    pthread_mutex_init(&s->compute_lock.lock, NULL);
+    pthread_cond_init(&s->compute_lock.turn, NULL);
     listener_init(&s->listener, serve_connection, s);
 }
 

@@ -1,16 +1,16 @@
 /* serve/server.c: what all connections share: the model, its sessions, and the order in which they may compute. It knows
    nothing of HTTP or of any API.
 
-   Each session in use has a thread, but one computes at a time: it holds the gate. Between two passes, and between two pieces
-   of a prompt, it lets those who wait at the gate go first, in the order in which they came. */
+   Each session in use has a thread, but one computes at a time: it holds the compute lock. Between two passes, and between
+   two pieces of a prompt, it lets those who wait for the lock go first, in the order in which they came. */
 
 enum { SNAPSHOTS_MOST = 64 };              /* of a session */
 
-typedef struct gate {
+typedef struct compute_lock {
     pthread_mutex_t lock;
     pthread_cond_t turn;
     uint64_t next, serving;                /* tickets */
-} gate;
+} compute_lock;
 
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {
@@ -36,8 +36,8 @@ typedef struct slot {                      /* a session and what is known of its
     mote_speculation seen;                 /* counted so far */
 } slot;
 
-typedef struct shelved {                   /* a timeline without a session */
-    struct shelved *next;
+typedef struct swapped {                   /* a timeline without a session */
+    struct swapped *next;
     char *bytes;                           /* of mote_save */
     char *path;                            /* or of mote_save_file: see disk.c */
     size_t size;
@@ -46,7 +46,7 @@ typedef struct shelved {                   /* a timeline without a session */
     snapshots past;
     size_t asked;
     uint64_t used;
-} shelved;
+} swapped;
 
 typedef struct waiter {                    /* a request without a session */
     struct waiter *next;
@@ -76,7 +76,7 @@ typedef struct server {
     waiter *waiting;
     int waiting_count, sessions_lost;
     uint64_t clock;                        /* requests so far */
-    shelved *shelf;
+    swapped *swapped_out;
     size_t cache_most, cache_used, snapshot_bytes;
     const char *disk;                      /* the folder of timelines; NULL: none is kept there */
     size_t disk_most, disk_used;           /* bytes */
@@ -85,28 +85,28 @@ typedef struct server {
     double read_speed;                     /* tokens a second of late; 0: not known yet */
     time_t since;
 
-    gate gate;
+    compute_lock compute_lock;
 } server;
 
-static void gate_enter(gate *g) {
-    pthread_mutex_lock(&g->lock);
-    for (uint64_t ticket = g->next++; ticket != g->serving;) pthread_cond_wait(&g->turn, &g->lock);
-    pthread_mutex_unlock(&g->lock);
+static void compute_lock_take(compute_lock *l) {
+    pthread_mutex_lock(&l->lock);
+    for (uint64_t ticket = l->next++; ticket != l->serving;) pthread_cond_wait(&l->turn, &l->lock);
+    pthread_mutex_unlock(&l->lock);
 }
 
-static void gate_leave(gate *g) {
-    pthread_mutex_lock(&g->lock);
-    g->serving++;
-    pthread_cond_broadcast(&g->turn);
-    pthread_mutex_unlock(&g->lock);
+static void compute_lock_release(compute_lock *l) {
+    pthread_mutex_lock(&l->lock);
+    l->serving++;
+    pthread_cond_broadcast(&l->turn);
+    pthread_mutex_unlock(&l->lock);
 }
 
 /* Lets those who wait go first. */
-static void gate_yield(gate *g) {
-    pthread_mutex_lock(&g->lock);
-    int others = g->next - g->serving > 1;
-    pthread_mutex_unlock(&g->lock);
+static void compute_lock_yield(compute_lock *l) {
+    pthread_mutex_lock(&l->lock);
+    int others = l->next - l->serving > 1;
+    pthread_mutex_unlock(&l->lock);
     if (!others) return;
-    gate_leave(g);
-    gate_enter(g);
+    compute_lock_release(l);
+    compute_lock_take(l);
 }

@@ -1,6 +1,6 @@
-/* serve/tools.c: the tools of a request, and which of them the answer may or must call. It knows tools as functions with a schema, which
-   is what a chat template takes: a namespace is part of the names of its functions, and a custom tool, which takes a text, is a
-   function of one parameter. What of an answer is a call of which tool is found out here, too. */
+/* serve/tools.c: the tools of a request, and which of them the answer may or must call. It knows tools as functions with a
+   schema, which is what a chat template takes: a namespace is part of the names of its functions, and a custom tool, which
+   takes a text, is a function of one parameter. What of an answer is a call of which tool is found out here, too. */
 
 enum { TOOLS_MOST = 1024 };
 enum { CHOICE_AUTO, CHOICE_NONE, CHOICE_REQUIRED };
@@ -61,7 +61,7 @@ static uint32_t choice_name(const fields *q, uint32_t node, uint32_t *space) {
     return name && node_type(q, name) == JSON_STRING ? name : 0;
 }
 
-/* Does a choice, or an element of allowed_tools, name the tool? */
+/* 1: a choice, or an element of allowed_tools, names the tool. */
 static int names_tool(const fields *q, uint32_t node, const known_tool *t) {
     uint32_t space, name = choice_name(q, node, &space);
     if (!name) return 0;
@@ -107,12 +107,12 @@ static int tool_know(request *x, const tool_fields *of, known_tool *t) {
     return 0;
 }
 
-/* What a custom tool takes, of its format: a text, or one by a grammar, which the model is told of. */
+/* The parameters of a custom tool, by its format: a text, or one by a grammar, which the model is told of. */
 static void put_custom(request *x, const tool_fields *of) {
     const fields *q = &x->q;
     buf *out = &x->tools;
     fields format = {q->j, of->format, q->f};
-    fields inner = {q->j, of->format ? field(&format, "grammar") : 0, q->f};   /* of chat completions; of responses it is flat */
+    fields inner = {q->j, of->format ? field(&format, "grammar") : 0, q->f};  /* of chat completions; of responses it is flat */
     const fields *grammar = inner.object ? &inner : &format;
     uint32_t definition = of->format ? field(grammar, "definition") : 0, syntax = definition ? field(grammar, "syntax") : 0;
     buf_text(out, ", \"description\": \"");

@@ -1,4 +1,4 @@
-/* text/basics.c: errors, growable bytes, whole files, a hash. Every other room of the library may use it. It knows of
+/* text/basics.c: errors, growable bytes, whole files, a hash. Every other file of the library may use it. It knows of
    engine.h only the codes and mote_error, and nothing of what the bytes mean.
 
    Functions that can fail return a MOTE_ code and fill a mote_error with one line for a person. Output that grows goes
@@ -70,8 +70,8 @@ static int join_path(char *out, size_t cap, const char *dir, const char *name) {
 
 #define FILE_LIMIT ((size_t)256 << 20) /* bytes: more than any JSON file of a checkpoint, so that one read is harmless */
 
-/* Opens a file to be read, which must be a regular one: a FIFO is not waited for, a device is not touched. On success *fd is the
-   caller's to close. */
+/* Opens a file to be read, which must be a regular one: a FIFO is not waited for, a device is not touched. On success *fd is
+   the caller's to close. */
 static int open_regular(const char *path, int *fd, uint64_t *size, mote_error *err) {
     struct stat info;
     *size = 0;

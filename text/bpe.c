@@ -34,7 +34,7 @@ typedef struct added_token {
 typedef struct added_set {
     added_token *list; /* sorted by text */
     uint32_t count;
-    unsigned char first[256]; /* does a text begin with this byte? */
+    unsigned char first[256]; /* 1: a text begins with this byte */
 } added_set;
 
 typedef struct tokenizer {
@@ -127,7 +127,7 @@ static const added_token *match_added(const added_set *s, const char *p, const c
     return found;
 }
 
-/* Is it a control token? */
+/* 1: a control token. */
 static int tokenizer_is_added(const tokenizer *t, int32_t id) {
     size_t n;
     const char *text = tokenizer_token(t, id, &n);
@@ -156,7 +156,7 @@ typedef struct text_range {
 typedef struct encoder {
     const tokenizer *t;
     buf *ids;
-    int trusted;             /* is nothing of the piece at hand from outside? */
+    int trusted;             /* nothing of the piece at hand is from outside */
     buf text, nodes, heap; /* scratch: normalised text; what long words need */
 } encoder;
 
@@ -275,7 +275,7 @@ static void encode_words(encoder *e, const char *p, size_t n) {
 }
 
 /* Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
-   through the stretches that are not from outside, one by one: where such a stretch cuts the longest match, a shorter
+   through the ranges that are not from outside, one by one: where such a range cuts the longest match, a shorter
    added token that lies within it is found. */
 static void encode_added(encoder *e, const added_set *s, const char *text, size_t n, const text_range *outside,
                          size_t count, void (*between)(encoder *, const char *, size_t)) {

@@ -40,7 +40,7 @@ static int call_failed(const call_reader *c) {
            c->out.failed || c->parts.failed || c->known.failed;
 }
 
-/* Is there a tool of this name? Then its parameters are known. */
+/* 1: there is a tool of this name, whose parameters are known then. */
 static int call_names(call_reader *c, slice name) {
     argument_writer *a = &c->arguments;
     uint32_t tool = a->tools ? tool_named(a->tools, name) : 0;
@@ -110,7 +110,7 @@ static int call_ends(call_reader *c, const call_tag *tag) {
     return CALL_WHOLE;
 }
 
-/* Does what follows show that a call is over whose last bracket or end tag has come? A tag that is cut off does, too. */
+/* 1: what follows shows that a call is over whose last bracket or end tag has come. A tag that is cut off does, too. */
 static int call_is_over(call_reader *c, const call_tag *tag) {
     int cut = tag->begun == TAG_CLOSE || tag->begun == TAG_OPEN || tag->begun == TAG_FUNCTION;
     return (cut || tag->kind == TAG_CLOSE || tag->kind == TAG_OPEN || tag->kind == TAG_LAST) && call_ends(c, tag);

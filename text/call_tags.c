@@ -13,7 +13,7 @@ static void value_begins(call_reader *c, const char *text, const call_tag *tag) 
     c->state = IN_PARAMETER;
 }
 
-/* Is the schema one of those that the parameters so far have? */
+/* 1: the schema is one of those that the parameters so far have. */
 static int is_given(const call_reader *c, uint32_t schema) {
     const uint32_t *known = (const uint32_t *)(const void *)c->known.data;
     for (size_t i = 0; i < c->known.size / sizeof *known; i++)
@@ -29,7 +29,7 @@ static void value_ends(call_reader *c, const char *text) {
     c->part.value = 0;
 }
 
-/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has
+/* 1: a <parameter=...> on a line of its own ends the value before it, whose end tag was forgotten. Only one that the tool has
    and that was not given. Of a tool without a list of them, any. */
 static int ends_forgotten(const call_reader *c, const char *text, slice name) {
     const argument_writer *a = &c->arguments;

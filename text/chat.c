@@ -80,7 +80,7 @@ static void close_result(const chat_marks *m, marked_text *out) {
     put_words(out, m->result_end);
 }
 
-/* What a part of a message's content is. */
+/* Kinds of parts of a message's content. */
 enum { PART_OTHER, PART_TEXT, PART_IMAGE, PART_VIDEO };
 
 static int chat_part_kind(const json *j, uint32_t item) {
@@ -131,7 +131,7 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     return code;
 }
 
-/* Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
+/* Finds the beginning of the last round. Thoughts before it are left out. A user message that only carries a tool's answer
    continues the round. In a history without a user's question, of which clients have cut the beginning, Qwen3 begins it at the
    end. Qwen3.5 refuses these: here all that is left is of the last round. */
 static int chat_find_round(chat *c) {
@@ -160,8 +160,8 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-/* The system turn: c->system, if one is given, and the tools. What it says of them are the template's own sentences, quoted with
-   the marks in them. */
+/* The system turn: c->system, if one is given, and the tools. What it says of them are the template's own sentences, quoted
+   with the marks in them. */
 static int chat_system(chat *c, int given) {
     const slice system = slice_of(c->system.text.data, c->system.text.size);
     int code = MOTE_OK;
@@ -273,7 +273,7 @@ static int chat_calls(chat *c, uint32_t message, slice content) {
         uint32_t call = k, function = json_get(j, k, "function");
         if (k > calls + 1) put_words(c->out, "\n");
         else if (qwen3 ? content.n : slice_trim(content).n) put_words(c->out, qwen3 ? "\n" : "\n\n");
-        /* What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
+        /* The object that the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
         if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
                                     (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
             call = function;
@@ -413,7 +413,7 @@ static uint32_t chat_list(chat *c, const char *key, int *code) {
     return 0;
 }
 
-/* Does a message end in text that can be continued? */
+/* 1: a message ends in text that can be continued. */
 static int chat_ends_in_text(const chat *c, uint32_t i) {
     const json *j = &c->j;
     uint32_t content = json_get(j, chat_message(c, i), "content"), last = 0;
@@ -434,7 +434,8 @@ static int chat_check_continued(const chat *c, int prompt) {
     return wrong ? fail(c->err, MOTE_EINVAL, "continue_final_message: %s", wrong) : MOTE_OK;
 }
 
-/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an answer. */
+/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an
+   answer. */
 static int chat_options(chat *c, int *think, int *prompt) {
     uint32_t enable = json_get(&c->j, 0, "enable_thinking");
     int on = chat_flag(c, "enable_thinking", 0), preserve = chat_flag(c, "preserve_thinking", 0);

@@ -1,5 +1,5 @@
 /* text/chat_marks.c: the chat families, and the marks with which each writes turns, thinking, results and calls: the one place
-   where they are spelled out. It is data alone: the program takes it as well. */
+   where they are written out. It is data alone: the program takes it as well. */
 
 typedef enum chat_family {
     CHAT_UNKNOWN = 0,
@@ -31,8 +31,8 @@ static const chat_marks chat_families[] = {
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 
-/* For those who read what a model of any family writes: all families have these marks but the tags inside a call, in which models
-   of the others write calls as well. */
+/* For those who read what a model of any family writes: all families have these marks but the tags inside a call, in which
+   models of the others write calls as well. */
 static const chat_marks *const chat_marks_of_answers = &chat_families[1];
 
 /* NULL: of an unknown template. */

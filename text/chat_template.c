@@ -48,7 +48,7 @@ static int has_marks(slice text, const chat_marks *m) {
     return i == sizeof marks / sizeof *marks;
 }
 
-/* Does a template that can open the thinking and close it, `open` before `closed`, do the latter unless it is asked for? begin:
+/* 1: a template that can open the thinking and close it, `open` before `closed`, does the latter unless it is asked for. begin:
    its beginning of an answer. */
 static int is_quiet(slice text, slice begin, size_t open, size_t closed) {
     static const char *const defaults[] = {"not defined", "undefined", "default(true"};    /* it thinks unless told */
@@ -67,7 +67,7 @@ static int chat_recognise(slice text) {
     size_t closed = slice_before(begin, closed_block).n, open = slice_before(begin, m->think).n;
     int family = CHAT_UNKNOWN;
     if (begin.n == text.n || closed == begin.n) return CHAT_UNKNOWN;
-    if (open == closed) {                                      /* the first one is closed: is there another? */
+    if (open == closed) {                                      /* the first one is closed: another may follow */
         slice after = slice_from(begin, closed + strlen(closed_block));
         open = begin.n - after.n + slice_before(after, m->think).n;
     }

@@ -258,7 +258,7 @@ static int json_parse(json *j, const char *text, size_t len, const char *what, m
                 (size_t)(r.p - line_start) + 1, r.problem);
 }
 
-/* Is the node a string that is equal to s once unescaped? */
+/* 1: the node is a string that is equal to s once unescaped. */
 static int json_equals(const json *j, uint32_t node, const char *s) {
     const json_node *n = j->nodes + node;
     if (n->type != JSON_STRING) return 0;

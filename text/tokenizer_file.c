@@ -4,7 +4,7 @@
    What the file asks for and we do not do is refused by name. "truncation", "padding" and "post_processor" are the
    caller's business: encoding adds no tokens. */
 
-/* What loading needs. */
+/* The state of loading. */
 typedef struct loader {
     tokenizer *t;
     json j;
@@ -97,7 +97,7 @@ static uint32_t load_split(const json *j, uint32_t step) {
     return pattern ? json_get(j, pattern, "Regex") : 0;
 }
 
-/* Do the steps before ByteLevel have the expressions of this splitter? */
+/* 1: the steps before ByteLevel have the expressions of this splitter. */
 static int is_splitter(const json *j, const uint32_t *steps, int splits, const char *const *patterns) {
     for (int i = 0; i < splits; i++) {
         if (!patterns[i] || !json_equals(j, load_split(j, steps[i]), patterns[i])) return 0;

@@ -36,9 +36,9 @@ static int mark_repeated(const json *j, unsigned char *gone) {
             const json_node *n = j->nodes + k;
             size_t at = fold(fnv1a(fnv1a(FNV_START, &object, sizeof object), j->text + n->start, n->size)) & mask;
             for (; places[at]; at = (at + 1) & mask) {
-                const json_node *old = j->nodes + places[at];
-                int same = objects[at] == object && old->size == n->size;
-                if (same && !memcmp(j->text + old->start, j->text + n->start, n->size)) break;
+                const json_node *earlier = j->nodes + places[at];
+                int same = objects[at] == object && earlier->size == n->size;
+                if (same && !memcmp(j->text + earlier->start, j->text + n->start, n->size)) break;
             }
             if (places[at]) gone[places[at]] = 1;
             places[at] = k;
@@ -133,7 +133,7 @@ static int call_read(call_reader *c, slice text, int end) {
     return found;
 }
 
-/* Where the first whole call begins in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
+/* The beginning of the first whole call in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
 static size_t first_call(slice text, int *failed) {
     call_reader c;
     size_t at = 0, opened = 0;

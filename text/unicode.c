@@ -52,14 +52,14 @@ static int canonical_pair(uint32_t cp, uint32_t pair[2]) {
     return 1;
 }
 
-/* What cp decomposes to alone, 0 for nothing. */
+/* The one character that cp decomposes to, 0 for nothing. */
 static uint32_t canonical_single(uint32_t cp) {
     const uint32_t total = RUN_COUNT(single_targets, 1);
     uint32_t at = decomposition_of(cp, single_runs, RUN_COUNT(single_runs, 2), total);
     return at == total ? 0 : single_targets[at];
 }
 
-/* What two characters compose to, 0 for nothing. */
+/* The character that two compose to, 0 for nothing. */
 static uint32_t canonical_join(uint32_t first, uint32_t second) {
     size_t low = 0, high = RUN_COUNT(compositions, 1);
     while (low < high) {
@@ -153,7 +153,7 @@ static void nfc_compose(uint64_t *c, size_t n, buf *out) {
     for (size_t i = 0; i < kept; i++) utf8_put(out, c[i] & 0xFFFFFF);
 }
 
-/* Normalises the segment that begins at p: any character and the unstable ones behind it. Returns its end. */
+/* Normalises the segment that begins at p: any character and the unstable ones after it. Returns its end. */
 static const char *nfc_segment(const char *p, const char *end, buf *segment, buf *out) {
     const char *start = p;
     segment->size = 0;
