@@ -156,7 +156,7 @@ typedef struct text_range {
 typedef struct encoder {
     const tokenizer *t;
     buf *ids;
-    int trusted;             /* nothing of the piece at hand is from outside */
+    int trusted;           /* nothing of the piece at hand is from outside */
     buf text, nodes, heap; /* scratch: normalised text; what long words need */
 } encoder;
 

@@ -6,9 +6,9 @@
    expressions are ordered alternatives; a matcher returns the end of what the first one that matches at p takes, or p
    when none does. Classes of characters are disjoint bits, so a set like [^\s\p{L}\p{N}] is one mask. */
 
-enum { /* sets */
-    SET_NEWLINE = 1 << CLASS_NEWLINE,                           /* [\r\n] */
-    SET_SPACE = 1 << CLASS_SPACE | SET_NEWLINE,                 /* \s, the property White_Space */
+enum {                                          /* sets */
+    SET_NEWLINE = 1 << CLASS_NEWLINE,           /* [\r\n] */
+    SET_SPACE = 1 << CLASS_SPACE | SET_NEWLINE, /* \s, the property White_Space */
     SET_CASELESS = 1 << CLASS_LM | 1 << CLASS_LO,
     SET_UPPER = 1 << CLASS_LU | 1 << CLASS_LT | SET_CASELESS,   /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}] */
     SET_LOWER = 1 << CLASS_LL | SET_CASELESS,                   /* [\p{Ll}\p{Lm}\p{Lo}] */
