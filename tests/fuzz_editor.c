@@ -37,7 +37,8 @@ static int window_size(struct winsize *size) {
 
 #define EDITOR_MOST (1 << 14)
 #define ioctl(file, request, size) ((void)(file), window_size((struct winsize *)(void *)(size)))
-#include "../cli/terminal.c"
+#include "../program/terminal.c"
+#include "../program/files.c"
 #include "../cli/files.c"
 #include "../cli/wrap.c"
 #include "../cli/history.c"

@@ -1,22 +1,22 @@
-// cli/paths.c: from what was typed behind -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
-// what is no checkpoint folder is refused with its cause. It looks at names, and at the first bytes of a few files; all else
-// about a checkpoint is the library's to say.
+/* program/paths.c: from what was typed after -m to a checkpoint folder: Hugging Face ids and the hub's cache are looked up, and
+   what is no checkpoint folder is refused with its cause. It looks at names, and at the first bytes of a few files; all else
+   about a checkpoint is the library's to say. */
 
-enum { LFS_POINTER_MOST = 1024 };          // bytes: a pointer file of Git LFS has some 130
+enum { LFS_POINTER_MOST = 1024 };          /* bytes: a pointer file of Git LFS has some 130 */
 
 static int ends_with(const char *name, const char *end) {
     size_t n = strlen(name), m = strlen(end);
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-// "org/name", as models are called there.
+/* "org/name", as models are called there. */
 static int is_hub_id(const char *text) {
     const char *slash = strchr(text, '/');
     size_t allowed = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./");
     return slash && slash > text && slash[1] && !strchr(slash + 1, '/') && !text[allowed] && text[0] != '.' && text[0] != '~';
 }
 
-// The newest snapshot of a folder models--org--name that holds a config.json: 1 if there is one.
+/* The newest snapshot of a folder models--org--name that holds a config.json: 1 if there is one. */
 static int newest_snapshot(const char *folder, char *found) {
     char path[PATH_MAX];
     glob_t all;
@@ -36,7 +36,7 @@ static int newest_snapshot(const char *folder, char *found) {
     return any;
 }
 
-// The snapshot of a model in the local cache of the Hugging Face hub.
+/* The snapshot of a model in the local cache of the Hugging Face hub. */
 static int find_in_hub(const char *id, char *found) {
     const char *cache = getenv("HF_HUB_CACHE"), *hf = getenv("HF_HOME"), *home = getenv("HOME");
     const char *slash = strchr(id, '/');
@@ -65,7 +65,7 @@ static int path_is_file(const char *path) {
                     what);
 }
 
-// A file that Git LFS has not replaced by what it stands for.
+/* A file that Git LFS has not replaced by what it stands for. */
 static int is_lfs_pointer(const char *path) {
     static const char start[] = "version https://git-lfs";
     char bytes[sizeof start - 1];
@@ -76,10 +76,10 @@ static int is_lfs_pointer(const char *path) {
     return is;
 }
 
-enum { SHARDS_MOST = 512 };                // of an index, that are looked for
+enum { SHARDS_MOST = 512 };                /* of an index, that are looked for */
 
-// The shards that an index names and that are not there: how many of how many, and the first in `first`. It is not parsed:
-// what ends in .safetensors" is a shard.
+/* The shards that an index names and that are not there: how many of how many, and the first in `first`. It is not parsed:
+   what ends in .safetensors" is a shard. */
 static int missing_shards(const char *folder, const char *index, int *all, char first[256]) {
     static char names[SHARDS_MOST][256];
     int missing = 0;
@@ -100,14 +100,14 @@ static int missing_shards(const char *folder, const char *index, int *all, char 
     return missing;
 }
 
-enum { NO_WEIGHTS, ALL_OR_NO_WEIGHTS, ALL_WEIGHTS };   // what of a checkpoint must be there
+enum { NO_WEIGHTS, ALL_OR_NO_WEIGHTS, ALL_WEIGHTS };   /* what of a checkpoint must be there */
 
 static int check_shards(const char *folder, int wanted) {
     char path[PATH_MAX], first[256];
     bytes index = {NULL, 0, 0};
     int all = 0, missing = 0;
     snprintf(path, sizeof path, "%.3500s/model.safetensors.index.json", folder);
-    FILE *in = is_regular(path) ? fopen(path, "rb") : NULL;     // else the library says what it is
+    FILE *in = is_regular(path) ? fopen(path, "rb") : NULL;     /* else the library says what it is */
     if (in && !read_some(in, path, TEXT_MAX, &index)) missing = missing_shards(folder, index.data, &all, first);
     if (in) fclose(in);
     free(index.data);
@@ -116,7 +116,7 @@ static int check_shards(const char *folder, int wanted) {
                     "the first is %s", folder, missing, all, first);
 }
 
-// What is wrong with a folder as far as its files' names and first bytes tell: 0, or it has been said.
+/* The fault of a folder, as far as its files' names and first bytes tell: 0, or it has been said. */
 static int check_folder(const char *folder, int wanted) {
     char path[PATH_MAX];
     int files = 0, weights = 0, gguf = 0, config = 0, code = 0;
@@ -141,7 +141,7 @@ static int check_folder(const char *folder, int wanted) {
     return config && wanted != NO_WEIGHTS ? check_shards(folder, wanted) : 0;
 }
 
-// The folder that was meant: *path may become another one, which lasts as long as the program.
+/* The folder that was meant: *path may become another one, which lasts as long as the program. */
 static int resolve_model(const char **path, int wanted) {
     static char found[PATH_MAX];
     struct stat s;

@@ -1,7 +1,7 @@
-// cli/options.c: what can be asked for on the command line. A new option is a field and a line of the table. The parser
-// knows nothing of what a value is for: options that exclude each other are their command's business.
-//
-// One table describes every option: what it takes, where the value goes, which commands know it, its line of help.
+/* program/options.c: what can be asked for on the command line. A new option is a field and a line of the table. The parser
+   knows nothing of what a value is for: options that exclude each other are their command's business.
+
+   One table describes every option: what it takes, where the value goes, which commands know it, its line of help. */
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
        SELFTEST = 512, SERVE = 1024 };
@@ -12,7 +12,7 @@ typedef struct list { int value[LIST_MAX], count; } list;
 typedef struct reals { double value[DRAFTS_MAX]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
-typedef struct options {                   // zero or NULL: not given, except where defaults() says otherwise
+typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
     const char *host, *api_key, *api_key_file, *cache_dir;
     texts stop, hosts;
@@ -20,12 +20,12 @@ typedef struct options {                   // zero or NULL: not given, except wh
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
-    int fits;                              // tokens of context that the program chooses on a GPU; 0: the library does
+    int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
     int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
-    int port, parallel, queue, cors;       // port, queue: -1: not given
+    int port, parallel, queue, cors;       /* port, queue: -1: not given */
     double temperature, top_p, min_p, overlap;
-    double cache_memory, cache_disk, request_memory;      // GB; -1: not given
-    double repetition, presence, frequency;                    // NAN: not given
+    double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
+    double repetition, presence, frequency;                    /* NAN: not given */
 } options;
 
 static options defaults(void) {
@@ -42,7 +42,7 @@ static options defaults(void) {
 enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP, QUANTIZE };
 
 typedef struct option {
-    const char *name, *value;              // value: how the help calls it
+    const char *name, *value;              /* value: how the help calls it */
     int kind;
     size_t offset;
     double low, high;
@@ -77,7 +77,7 @@ static const option option_table[] = {
     {"--repetition-penalty", "P", REAL, AT(repetition), 0, 10, CHAT | RUN, "divides logits of tokens seen; 1: none"},
     {"--presence-penalty", "P", REAL, AT(presence), -2, 2, CHAT | RUN, "taken once from logits of tokens generated"},
     {"--frequency-penalty", "P", REAL, AT(frequency), -2, 2, CHAT | RUN, "the same for each time it was generated"},
-    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a fresh one)"},
+    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a new one)"},
     {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
     {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
     {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
@@ -136,8 +136,8 @@ static const option option_table[] = {
 };
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
 
-// Slips of the hand from a to b, for "did you mean": characters too many, missing, wrong, or two of them swapped. Names here
-// are short: what does not fit is simply far away.
+/* Slips of the hand from a to b, for "did you mean": characters too many, missing, wrong, or two of them swapped. Names here
+   are short: what does not fit is simply far away. */
 static int distance(const char *a, const char *b) {
     int row[32], above[32] = {0}, two_above[32] = {0}, n = (int)strlen(b);
     if (n >= 32) return INT_MAX;
@@ -158,7 +158,8 @@ static int distance(const char *a, const char *b) {
     return row[n];
 }
 
-// Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand: two of them in a longer name.
+/* Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand: two of them in a longer
+   name. */
 static void consider(const char *typed, const char *candidate, const char **best) {
     int d = distance(typed, candidate);
     if (d <= (strlen(candidate) > 5 ? 2 : 1) && (!*best || d < distance(typed, *best))) *best = candidate;
@@ -197,7 +198,7 @@ static int parse_switch(const char *text, int *out) {
     return 1;
 }
 
-// Takes the first item off a list with commas; *text is NULL after the last one. 0: too long to be a number.
+/* Takes the first item off a list with commas; *text is NULL after the last one. 0: too long to be a number. */
 static int next_item(const char **text, char item[32]) {
     size_t length = strcspn(*text, ",");
     if (length >= 32) return 0;
@@ -216,7 +217,7 @@ static int parse_list(const char *text, double low, double high, list *out) {
     return 1;
 }
 
-// Those that are missing are as the last one.
+/* Those that are missing are as the last one. */
 static int parse_reals(const char *text, double low, double high, reals *out) {
     char item[32];
     for (out->count = 0; text; out->count++)
@@ -233,7 +234,7 @@ static int parse_device(const char *text, const char **out) {
     return strncmp(text, "cuda:", 5) == 0 && text[5] && strspn(text + 5, "0123456789") == strlen(text + 5);
 }
 
-static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        // by MOTE_KV_...
+static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        /* by MOTE_KV_... */
 
 static int parse_kv(const char *text, int *out) {
     for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
@@ -249,7 +250,7 @@ static int parse_mtp(const char *text, int *out) {
     return 1;
 }
 
-// Stores one option's value. Returns NULL, or what the option needs instead of this value.
+/* Stores one option's value. Returns NULL, or what the option needs instead of this value. */
 static const char *set_option(const option *d, const char *value, options *o) {
     void *at = (char *)o + d->offset;
     texts *several = at;
@@ -273,7 +274,7 @@ static const char *set_option(const option *d, const char *value, options *o) {
     }
 }
 
-// The options of one command; name: the command's, for messages.
+/* The options of one command; name: the command's, for messages. */
 static int parse_options(const char *name, int command, int count, char **arguments, options *o) {
     for (int i = 0; i < count; i++) {
         char *typed = arguments[i], *value = NULL;

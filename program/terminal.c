@@ -1,16 +1,16 @@
-// cli/terminal.c: showing text, progress and complaints; Ctrl-C; the callbacks that the library gets. Every command
-// uses it. It knows nothing of options, models or sessions.
-//
-// Text that mote did not write itself (of a model, a file, a path) reaches a terminal through show() alone. Functions
-// that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
-// which the library polls through the cancel callback.
+/* program/terminal.c: showing text, progress and complaints; Ctrl-C; the callbacks that the library gets. Every command
+   uses it. It knows nothing of options, models or sessions.
+
+   Text that mote did not write itself (of a model, a file, a path) reaches a terminal through show() alone. Functions
+   that can fail print one line `mote: ...` and return an exit code; 0 means go on. Ctrl-C only sets a flag,
+   which the library polls through the cancel callback. */
 
 static volatile sig_atomic_t interrupted;
-static int progress_shown = -1;            // per cent on the screen now, -1 = none
-static double progress_began;              // when it was first shown
+static int progress_shown = -1;            /* per cent on the screen now, -1 = none */
+static double progress_began;              /* when it was first shown */
 
-// The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
-// forms are read as what they stand for.
+/* The first character of a text that is not empty, and how many bytes it takes; -1: one byte that is no UTF-8. Overlong
+   forms are read as what they stand for. */
 static int32_t first_character(const char *text, size_t size, size_t *length) {
     unsigned char first = (unsigned char)text[0];
     size_t n = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
@@ -25,39 +25,19 @@ static int32_t first_character(const char *text, size_t size, size_t *length) {
     return c;
 }
 
-// Columns that a character takes: 0 for combining marks and joiners, 2 for East Asian wide ones and emoji.
-static int character_width(int32_t c) {
-    static const struct { int32_t from, upto; } none[] = {
-        {0x300, 0x36f}, {0x483, 0x489}, {0x591, 0x5bd}, {0x610, 0x61a}, {0x64b, 0x65f}, {0x6d6, 0x6dc}, {0x900, 0x902},
-        {0x93c, 0x93c}, {0x941, 0x948}, {0xe31, 0xe31}, {0xe34, 0xe3a}, {0xe47, 0xe4e}, {0x1ab0, 0x1aff}, {0x1dc0, 0x1dff},
-        {0x200b, 0x200f}, {0x2060, 0x2064}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}, {0xfeff, 0xfeff},
-        {0x1f3fb, 0x1f3ff}, {0xe0100, 0xe01ef}};
-    static const struct { int32_t from, upto; } wide[] = {
-        {0x1100, 0x115f}, {0x231a, 0x231b}, {0x23e9, 0x23ec}, {0x25fd, 0x25fe}, {0x2614, 0x2615}, {0x26a1, 0x26a1},
-        {0x2705, 0x2705}, {0x2728, 0x2728}, {0x274c, 0x274c}, {0x2753, 0x2755}, {0x2795, 0x2797}, {0x2b50, 0x2b50},
-        {0x2e80, 0x303e}, {0x3041, 0x33ff}, {0x3400, 0x4dbf}, {0x4e00, 0x9fff}, {0xa000, 0xa4cf}, {0xa960, 0xa97c},
-        {0xac00, 0xd7a3}, {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60}, {0xffe0, 0xffe6}, {0x1f300, 0x1f64f},
-        {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x1fa70, 0x1faff}, {0x20000, 0x3fffd}};
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
-        if (c >= none[i].from && c <= none[i].upto) return 0;
-    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
-        if (c >= wide[i].from && c <= wide[i].upto) return 2;
-    return 1;
-}
-
-// Would a terminal do anything with it but draw it? Controls do: among them carriage return, which overwrites the line.
-// So do bidirectional embeddings, overrides and isolates, which show the text around them in another order.
+/* 1: a terminal would do more with it than draw it. Controls make it: among them carriage return, which overwrites the line.
+   So do bidirectional embeddings, overrides and isolates, which show the text around them in another order. */
 static int steers_terminal(int32_t c) {
     if (c == '\n' || c == '\t') return 0;
     return c < ' ' || (c >= 0x7f && c <= 0x9f) || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// Writes text. What would steer a terminal is shown there instead: ^[ for ESC, ^? for DEL, <U+009B> for characters
-// beyond ASCII, <9B> for a byte that is no UTF-8. Pipes and files get the text as it is.
+/* Writes text. What would steer a terminal is shown there instead: ^[ for ESC, ^? for DEL, <U+009B> for characters
+   beyond ASCII, <9B> for a byte that is no UTF-8. Pipes and files get the text as it is. */
 static void show(FILE *out, const char *text, size_t size) {
     size_t shown = 0, length;
     int failure = errno, terminal = isatty(fileno(out));
-    errno = failure;                       // isatty sets it for a pipe; main may still have to tell why a write failed
+    errno = failure;                       /* isatty sets it for a pipe; main may still have to tell why a write failed */
     for (size_t at = 0; at < size && terminal; at += length) {
         int32_t c = first_character(text + at, size - at, &length);
         if (!steers_terminal(c)) continue;
@@ -78,7 +58,7 @@ static void show_arguments(FILE *out, const char *format, va_list arguments) {
     free(text);
 }
 
-// fprintf for a format with strings that mote did not write itself.
+/* fprintf for a format with strings that mote did not write itself. */
 __attribute__((format(printf, 2, 3)))
 static void show_format(FILE *out, const char *format, ...) {
     va_list arguments;
@@ -143,7 +123,7 @@ static int complain(int exit_code, const char *format, ...) {
     return exit_code;
 }
 
-// What the library complained about. Being stopped by the user is no complaint.
+/* Passes on a complaint of the library. Being stopped by the user is no complaint. */
 static int report(const mote_error *error) {
     if (error->code != MOTE_ECANCELLED || !interrupted) return complain(EXIT_FAILURE, "%s", error->message);
     clear_progress();
@@ -155,7 +135,7 @@ static void on_interrupt(int signal) {
     interrupted = 1;
 }
 
-// once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too.
+/* once: a second Ctrl-C ends the program the hard way. No SA_RESTART: waiting for a line must end, too. */
 static void catch_interrupt(int once) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
