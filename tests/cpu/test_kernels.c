@@ -4,7 +4,7 @@
 // Contents   1. Helpers    2. Numbers    3. Threads    4. Matrices    5. Norms and angles    6. DeltaNet
 //            7. Attention  8. Mixture of experts
 
-#include "../kernels.cu"
+#include "../../kernels.cu"
 #include "test.h"
 
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 //   3. Tokenizer, template and generation_config.json made wrong
 //   4. Large checkpoints                       5. Inside: plans and made-up weights
 
-#include "../engine.cu"
+#include "../../engine.cu"
 #include "api.h"
 #include "folders.h"
 

@@ -1,7 +1,7 @@
 // Tests of formats/: what checkpoints store, through each spelling, to floats: vectors worked out by hand, and every code of
 // four and of eight bits under every scale.
 
-#include "../kernels.cu"
+#include "../../kernels.cu"
 #include "test.h"
 
 // ---- Spellings ------------------------------------------------------------------------------------------------------

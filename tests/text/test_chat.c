@@ -3,7 +3,7 @@
 // Usage: test_chat [DATA], from the top of the repository: the folder that holds tokenizers, chat_templates and
 // chat_goldens; without it those tests are skipped.
 
-#include "../engine.cu"
+#include "../../engine.cu"
 #include "api.h"
 #include "files.h"
 #include "no_memory.h"

@@ -6,7 +6,7 @@
 // request is: it is refused with a status and a message, or it has a prompt; no text of it becomes a control token; an answer is
 // UTF-8, and JSON.
 
-#include "../engine.cu"
+#include "../../engine.cu"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -40,27 +40,27 @@ static int report(const mote_error *error) { return error->code; }
 static int file_failure(const char *name) { (void)name; return 1; }
 static int read_some(FILE *in, const char *name, size_t limit, bytes *b) { (void)in, (void)name, (void)limit, (void)b; return 1; }
 
-#include "../serve/http.c"
-#include "../serve/budget.c"
-#include "../serve/connection.c"
-#include "../serve/listen.c"
-#include "../serve/write.c"
-#include "../serve/field_table.c"
-#include "../serve/fields.c"
-#include "../serve/access.c"
-#include "../serve/server.c"
-#include "../serve/disk.c"
-#include "../serve/cache.c"
-#include "../serve/answer.c"
-#include "../serve/ask.c"
-#include "../serve/tools.c"
-#include "../serve/prompt.c"
-#include "../serve/reply.c"
-#include "../serve/chat.c"
-#include "../serve/tokens.c"
-#include "../serve/parts.c"
-#include "../serve/messages.c"
-#include "../serve/responses.c"
+#include "../../serve/http.c"
+#include "../../serve/budget.c"
+#include "../../serve/connection.c"
+#include "../../serve/listen.c"
+#include "../../serve/write.c"
+#include "../../serve/field_table.c"
+#include "../../serve/fields.c"
+#include "../../serve/access.c"
+#include "../../serve/server.c"
+#include "../../serve/disk.c"
+#include "../../serve/cache.c"
+#include "../../serve/answer.c"
+#include "../../serve/ask.c"
+#include "../../serve/tools.c"
+#include "../../serve/prompt.c"
+#include "../../serve/reply.c"
+#include "../../serve/chat.c"
+#include "../../serve/tokens.c"
+#include "../../serve/parts.c"
+#include "../../serve/messages.c"
+#include "../../serve/responses.c"
 
 // ---- A server without sessions, and a client that holds still -----------------------------------------------------------
 

@@ -1,7 +1,7 @@
 // Fuzzer of what mote serve reads from strangers: bytes through the HTTP reader, cut in two ways.
 // make fuzz; needs clang.
 
-#include "../engine.h"
+#include "../../engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../text/basics.c"
-#include "../serve/http.c"
+#include "../../text/basics.c"
+#include "../../serve/http.c"
 
 static int read_pieces(const char *data, size_t size, size_t piece) {
     http_reader r;

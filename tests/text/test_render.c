@@ -3,7 +3,7 @@
 // no string of a request becomes a control token. What templates accept is test_chat's.
 // Usage: test_render, from the top of the repository.
 
-#include "../engine.cu"
+#include "../../engine.cu"
 #include "api.h"
 #include "folders.h"
 

@@ -1,7 +1,7 @@
 // Fuzzer of what is typed: any bytes, on a terminal of any size, through the line editor; its screen is drawn by a small terminal
 // of our own, which knows what may be written to it. Then the same bytes as an answer that is wrapped. make fuzz; needs clang.
 
-#include "../engine.h"
+#include "../../engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,12 +37,12 @@ static int window_size(struct winsize *size) {
 
 #define EDITOR_MOST (1 << 14)
 #define ioctl(file, request, size) ((void)(file), window_size((struct winsize *)(void *)(size)))
-#include "../cli/terminal.c"
-#include "../cli/files.c"
-#include "../cli/wrap.c"
-#include "../cli/history.c"
+#include "../../cli/terminal.c"
+#include "../../cli/files.c"
+#include "../../cli/wrap.c"
+#include "../../cli/history.c"
 #define poll(files, count, limit) ((void)(files), more_input())
-#include "../cli/line_editor.c"
+#include "../../cli/line_editor.c"
 #undef poll
 #undef ioctl
 

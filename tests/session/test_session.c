@@ -4,7 +4,7 @@
 // Contents   1. Helpers       2. Blocks kept in part      3. Verified drafts      4. The comparison can fail
 //            5. Depth         6. Keys and values          7. Saved bytes          8. Sampling      9. Options and plans
 
-#include "../engine.cu"
+#include "../../engine.cu"
 #include "api.h"
 #include "files.h"
 

@@ -2,7 +2,7 @@
 // them (fixtures/schemas.jsonl, whose verdicts are those of Python's jsonschema), and random walks through the mask, whose end must
 // always be JSON that a second checker finds to be of the schema.
 
-#include "../engine.h"
+#include "../../engine.h"
 #include "test.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../text/basics.c"
-#include "../text/utf8.c"
-#include "../text/json.c"
+#include "../../text/basics.c"
+#include "../../text/utf8.c"
+#include "../../text/json.c"
 #include "schema_parts.h"
 
 // ---- A vocabulary: single bytes, and words with quotes, brackets and halves of characters -------------------------------

@@ -4,7 +4,7 @@
 //
 // An input: a byte of choices, then edits to a session that was saved: two bytes for the place, one for what is put there.
 
-#include "../engine.cu"
+#include "../../engine.cu"
 
 enum { CONTEXT = 24, KINDS = 3 };
 

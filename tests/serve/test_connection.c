@@ -1,7 +1,7 @@
 // Tests of connections without what they are for: threads and memory that are not there, budgets, who is on this machine. A
 // small server that answers every request with its body stands for the real one.
 
-#include "../engine.h"
+#include "../../engine.h"
 #include "no_memory.h"
 #include "test.h"
 
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../text/basics.c"
+#include "../../text/basics.c"
 
 static double clock_seconds(void) {
     struct timespec t;
@@ -35,10 +35,10 @@ static int complain(int exit_code, const char *format, ...) {
     return exit_code;
 }
 
-#include "../serve/http.c"
-#include "../serve/budget.c"
-#include "../serve/connection.c"
-#include "../serve/listen.c"
+#include "../../serve/http.c"
+#include "../../serve/budget.c"
+#include "../../serve/connection.c"
+#include "../../serve/listen.c"
 
 static int no_threads;
 

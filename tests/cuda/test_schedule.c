@@ -4,9 +4,9 @@
 // Contents   1. Schedules of models   2. Refusals   3. A machine that runs schedules in random order   4. Shared memory
 //            5. Main
 
-#include "../engine.h"
-#include "../kernels.cu"
-#include "../cuda/schedule.c"
+#include "../../engine.h"
+#include "../../kernels.cu"
+#include "../../cuda/schedule.c"
 #include "test.h"
 
 enum { MOST_NODES = 640, FIRST_BYTES = 1 << 20, LIMIT = 1 << 16 };

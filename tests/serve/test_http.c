@@ -1,6 +1,6 @@
 // Tests of the HTTP reader: requests as clients send them, cut anywhere, broken ones, and random bytes.
 
-#include "../engine.h"
+#include "../../engine.h"
 #include "test.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../text/basics.c"
-#include "../serve/http.c"
+#include "../../text/basics.c"
+#include "../../serve/http.c"
 
 // The next result but HTTP_HEAD_DONE, with which the body must be empty yet.
 static int next_result(http_reader *r) {

@@ -4,7 +4,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-#include "../tokenizer.c"
+#include "../../tokenizer.c"
 #include "test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -36,7 +36,7 @@ static int is_gpu, cache, beside;            // cache: the default type; beside:
 // ---- 1. Helpers -----------------------------------------------------------------------------------------------------
 
 // Where a GPU reads long calls by prefill, which rounds in its own way, they are cut here into calls that it decodes: all but
-// test_prefill is about what decoding makes, bit for bit. tests/gpu_prefill.c is about prefill.
+// test_prefill is about what decoding makes, bit for bit. tests/cuda/gpu_prefill.c is about prefill.
 static int decoded_rows;                     // most rows of a call; 0: any
 
 static int feed_decoded(mote_session *s, const int32_t *ids, size_t n, float *logits, float *mtp, int vocab,

@@ -5,7 +5,7 @@
 //
 // Usage: test_constraint [--brief]
 
-#include "../engine.cu"
+#include "../../engine.cu"
 #include "no_memory.h"
 #include "test.h"
 

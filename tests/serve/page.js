@@ -1,5 +1,5 @@
 // Answers that a page must draw in linear time: hostile(n), of n characters each. In a browser that is all; with node,
-// `node tests/page.js serve/page.html N MILLISECONDS` draws them with the page's own renderer on elements that only remember, and
+// `node tests/serve/page.js serve/page.html N MILLISECONDS` draws them with the page's own renderer on elements that only remember, and
 // prints a line for what took longer, failed, or is not drawn as it should be.
 "use strict";
 

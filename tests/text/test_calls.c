@@ -4,7 +4,7 @@
 //
 // Usage: test_calls [--brief] [DATA]
 
-#include "../tokenizer.c"
+#include "../../tokenizer.c"
 
 #include "test.h"
 

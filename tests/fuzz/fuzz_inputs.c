@@ -9,7 +9,7 @@
 // inputs already reach deep; one of the edits empties the file, so that any bytes at all are among them. Whatever an
 // input is, nothing may crash, leak, or break what the checks below say.
 
-#include "../engine.cu"
+#include "../../engine.cu"
 
 #define FIXTURE "tests/fixtures/f32-tied"
 #define SHARDS "tests/fixtures/bf16-as-3.5"

@@ -1,7 +1,7 @@
 // Fuzzer of JSON schemas, lists of tools, and of texts that are followed through them: a schema or tools, a zero, and bytes that choose
 // what comes next. A text never comes to where nothing may follow. make fuzz; needs clang.
 
-#include "../engine.h"
+#include "../../engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../text/basics.c"
-#include "../text/utf8.c"
-#include "../text/json.c"
+#include "../../text/basics.c"
+#include "../../text/utf8.c"
+#include "../../text/json.c"
 #include "schema_parts.h"
 
 // A vocabulary of single bytes.

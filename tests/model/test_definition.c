@@ -3,12 +3,12 @@
 //
 // Usage: test_definition [DATA [CHECKPOINT...]]      CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data
 
-#include "../engine.cu"
-#include "../layers/definition.c"
-#include "../layers/deltanet/definition.c"
-#include "../layers/attention/definition.c"
-#include "../layers/moe/definition.c"
-#include "../model/definition.c"
+#include "../../engine.cu"
+#include "../../layers/definition.c"
+#include "../../layers/deltanet/definition.c"
+#include "../../layers/attention/definition.c"
+#include "../../layers/moe/definition.c"
+#include "../../model/definition.c"
 
 #include "api.h"
 #include "files.h"
