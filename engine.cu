@@ -58,7 +58,7 @@ __attribute__((format(printf, 2, 3))) static void notice(const mote_callbacks *c
    have anything in it, and a newer library would read that as its next field. */
 enum {
     OPTIONS_0_3 = END_OF(mote_options, quantize),
-    SESSION_OPTIONS_0_3 = END_OF(mote_session_options, sms),
+    SESSION_OPTIONS_0_3 = END_OF(mote_session_options, runner),
     GENERATION_0_3 = END_OF(mote_generation, thinking_budget)
 };
 static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");

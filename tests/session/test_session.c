@@ -101,6 +101,10 @@ static int roughly(uint64_t allocated, uint64_t planned) {
     return allocated >= planned && allocated <= planned + 8192;
 }
 
+static size_t allocated_of(const mote_session *s) {
+    return malloc_usable_size(s->memory) + malloc_usable_size(s->at.memory) + malloc_usable_size(s->at.runner->memory);
+}
+
 // The plan is what a model and a session hold, for any options.
 static void test_plan(const fixture *f) {
     for (int i = 0; i < 5; i++) {
@@ -117,7 +121,7 @@ static void test_plan(const fixture *f) {
         CHECK(plan.context == s->o.context, "%s: context of the plan", f->dir);
         CHECK(plan.total == plan.weights + plan.kv + plan.state + plan.scratch, "%s: sum of the plan", f->dir);
         CHECK(roughly(malloc_usable_size(f->m->arena), plan.weights), "%s: weights", f->dir);
-        CHECK(roughly(malloc_usable_size(s->memory), plan.kv + plan.state + plan.scratch), "%s: session", f->dir);
+        CHECK(roughly(allocated_of(s), plan.kv + plan.state + plan.scratch), "%s: session", f->dir);
         const mote_info *info = mote_model_info(f->m);
         CHECK(plan.weights >= info->weight_bytes, "%s: weights of the plan", f->dir);
         CHECK(plan.kv >= info->kv_bytes_per_token * (uint64_t)plan.context, "%s: KV of the plan", f->dir);

@@ -1,0 +1,289 @@
+/* Tests of runners: sessions that share one give what each gives on a runner of its own, in any order and from several threads; what
+   a runner has settled its sessions cannot ask for otherwise. Usage: test_runner [--device NAME] */
+
+#include "api.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SESSIONS = 3, CONTEXT = 256 };
+
+static mote_runner *runner_with(const mote_model *m, const mote_session_options *o) {
+    mote_runner *r = NULL;
+    EXPECT(MOTE_OK, mote_runner_open(m, o, &r, &failure));
+    if (!r) exit(test_main_end() ? 1 : 2);
+    return r;
+}
+
+#define runner_of(m, ...) runner_with(m, &(mote_session_options){__VA_ARGS__})
+
+/* ---- The same, whoever else works ----------------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static int below(int n) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (uint64_t)n);
+}
+
+/* A session on a shared runner and one that is alone, in the same state. */
+typedef struct pair {
+    mote_session *shared, *alone;
+    mote_checkpoint *shared_before, *alone_before;          /* NULL: none */
+} pair;
+
+static void same_sessions(const pair *p, const char *after) {
+    size_t size;
+    CHECK(count_of(p->shared) == count_of(p->alone), "after %s: %d tokens, alone %d", after, count_of(p->shared), count_of(p->alone));
+    if (!count_of(p->alone)) return;                        /* its final row is nobody's */
+    char *bytes = session_bytes(p->alone, &size);
+    CHECK(session_is(p->shared, bytes, size), "after %s, of %d tokens: another state than alone", after, count_of(p->alone));
+    free(bytes);
+}
+
+static void feed_both(pair *p, int vocab) {
+    int32_t ids[80];
+    int room = CONTEXT - count_of(p->alone), n = 1 + below(below(2) ? 4 : 80);
+    if (n > room) n = room;
+    for (int i = 0; i < n; i++) ids[i] = below(vocab);
+    EXPECT(MOTE_OK, mote_feed(p->alone, ids, (size_t)n, &failure));
+    EXPECT(MOTE_OK, mote_feed(p->shared, ids, (size_t)n, &failure));
+}
+
+static void step_both(pair *p) {
+    mote_sampling sampling = {.temperature = below(2) ? 0.8f : 0, .top_k = 20, .seed = (uint64_t)below(1000)};
+    if (!count_of(p->alone)) return;
+    for (int i = 0; i < 4 && count_of(p->alone) < CONTEXT; i++) {
+        int32_t a = -1, b = -2;
+        EXPECT(MOTE_OK, mote_step(p->alone, &sampling, &a, &failure));
+        EXPECT(MOTE_OK, mote_step(p->shared, &sampling, &b, &failure));
+        CHECK(a == b, "a step chose %d, alone %d", b, a);
+    }
+}
+
+static int keep_token(void *user, int32_t id) {
+    int32_t **to = (int32_t **)user;
+    *(*to)++ = id;
+    return 0;
+}
+
+static void answer_of(mote_session *s, const mote_sampling *sampling, int n, int32_t *ids) {
+    mote_generation g = {.size = sizeof g, .sampling = sampling, .max_tokens = n, .on_token = keep_token, .user = &ids};
+    mote_result r;
+    EXPECT(MOTE_OK, mote_generate(s, &g, &r, &failure));
+}
+
+static void answer_both(pair *p) {
+    mote_sampling sampling = {.temperature = below(2) ? 0.8f : 0, .top_k = 20, .seed = (uint64_t)below(1000)};
+    int32_t a[32] = {0}, b[32] = {0};
+    int n = 1 + below(24);
+    if (!count_of(p->alone) || count_of(p->alone) + 40 > CONTEXT) return;
+    answer_of(p->alone, &sampling, n, a);
+    answer_of(p->shared, &sampling, n, b);
+    CHECK(!memcmp(a, b, sizeof a), "an answer of %d tokens is another one than alone", n);
+}
+
+static void remember_both(pair *p) {
+    mote_checkpoint_free(p->shared_before);
+    mote_checkpoint_free(p->alone_before);
+    p->shared_before = checkpoint_of(p->shared);
+    p->alone_before = checkpoint_of(p->alone);
+}
+
+static void rewind_both(pair *p) {
+    if (!p->shared_before) return;
+    int code = mote_rewind(p->alone, p->alone_before, &failure);
+    CHECK(mote_rewind(p->shared, p->shared_before, &failure) == code, "going back: %s", failure.message);
+}
+
+static void clone_shared(pair *p) {
+    mote_session *clone = NULL;
+    EXPECT(MOTE_OK, mote_clone(p->shared, &clone, &failure));
+    if (!clone) return;
+    mote_session_close(p->shared);
+    p->shared = clone;
+}
+
+static void logits_both(pair *p, int vocab) {
+    const float *a = mote_logits(p->alone), *b = mote_logits(p->shared);
+    if (a && b) CHECK(!memcmp(a, b, (size_t)vocab * sizeof *a), "logits differ");
+    else CHECK(!a == !b, "one has logits");
+}
+
+static const char *do_both(pair *p, int vocab) {
+    switch (below(8)) {
+        case 0: return feed_both(p, vocab), "feeding";
+        case 1: return step_both(p), "steps";
+        case 2: return answer_both(p), "an answer";
+        case 3: return remember_both(p), "a checkpoint";
+        case 4: return rewind_both(p), "going back";
+        case 5: return clone_shared(p), "cloning";
+        case 6: return logits_both(p, vocab), "logits";
+        default: break;
+    }
+    if (below(4)) return feed_both(p, vocab), "feeding";
+    EXPECT(MOTE_OK, mote_reset(p->alone, &failure));
+    EXPECT(MOTE_OK, mote_reset(p->shared, &failure));
+    return "a reset";
+}
+
+static void test_interleaved(const char *name, int rounds, int kv) {
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = test_device}, &m, &failure));
+    if (!m) return;
+    const int vocab = mote_model_info(m)->vocab_size;
+    static const int mtp[SESSIONS] = {3, MOTE_MTP_OFF, 1};
+    mote_runner *r = runner_of(m, .context = CONTEXT, .threads = 2, .kv = kv);
+    pair all[SESSIONS] = {0};
+    random_state = 1;
+    for (int i = 0; i < SESSIONS; i++) {
+        all[i].shared = session_of(m, .context = CONTEXT - i, .runner = r, .mtp = mtp[i]);
+        all[i].alone = session_of(m, .context = CONTEXT - i, .threads = 2, .mtp = mtp[i], .kv = kv);
+        mote_session_close(all[i].alone);
+        mote_session_close(all[i].shared);
+        all[i].shared = session_of(m, .context = CONTEXT, .runner = r, .mtp = mtp[i]);
+        all[i].alone = session_of(m, .context = CONTEXT, .threads = 2, .mtp = mtp[i], .kv = kv);
+    }
+    mote_runner_close(r);                                   /* its sessions keep it */
+    for (int round = 0; round < rounds; round++) {
+        pair *p = &all[below(SESSIONS)];
+        const char *what = do_both(p, vocab);
+        if (!below(3)) same_sessions(&all[below(SESSIONS)], what);
+    }
+    for (int i = 0; i < SESSIONS; i++) {
+        same_sessions(&all[i], "everything");
+        mote_checkpoint_free(all[i].shared_before);
+        mote_checkpoint_free(all[i].alone_before);
+        mote_session_close(all[i].shared);
+        mote_session_close(all[i].alone);
+    }
+    mote_close(m);
+}
+
+/* ---- Threads ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct talker {
+    mote_session *s;
+    int32_t ids[32];
+    int number;
+} talker;
+
+static void *talk(void *user) {
+    talker *t = (talker *)user;
+    mote_sampling sampling = {.temperature = 0.7f, .top_k = 20, .seed = (uint64_t)t->number};
+    int32_t prompt[60], *to = t->ids;
+    mote_error error;
+    mote_result r;
+    for (int i = 0; i < 60; i++) prompt[i] = (t->number * 31 + i * 7) % 100;
+    mote_generation g = {.size = sizeof g, .sampling = &sampling, .max_tokens = 32, .on_token = keep_token, .user = &to};
+    if (!mote_feed(t->s, prompt, 60, &error)) (void)mote_generate(t->s, &g, &r, &error);
+    return NULL;
+}
+
+static void test_threads(const mote_model *m) {
+    mote_runner *r = runner_of(m, .context = CONTEXT, .threads = 2);
+    pthread_t threads[4];
+    talker shared[4] = {0}, alone[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        shared[i] = (talker){.s = session_of(m, .runner = r), .number = i};
+        alone[i] = (talker){.s = session_of(m, .context = CONTEXT), .number = i};
+        talk(&alone[i]);
+    }
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, talk, &shared[i]);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 4; i++) {
+        CHECK(!memcmp(shared[i].ids, alone[i].ids, sizeof alone[i].ids), "thread %d: another answer than alone", i);
+        mote_session_close(shared[i].s);
+        mote_session_close(alone[i].s);
+    }
+    mote_runner_close(r);
+}
+
+/* ---- What is refused ---------------------------------------------------------------------------------------------------- */
+
+static void test_options(const mote_model *m) {
+    mote_runner *r = runner_of(m, .context = 64, .threads = 2), *none = NULL;
+    mote_session *s = NULL;
+    mote_model *other = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic("tiny:fp8", &(mote_options){.device = test_device}, &other, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(m, &(mote_session_options){.runner = r, .context = 65}, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(m, &(mote_session_options){.runner = r, .kv = MOTE_KV_FP8}, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(m, &(mote_session_options){.runner = r, .threads = 3}, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(m, &(mote_session_options){.runner = r, .chunk = 8192}, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(other, &(mote_session_options){.runner = r}, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_runner_open(m, &(mote_session_options){.runner = r}, &none, &failure));
+    EXPECT(MOTE_EINVAL, mote_runner_open(NULL, NULL, &none, &failure));
+    EXPECT(MOTE_EINVAL, mote_runner_open(m, NULL, NULL, &failure));
+    CHECK(!s && !none, "nothing was opened");
+    s = session_of(m, .runner = r, .threads = 2);
+    CHECK(mote_context(s) == 64, "the runner's context: %d", mote_context(s));
+    pid_t child = fork();
+    if (!child) {                                           /* the child may only close what it has inherited */
+        alarm(10);
+        int32_t id = 1;
+        int bad = mote_feed(s, &id, 1, NULL) != MOTE_EINVAL;
+        mote_session *mine = NULL;
+        bad |= mote_session_open(m, &(mote_session_options){.runner = r}, &mine, NULL) != MOTE_EINVAL;
+        mote_session_close(s);
+        mote_runner_close(r);
+        _exit(bad);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0, "a forked child that closes a session and its runner: status 0x%x", (unsigned)status);
+    mote_runner_close(r);
+    mote_runner_close(NULL);
+    mote_session_close(s);
+    mote_close(other);
+}
+
+/* An answer on one session, whose callbacks use another one of the runner. */
+typedef struct within { mote_session *other; int codes[3]; } within;
+
+static int step_within(void *user, int32_t id) {
+    within *w = (within *)user;
+    int32_t next;
+    w->codes[0] = mote_feed(w->other, &id, 1, &failure);
+    w->codes[1] = mote_step(w->other, NULL, &next, &failure);
+    return 0;
+}
+
+static void prompt_within(void *user, int done, int total) {
+    within *w = (within *)user;
+    int32_t id = 1;
+    (void)done;
+    (void)total;
+    w->codes[2] = mote_feed(w->other, &id, 1, &failure);
+}
+
+static void test_callbacks(const mote_model *m) {
+    mote_runner *r = runner_of(m, .context = CONTEXT);
+    within w = {.other = session_of(m, .runner = r)};
+    mote_callbacks callbacks = {.user = &w, .prompt = prompt_within};
+    mote_session *s = session_of(m, .runner = r, .callbacks = callbacks);
+    int32_t ids[100];
+    for (int i = 0; i < 100; i++) ids[i] = i;
+    mote_generation g = {.size = sizeof g, .max_tokens = 3, .on_token = step_within, .user = &w};
+    mote_result result;
+    EXPECT(MOTE_OK, mote_feed(s, ids, 100, &failure));
+    CHECK(w.codes[2] == MOTE_OK || w.codes[2] == MOTE_EINVAL, "in the callback of a prompt: code %d", w.codes[2]);
+    EXPECT(MOTE_OK, mote_generate(s, &g, &result, &failure));
+    CHECK(w.codes[0] == MOTE_OK && w.codes[1] == MOTE_OK, "in the callback of an answer: codes %d, %d", w.codes[0], w.codes[1]);
+    mote_session_close(w.other);
+    mote_session_close(s);
+    mote_runner_close(r);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_runner", argc, argv);
+    test_interleaved("tiny:fp8", test_brief ? 60 : 300, MOTE_KV_DEFAULT);
+    test_interleaved("tiny:bf16", test_brief ? 40 : 150, MOTE_KV_FP8);
+    test_interleaved("small:nvfp4", test_brief ? 10 : 40, MOTE_KV_DEFAULT);
+    mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
+    test_threads(demo);
+    test_options(demo);
+    test_callbacks(demo);
+    mote_close(demo);
+    return test_main_end();
+}
