@@ -36,10 +36,18 @@ typedef struct step_parameters {
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
     int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
-    int32_t context;             /* of whose session it is: most tokens */
-    float *hidden;               /* [GPU_ROWS][hidden] the same: final rows of its last block */
+    int32_t context;             /* of the slot: most tokens */
+    int32_t kv_units;            /* KV_UNITs of these beyond the reference slot's */
+    int64_t shift;               /* bytes from the reference slot's memory to its own */
+    float *hidden;               /* [GPU_ROWS][hidden] final rows of its last block */
     float *last_hidden;          /* [hidden] the one before them */
 } step_parameters;
+
+/* Kernels are recorded with addresses in a slot that does not exist, the reference slot; this is where the resident one has what is
+   there. It does not change while a graph runs, and lies beside what every kernel reads: so no load waits for main memory. */
+__device__ __forceinline__ char *gpu_in_slot(const step_parameters *step, void *reference) {
+    return (char *)reference + __ldg((const long long *)&step->shift);
+}
 
 /* A recorded launch. */
 typedef struct gpu_launch_record {

@@ -131,7 +131,7 @@ static void try_rows(selftest *t, int T) {
 /* Some stages of a layer on the GPU, over the rows in its x. */
 static void try_layer(selftest *t, unsigned stages, int index, int position, int replay, int T) {
     gpu_queue *q = try_begin(t, stages, position, replay, NULL, T);
-    gpu_record_layer(&t->gpu->at, q, &t->gpu->m->layers[index], &t->g->states[index], T, t->g->x, 0, 0);
+    gpu_record_layer(&t->gpu->at, q, index, T, t->g->x, 0, 0);
     try_end(t);
 }
 

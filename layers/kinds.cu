@@ -12,10 +12,12 @@ static void layer_lay_gpu(layout *l, const layer_shapes *largest, const capacity
 #undef X
 }
 
-/* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. */
-static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state) {
+/* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the reference slot;
+   grown: where it lies in a slot with KV_UNIT more tokens of context. */
+static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state,
+                         const layer_state *grown) {
     switch (l->mixer.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_record(rows, &l->mixer.w.name, &g->name, &state->name); break;
+#define X(NAME, name) case LAYER_##NAME: name##_record(rows, &l->mixer.w.name, &g->name, &state->name, &grown->name); break;
         MIXERS(X)
 #undef X
         default: break;

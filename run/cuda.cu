@@ -1,11 +1,13 @@
 /* run/cuda.cu: a runner on a GPU: its memory, its stream, its graphs, and which slot they work for. Decode is run/step.cu, prompts
    are run/prefill.cu.
 
-   Graphs and scratch belong to the runner; one slot at a time is resident. Captured kernels find what is a slot's through tables
-   that the resident slot has filled: states (addresses of every layer's state) and step_parameters. What a step leaves in scratch
+   Graphs and scratch belong to the runner; one slot at a time is resident. Kernels are captured with the addresses of a reference
+   slot; step_parameters say how far from it the resident slot lies (gpu_in_slot). What a step leaves in scratch
    for the next one, step_parameters and the residual rows, goes with the slot when another becomes resident; logits are computed
    again from these rows when they are wanted (the same bits: a row's arithmetic does not depend on its neighbours). All of this is
    in stream order: nobody waits for it. */
+
+enum { ORIGIN = 1 << 20 };       /* where the reference slot begins; only differences matter */
 
 enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
 
@@ -19,7 +21,7 @@ struct gpu_runner {
     cudaGraphExec_t graph[2][GPU_KINDS][GPU_ROWS + 1];      /* [with the MTP layer][..][rows] */
     cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
     step_parameters *step;
-    layer_state *states;                                    /* [layers + 1] in GPU memory: the resident slot's */
+    layer_state (*states)[2];                               /* [layers + 1] of the reference slot, and of one of KV_UNIT more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     float *x, *mtp_x, *mtp_in;                              /* [GPU_ROWS][hidden], of mtp_in 2 hidden */
@@ -38,7 +40,6 @@ struct gpu_runner {
 /* In GPU memory, what a slot keeps while another is resident. */
 struct gpu_slot {
     step_parameters *step;
-    layer_state *states;         /* [layers + 1] */
     float *x;                    /* [GPU_ROWS][hidden] */
     sampling_parameters sampling;                           /* of the answer that is being generated */
 };
@@ -86,7 +87,6 @@ static int gpu_enter(slot *s, mote_error *err) {
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1);
-        gpu_move(&g->q, g->states, s->gpu->states, ((size_t)s->m->c.layers + 1) * sizeof *g->states);
         gpu_move(&g->q, g->x, s->gpu->x, GPU_ROWS * (size_t)s->m->c.hidden * sizeof(float));
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;

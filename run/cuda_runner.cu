@@ -4,7 +4,6 @@
 static void gpu_lay_slot(layout *l, slot *s) {
     layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
-    s->gpu->states = (layer_state *)layout_bytes(l, ((size_t)s->m->c.layers + 1) * sizeof *s->gpu->states);
     s->gpu->x = layout_alloc(l, GPU_ROWS * (size_t)s->m->c.hidden);
 }
 
@@ -20,7 +19,6 @@ static void gpu_lay_runner(layout *l, mote_runner *r) {
     g->step = (step_parameters *)layout_bytes(l, sizeof *g->step);
     g->parameters = (sampling_parameters *)layout_bytes(l, sizeof *g->parameters);
     g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
-    g->states = (layer_state *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->states);
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
@@ -48,6 +46,22 @@ static void gpu_prepare_attention(mote_runner *r) {
     gpu_check(&g->q, cudaMemcpyAsync(to->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice, g->stream),
               "copying the rotary frequencies");
     free(f);                                                /* pageable: it has been read */
+}
+
+/* The addresses that kernels are captured with: those of a slot with the MTP layer, laid out from ORIGIN. */
+static int gpu_reference_slot(mote_runner *r, mote_error *err) {
+    const size_t layers = (size_t)r->m->c.layers + 1;
+    slot s;
+    int code = MOTE_OK;
+    r->gpu->states = (layer_state (*)[2])calloc(layers, sizeof *r->gpu->states);
+    if (!r->gpu->states) return fail_memory(err);
+    for (int grown = 0; grown < 2 && !code; grown++) {
+        code = slot_begin(&s, r, KV_UNIT << grown, r->m->has_mtp, err);
+        if (!code) layout_slot((float *)(uintptr_t)ORIGIN, NULL, &s);
+        for (size_t i = 0; i < layers && !code; i++) r->gpu->states[i][grown] = s.state[i];
+        slot_free(&s);
+    }
+    return code;
 }
 
 static int gpu_open(mote_runner *r, mote_error *err) {
@@ -79,7 +93,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     memset(&greedy, 0, sizeof greedy);
     greedy.k = 1;
     gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
-    return gpu_failed(q, err);
+    int code = gpu_failed(q, err);
+    return code ? code : gpu_reference_slot(r, err);
 }
 
 static void gpu_close(mote_runner *r) {
@@ -101,6 +116,7 @@ static void gpu_close(mote_runner *r) {
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
+    free(g->states);
 }
 
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
@@ -127,8 +143,6 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
     step_parameters step = gpu_step_of(s);
     gpu_put(q, gpu_put_step_kernel, s->gpu->step, &step);
-    gpu_check(q, cudaMemcpyAsync(s->gpu->states, s->state, ((size_t)s->m->c.layers + 1) * sizeof *s->state, cudaMemcpyHostToDevice,
-                                 g->stream), "copying addresses");
     gpu_capture_steps(s);
     return gpu_finish(s, err);
 }

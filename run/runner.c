@@ -150,23 +150,23 @@ static void layout_host(layout *l, slot *s) {
     s->block_logits = s->has_mtp ? layout_alloc(l, BLOCK * vocab) : NULL;
 }
 
-/* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. Truncated states come
-   first, so that the others lie together. */
+/* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer
+   comes last. */
 static memory_parts layout_slot(float *base, float *host, slot *s) {
     const size_t hidden = (size_t)s->m->c.hidden;
     capacity r = capacity_of(&s->runner->o, s->context);
     layout l = layout_from(base), on_host = layout_from(host);
     memory_parts parts;
-    layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
-    parts.kv = l.used;
-    s->recurrent = base ? base + l.used : NULL;
+    s->recurrent = base;
     layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
-    parts.state = s->recurrent_floats = l.used - parts.kv;
+    parts.state = s->recurrent_floats = l.used;
     s->last_hidden = layout_alloc(&l, hidden);
     s->hidden = layout_alloc(&l, BLOCK * hidden);
     s->runner->on->lay_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
-    parts.scratch = l.used - parts.kv - parts.state;
+    parts.scratch = l.used - parts.state;
+    layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
+    parts.kv = l.used - parts.state - parts.scratch;
     s->floats = l.used;
     s->host_floats = on_host.used;
     return parts;
@@ -245,6 +245,15 @@ static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_er
     return s->state && (s->gpu || !r->on->slot_bytes) ? MOTE_OK : fail_memory(err);
 }
 
+/* Frees a slot without memory of its own. */
+static void slot_free(slot *s) {
+    mote_runner *r = s->runner;
+    free(s->gpu);
+    free(s->state);
+    memset(s, 0, sizeof *s);
+    runner_drop(r);
+}
+
 /* Allocates a slot, all zero. */
 static int slot_open(slot *s, mote_error *err) {
     int code = runner_enter(s->runner, s, err);
@@ -265,10 +274,7 @@ static void slot_close(slot *s) {
     int leaves = alive && r->inside == s;
     r->on->slot_close(s);
     if (leaves) runner_leave(r);
-    free(s->gpu);
-    free(s->state);
-    memset(s, 0, sizeof *s);
-    runner_drop(r);
+    slot_free(s);
 }
 
 /* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when

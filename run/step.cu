@@ -4,7 +4,7 @@
    A step runs the same stages in the same order as cpu_forward, for one to four rows. Its kernels are recorded and linked
    (gpu_submit), and the launches captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and
    replayed. What changes from step to step (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler
-   writes before the graph runs; what changes from slot to slot is there, too, and in the table of states.
+   writes before the graph runs; what changes from slot to slot is there, too.
 
    The host never waits inside a step. gpu_step queues the sampling of a token and the step that runs this token, and
    returns when the token is in the mailbox, while the GPU is still computing. So the logits of the last row stay on the GPU
@@ -19,17 +19,19 @@ static step_parameters gpu_step_of(const slot *s) {
     step_parameters step;
     memset(&step, 0, sizeof step);
     step.context = s->context;
+    step.kv_units = (s->context + KV_UNIT - 1) / KV_UNIT - 1;
+    step.shift = (int64_t)((uintptr_t)s->memory - ORIGIN);
     step.hidden = s->hidden;
     step.last_hidden = s->last_hidden;
     return step;
 }
 
-/* T rows of x through a layer; offset: their first position minus that of the step. */
-static void gpu_record_layer(slot *s, gpu_queue *q, const layer *l, const layer_state *state, int T, float *x,
-                             int offset, int state_only) {
+/* T rows of x through layer i, the MTP layer after the others; offset: their first position minus that of the step. */
+static void gpu_record_layer(slot *s, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = s->runner->gpu;
+    const layer *l = i < s->m->c.layers ? &s->m->layers[i] : &s->m->mtp;
     gpu_rows rows = {q, T, g->step, offset, state_only, x};
-    layer_record(&rows, l, &g->layers, state);
+    layer_record(&rows, l, &g->layers, &g->states[i][0], &g->states[i][1]);
 }
 
 /* The kernels that are recorded next are those of the MTP layer, or no longer. */
@@ -61,7 +63,7 @@ static void gpu_record_mtp(slot *s, gpu_queue *q, int T, int logits) {
     gpu_set_mtp(s, q, 1);
     gpu_mtp_start(q, &p, T);
     gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
-    gpu_record_layer(s, q, &m->mtp, &g->states[m->c.layers], T, g->mtp_x, -1, !logits);
+    gpu_record_layer(s, q, m->c.layers, T, g->mtp_x, -1, !logits);
     if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
     gpu_set_mtp(s, q, 0);
 }
@@ -86,7 +88,7 @@ static void gpu_record_draft(slot *s, gpu_queue *q, int i) {
     gpu_set_mtp(s, q, 1);
     gpu_draft_start(q, &p);
     gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, 1);
-    gpu_record_layer(s, q, &m->mtp, &g->states[m->c.layers], 1, g->mtp_x, i - 1, 0);
+    gpu_record_layer(s, q, m->c.layers, 1, g->mtp_x, i - 1, 0);
     gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
     gpu_sample(q, KERNEL_DRAW, &choice, gpu_draw);
     gpu_set_mtp(s, q, 0);
@@ -122,7 +124,7 @@ static void gpu_record_step(slot *s, gpu_queue *q, int T, enum gpu_kind kind) {
     gpu_embed(q, &p, T);
     for (int i = 0; i < m->c.layers; i++) {
         q->layer = i;
-        gpu_record_layer(s, q, &m->layers[i], &g->states[i], T, g->x, 0, 0);
+        gpu_record_layer(s, q, i, T, g->x, 0, 0);
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)

@@ -243,7 +243,8 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
 }
 
 static void attention_lay_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
-    size_t bytes = (size_t)r->context * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
+    const size_t tokens = ((size_t)r->context + KV_UNIT - 1) / KV_UNIT * KV_UNIT;
+    const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);
 }

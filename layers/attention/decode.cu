@@ -47,7 +47,8 @@ typedef struct attention_gpu {
     float *qg;                   /* [T][heads][2][head_dim] */
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
-    const attention_state *state;                            /* in GPU memory: the KV cache [context][kv_heads][head_dim] */
+    char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the runner's reference slot: see attend_cache */
+    int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_UNIT more tokens of context */
     float k_unit, v_unit;        /* what its numbers are worth; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
@@ -57,9 +58,9 @@ typedef struct attention_gpu {
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
 
-/* The cache's keys or values. Addresses do not change while a kernel runs. */
+/* The keys or the values, of the slot that is resident. */
 __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {
-    return (char *)__ldg((const unsigned long long *)(values ? &p->state->v : &p->state->k));
+    return gpu_in_slot(p->step, values ? p->v : p->k) + (values ? p->v_growth : p->k_growth) * __ldg(&p->step->kv_units);
 }
 
 /* The positions of a launch. */

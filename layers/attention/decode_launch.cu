@@ -114,7 +114,7 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
 }
 
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
-                             const attention_state *state) {
+                             const attention_state *state, const attention_state *grown) {
     attention_gpu p = *scratch;
     p.shape = w->shape;
     p.q_per_kv = p.shape.heads / p.shape.kv_heads;
@@ -123,7 +123,10 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.step = rows->step;
     p.offset = rows->offset;
     p.T = rows->T;
-    p.state = state;
+    p.k = (char *)state->k;
+    p.v = (char *)state->v;
+    p.k_growth = (char *)grown->k - p.k;
+    p.v_growth = (char *)grown->v - p.v;
     p.k_unit = kv_unit(p.kv, w->k_scale);
     p.v_unit = kv_unit(p.kv, w->v_scale);
     p.kv_only = rows->state_only;
