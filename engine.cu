@@ -112,6 +112,7 @@ static const char *const module_names[MODULE_KINDS] = {
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
     config c;
+    const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
     int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
     int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
     int gpu_shared;                            /* bytes of shared memory of an SM */
@@ -156,16 +157,20 @@ struct mote_model {
 #include "checkpoint/claims.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
+#include "checkpoint/memory.c"
 #include "checkpoint/bind.c"
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_moe.c"
 #include "families/families.c"
-#include "checkpoint/device.c"
 #include "checkpoint/load.c"
+#include "checkpoint/memory_cpu.c"
 #ifdef __CUDACC__
+#include "checkpoint/device_cuda.cu"
 #include "checkpoint/load_cuda.cu"
+#include "checkpoint/memory_cuda.cu"
 #endif
+#include "checkpoint/device.c"
 #include "checkpoint/info.c"
 #include "checkpoint/complete.c"
 
@@ -302,7 +307,7 @@ void mote_close(mote_model *model) {
     free(model->experts);
     free(model->kv_scales);
     buf_free(&model->eos);
-    arena_close(model);
+    model->memory->release(model);
     free(model);
 }
 

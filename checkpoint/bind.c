@@ -73,7 +73,7 @@ static int bind_blocks(const binder *b, const spelling *s, const tensor *const *
         const uint64_t groups = part[k]->shape[dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->gpu >= 0 && w->block_cols < 64) w->format = (enum format)formats[s->format]->fine;
+        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[s->format]->fine;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;
@@ -325,7 +325,7 @@ static void bind_draft_head(binder *b) {
     *w = m->lm_head;
     if (w->rows > m->draft_rows) w->rows = m->draft_rows;
     m->draft_at = b->arena;
-    if (m->gpu < 0 || formats[w->format]->planes[CODES].bits <= 8) return;
+    if (!m->memory->packs || formats[w->format]->planes[CODES].bits <= 8) return;
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
     for (int i = 0; i < fp8_block_format.plane_count; i++) b->arena += matrix_plane_room(w, i);
@@ -411,7 +411,7 @@ static int check_gpu(const binder *b) {
     const unsigned *in = b->formats;
     unsigned multiplied = in[IN_DELTANET] | in[IN_ATTENTION] | in[IN_EXPERTS] | in[IN_SHARED] | in[IN_MTP];
     const char *wrong = NULL;
-    if (m->gpu < 0) return MOTE_OK;
+    if (!m->memory->packs) return MOTE_OK;
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
         const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
         wrong = sublayer_unfit(&l->mixer);
@@ -428,7 +428,7 @@ static int check_gpu(const binder *b) {
 static int check_experts(const binder *b) {
     const mote_model *m = b->m;
     size_t stride;
-    for (int i = 0; i <= m->c.layers && m->gpu >= 0; i++) {
+    for (int i = 0; i <= m->c.layers && m->memory->packs; i++) {
         if (i == m->c.layers && !m->has_mtp) continue;
         const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
         if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))

@@ -23,10 +23,6 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
     }
 }
 
-#ifdef __CUDACC__
-static int prefill_from(const mote_model *m);
-#endif
-
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
     mote_info *o = &m->info;
@@ -52,9 +48,7 @@ static void model_kinds(mote_model *m) {
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->stages[o->stage_count++] = stage_names[i];
     }
-#ifdef __CUDACC__
-    o->prefill_from = prefill_from(m);
-#endif
+    m->memory->describe(m);
 }
 
 /* Bytes that the layers remember: of each token, and in all. */
@@ -64,7 +58,7 @@ static void model_state(mote_model *m) {
     capacity r;
     memset(&none, 0, sizeof none);
     memset(&r, 0, sizeof r);
-    r.kv = m->gpu < 0 ? DTYPE_F32 : DTYPE_BF16;
+    r.kv = m->memory->kv;
     for (int i = 0; i < m->c.layers; i++)
         for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
             *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;

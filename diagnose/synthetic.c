@@ -1,80 +1,10 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
 
-/* Words begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. The seed is of the
-   item's place in the arena. */
-BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
-    uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
-    made_floats f = item->made;
-    if (item->plane == VECTOR)
-        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
-    else format_random(item->of.format, item->plane, seed, to, begin, end, step);
-}
-
-enum { MADE_PIECE = 1 << 16 };                                 /* words */
-
-typedef struct made_job { const load_item *item; char *to; uint32_t words; } made_job;
-
-SIMD static void made_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
-    made_range(item, to, begin, end, 1);
-}
-
-static void made_body(void *context, int begin, int end, int thread) {
-    const made_job *job = (const made_job *)context;
-    uint32_t from = (uint32_t)begin * MADE_PIECE, upto = (uint32_t)end * MADE_PIECE;
-    (void)thread;
-    made_piece(job->item, job->to, from, upto < job->words ? upto : job->words);
-}
-
-#ifdef __CUDACC__
-static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t words) {
-    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
-}
-
-static int make_gpu_item(const mote_model *m, const load_item *item, mote_error *err) {
-    uint32_t n = (uint32_t)item_words(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
-    gpu_make<<<blocks < most ? blocks : most, GPU_THREADS>>>(*item, m->arena + item->at, n);
-    cudaError_t status = cudaGetLastError();
-    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
-}
-#endif
-
-static int make_item(const mote_model *m, pool *threads, const load_item *item, mote_error *err) {
-    made_job job;
-#ifdef __CUDACC__
-    if (m->gpu >= 0) return make_gpu_item(m, item, err);
-#endif
-    (void)err;
-    size_t held = item_held(item);
-    job.item = item;
-    job.to = m->arena + item->at;
-    job.words = (uint32_t)item_words(item);
-    memset(job.to + held, 0, item_room(item) - held);
-    parallel(threads, (int)((job.words + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
-    return MOTE_OK;
-}
-
-static int processors(void);
-
 /* Fills the arena of a made-up checkpoint. */
 static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items;
     int code = arena_open(b, err);
-    pool *threads = code ? NULL : pool_open(b->m->gpu < 0 ? processors() : 1);
-    if (!code && !threads) code = fail(err, MOTE_ENOMEM, "the system gives no threads to make weights");
-    for (size_t i = 0; i < n && !code; i++) {
-        if (cancelled(callbacks)) code = fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
-        else code = make_item(b->m, threads, &items[i], err);
-        if (!code && i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
-    }
-    pool_close(threads);
-#ifdef __CUDACC__
-    if (!code && b->m->gpu >= 0) {
-        cudaError_t status = cudaDeviceSynchronize();
-        if (status != cudaSuccess) code = gpu_fail(err, status, "making weights");
-    }
-    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
-#endif
+    if (!code) code = b->m->memory->fill(b, callbacks, err);
+    if (!code) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
     return code;
 }

@@ -1,0 +1,119 @@
+/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, looked through, packed for kernels. */
+
+/* ---- Random weights ---- */
+
+static __global__ void gpu_fill(const __grid_constant__ load_item item, char *to, uint32_t words) {
+    item_randomize(&item, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
+}
+
+static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    cudaError_t status = cudaSuccess;
+    for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
+        const uint32_t n = (uint32_t)item_words(&items[i]), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)b->m->gpu_sms * 16;
+        const int code = filling(b, i, callbacks, err);
+        if (code) return code;
+        gpu_fill<<<blocks < most ? blocks : most, GPU_THREADS>>>(items[i], b->m->arena + items[i].at, n);
+        status = cudaGetLastError();
+    }
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
+}
+
+/* ---- Scanning ---- */
+
+static __global__ void gpu_scan(enum format f, int plane, const void *words, size_t n, unsigned *all) {
+    unsigned seen = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        seen |= format_inspect(f, plane, words, i);
+    seen = __reduce_or_sync(~0u, seen);
+    if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
+}
+
+static int cuda_scan(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err) {
+    unsigned *there = NULL;
+    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    if (status == cudaSuccess)
+        gpu_scan<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->of.format, item->plane, m->arena + item->at,
+                                                            item_words(item), there);
+    if (status == cudaSuccess) status = cudaGetLastError();
+    if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
+    (void)cudaFree(there);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "checking the MTP layer");
+}
+
+/* ---- Packing ---- */
+
+/* Fills in the draft head's copy, from the packed lm_head. */
+static int make_draft_head(mote_model *m, mote_error *err) {
+    matrix *w = &m->draft_head;
+    size_t at = m->draft_at;
+    if (!m->has_mtp || m->lm_head.format == w->format) return MOTE_OK;
+    for (int i = 0; i < formats[w->format]->plane_count; i++) {
+        w->plane[i] = m->arena + at;
+        at += matrix_plane_room(w, i);
+    }
+    cudaError_t status = gpu_quantise(&m->lm_head, w);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making the draft head");
+}
+
+static __global__ void gpu_largest_bf16(const uint16_t *weights, size_t n, unsigned *largest) {
+    unsigned top = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        top = max(top, weights[i] & 0x7fffu);
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0 && top) atomicMax(largest, top);
+}
+
+/* bf16_factor: the largest of all BF16 weights times it is in [2^14, 2^15). Those 29 octaves below are still exact. */
+static int find_bf16_factor(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    unsigned *there = NULL, largest = 0;
+    cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
+    if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
+    for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
+        if (items[i].of.format != FORMAT_BF16 || items[i].plane != CODES) continue;
+        const size_t words = matrix_plane_room(&items[i].of, CODES) / 2;
+        gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
+                                                                       there);
+        status = cudaGetLastError();
+    }
+    if (status == cudaSuccess) status = cudaMemcpy(&largest, there, sizeof largest, cudaMemcpyDeviceToHost);
+    (void)cudaFree(there);
+    b->m->bf16_factor = ldexpf(1, largest ? 14 + 127 - (int)(largest >> 7) : 0);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
+}
+
+/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed planes follow each other. */
+static int cuda_complete(binder *b, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items, largest = 1;
+    char *copy = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (items[i].plane == CODES) largest = larger(largest, packed_bytes(&items[i].of));
+    cudaError_t status = cudaMalloc((void **)&copy, largest);
+    for (size_t i = 0; i < n && status == cudaSuccess; i++) {
+        if (items[i].plane != CODES) continue;
+        char *at = b->m->arena + items[i].at;
+        status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
+        if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->gpu_sms);
+    }
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    (void)cudaFree(copy);
+    if (status != cudaSuccess) return gpu_fail(err, status, "packing the weights");
+    const int code = find_bf16_factor(b, err);
+    return code ? code : make_draft_head(b->m, err);
+}
+
+/* ---- The table ---- */
+
+static int prefill_from(const mote_model *m);                  /* cuda/prefill_step.cu */
+
+static void cuda_describe(mote_model *m) {
+    m->info.prefill_from = prefill_from(m);
+}
+
+static const weight_memory cuda_memory = {cuda_choose, cuda_available, cuda_allocate, cuda_release, cuda_load,  cuda_fill,
+                                          cuda_scan,   cuda_complete,  cuda_describe, DTYPE_BF16,   1};
