@@ -76,14 +76,11 @@ static int claimed_plain(const claims *c, const char *module) {
     return 0;
 }
 
-/* Compares a matrix, stored as `name` says, with what is claimed of it, or of all experts of its layer. */
-static void claims_compare(claims *c, const char *module, int is_quantised, const char *name) {
-    char experts[256];
-    const char *end = strstr(module, ".experts.");
-    snprintf(experts, sizeof experts, "%.*s", end ? (int)(end - module) + 8 : 0, module);
+/* Compares a matrix, stored as `name` says, with what is claimed of it, or of all that it is together with, unless NULL. */
+static void claims_compare(claims *c, const char *module, const char *together, int is_quantised, const char *name) {
     c->seen += is_quantised;
     int against = is_quantised ? claimed_plain(c, module)
-                               : table_find(&c->quantised, module) || (end && table_find(&c->quantised, experts));
+                               : table_find(&c->quantised, module) || (together && table_find(&c->quantised, together));
     if (against && !c->against++) snprintf(c->first, sizeof c->first, "%.120s is %s", module, name);
 }
 

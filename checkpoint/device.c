@@ -26,33 +26,18 @@ static int device_number(const char *name, int *number, mote_error *err) {
     return fail(err, MOTE_EINVAL, "device \"%.40s\", expected \"cpu\", \"cuda\", or \"cuda:\" and a number", name);
 }
 
-enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
-
-/* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
-   the model will compute nothing, GPUs are left alone. */
-static mote_model *model_new(const char *name, int idle, const mote_callbacks *callbacks, mote_error *err) {
-    int number, none;
+/* Gives a model the device that `name` says; NULL: a GPU if there is one that can be used. idle: it will compute nothing, GPUs are
+   left alone. */
+static int device_choose(mote_model *m, const char *name, int idle, const mote_callbacks *callbacks, mote_error *err) {
+    int number, none, code = device_number(name, &number, err);
     mote_error why;
-    if (device_number(name, &number, err)) return NULL;
-    mote_model *m = (mote_model *)calloc(1, sizeof *m);
-    if (!m) {
-        fail_memory(err);
-        return NULL;
-    }
-    m->holders = 1;
-    m->draft_rows = DRAFT_ROWS;
-    m->info.device = m->device;
-    m->memory = &cpu_memory;
-    (void)cpu_memory.choose(m, -1, &none, err);
-    if (number < 0 || idle) return m;
-    if (!gpu_choose(m, number, &none, name ? err : &why)) {
-        m->memory = gpu_memory;
-        return m;
-    }
-    if (!name) {
+    if (code) return code;
+    if (number >= 0 && !idle) {
+        code = gpu_choose(m, number, &none, name ? err : &why);
+        if (!code) m->memory = gpu_memory;
+        if (name || !code) return code;
         if (!none) notice(callbacks, "%s: using the CPU", why.message);
-        return m;
     }
-    free(m);
-    return NULL;
+    m->memory = &cpu_memory;
+    return cpu_memory.choose(m, 0, &none, err);
 }

@@ -2,6 +2,9 @@
    makes the list (checkpoint/bind.c), loading works it off (checkpoint/load.c, load_cuda.cu). Knows formats; must not know
    names. */
 
+/* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
+static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
+              (int)TYPE_FP8 == (int)DTYPE_FP8, "container_types begins with the types of dtype");
 static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F16 && (int)FORMAT_BF16 == (int)TYPE_BF16,
               "the formats of plain numbers are called like their types");
 static_assert((int)SPELLED_F32 == (int)TYPE_F32 && (int)SPELLED_F16 == (int)TYPE_F16 && (int)SPELLED_BF16 == (int)TYPE_BF16,
@@ -48,9 +51,9 @@ typedef struct load_item {
     int rows, cols;                            /* numbers */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
-    int is_mtp;
+    enum module_kind module;
     const void **target;                       /* the pointer to set */
-    made_floats made;                          /* what a made-up vector holds */
+    made_floats made;                          /* what a made-up vector holds: its owner sets it */
 } load_item;
 
 static const plane *item_plane(const load_item *item) {

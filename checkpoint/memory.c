@@ -33,6 +33,16 @@ static int arena_fits(const mote_model *m, const char *dir, const char *on, cons
                 (double)m->arena_size * 1e-9, (double)available * 1e-9, on, device);
 }
 
+/* Allocates the arena, if it fits, and sets all pointers into it. */
+static int arena_open(binder *b, mote_error *err) {
+    mote_model *m = b->m;
+    load_item *items = (load_item *)(void *)b->items.data;
+    m->arena_size = b->arena ? b->arena : 64;
+    int code = m->memory->allocate(m, b->files->dir, err);
+    for (size_t i = 0; !code && i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
+    return code;
+}
+
 /* Before item i is filled with random numbers: reports, unless that was cancelled. */
 static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, mote_error *err) {
     const load_item *items = (const load_item *)(const void *)b->items.data;

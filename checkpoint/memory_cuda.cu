@@ -1,4 +1,5 @@
-/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, looked through, packed for kernels. */
+/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, scanned, packed for kernels. Knows items, and of
+   the model the head that drafts. */
 
 /* ---- Random weights ---- */
 

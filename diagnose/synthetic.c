@@ -1,8 +1,25 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
 
+/* What the vector at this address holds: decays from long to short, weights of norms near 1. */
+static made_floats vector_values(const mote_model *m, const void **target) {
+    static const made_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
+                             norm = {896, 255, 0x1p-10f};
+    for (int i = 0; i < m->c.layers; i++) {
+        const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
+        if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
+        if (target == (const void **)&w->A_log) return A_log;
+        if (target == (const void **)&w->dt_bias) return dt_bias;
+        if (target == (const void **)&w->conv1d) return conv1d;
+    }
+    return norm;
+}
+
 /* Fills the arena of a made-up checkpoint. */
 static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    int code = arena_open(b, err);
+    load_item *items = (load_item *)(void *)b->items.data;
+    for (size_t i = 0; i < b->items.size / sizeof *items; i++)
+        if (items[i].plane == VECTOR) items[i].made = vector_values(b->m, items[i].target);
+    int code = place_weights(b, err);
     if (!code) code = b->m->memory->fill(b, callbacks, err);
     if (!code) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
@@ -59,52 +76,19 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* How the matrices of a made-up checkpoint are stored. The first four are one format in all large matrices, the others what
-   is published: nvidia's mixed NVFP4, and that of experts alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
-typedef struct recipe {
-    const char *name;
-    enum spelled experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
-} recipe;
-
-static const recipe recipes[] = {
-    {"f32", SPELLED_F32, SPELLED_F32, SPELLED_F32, SPELLED_BF16, SPELLED_F32},
-    {"f16", SPELLED_F16, SPELLED_F16, SPELLED_F16, SPELLED_BF16, SPELLED_F16},
-    {"bf16", SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8", SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_BF16, SPELLED_FP8_BLOCK},
-    {"nvfp4", SPELLED_NVFP4, SPELLED_NVFP4, SPELLED_FP8_TENSOR, SPELLED_NVFP4, SPELLED_BF16},
-    {"nvfp4-experts", SPELLED_NVFP4, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"int4", SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_BF16, SPELLED_BF16},
-    {"int4-experts", SPELLED_GPTQ, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8-channel", SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_BF16, SPELLED_BF16}};
-
-enum { RECIPES = sizeof recipes / sizeof *recipes, RECIPE_DEFAULT = 3 };       /* as most checkpoints are */
-
-static const struct recipe *recipe_named(const char *name) {
-    for (int i = 0; i < RECIPES; i++)
-        if (!strcmp(recipes[i].name, name)) return &recipes[i];
-    return &recipes[RECIPE_DEFAULT];
-}
-
-static enum spelled made_spelling(const struct recipe *r, const char *name) {
-    if (!strcmp(name, "lm_head")) return r->head;
-    if (keeps_its_type(name, strlen(name))) return SPELLED_BF16;
-    if (has_prefix(name, "mtp.")) return r->mtp;
-    return strstr(name, ".experts.") ? r->experts : strstr(name, ".shared_expert.") ? r->shared : r->mixers;
-}
-
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made how its matrices are stored. 0: not known. */
-static int preset_find(const char *name, preset *found, const recipe **made) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *mix how its matrices are stored. 0: not known. */
+static int preset_find(const char *name, preset *found, const quantization_mix **mix) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *made = &recipes[RECIPE_DEFAULT];
+    *mix = &quantization_mixes[MIX_DEFAULT];
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
     if (!found->name) return 0;
-    for (int i = 0; i < RECIPES && *rest; i++) {
-        n = strlen(recipes[i].name);
-        if (strncmp(rest + 1, recipes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
-        *made = &recipes[i];
+    for (int i = 0; i < MIX_COUNT && *rest; i++) {
+        n = strlen(quantization_mixes[i].name);
+        if (strncmp(rest + 1, quantization_mixes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
+        *mix = &quantization_mixes[i];
         rest += 1 + n;
         break;
     }
@@ -117,14 +101,14 @@ static int preset_find(const char *name, preset *found, const recipe **made) {
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    const char *names[PRESETS], *endings[RECIPES];
+    const char *names[PRESETS], *endings[MIX_COUNT];
     char known[200], made[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
-    for (int i = 0; i < RECIPES; i++) endings[i] = recipes[i].name;
+    for (int i = 0; i < MIX_COUNT; i++) endings[i] = quantization_mixes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
                 names_text(known, sizeof known, names, PRESETS, ", ", ", "),
-                names_text(made, sizeof made, endings, RECIPES, ", :", " or :"), recipes[RECIPE_DEFAULT].name);
+                names_text(made, sizeof made, endings, MIX_COUNT, ", :", " or :"), quantization_mixes[MIX_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -133,7 +117,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
-    const recipe *made;
+    const quantization_mix *mix;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
@@ -142,15 +126,15 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &made)) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &mix)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* weights are made of it */
+    if (!code) code = model_bind_to(m, &files, mix, &b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights are made of it */
     if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);

@@ -1,4 +1,5 @@
-/* checkpoint/info.c: what mote_model_info says of a model that has been bound. */
+/* model/info.c: what mote_model_info says of a model that has been bound. Knows the parts of a model and the binder's sums; must not
+   know files. */
 
 /* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
 static void model_module_dtypes(mote_model *m, const binder *b) {
@@ -64,7 +65,7 @@ static void model_state(mote_model *m) {
             *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;
 }
 
-static void model_info(mote_model *m) {
+static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->info;
     o->architecture = c->family->name;
@@ -79,6 +80,7 @@ static void model_info(mote_model *m) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         if (!m->modules[k].parameters) continue;
         o->parameters += m->modules[k].parameters;
+        if (k != MODULE_MTP) o->active_parameters += b->active[k];
         o->weight_bytes += m->modules[k].bytes;
         o->weight_bytes_per_token += m->modules[k].bytes_per_token;
         m->modules[o->module_count++] = m->modules[k];
