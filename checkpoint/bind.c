@@ -4,7 +4,7 @@
    A family asks for each tensor that its model needs, by name and shape; binding finds it, checks it, gives it a place in the one
    block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
    nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices keep the numbers they
-   are stored in, plane by plane, however the file spells their format (formats/formats.c); vectors (norms, gates, conv1d),
+   are stored in, plane by plane, whatever their tensor encoding is (formats/formats.c); vectors (norms, gates, conv1d),
    small as they are, become float. */
 
 static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of) {
@@ -46,31 +46,31 @@ static load_item *bind_load(binder *b, const tensor *t, const plane_source *sour
 }
 
 /* Notes of what a module consists. */
-static void bind_seen(binder *b, enum spelled s, const matrix *w) {
-    const enum format f = spellings[s]->format;
+static void bind_seen(binder *b, enum encoding e, const matrix *w) {
+    const enum format f = tensor_encodings[e]->format;
     int *group = &b->group[b->kind];
-    b->spelled[b->kind] |= 1u << s;
+    b->encodings[b->kind] |= 1u << e;
     b->formats[b->kind] |= 1u << f;
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
 }
 
-/* Has a spelled matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
+/* Has an encoded matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
    tell. 0: it cannot have as many groups as they say. */
-static int bind_blocks(const binder *b, const spelling *s, const tensor *const *part, matrix *w) {
-    w->format = s->format;
-    w->block_rows = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
-    w->block_cols = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
-    if (!format_has_groups(s->format)) return 1;
+static int bind_blocks(const binder *b, const tensor_encoding *e, const tensor *const *part, matrix *w) {
+    w->format = e->format;
+    w->block_rows = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
+    w->block_cols = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
+    if (!format_has_groups(e->format)) return 1;
     w->block_rows = 1;
     w->block_cols = w->cols;
-    for (int k = 0; k < part_count(s); k++) {
-        const char *g = strchr(s->parts[k].shape, 'g');
-        const int dim = g && g > s->parts[k].shape;
-        if (!g || s->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
+    for (int k = 0; k < part_count(e); k++) {
+        const char *g = strchr(e->parts[k].shape, 'g');
+        const int dim = g && g > e->parts[k].shape;
+        if (!g || e->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
         const uint64_t groups = part[k]->shape[dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[s->format]->fine;
+        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->fine;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;
@@ -87,55 +87,55 @@ static int part_fits(const tensor *t, const matrix_part *p, const matrix *w) {
     return fits;
 }
 
-/* The tensors of a matrix that are there, by a spelling; b->name's first `module` bytes name it. How well it fits: 100 when
+/* The tensors of a matrix that are there, by an encoding; b->name's first `module` bytes name it. How well it fits: 100 when
    all is as it should be, else more the more of it is there. */
-static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, const tensor **part) {
+static int bind_try(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor **part) {
     int there = 0, wrong = 0, codes = 0;
     memset(part, 0, MAX_PARTS * sizeof *part);
-    for (int k = 0; k < part_count(s); k++) {
-        snprintf(b->name + module, sizeof b->name - module, "%s", s->parts[k].suffix);
+    for (int k = 0; k < part_count(e); k++) {
+        snprintf(b->name + module, sizeof b->name - module, "%s", e->parts[k].suffix);
         part[k] = bind_tensor(b, b->name);
         there += table_find(&b->files->table, b->name) != NULL;
     }
-    wrong = !bind_blocks(b, s, part, w) || w->cols % s->cols || w->rows % s->rows;
-    for (int k = 0; k < part_count(s); k++) {
-        const int fits = part[k] ? stored_as(part[k], &s->parts[k]) && part_fits(part[k], &s->parts[k], w)
-                                 : s->parts[k].optional;
-        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &s->parts[k]);
+    wrong = !bind_blocks(b, e, part, w) || w->cols % e->cols || w->rows % e->rows;
+    for (int k = 0; k < part_count(e); k++) {
+        const int fits = part[k] ? stored_as(part[k], &e->parts[k]) && part_fits(part[k], &e->parts[k], w)
+                                 : e->parts[k].optional;
+        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &e->parts[k]);
         wrong |= !fits;
     }
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
-/* The spelling of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
+/* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
    of is there, and binding says what is wrong with it. */
-static enum spelled bind_spelling(binder *b, size_t module, matrix *w, const tensor **part) {
-    int best = 0, found = SPELLED_F32;
-    for (int s = 0; s < SPELLING_COUNT && best < 100; s++) {
-        if (s == SPELLED_QUANTISED) continue;
-        const int fit = bind_try(b, module, spellings[s], w, part);
-        if (fit > best) best = fit, found = s;
+static enum encoding bind_encoding(binder *b, size_t module, matrix *w, const tensor **part) {
+    int best = 0, found = ENCODING_F32;
+    for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
+        if (e == ENCODING_QUANTISED) continue;
+        const int fit = bind_try(b, module, tensor_encodings[e], w, part);
+        if (fit > best) best = fit, found = e;
     }
-    bind_try(b, module, spellings[found], w, part);
-    return (enum spelled)found;
+    bind_try(b, module, tensor_encodings[found], w, part);
+    return (enum encoding)found;
 }
 
 /* Checks all tensors of a matrix, and takes them. */
-static void bind_parts(binder *b, size_t module, const spelling *s, matrix *w, const tensor *const *part) {
-    const int blocks = bind_blocks(b, s, part, w);
-    for (int k = 0; k < part_count(s) && !b->code; k++) {
-        const matrix_part *p = &s->parts[k];
+static void bind_parts(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor *const *part) {
+    const int blocks = bind_blocks(b, e, part, w);
+    for (int k = 0; k < part_count(e) && !b->code; k++) {
+        const matrix_part *p = &e->parts[k];
         uint64_t shape[2];
         const char *rest, *group = strchr(p->shape, 'g');
         const int dims = part_shape(p->shape, w, shape, &rest);
         snprintf(b->name + module, sizeof b->name - module, "%s", p->suffix);
         tensor *t = bind_tensor(b, b->name);
-        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(s->format) ? -1 : dims);
+        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(e->format) ? -1 : dims);
         if (!t) continue;
         if (!stored_as(t, p) || (!part_fits(t, p, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
-        else if (w->cols % s->cols || w->rows % s->rows)
+        else if (w->cols % e->cols || w->rows % e->rows)
             b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: a matrix of %d x %d, and %s needs multiples of %d x %d",
-                           b->files->shards[t->file].path, b->name, w->rows, w->cols, s->name, s->rows, s->cols);
+                           b->files->shards[t->file].path, b->name, w->rows, w->cols, e->name, e->rows, e->cols);
         else if (!blocks && group)
             b->code = fail(b->err, MOTE_EUNSUPPORTED,
                            "%s: tensor %s: its shape does not fit %d columns in groups of 32, 64, 128 or all of them",
@@ -155,19 +155,19 @@ static void bind_ignored(binder *b, size_t module) {
 }
 
 /* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
-static enum spelled bind_quantised(const binder *b, enum spelled s, matrix *w) {
-    if (s != SPELLED_BF16 || !b->m->quantize || b->mix) return s;
+static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w) {
+    if (e != ENCODING_BF16 || !b->m->quantize || b->mix) return e;
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
-    return SPELLED_QUANTISED;
+    return ENCODING_QUANTISED;
 }
 
 /* Puts the planes of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
-static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
-    const spelling *s = spellings[as];
+static void bind_planes(binder *b, enum encoding as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
+    const tensor_encoding *e = tensor_encodings[as];
     for (int i = 0; i < formats[w->format]->plane_count && !b->code; i++) {
         const plane *p = &formats[w->format]->planes[i];
-        const plane_source *from = &s->planes[i];
+        const plane_source *from = &e->planes[i];
         load_item *item = bind_load(b, part[from->part], from, w, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
         if (!item || b->mix) continue;
         if (size) item->offset = offset, item->size = size;
@@ -180,12 +180,12 @@ static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *con
 /* A made-up matrix. Groups are of 128 columns, as they mostly are. */
 static void bind_made_matrix(binder *b, matrix *w, int kept) {
     const tensor *none[MAX_PARTS];
-    const enum spelled s = mix_encoding(b->mix, b->kind, kept);
+    const enum encoding e = mix_encoding(b->mix, b->kind, kept);
     memset(none, 0, sizeof none);
-    w->format = spellings[s]->format;
-    w->block_rows = w->block_cols = s == SPELLED_FP8_TENSOR ? ONE_BLOCK : TILE;
+    w->format = tensor_encodings[e]->format;
+    w->block_rows = w->block_cols = e == ENCODING_FP8_TENSOR ? ONE_BLOCK : TILE;
     if (format_has_groups(w->format)) w->block_rows = 1;
-    bind_planes(b, s, w, none, 0, 0);
+    bind_planes(b, e, w, none, 0, 0);
 }
 
 /* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as it is. */
@@ -200,15 +200,15 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept
         bind_made_matrix(b, w, kept);
         return;
     }
-    enum spelled s = bind_spelling(b, module, w, part);
-    bind_parts(b, module, spellings[s], w, part);
+    enum encoding e = bind_encoding(b, module, w, part);
+    bind_parts(b, module, tensor_encodings[e], w, part);
     if (b->code) return;
     bind_ignored(b, module);
     b->name[module] = 0;
-    claims_compare(b->said, b->name, b->together, s > SPELLED_BF16, spellings[s]->name);
-    snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
-    if (!kept) s = bind_quantised(b, s, w);
-    bind_planes(b, s, w, part, 0, 0);
+    claims_compare(b->said, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
+    snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
+    if (!kept) e = bind_quantised(b, e, w);
+    bind_planes(b, e, w, part, 0, 0);
 }
 
 /* Puts a vector on the list, as floats. */
@@ -221,7 +221,7 @@ static void bind_floats(binder *b, const tensor *t, const plane_source *source, 
     item->part[0] = item->from;
     if (plane != VECTOR) return;
     b->formats[b->kind] |= 1u << t->type;
-    b->spelled[b->kind] |= 1u << t->type;
+    b->encodings[b->kind] |= 1u << t->type;
 }
 
 static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
@@ -292,14 +292,14 @@ static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w
     w->format = (enum format)t->type;
     w->rows = rows;
     w->cols = cols;
-    bind_planes(b, bind_quantised(b, (enum spelled)t->type, w), w, part, size * (uint64_t)i, size);
+    bind_planes(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
 }
 
 /* Is this the name of a tensor of a quantised matrix, behind the module's? */
 static int is_scale(const char *suffix) {
     int is = 0;
-    for (int s = 0; s < SPELLING_COUNT; s++)
-        for (int k = 0; k < part_count(spellings[s]); k++) is |= !strcmp(spellings[s]->parts[k].suffix, suffix);
+    for (int e = 0; e < ENCODING_COUNT; e++)
+        for (int k = 0; k < part_count(tensor_encodings[e]); k++) is |= !strcmp(tensor_encodings[e]->parts[k].suffix, suffix);
     return is && strcmp(suffix, ".weight");
 }
 

@@ -16,7 +16,7 @@ typedef struct binder {
     uint64_t used, of;                         /* the share of it that one token reads */
     uint64_t active[MODULE_KINDS];             /* parameters that one token uses */
     unsigned formats[MODULE_KINDS];            /* bit set of formats seen; a vector has that of its numbers */
-    unsigned spelled[MODULE_KINDS];            /* bit set of spellings seen */
+    unsigned encodings[MODULE_KINDS];          /* bit set of encodings seen */
     int group[MODULE_KINDS];                   /* columns of INT4's groups; -1: of several widths */
     char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
     char head_prefix[64];                      /* of lm_head's: "" */
@@ -50,12 +50,12 @@ static const char *names_text(char *out, size_t size, const char *const *names, 
     return out;
 }
 
-/* The first tensor beside b->name that belongs to a spelling; NULL: there is none. */
+/* The first tensor beside b->name that belongs to an encoding; NULL: there is none. */
 static const char *bind_beside(binder *b, char *name, size_t size) {
     const char *end = strrchr(b->name, '.');
-    for (int i = 0; i < SPELLING_COUNT && end; i++)
-        for (int k = 0; k < part_count(spellings[i]); k++) {
-            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, spellings[i]->parts[k].suffix);
+    for (int i = 0; i < ENCODING_COUNT && end; i++)
+        for (int k = 0; k < part_count(tensor_encodings[i]); k++) {
+            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, tensor_encodings[i]->parts[k].suffix);
             if (bind_tensor(b, name)) return name;
         }
     return NULL;
@@ -99,15 +99,15 @@ static int stored_as(const tensor *t, const matrix_part *p) {
     return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
 }
 
-/* The types in which spellings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
+/* The types in which encodings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
 static const char *stored_text(char *out, size_t size, const matrix_part *p) {
     const char *names[TYPE_COUNT];
     int n = 0;
     for (int type = 0; type < TYPE_COUNT; type++) {
         int fits = !p->stored && type <= TYPE_BF16;
-        for (int i = 0; *p->suffix && i < SPELLING_COUNT; i++)
-            for (int k = 0; k < part_count(spellings[i]); k++) {
-                const matrix_part *other = &spellings[i]->parts[k];
+        for (int i = 0; *p->suffix && i < ENCODING_COUNT; i++)
+            for (int k = 0; k < part_count(tensor_encodings[i]); k++) {
+                const matrix_part *other = &tensor_encodings[i]->parts[k];
                 if (strcmp(other->suffix, p->suffix)) continue;
                 fits |= other->stored ? stored_type(other) == type : type <= TYPE_BF16;
             }

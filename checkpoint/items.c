@@ -7,8 +7,8 @@ static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16
               (int)TYPE_FP8 == (int)DTYPE_FP8, "container_types begins with the types of dtype");
 static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F16 && (int)FORMAT_BF16 == (int)TYPE_BF16,
               "the formats of plain numbers are called like their types");
-static_assert((int)SPELLED_F32 == (int)TYPE_F32 && (int)SPELLED_F16 == (int)TYPE_F16 && (int)SPELLED_BF16 == (int)TYPE_BF16,
-              "and so are their spellings");
+static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TYPE_F16 && (int)ENCODING_BF16 == (int)TYPE_BF16,
+              "and so are their encodings");
 
 enum { VECTOR = -1, KV_SCALE = -2 };
 

@@ -143,7 +143,7 @@ static void common_bind_experts_stacked(binder *b, const char *where, moe_weight
 /* Whether experts are stacked. In checkpoints as they are published those in BF16 are. */
 static int common_experts_stacked(const binder *b, const char *where) {
     char name[192];
-    if (b->mix) return mix_encoding(b->mix, b->kind, 0) == SPELLED_BF16;
+    if (b->mix) return mix_encoding(b->mix, b->kind, 0) == ENCODING_BF16;
     snprintf(name, sizeof name, "%smlp.experts.gate_up_proj", where);
     return bind_tensor(b, name) != NULL;
 }
@@ -217,7 +217,7 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     b->code = MOTE_OK;
     b->items.size = items;
     b->arena = arena;
-    b->formats[MODULE_MTP] = b->spelled[MODULE_MTP] = 0;
+    b->formats[MODULE_MTP] = b->encodings[MODULE_MTP] = 0;
     b->group[MODULE_MTP] = m->has_mtp = 0;
     memset(&m->modules[MODULE_MTP], 0, sizeof m->modules[MODULE_MTP]);
     memset(&m->mtp, 0, sizeof m->mtp);

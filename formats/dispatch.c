@@ -1,17 +1,17 @@
-/* formats/dispatch.c: what the tables of formats and of spellings generate: arrays of their descriptions, and a switch for
+/* formats/dispatch.c: what the tables of formats and of tensor encodings generate: arrays of their descriptions, and a switch for
    each of the formats' functions. */
 
 #define FORMAT_ADDRESS(NAME, name) &name##_format,
 static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 #undef FORMAT_ADDRESS
 
-#define SPELLING_ADDRESS(NAME, name) &name##_spelling,
-static const spelling *const spellings[] = {SPELLINGS(SPELLING_ADDRESS)};
-#undef SPELLING_ADDRESS
+#define ENCODING_ADDRESS(NAME, name) &name##_encoding,
+static const tensor_encoding *const tensor_encodings[] = {TENSOR_ENCODINGS(ENCODING_ADDRESS)};
+#undef ENCODING_ADDRESS
 
-static int part_count(const spelling *s) {
+static int part_count(const tensor_encoding *e) {
     int n = 0;
-    while (n < MAX_PARTS && s->parts[n].suffix) n++;
+    while (n < MAX_PARTS && e->parts[n].suffix) n++;
     return n;
 }
 

@@ -5,8 +5,8 @@
    so many rows and columns: scales, or a factor of all weights. Computing, checking, packing and counting go over planes
    and do not ask for the format.
 
-   Checkpoints spell one format in several ways. A spelling lists the tensors that stand for a matrix, and says how each
-   plane is made of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which spelling a
+   Checkpoints store one format in several ways. A tensor encoding lists the tensors that stand for a matrix, and says how each
+   plane comes of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which encoding a
    matrix has is seen from the tensors that are there.
 
    A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
@@ -15,7 +15,7 @@
      name_random     random numbers for made-up models
      name_inspect    whether a number is zero, or not finite
      format_name     in name.cu: see formats/fragments.cu
-   and its spellings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
+   and its tensor encodings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
    In hot code the format is a constant.
 
    The planes of a matrix [rows][cols]; `packed` ones lie in row panels in a GPU's memory (cuda/panels.cu), the others row
@@ -38,7 +38,7 @@
     X(INT4_FINE, int4_fine)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
-#define SPELLINGS(X) \
+#define TENSOR_ENCODINGS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
     X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
     X(QUANTISED, quantised)
@@ -46,9 +46,9 @@
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
-#define SPELLING_ENUMERATOR(NAME, name) SPELLED_##NAME,
-enum spelled { SPELLINGS(SPELLING_ENUMERATOR) SPELLING_COUNT };
-#undef SPELLING_ENUMERATOR
+#define ENCODING_ENUMERATOR(NAME, name) ENCODING_##NAME,
+enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
+#undef ENCODING_ENUMERATOR
 
 enum { CODES, SCALES, FACTOR, MAX_PLANES = 4, MAX_PARTS = 5 };
 
@@ -109,13 +109,13 @@ typedef struct plane_source {
     int (*convert)(conversion *c, void *to);
 } plane_source;
 
-typedef struct spelling {
+typedef struct tensor_encoding {
     const char *name;            /* in reports: "FP8 per tensor" */
     enum format format;
     int rows, cols;              /* the matrix has a multiple of so many */
     matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
     plane_source planes[MAX_PLANES];
-} spelling;
+} tensor_encoding;
 
 enum {
     TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */

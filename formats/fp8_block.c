@@ -43,19 +43,19 @@ static int fp8_widen_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling fp8_block_spelling = {
+static const tensor_encoding fp8_block_encoding = {
     "FP8", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale_inv", NULL, "h g", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* As compressed-tensors has it. */
-static const spelling fp8_block_ct_spelling = {
+static const tensor_encoding fp8_block_ct_encoding = {
     "FP8", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "h g", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* One scale for all of the matrix, which is one block. */
-static const spelling fp8_tensor_spelling = {
+static const tensor_encoding fp8_tensor_encoding = {
     "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
@@ -110,7 +110,7 @@ static int quantised_codes(conversion *c, void *to) {
 }
 
 /* Not found by its tensors: chosen instead of BF16. */
-static const spelling quantised_spelling = {
+static const tensor_encoding quantised_encoding = {
     "BF16 as FP8", FORMAT_FP8_BLOCK, 1, 1, {{".weight", "BF16", "n k", 0}},
     {{0, 1u << 0, quantised_codes}, {0, 1u << 0, quantised_scales}}};
 

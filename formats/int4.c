@@ -97,7 +97,7 @@ static int gptq_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling gptq_spelling = {
+static const tensor_encoding gptq_encoding = {
     "GPTQ INT4", FORMAT_INT4, 8, 8,
     {{".qweight", "I32", "k/8 n", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0},
      {".g_idx", "I32", "k", 1}},
@@ -133,7 +133,7 @@ static int awq_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling awq_spelling = {
+static const tensor_encoding awq_encoding = {
     "AWQ INT4", FORMAT_INT4, 8, 8,
     {{".qweight", "I32", "k n/8", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}},
     {{0, 1u << 0, awq_codes}, {2, 1u << 1 | 1u << 2, awq_scales}}};
@@ -159,7 +159,7 @@ static int int4_ct_scales(conversion *c, void *to) {
     return int4_check_order(c, 4);
 }
 
-static const spelling int4_ct_spelling = {
+static const tensor_encoding int4_ct_encoding = {
     "INT4", FORMAT_INT4, 1, 8,
     {{".weight_packed", "I32", "n k/8", 0}, {".weight_scale", NULL, "n g", 0}, {".weight_shape", "I64", "2", 0},
      {".weight_zero_point", "I32", "n/8 g", 1}, {".weight_g_idx", "I32", "k", 1}},

@@ -36,7 +36,7 @@ static int nvfp4_factor(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling nvfp4_spelling = {
+static const tensor_encoding nvfp4_encoding = {
     "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
     {{".weight", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_scale_2", "F32", "|1", 0}},
     {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_factor}}};
@@ -49,7 +49,7 @@ static int nvfp4_divisor(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling nvfp4_ct_spelling = {
+static const tensor_encoding nvfp4_ct_encoding = {
     "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
     {{".weight_packed", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0},
      {".weight_global_scale", "F32", "1|", 0}},

@@ -6,15 +6,15 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         char *to = m->module_dtypes[k], sides[32];
         size_t n = 0, room = sizeof m->module_dtypes[k];
-        for (int s = 0; s < SPELLING_COUNT; s++) {
-            const spelling *as = spellings[s];
+        for (int s = 0; s < ENCODING_COUNT; s++) {
+            const tensor_encoding *as = tensor_encodings[s];
             int told = 0;
-            for (int other = 0; other < s; other++)             /* two spellings of one name */
-                told |= b->spelled[k] >> other & 1 && !strcmp(spellings[other]->name, as->name);
-            if (!(b->spelled[k] >> s & 1) || told) continue;
+            for (int other = 0; other < s; other++)             /* two encodings of one name */
+                told |= b->encodings[k] >> other & 1 && !strcmp(tensor_encodings[other]->name, as->name);
+            if (!(b->encodings[k] >> s & 1) || told) continue;
             sides[0] = 0;
-            if (s == SPELLED_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
-            else if (format_has_blocks(as->format) && s != SPELLED_FP8_TENSOR)
+            if (s == ENCODING_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
+            else if (format_has_blocks(as->format) && s != ENCODING_FP8_TENSOR)
                 snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
             if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
             if (n < room) n += (size_t)snprintf(to + n, room - n, "%s%s%s", n ? "+" : "", as->name, sides);

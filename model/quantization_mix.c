@@ -5,19 +5,19 @@
    alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
 typedef struct quantization_mix {
     const char *name;
-    enum spelled experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
+    enum encoding experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
 } quantization_mix;
 
 static const quantization_mix quantization_mixes[] = {
-    {"f32", SPELLED_F32, SPELLED_F32, SPELLED_F32, SPELLED_BF16, SPELLED_F32},
-    {"f16", SPELLED_F16, SPELLED_F16, SPELLED_F16, SPELLED_BF16, SPELLED_F16},
-    {"bf16", SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8", SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_BF16, SPELLED_FP8_BLOCK},
-    {"nvfp4", SPELLED_NVFP4, SPELLED_NVFP4, SPELLED_FP8_TENSOR, SPELLED_NVFP4, SPELLED_BF16},
-    {"nvfp4-experts", SPELLED_NVFP4, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"int4", SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_BF16, SPELLED_BF16},
-    {"int4-experts", SPELLED_GPTQ, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8-channel", SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_BF16, SPELLED_BF16}};
+    {"f32", ENCODING_F32, ENCODING_F32, ENCODING_F32, ENCODING_BF16, ENCODING_F32},
+    {"f16", ENCODING_F16, ENCODING_F16, ENCODING_F16, ENCODING_BF16, ENCODING_F16},
+    {"bf16", ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16},
+    {"fp8", ENCODING_FP8_BLOCK, ENCODING_FP8_BLOCK, ENCODING_FP8_BLOCK, ENCODING_BF16, ENCODING_FP8_BLOCK},
+    {"nvfp4", ENCODING_NVFP4, ENCODING_NVFP4, ENCODING_FP8_TENSOR, ENCODING_NVFP4, ENCODING_BF16},
+    {"nvfp4-experts", ENCODING_NVFP4, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16},
+    {"int4", ENCODING_INT4_CT, ENCODING_INT4_CT, ENCODING_INT4_CT, ENCODING_BF16, ENCODING_BF16},
+    {"int4-experts", ENCODING_GPTQ, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16, ENCODING_BF16},
+    {"fp8-channel", ENCODING_FP8_CHANNEL, ENCODING_FP8_CHANNEL, ENCODING_FP8_CHANNEL, ENCODING_BF16, ENCODING_BF16}};
 
 enum { MIX_COUNT = sizeof quantization_mixes / sizeof *quantization_mixes, MIX_DEFAULT = 3 };      /* as most checkpoints are */
 
@@ -28,9 +28,9 @@ static const quantization_mix *mix_named(const char *name) {
 }
 
 /* How a matrix of a module is stored. kept: it is one that quantising leaves as it is (bind_kept). */
-static enum spelled mix_encoding(const quantization_mix *mix, enum module_kind module, int kept) {
+static enum encoding mix_encoding(const quantization_mix *mix, enum module_kind module, int kept) {
     if (module == MODULE_HEAD) return mix->head;
-    if (kept) return SPELLED_BF16;
+    if (kept) return ENCODING_BF16;
     if (module == MODULE_MTP) return mix->mtp;
     return module == MODULE_EXPERTS ? mix->experts : module == MODULE_SHARED ? mix->shared : mix->mixers;
 }
