@@ -11,7 +11,7 @@
      families/             what config.json says, which layers there are, what their tensors are called
      session/              memory of a timeline, snapshots, files
      generate/             sampling, speculation, generating text, turns of a conversation
-     diagnose/             measuring and testing the user's machine, made-up models
+     diagnose/             measuring and testing the user's machine, synthetic models
 
    All is one translation unit: C11 and C++17 for the CPU, with nvcc for the CPU and GPUs. Compile it with optimisation (-O3):
    the loops of cpu/ count on it. */
@@ -98,7 +98,7 @@ static double seconds(void) {
 #include "model/model.c"
 #include "model/quantization_mix.c"
 #include "checkpoint/estimate.c"
-#include "checkpoint/claims.c"
+#include "checkpoint/quantization_check.c"
 #include "checkpoint/items.c"
 #include "checkpoint/find.c"
 #include "checkpoint/memory.c"

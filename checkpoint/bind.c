@@ -35,7 +35,7 @@ static load_item *bind_load(binder *b, const tensor *t, const plane_source *sour
     item->at = b->arena;
     item->module = b->kind;
     item->target = target;
-    b->arena += item_room(item);
+    b->arena += item_capacity(item);
     mote_module *m = &b->m->modules[b->kind];
     uint64_t held = item_held(item);
     m->parameters += is_weight ? numbers : 0;
@@ -177,8 +177,8 @@ static void bind_planes(binder *b, enum encoding as, matrix *w, const tensor *co
     bind_seen(b, as, w);
 }
 
-/* A made-up matrix. Groups are of 128 columns, as they mostly are. */
-static void bind_made_matrix(binder *b, matrix *w, int kept) {
+/* A matrix without files. Groups are of 128 columns, as they mostly are. */
+static void bind_synthetic_matrix(binder *b, matrix *w, int kept) {
     const tensor *none[MAX_PARTS];
     const enum encoding e = mix_encoding(b->mix, b->kind, kept);
     memset(none, 0, sizeof none);
@@ -197,7 +197,7 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept
     w->cols = cols;
     b->name[module] = 0;
     if (b->mix) {
-        bind_made_matrix(b, w, kept);
+        bind_synthetic_matrix(b, w, kept);
         return;
     }
     enum encoding e = bind_encoding(b, module, w, part);
@@ -205,7 +205,7 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept
     if (b->code) return;
     bind_ignored(b, module);
     b->name[module] = 0;
-    claims_compare(b->said, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
+    quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
     if (!kept) e = bind_quantised(b, e, w);
     bind_planes(b, e, w, part, 0, 0);
@@ -295,7 +295,7 @@ static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w
     bind_planes(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
 }
 
-/* Is this the name of a tensor of a quantised matrix, behind the module's? */
+/* Is this the name of a tensor of a quantised matrix, after the module's? */
 static int is_scale(const char *suffix) {
     int is = 0;
     for (int e = 0; e < ENCODING_COUNT; e++)

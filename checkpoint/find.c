@@ -5,10 +5,10 @@
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
-    claims *said;                              /* of files: what config.json says of them */
+    quantization_check *check;                 /* of files */
     const quantization_mix *mix;               /* there are no files, tensors are stored like this; NULL: they are in files */
-    tensor made_up[2];                         /* the last two tensors asked for */
-    int made_next;
+    tensor synthetic[2];                       /* where there are no files: the last two tensors asked for */
+    int next_synthetic;
     buf items;                                 /* struct load_item */
     size_t arena;                              /* bytes given out */
     enum module_kind kind;                     /* of what is being bound */
@@ -81,11 +81,11 @@ static int stored_type(const matrix_part *p) {
     return type;
 }
 
-/* The tensor b->name of a made-up checkpoint: experts that are stacked, or a vector. */
-static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
+/* The tensor b->name where there are no files: experts that are stacked, or a vector. */
+static tensor *bind_synthetic(binder *b, const uint64_t *shape, int dims) {
     uint64_t elements = 1;
-    tensor *t = &b->made_up[b->made_next];
-    b->made_next ^= 1;
+    tensor *t = &b->synthetic[b->next_synthetic];
+    b->next_synthetic ^= 1;
     memset(t, 0, sizeof *t);
     t->type = TYPE_BF16;
     t->dims = dims;
@@ -139,7 +139,7 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
 static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
     if (b->code) return NULL;
-    if (b->mix) return bind_made(b, shape, dims);
+    if (b->mix) return bind_synthetic(b, shape, dims);
     tensor *t = bind_tensor(b, b->name);
     if (!t) b->code = bind_missing(b, shape, dims);
     else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);

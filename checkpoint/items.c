@@ -43,7 +43,7 @@ static int norm_floats(conversion *c, void *to) {
 static const plane_source norm_source = {0, 1, norm_floats};
 
 typedef struct load_item {
-    const tensor *from;                        /* NULL: made up */
+    const tensor *from;                        /* NULL: there are no files */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
     const plane_source *source;                /* how */
     matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
@@ -53,7 +53,7 @@ typedef struct load_item {
     size_t at;                                 /* where in the arena */
     enum module_kind module;
     const void **target;                       /* the pointer to set */
-    made_floats made;                          /* what a made-up vector holds: its owner sets it */
+    made_floats values;                        /* of a synthetic vector: set before it is filled */
 } load_item;
 
 static const plane *item_plane(const load_item *item) {
@@ -66,12 +66,12 @@ static int item_converts(const load_item *item) {
     return item->source->convert != NULL;
 }
 
-/* Bytes in the arena: those it holds, and with the zeros behind them. */
+/* Bytes in the arena: those it holds, and with the zeros after them. */
 static size_t item_held(const load_item *item) {
     return (size_t)item->rows * plane_bytes(item_plane(item), item->cols);
 }
 
-static size_t item_room(const load_item *item) {
+static size_t item_capacity(const load_item *item) {
     return item->plane >= 0 ? matrix_plane_room(&item->of, item->plane) : plane_room(item_plane(item), item->rows, item->cols);
 }
 

@@ -55,7 +55,7 @@ static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, m
    of the item's place in the arena. */
 BOTH void item_randomize(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
     uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
-    made_floats f = item->made;
+    made_floats f = item->values;
     if (item->plane == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
     else format_random(item->of.format, item->plane, seed, to, begin, end, step);

@@ -51,7 +51,7 @@ static int load_item_bytes(mote_model *m, const checkpoint *files, const load_it
     const shard *s = &files->shards[item->from->file];
     char *to = m->arena + item->at;
     size_t n = (size_t)item->size, held = item_held(item);
-    memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
+    memset(to + held, 0, item_capacity(item) - held);                     /* up to the next item */
     if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
     int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
     if (!code) code = check_numbers(files, item, to, 0, n, err);
@@ -105,7 +105,7 @@ static int cpu_fill(binder *b, const mote_callbacks *callbacks, mote_error *err)
         job.item = &items[i];
         job.to = b->m->arena + items[i].at;
         job.words = (uint32_t)item_words(&items[i]);
-        memset(job.to + held, 0, item_room(&items[i]) - held);
+        memset(job.to + held, 0, item_capacity(&items[i]) - held);
         parallel(threads, (int)((job.words + FILL_PIECE - 1) / FILL_PIECE), fill_body, &job);
     }
     pool_close(threads);

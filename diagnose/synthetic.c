@@ -1,4 +1,5 @@
-/* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
+/* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. May use model/ and
+   checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
 /* What the vector at this address holds: decays from long to short, weights of norms near 1. */
 static made_floats vector_values(const mote_model *m, const void **target) {
@@ -14,11 +15,11 @@ static made_floats vector_values(const mote_model *m, const void **target) {
     return norm;
 }
 
-/* Fills the arena of a made-up checkpoint. */
-static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+/* Fills the arena. */
+static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items; i++)
-        if (items[i].plane == VECTOR) items[i].made = vector_values(b->m, items[i].target);
+        if (items[i].plane == VECTOR) items[i].values = vector_values(b->m, items[i].target);
     int code = place_weights(b, err);
     if (!code) code = b->m->memory->fill(b, callbacks, err);
     if (!code) code = b->m->memory->complete(b, err);
@@ -26,7 +27,7 @@ static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     return code;
 }
 
-/* Shapes to make models of, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
+/* Shapes of synthetic models, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
 typedef struct preset {
     const char *name;
     int layers, hidden, vocab, context;
@@ -102,13 +103,13 @@ static int preset_find(const char *name, preset *found, const quantization_mix *
 
 static int preset_unknown(const char *name, mote_error *err) {
     const char *names[PRESETS], *endings[MIX_COUNT];
-    char known[200], made[128];
+    char known[200], mixes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
     for (int i = 0; i < MIX_COUNT; i++) endings[i] = quantization_mixes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
                 names_text(known, sizeof known, names, PRESETS, ", ", ", "),
-                names_text(made, sizeof made, endings, MIX_COUNT, ", :", " or :"), quantization_mixes[MIX_DEFAULT].name);
+                names_text(mixes, sizeof mixes, endings, MIX_COUNT, ", :", " or :"), quantization_mixes[MIX_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -134,8 +135,8 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     files.dir = name;
     code = preset_config(&p, &m->c, error);
     if (!code) code = model_bind_to(m, &files, mix, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights are made of it */
-    if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
+    if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);
     else *model = m;

@@ -5,7 +5,7 @@
 static void model_module_dtypes(mote_model *m, const binder *b) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         char *to = m->module_dtypes[k], sides[32];
-        size_t n = 0, room = sizeof m->module_dtypes[k];
+        size_t n = 0, size = sizeof m->module_dtypes[k];
         for (int s = 0; s < ENCODING_COUNT; s++) {
             const tensor_encoding *as = tensor_encodings[s];
             int told = 0;
@@ -17,7 +17,7 @@ static void model_module_dtypes(mote_model *m, const binder *b) {
             else if (format_has_blocks(as->format) && s != ENCODING_FP8_TENSOR)
                 snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
             if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
-            if (n < room) n += (size_t)snprintf(to + n, room - n, "%s%s%s", n ? "+" : "", as->name, sides);
+            if (n < size) n += (size_t)snprintf(to + n, size - n, "%s%s%s", n ? "+" : "", as->name, sides);
         }
         m->modules[k].name = module_names[k];
         m->modules[k].dtype = to;

@@ -44,17 +44,17 @@ static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *d
     const quantization_mix *mix = NULL;
     memset(b, 0, sizeof *b);
     memset(files, 0, sizeof *files);
-    claims said;
+    quantization_check check;
     int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
     files->dir = dir;
     if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, m->quantize, &mix, err);
     if (!code && !there) code = model_bind_to(m, files, mix, b, callbacks, err);
     else if (!code) {
-        claims_read(&said, dir);
-        b->said = &said;
+        quantization_check_read(&check, dir);
+        b->check = &check;
         code = model_bind_to(m, files, NULL, b, callbacks, err);
-        if (!code) claims_notice(&said, dir, callbacks);
-        claims_free(&said);
+        if (!code) quantization_check_notice(&check, dir, callbacks);
+        quantization_check_free(&check);
     }
     if (!code) m->fingerprint = config_fingerprint(&m->c);
     if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);

@@ -2,7 +2,7 @@
    their values. Knows the parts of a model, and calls the device through m->memory; must not know what tensors are called. */
 
 /* Drafts need no more of lm_head than the tokens that occur: its first rows, because a BPE vocabulary is in the order of its
-   merges, the most frequent pairs first. What lies behind, rare words and special tokens, is never drafted and costs a
+   merges, the most frequent pairs first. What lies after them, rare words and special tokens, is never drafted and costs a
    pass when it comes. On a GPU they are a copy in FP8, half the bytes of BF16, unless lm_head's weights are as small. A
    target's logits always come from all of lm_head as it is. */
 static void bind_draft_head(binder *b) {
@@ -19,7 +19,7 @@ static void bind_draft_head(binder *b) {
     m->modules[MODULE_MTP].bytes += matrix_bytes(w);
 }
 
-/* Kernels find expert e's matrices *stride bytes times e behind those of expert 0: all planes of gate, up and down. So they
+/* Kernels find expert e's matrices *stride bytes times e after those of expert 0: all planes of gate, up and down. So they
    lie when all experts are stored alike. 0: they do not. */
 static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
     const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};

@@ -1,10 +1,10 @@
 // Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones; and
-// of what opening does inside: how much context fits, made-up weights, experts at equal distances.
+// of what opening does inside: how much context fits, synthetic weights, experts at equal distances.
 // Usage: test_checkpoint [DATA], from the top of the repository; DATA is the unpacked data folder.
 //
 //   1. The container: 134 safetensors files    2. Checkpoint folders made wrong: tensors and shards (config.json: test_config)
 //   3. Tokenizer, template and generation_config.json made wrong
-//   4. Large checkpoints                       5. Inside: plans and made-up weights
+//   4. Large checkpoints                       5. Inside: plans and synthetic weights
 
 #include "../engine.cu"
 #include "api.h"
@@ -827,7 +827,7 @@ static void test_large_tokenizer(void) {
     buf_free(&merges);
 }
 
-// ---- 5. Inside: plans and made-up weights ---------------------------------------------------------------------------
+// ---- 5. Inside: plans and synthetic weights -------------------------------------------------------------------------
 
 // The most context that fits into the memory of a context's plan is that one or, where it costs no more, a longer one.
 static void test_fits(void) {
