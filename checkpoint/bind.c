@@ -1,10 +1,10 @@
-/* checkpoint/bind.c: gives every tensor of the model its place. Knows shapes, and reads no weights; must not know what any tensor is
-   called: families do.
+/* checkpoint/bind.c: gives every tensor of the model its place. Knows shapes, and reads no weights; must not know what any tensor
+   is called: families do.
 
    A family asks for each tensor that its model needs, by name and shape; binding finds it, checks it, gives it a place in the one
    block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
    nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices keep the numbers they
-   are stored in, plane by plane, whatever their tensor encoding is (formats/formats.c); vectors (norms, gates, conv1d),
+   are stored in, component by component, whatever their tensor encoding is (formats/formats.c); vectors (norms, gates, conv1d),
    small as they are, become float. */
 
 static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of) {
@@ -13,13 +13,13 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* Puts a plane of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
+/* Puts a component of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
    64-byte boundary of the arena. A vector's `of` has the format of floats. */
-static load_item *bind_load(binder *b, const tensor *t, const plane_source *source, const matrix *of, int plane, int rows,
+static load_item *bind_load(binder *b, const tensor *t, const component_source *source, const matrix *of, int component, int rows,
                             int cols, const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t numbers = (uint64_t)rows * (uint64_t)cols;
-    int is_weight = plane == CODES || plane == VECTOR;
+    int is_weight = component == CODES || component == VECTOR;
     if (!item) {
         b->code = fail_memory(b->err);
         return NULL;
@@ -28,7 +28,7 @@ static load_item *bind_load(binder *b, const tensor *t, const plane_source *sour
     item->from = b->mix ? NULL : t;
     item->source = source;
     item->of = *of;
-    item->plane = plane;
+    item->component = component;
     item->rows = rows;
     item->cols = cols;
     item->size = b->mix ? 0 : t->size;
@@ -162,13 +162,13 @@ static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w)
     return ENCODING_QUANTISED;
 }
 
-/* Puts the planes of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
-static void bind_planes(binder *b, enum encoding as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
+/* Puts the components of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
+static void bind_components(binder *b, enum encoding as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
     const tensor_encoding *e = tensor_encodings[as];
-    for (int i = 0; i < formats[w->format]->plane_count && !b->code; i++) {
-        const plane *p = &formats[w->format]->planes[i];
-        const plane_source *from = &e->planes[i];
-        load_item *item = bind_load(b, part[from->part], from, w, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
+    for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
+        const component *p = &formats[w->format]->components[i];
+        const component_source *from = &e->components[i];
+        load_item *item = bind_load(b, part[from->part], from, w, i, component_rows(p, w), component_cols(p, w), &w->component[i]);
         if (!item || b->mix) continue;
         if (size) item->offset = offset, item->size = size;
         for (int k = 0; k < MAX_PARTS; k++)
@@ -185,7 +185,7 @@ static void bind_synthetic_matrix(binder *b, matrix *w, int kept) {
     w->format = tensor_encodings[e]->format;
     w->block_rows = w->block_cols = e == ENCODING_FP8_TENSOR ? ONE_BLOCK : TILE;
     if (format_has_groups(w->format)) w->block_rows = 1;
-    bind_planes(b, e, w, none, 0, 0);
+    bind_components(b, e, w, none, 0, 0);
 }
 
 /* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as it is. */
@@ -208,18 +208,19 @@ static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept
     quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
     if (!kept) e = bind_quantised(b, e, w);
-    bind_planes(b, e, w, part, 0, 0);
+    bind_components(b, e, w, part, 0, 0);
 }
 
 /* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, const plane_source *source, int plane, const float **v, int rows, int cols) {
+static void bind_floats(binder *b, const tensor *t, const component_source *source, int component, const float **v, int rows,
+                        int cols) {
     matrix none;
     memset(&none, 0, sizeof none);
     none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, source, &none, plane, rows, cols, (const void **)v);
+    load_item *item = bind_load(b, t, source, &none, component, rows, cols, (const void **)v);
     if (!item) return;
     item->part[0] = item->from;
-    if (plane != VECTOR) return;
+    if (component != VECTOR) return;
     b->formats[b->kind] |= 1u << t->type;
     b->encodings[b->kind] |= 1u << t->type;
 }
@@ -292,7 +293,7 @@ static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w
     w->format = (enum format)t->type;
     w->rows = rows;
     w->cols = cols;
-    bind_planes(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
+    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
 }
 
 /* Is this the name of a tensor of a quantised matrix, after the module's? */

@@ -36,7 +36,7 @@ static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t
 /* Checks `n` bytes of an item's numbers in memory, those from `at` on. */
 static int check_numbers(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
                          mote_error *err) {
-    const plane *p = item_plane(item);
+    const component *p = item_component(item);
     size_t numbers = n * 8 / (size_t)p->bits;
     char value[32];
     size_t wrong = p->find_wrong ? p->find_wrong(bytes, numbers, value) : numbers;

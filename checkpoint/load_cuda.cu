@@ -84,8 +84,8 @@ static int is_cached(int fd, uint64_t offset, size_t n) {
     return syscall(CACHESTAT, fd, &range, &pages, 0) == 0 && pages.cached * (uint64_t)sysconf(_SC_PAGESIZE) >= n;
 }
 
-/* Reads n bytes from an aligned offset into an aligned buffer that has capacity for whole blocks: what is not in the page cache by direct
-   I/O as far as it goes (not every file system has it, and it ends at the last whole block of a file), the rest through it. */
+/* Reads n bytes from an aligned offset into an aligned buffer that has capacity for whole blocks: what is not in the page cache by
+   direct I/O as far as it goes (not every file system has it, and it ends at the last whole block of a file), the rest through it. */
 static int read_piece(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
     const shard *s = &l->files->shards[file];
     const int direct = is_cached(s->fd, offset, n) ? -1 : l->direct[file];
@@ -250,12 +250,12 @@ static int load_kv_scales(binder *b, mote_error *err) {
     const size_t count = b->items.size / sizeof *items;
     size_t scales = 0;
     cudaError_t status = cudaSuccess;
-    for (size_t i = 0; i < count; i++) scales += items[i].plane == KV_SCALE;
+    for (size_t i = 0; i < count; i++) scales += items[i].component == KV_SCALE;
     if (!scales) return MOTE_OK;
     b->m->kv_scales = (float *)malloc(scales * sizeof(float));
     if (!b->m->kv_scales) return fail_memory(err);
     for (size_t i = 0; i < count && status == cudaSuccess; i++) {
-        if (items[i].plane != KV_SCALE) continue;
+        if (items[i].component != KV_SCALE) continue;
         float *to = b->m->kv_scales + --scales;
         *items[i].target = to;
         status = cudaMemcpy(to, b->m->arena + items[i].at, sizeof *to, cudaMemcpyDeviceToHost);

@@ -1,5 +1,5 @@
 /* checkpoint/memory.c: the memory that holds a model's weights, as a table of functions: all that differs from device to device.
-   memory_cpu.c and memory_cuda.cu define one each, checkpoint/device.c chooses by name. Knows items; must not know what they are of. */
+   memory_cpu.c and memory_cuda.cu define one each, device.c chooses by name. Knows items; must not know what they are of. */
 
 typedef struct weight_memory {
     /* Makes device `number` the model's, without using it yet. *none: there is no device of this kind at all. */
@@ -56,7 +56,7 @@ static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, m
 BOTH void item_randomize(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
     uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
     made_floats f = item->values;
-    if (item->plane == VECTOR)
+    if (item->component == VECTOR)
         for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
-    else format_random(item->of.format, item->plane, seed, to, begin, end, step);
+    else format_random(item->of.format, item->component, seed, to, begin, end, step);
 }

@@ -114,15 +114,15 @@ static int cpu_fill(binder *b, const mote_callbacks *callbacks, mote_error *err)
 
 /* ---- The table ---- */
 
-SIMD static unsigned scan_weight_ranges(enum format f, int plane, const void *words, size_t n) {
+SIMD static unsigned scan_weight_ranges(enum format f, int component, const void *words, size_t n) {
     unsigned seen = 0;
-    for (size_t i = 0; i < n; i++) seen |= format_inspect(f, plane, words, i);
+    for (size_t i = 0; i < n; i++) seen |= format_inspect(f, component, words, i);
     return seen;
 }
 
 static int cpu_scan(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err) {
     (void)err;
-    *seen = scan_weight_ranges(item->of.format, item->plane, m->arena + item->at, item_words(item));
+    *seen = scan_weight_ranges(item->of.format, item->component, m->arena + item->at, item_words(item));
     return MOTE_OK;
 }
 

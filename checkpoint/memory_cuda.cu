@@ -1,5 +1,5 @@
-/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, scanned, packed for kernels. Knows items, and of
-   the model the head that drafts. */
+/* checkpoint/memory_cuda.cu: weights in a GPU's memory: filled with random numbers, scanned, packed for kernels. Knows items, and
+   of the model the head that drafts. */
 
 /* ---- Random weights ---- */
 
@@ -23,10 +23,10 @@ static int cuda_fill(binder *b, const mote_callbacks *callbacks, mote_error *err
 
 /* ---- Scanning ---- */
 
-static __global__ void gpu_scan(enum format f, int plane, const void *words, size_t n, unsigned *all) {
+static __global__ void gpu_scan(enum format f, int component, const void *words, size_t n, unsigned *all) {
     unsigned seen = 0;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        seen |= format_inspect(f, plane, words, i);
+        seen |= format_inspect(f, component, words, i);
     seen = __reduce_or_sync(~0u, seen);
     if (threadIdx.x % 32 == 0 && seen) atomicOr(all, seen);
 }
@@ -36,7 +36,7 @@ static int cuda_scan(const mote_model *m, const load_item *item, unsigned *seen,
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     if (status == cudaSuccess)
-        gpu_scan<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->of.format, item->plane, m->arena + item->at,
+        gpu_scan<<<(unsigned)m->gpu_sms * 4, GPU_THREADS>>>(item->of.format, item->component, m->arena + item->at,
                                                             item_words(item), there);
     if (status == cudaSuccess) status = cudaGetLastError();
     if (status == cudaSuccess) status = cudaMemcpy(seen, there, sizeof *seen, cudaMemcpyDeviceToHost);
@@ -51,9 +51,9 @@ static int make_draft_head(mote_model *m, mote_error *err) {
     matrix *w = &m->draft_head;
     size_t at = m->draft_at;
     if (!m->has_mtp || m->lm_head.format == w->format) return MOTE_OK;
-    for (int i = 0; i < formats[w->format]->plane_count; i++) {
-        w->plane[i] = m->arena + at;
-        at += matrix_plane_room(w, i);
+    for (int i = 0; i < formats[w->format]->component_count; i++) {
+        w->component[i] = m->arena + at;
+        at += matrix_component_capacity(w, i);
     }
     cudaError_t status = gpu_quantise(&m->lm_head, w);
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
@@ -75,8 +75,8 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     cudaError_t status = cudaMalloc((void **)&there, sizeof *there);
     if (status == cudaSuccess) status = cudaMemset(there, 0, sizeof *there);
     for (size_t i = 0; i < b->items.size / sizeof *items && status == cudaSuccess; i++) {
-        if (items[i].of.format != FORMAT_BF16 || items[i].plane != CODES) continue;
-        const size_t words = matrix_plane_room(&items[i].of, CODES) / 2;
+        if (items[i].of.format != FORMAT_BF16 || items[i].component != CODES) continue;
+        const size_t words = matrix_component_capacity(&items[i].of, CODES) / 2;
         gpu_largest_bf16<<<(unsigned)b->m->gpu_sms * 4, GPU_THREADS>>>((const uint16_t *)(b->m->arena + items[i].at), words,
                                                                        there);
         status = cudaGetLastError();
@@ -87,16 +87,16 @@ static int find_bf16_factor(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "looking for the largest weight");
 }
 
-/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed planes follow each other. */
+/* Packs every matrix in place, by way of a copy that is as large as the largest. Its packed components follow each other. */
 static int cuda_complete(binder *b, mote_error *err) {
     const load_item *items = (const load_item *)(void *)b->items.data;
     size_t n = b->items.size / sizeof *items, largest = 1;
     char *copy = NULL;
     for (size_t i = 0; i < n; i++)
-        if (items[i].plane == CODES) largest = larger(largest, packed_bytes(&items[i].of));
+        if (items[i].component == CODES) largest = larger(largest, packed_bytes(&items[i].of));
     cudaError_t status = cudaMalloc((void **)&copy, largest);
     for (size_t i = 0; i < n && status == cudaSuccess; i++) {
-        if (items[i].plane != CODES) continue;
+        if (items[i].component != CODES) continue;
         char *at = b->m->arena + items[i].at;
         status = cudaMemcpyAsync(copy, at, packed_bytes(&items[i].of), cudaMemcpyDeviceToDevice, 0);
         if (status == cudaSuccess) status = gpu_pack(&items[i].of, copy, at, b->m->gpu_sms);

@@ -19,7 +19,7 @@ static made_floats vector_values(const mote_model *m, const void **target) {
 static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     load_item *items = (load_item *)(void *)b->items.data;
     for (size_t i = 0; i < b->items.size / sizeof *items; i++)
-        if (items[i].plane == VECTOR) items[i].values = vector_values(b->m, items[i].target);
+        if (items[i].component == VECTOR) items[i].values = vector_values(b->m, items[i].target);
     int code = place_weights(b, err);
     if (!code) code = b->m->memory->fill(b, callbacks, err);
     if (!code) code = b->m->memory->complete(b, err);

@@ -1,5 +1,5 @@
-/* families/common.c: what several families have in common: keys of config.json, and names of tensors. Knows the shapes of layers, and
-   nothing of any one family. */
+/* families/common.c: what several families have in common: keys of config.json, and names of tensors. Knows the shapes of layers,
+   and nothing of any one family. */
 
 /* ---- config.json ---- */
 
@@ -90,7 +90,7 @@ static int has_part(const char *name, const char *part) {
 }
 
 /* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
-static void common_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
+static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
     snprintf(prefix, size, "%s", none);
     for (size_t i = 0; !b->mix && i < table_count(table); i++) {
@@ -188,8 +188,8 @@ static void common_layer_experts(const mote_model *m, int layer, moe_weights *w)
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
     const config *c = &m->c;
-    common_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
-    common_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
+    common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
+    common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
     bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
     bind_kept(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
     bind_as(b, MODULE_HEAD, 1, 1);

@@ -61,8 +61,8 @@ static const tensor_encoding fp8_tensor_encoding = {
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
-    const float *scale = (const float *)(const void *)row->plane[SCALES];
+    const uint8_t *__restrict code = (const uint8_t *)row->component[CODES] + col;
+    const float *scale = (const float *)(const void *)row->component[SCALES];
     scale += col / w->block_cols;
     for (int i = 0, end = w->block_cols - col % w->block_cols; i < n; i = end, end += w->block_cols, scale++)
         unpack_fp8(code + i, (end < n ? end : n) - i, *scale, out + i);      /* a block's columns have one scale */
@@ -132,11 +132,11 @@ BOTH float made_scale(uint32_t seed, uint32_t i) {
     return made_float(seed, i, f);
 }
 
-BOTH void fp8_block_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    if (plane == CODES) ((uint8_t *)to)[i] = made_fp8(seed, i);
+BOTH void fp8_block_random(int component, uint32_t seed, uint32_t i, void *to) {
+    if (component == CODES) ((uint8_t *)to)[i] = made_fp8(seed, i);
     else ((float *)to)[i] = made_scale(seed, i);
 }
 
-BOTH unsigned fp8_block_inspect(int plane, const void *numbers, size_t i) {
-    return plane == CODES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
+BOTH unsigned fp8_block_inspect(int component, const void *numbers, size_t i) {
+    return component == CODES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
 }

@@ -15,13 +15,13 @@ static const tensor_encoding fp8_channel_encoding = {
 
 INLINE void fp8_row_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;
-    unpack_fp8((const uint8_t *)row->plane[CODES] + col, n, *(const float *)(const void *)row->plane[SCALES], out);
+    unpack_fp8((const uint8_t *)row->component[CODES] + col, n, *(const float *)(const void *)row->component[SCALES], out);
 }
 
-BOTH void fp8_row_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    fp8_block_random(plane, seed, i, to);
+BOTH void fp8_row_random(int component, uint32_t seed, uint32_t i, void *to) {
+    fp8_block_random(component, seed, i, to);
 }
 
-BOTH unsigned fp8_row_inspect(int plane, const void *numbers, size_t i) {
-    return fp8_block_inspect(plane, numbers, i);
+BOTH unsigned fp8_row_inspect(int component, const void *numbers, size_t i) {
+    return fp8_block_inspect(component, numbers, i);
 }

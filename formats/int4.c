@@ -169,8 +169,8 @@ static const tensor_encoding int4_ct_encoding = {
 
 /* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
 INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint32_t *group = (const uint32_t *)(const void *)row->plane[SCALES];
-    const uint8_t *codes = (const uint8_t *)row->plane[CODES];
+    const uint32_t *group = (const uint32_t *)(const void *)row->component[SCALES];
+    const uint8_t *codes = (const uint8_t *)row->component[CODES];
     for (int i = col; i < col + n; i++) {
         const uint32_t word = group[i / w->block_cols];
         out[i - col] = ((float)nibble_at(codes, i) - (float)(word & INT4_ZERO)) * int4_scale(word);
@@ -187,16 +187,16 @@ BOTH uint8_t made_int4(uint32_t seed, uint32_t i) {
     return (uint8_t)byte;
 }
 
-BOTH void int4_random(int plane, uint32_t seed, uint32_t i, void *to) {
+BOTH void int4_random(int component, uint32_t seed, uint32_t i, void *to) {
     made_floats f = {96, 63, 0x1.1p-14f};
     float scale = made_float(seed, i, f);
     uint32_t word;
     memcpy(&word, &scale, 4);
-    if (plane == CODES) ((uint8_t *)to)[i] = made_int4(seed, i);
+    if (component == CODES) ((uint8_t *)to)[i] = made_int4(seed, i);
     else ((uint32_t *)to)[i] = (word & ~(uint32_t)INT4_ZERO) | 8;
 }
 
-BOTH unsigned int4_inspect(int plane, const void *numbers, size_t i) {
-    if (plane == CODES) return ((const uint8_t *)numbers)[i] != 0x88 ? WEIGHTS_NOT_ZERO : 0;
+BOTH unsigned int4_inspect(int component, const void *numbers, size_t i) {
+    if (component == CODES) return ((const uint8_t *)numbers)[i] != 0x88 ? WEIGHTS_NOT_ZERO : 0;
     return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffe0u, 0x7f800000u);
 }

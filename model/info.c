@@ -1,5 +1,5 @@
-/* model/info.c: what mote_model_info says of a model that has been bound. Knows the parts of a model and the binder's sums; must not
-   know files. */
+/* model/info.c: what mote_model_info says of a model that has been bound. Knows the parts of a model and the binder's sums; must
+   not know files. */
 
 /* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
 static void model_module_dtypes(mote_model *m, const binder *b) {

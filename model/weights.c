@@ -12,25 +12,25 @@ static void bind_draft_head(binder *b) {
     *w = m->lm_head;
     if (w->rows > m->draft_rows) w->rows = m->draft_rows;
     m->draft_at = b->arena;
-    if (!m->memory->packs || formats[w->format]->planes[CODES].bits <= 8) return;
+    if (!m->memory->packs || formats[w->format]->components[CODES].bits <= 8) return;
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
-    for (int i = 0; i < fp8_block_format.plane_count; i++) b->arena += matrix_plane_room(w, i);
+    for (int i = 0; i < fp8_block_format.component_count; i++) b->arena += matrix_component_capacity(w, i);
     m->modules[MODULE_MTP].bytes += matrix_bytes(w);
 }
 
-/* Kernels find expert e's matrices *stride bytes times e after those of expert 0: all planes of gate, up and down. So they
+/* Kernels find expert e's matrices *stride bytes times e after those of expert 0: all components of gate, up and down. So they
    lie when all experts are stored alike. 0: they do not. */
 static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
     const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};
-    uintptr_t zero = (uintptr_t)w->gate_proj[0].plane[CODES];
-    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].plane[CODES] - zero) : 0;
+    uintptr_t zero = (uintptr_t)w->gate_proj[0].component[CODES];
+    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].component[CODES] - zero) : 0;
     for (int i = 0; i < 3; i++)
         for (int e = 1; e < experts; e++) {
             const matrix *first = all[i], *x = all[i] + e;
             if (x->format != first->format) return 0;
-            for (int p = 0; p < formats[x->format]->plane_count; p++)
-                if ((uintptr_t)x->plane[p] != (uintptr_t)first->plane[p] + *stride * (size_t)e) return 0;
+            for (int p = 0; p < formats[x->format]->component_count; p++)
+                if ((uintptr_t)x->component[p] != (uintptr_t)first->component[p] + *stride * (size_t)e) return 0;
         }
     return 1;
 }
@@ -92,7 +92,7 @@ static int place_weights(binder *b, mote_error *err) {
     int code = arena_open(b, err);
     if (code) return code;
     if (m->c.tied) m->lm_head = m->embed_tokens;
-    memcpy(m->draft_head.plane, m->lm_head.plane, sizeof m->draft_head.plane);
+    memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
     return check_experts(b);
 }
 
@@ -108,7 +108,7 @@ static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err
         int code, needs = 0;
         unsigned seen = 0;
         if (item->module != MODULE_MTP) continue;
-        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->plane[CODES];
+        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->component[CODES];
         code = m->memory->scan(m, item, &seen, err);
         if (code) return code;
         const char *wrong = needs && !seen ? "is all zero" : NULL;

@@ -883,8 +883,8 @@ static void test_made(const char *name) {
         int E = m->c.shapes.moe.experts;
         CHECK(m->arena_size == again->arena_size && !memcmp(m->arena, again->arena, m->arena_size), "%s: differs", name);
         CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", name);
-        CHECK((const char *)w->down_proj[E - 1].plane[CODES] == (const char *)w->down_proj[0].plane[CODES] + (size_t)(E - 1) * stride,
-              "%s: the last expert is elsewhere", name);
+        const char *first = (const char *)w->down_proj[0].component[CODES], *last = (const char *)w->down_proj[E - 1].component[CODES];
+        CHECK(last == first + (size_t)(E - 1) * stride, "%s: the last expert is elsewhere", name);
         w->up_proj[E - 2].format = FORMAT_F16;
         CHECK(!experts_stride(w, E, &stride), "%s: two types have a stride", name);
     }

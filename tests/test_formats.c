@@ -18,29 +18,29 @@ static void put(stored_parts *s, int part, int type, const void *bytes, size_t s
     s->size[part] = size;
 }
 
-// Makes the planes of a matrix; -1, or the tensor that cannot be. hints: zeros_stored and asymmetric.
+// Makes the components of a matrix; -1, or the tensor that cannot be. hints: zeros_stored and asymmetric.
 static int load(const tensor_encoding *s, const stored_parts *from, matrix *w, int zeros_stored, int asymmetric, char *why) {
     w->format = s->format;
-    for (int i = 0; i < formats[s->format]->plane_count; i++) {
-        const plane *p = &formats[s->format]->planes[i];
+    for (int i = 0; i < formats[s->format]->component_count; i++) {
+        const component *p = &formats[s->format]->components[i];
         conversion c;
         memset(&c, 0, sizeof c);
         c.w = w;
-        c.rows = plane_rows(p, w);
-        c.cols = plane_cols(p, w);
+        c.rows = component_rows(p, w);
+        c.cols = component_cols(p, w);
         c.zeros_stored = zeros_stored;
         c.asymmetric = asymmetric;
         for (int k = 0; k < MAX_PARTS; k++)
-            if (s->planes[i].needs >> k & 1) c.part[k] = from->bytes[k], c.type[k] = from->type[k];
-        size_t held = (size_t)c.rows * plane_bytes(p, c.cols);
-        char *to = (char *)room(matrix_plane_room(w, i));
-        w->plane[i] = to;
-        if (!s->planes[i].convert) {
-            CHECK(from->size[s->planes[i].part] == held, "%s: plane %d of %zu bytes", s->name, i, held);
-            memcpy(to, from->bytes[s->planes[i].part], held);
+            if (s->components[i].needs >> k & 1) c.part[k] = from->bytes[k], c.type[k] = from->type[k];
+        size_t held = (size_t)c.rows * component_bytes(p, c.cols);
+        char *to = (char *)room(matrix_component_capacity(w, i));
+        w->component[i] = to;
+        if (!s->components[i].convert) {
+            CHECK(from->size[s->components[i].part] == held, "%s: component %d of %zu bytes", s->name, i, held);
+            memcpy(to, from->bytes[s->components[i].part], held);
             continue;
         }
-        int wrong = s->planes[i].convert(&c, to);
+        int wrong = s->components[i].convert(&c, to);
         if (wrong >= 0) {
             snprintf(why, 96, "%s", c.why);
             return wrong;
@@ -50,7 +50,7 @@ static int load(const tensor_encoding *s, const stored_parts *from, matrix *w, i
 }
 
 static void unload(matrix *w) {
-    for (int i = 0; i < formats[w->format]->plane_count; i++) free((void *)(uintptr_t)w->plane[i]);
+    for (int i = 0; i < formats[w->format]->component_count; i++) free((void *)(uintptr_t)w->component[i]);
 }
 
 // Row `row` of what is stored is `want`.
