@@ -1,14 +1,17 @@
 /* checkpoint/device.c: the device that holds a model and computes, by its name. */
 
 /* The memory of GPUs; NULL: this build has no CUDA. */
+static const weight_memory *gpu_memory(void) {
 #ifdef __CUDACC__
-static const weight_memory *const gpu_memory = &cuda_memory;
+    return &cuda_memory;
 #else
-static const weight_memory *const gpu_memory = NULL;
+    return NULL;
 #endif
+}
 
 static int gpu_choose(mote_model *m, int number, int *none, mote_error *err) {
-    if (gpu_memory) return gpu_memory->choose(m, number, none, err);
+    const weight_memory *memory = gpu_memory();
+    if (memory) return memory->choose(m, number, none, err);
     *none = 1;
     return fail(err, MOTE_EDEVICE, "cuda:%d: this build has no CUDA", number);
 }
@@ -34,7 +37,7 @@ static int device_choose(mote_model *m, const char *name, int idle, const mote_c
     if (code) return code;
     if (number >= 0 && !idle) {
         code = gpu_choose(m, number, &none, name ? err : &why);
-        if (!code) m->memory = gpu_memory;
+        if (!code) m->memory = gpu_memory();
         if (name || !code) return code;
         if (!none) notice(callbacks, "%s: using the CPU", why.message);
     }
