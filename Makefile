@@ -24,13 +24,18 @@ CUDA    := $(shell $(NVCC) --dryrun -x cu x.cu 2>&1 | sed -n 's/^.* LIBRARIES= *
 endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
-ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model session text
+ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model run session text
 LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c
+PROGRAM = main.c engine.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
-TESTS   = $(patsubst tests/%.c,$(BUILD)/%,$(sort $(wildcard tests/test_*.c))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
-FUZZERS = $(patsubst tests/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz_*.c)))
+# tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.
+TESTS   = $(patsubst %.c,$(BUILD)/%,$(sort $(notdir $(wildcard tests/*/test_*.c)))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
+FUZZERS = $(patsubst %.c,build/fuzz/%,$(sort $(notdir $(wildcard tests/*/fuzz_*.c))))
+vpath %.c $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)))
+
+# What a compiler has read for a target is written beside it, and is what the target is made anew for.
+DEPS    = -MMD -MP -MT $@ -MF $@.d
 
 # The test data archives are not part of the repository: tests that need them are skipped, and counted, without them.
 ARCHIVE = $(wildcard ../shared/data.tar.xz ../shared/data-quant.tar.xz ../shared/family-data.tar.xz)
@@ -44,8 +49,8 @@ $(BUILD)/page.inc: serve/page.html | $(BUILD)
 	sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $< >$@
 
 ifeq ($(strip $(NVCC)),)
-$(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
-	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC -x c -c engine.cu -o $@
+$(BUILD)/engine.o: engine.cu $(BUILD)/settings
+	$(CC) $(WARN) $(CFLAGS) $(CONTRACT) -fPIC $(DEPS) -x c -c engine.cu -o $@
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
@@ -65,7 +70,7 @@ $(BUILD):
 chat: $(MOTE)                 # make chat: build it and talk with the bundled model
 	./$(MOTE)
 
-# make test: every tests/test_*.c, and one line with the sum
+# make test: every tests/*/test_*.c, and one line with the sum
 # SUITE: which of the tests. RUN: put before each, and before the program they try (qemu).
 SUITE = $(TESTS)
 test: $(MOTE) $(SUITE) $(DATA)
@@ -81,14 +86,13 @@ test: $(MOTE) $(SUITE) $(DATA)
 
 # Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; what computes little
 # is built for a short build.
-HEADERS = $(wildcard tests/*.h)
-INSIDE  = $(patsubst tests/%.c,$(BUILD)/%,$(shell grep -l '^.include "\.\./' tests/test_*.c))
-$(BUILD)/%: tests/%.c $(HEADERS) $(BUILD)/engine.o
-	$(CC) $(WARN) $(CFLAGS) -I. -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
+INSIDE  = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "\.\./\.\./' tests/*/test_*.c)))
+$(BUILD)/%: %.c $(BUILD)/engine.o
+	$(CC) $(WARN) $(CFLAGS) $(DEPS) -I. -Itests -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
 	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
 # What applications see, as C++; the tests' text is the same, so in brief.
-$(BUILD)/%_cpp: tests/%.c $(HEADERS) $(BUILD)/engine.o
-	$(CXX) -x c++ -std=c++20 $(filter-out -std=%,$(WARN)) $(CFLAGS) -DBRIEF -I. $< -x none $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
+$(BUILD)/%_cpp: %.c $(BUILD)/engine.o
+	$(CXX) -x c++ -std=c++20 $(filter-out -std=%,$(WARN)) $(CFLAGS) $(DEPS) -DBRIEF -I. -Itests $< -x none $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_zero $(BUILD)/test_zero_cpp: private WARN += -Werror
 
 # make examples: those of examples/, in build/examples
@@ -99,10 +103,10 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config constraint formats render session): CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(patsubst %,$(BUILD)/test_%,chat checkpoint config constraint formats render session): private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
 $(patsubst %,$(BUILD)/test_%,chat checkpoint config render schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
-$(INSIDE): $(BUILD)/test_%: tests/test_%.c $(HEADERS) $(LIBRARY) $(wildcard serve/*.c) | $(BUILD)
-	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) -I. $< -o $@ $(LIBS) $(WRAP)
+$(INSIDE): $(BUILD)/%: %.c | $(BUILD)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
 $(BUILD)/test_chat $(BUILD)/test_constraint $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
@@ -154,9 +158,9 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: tests/fuzz_%.c $(LIBRARY) $(wildcard cli/*.c serve/*.c)
+build/fuzz/fuzz_%: fuzz_%.c
 	@mkdir -p build/fuzz
-	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. \
+	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
 
 # make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
@@ -229,3 +233,4 @@ help:                         # make help: this list
 
 .PHONY: ALWAYS install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
+-include $(wildcard $(BUILD)/*.d build/fuzz/*.d)

@@ -80,6 +80,7 @@ typedef struct mote_callbacks {
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
 typedef struct mote_model mote_model;
+typedef struct mote_runner mote_runner;
 typedef struct mote_session mote_session;
 
 enum {                                     /* which parts of a checkpoint folder to open */
@@ -181,6 +182,7 @@ typedef struct mote_session_options {
     mote_callbacks callbacks;              /* used by every call on the session */
     int mtp;                               /* MOTE_MTP_..., or 1 to 3 drafts; without an MTP layer there are none */
     int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
+    mote_runner *runner;                   /* whose working memory the session shares; NULL: it has one of its own */
 } mote_session_options;
 
 typedef struct mote_memory {
@@ -255,6 +257,17 @@ int mote_is_end(const mote_model *model, int32_t id);
 /* Starts an empty timeline on a model, with all the memory it will ever need. */
 int mote_session_open(const mote_model *model, const mote_session_options *options, mote_session **session,
                       mote_error *error);
+
+/* A runner is what a device works with and sessions can share: threads or a stream, scratch, on a GPU captured graphs. A session of
+   mote_session_options.runner takes of its own only what it remembers; without one it opens a runner that is its own. Sessions of a
+   runner may be used by several threads: one call computes, the others wait. A callback of a call that computes must not use
+   another session of the same runner: that is MOTE_EINVAL.
+   options: context is the longest that a session of the runner may have; chunk, threads, kv and sms are those of all of them: a
+   session asks for the same or leaves them 0. NULL, and its zeros: as for a session. */
+int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error);
+
+/* NULL is allowed. The runner lives on until the last of its sessions is closed. */
+void mote_runner_close(mote_runner *runner);
 
 /* Frees a session and its threads. NULL is allowed. While a call on the session runs, a callback or another thread cannot close
    it: that is logged, and nothing else happens. */

@@ -1,14 +1,21 @@
 /* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in cli/ and serve/; each knows those above it in this list, which is the
-   order to read them in:
+   commands, help and main(). The rooms are in program/, cli/ and serve/; each file knows those above it in this list, which
+   is the order to read them in, but cli/ and serve/ know nothing of each other. Below them are the JSON reader and the marks of
+   chats, of text/.
+
+   In program/, what both of them need:
 
      terminal.c      showing text, signals, callbacks
      options.c       the table of all options, and its parser
-     files.c         buffers, reading texts and tokens, files that a command writes
+     files.c         growable bytes, a stream to its end
      paths.c         from what -m names to a checkpoint folder, or to why it is none
-     model.c         opening models and sessions, sampling
-     numbers.c       amounts, and what speculation did, for a person
+     model.c         the model that the options name, and how its sessions are to be opened
 
+   in cli/, the command line:
+
+     files.c         texts and token ids, files that a command writes
+     session.c       sessions, sampling
+     numbers.c       amounts, and what speculation did, for a person
      text.c          tokenize, detokenize, render
      wrap.c          lines broken between words
      screen.c        where run and chat show an answer
@@ -28,7 +35,7 @@
      bench.c         bench: planning and running it
      selftest.c      selftest
 
-   and in serve/, which also includes the JSON reader of text/:
+   and in serve/, HTTP:
 
      http.c          bytes -> HTTP requests
      budget.c        memory that requests under way may take
@@ -89,13 +96,25 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-#include "cli/terminal.c"
-#include "cli/options.c"
-#include "cli/files.c"
-#include "cli/paths.c"
-#include "cli/model.c"
-#include "cli/numbers.c"
+/* Compiled a second time, for the program: the library has these four, too, but exports nothing that engine.h does not declare,
+   and a program that reached into it could not be linked with an installed libmote. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"             /* the program needs a part of them */
+#include "text/basics.c"
+#include "text/utf8.c"
+#include "text/json.c"
+#include "text/chat_marks.c"
+#pragma GCC diagnostic pop
 
+#include "program/terminal.c"
+#include "program/options.c"
+#include "program/files.c"
+#include "program/paths.c"
+#include "program/model.c"
+
+#include "cli/files.c"
+#include "cli/session.c"
+#include "cli/numbers.c"
 #include "cli/text.c"
 #include "cli/wrap.c"
 #include "cli/screen.c"
@@ -115,12 +134,6 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"             // serve needs a part of them
-#include "text/basics.c"
-#include "text/utf8.c"
-#include "text/json.c"
-#pragma GCC diagnostic pop
 #include "serve/http.c"
 #include "serve/budget.c"
 #include "serve/connection.c"
@@ -146,13 +159,13 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/metrics.c"
 #include "serve/serve.c"
 
-// Commands, help and main.
+/* Commands, help and main. */
 
 typedef struct command {
     const char *name, *summary, *usage;
-    int bit;                               // its bit in option.commands
+    int bit;                               /* its bit in option.commands */
     int (*function)(options *o);
-    const char *more;                      // behind its options; NULL: nothing
+    const char *more;                      /* after its options; NULL: nothing */
 } command;
 
 static int command_help(options *o);
@@ -181,11 +194,11 @@ static const char serve_more[] =
 
 static const char info_more[] =
     "No weights are read. They need not even be there: of a folder with config.json alone, or with files that end\n"
-    "behind their headers, it is an estimate, and says so.\n";
+    "after their headers, it is an estimate, and says so.\n";
 
 static const char bench_more[] =
     "Rows are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 decodes 32 tokens\n"
-    "behind 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
+    "after 4,096, one by one. On a GPU decoding is measured on its own clock, with 1 to 4 tokens in a step (rows) as\n"
     "speculation verifies them, beside what the step reads and the share of the memory's speed that is; what is in\n"
     "the context does not matter for that, so depths are pretended. Speculation depends on the text: --ask measures\n"
     "it on questions, --accept simulates it. Files of --json keep their names from version to version.\n"
@@ -207,7 +220,7 @@ static const command command_table[] = {
     {"logits", "write the logits of every token of a file", "[-m DIR] --tokens FILE.i32 -o OUT.f32 [OPTIONS]", LOGITS,
      command_logits, NULL},
     {"bench", "measure the speed of reading and of decoding", "[OPTIONS]", BENCH, command_bench, bench_more},
-    {"selftest", "test a GPU: every stage against its plain C twin; needs no model", "[OPTIONS]", SELFTEST,
+    {"selftest", "test a GPU: every stage against its definition in plain C; needs no model", "[OPTIONS]", SELFTEST,
      command_selftest, NULL},
     {"help", "explain a command", "[COMMAND]", HELP, command_help, NULL},
     {"version", "print the version", "", HELP, command_version, NULL},
@@ -227,7 +240,7 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
-// A text behind what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces.
+/* A text after what has `column` columns already, in lines of up to 110 columns that begin with `indent` spaces. */
 static void print_wrapped(const char *text, int column, int indent) {
     while (*text) {
         int n = (int)strcspn(text, " ");
@@ -265,8 +278,8 @@ static int command_help(options *o) {
     return 0;
 }
 
-// A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
-// writing to it fails, as it would have.
+/* A standard stream that is closed would be the next file that mote opens. Reading from what takes its place ends at once;
+   writing to it fails, as it would have. */
 static int fill_streams(void) {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
         if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != stream) return EXIT_FAILURE;
@@ -287,7 +300,7 @@ int main(int argc, char **argv) {
             first = 2;
         }
         for (int i = 1; first == 1 && i < argc; i++)
-            if (strcmp(argv[i], "-p") == 0) c = find_command("run");      // mote -p TEXT
+            if (strcmp(argv[i], "-p") == 0) c = find_command("run");      /* mote -p TEXT */
     }
     int code = parse_options(c->name, c->bit, argc - first, argv + first, &o);
     if (!code && o.help) print_usage(c);

@@ -1,6 +1,6 @@
-// cli/attach.c: text files that go with a message: behind /read, or named in it by @FILE. It knows files and the tokenizer.
+/* cli/attach.c: text files that go with a message: after /read, or named in it by @FILE. It knows files and the tokenizer. */
 
-// Where text stops being UTF-8, or holds a zero byte; `size` if it is text.
+/* The first byte that is no UTF-8 text, or zero; `size` if it is text. */
 static size_t first_binary(const char *text, size_t size) {
     size_t length;
     for (size_t at = 0; at < size; at += length)
@@ -8,8 +8,8 @@ static size_t first_binary(const char *text, size_t size) {
     return size;
 }
 
-// Adds a file to a message, with its name, as documents are shown to models; says how long it is. Not 0: it has been said why
-// not.
+/* Adds a file to a message, with its name, as documents are shown to models; says how long it is. Not 0: it has been said why
+   not. */
 static int attach_file(const mote_model *model, const char *name, FILE *out, bytes *to) {
     bytes text = {NULL, 0, 0}, ids = {NULL, 0, 0};
     char size[32];
@@ -33,9 +33,9 @@ static int attach_file(const mote_model *model, const char *name, FILE *out, byt
     return code;
 }
 
-enum { ATTACH_ALL, ATTACH_THERE, ATTACH_READABLE };    // each name must be a file's; those that are must be readable; none must
+enum { ATTACH_ALL, ATTACH_THERE, ATTACH_READABLE }; /* each name must be a file's; those that are must be readable; none must */
 
-// Adds the files that a message names: words that begin with @; a comma or the like after the name is not part of it.
+/* Adds the files that a message names: words that begin with @; a comma or the like after the name is not part of it. */
 static int attach_named(const mote_model *model, const char *message, FILE *out, int which, bytes *to) {
     char name[PATH_MAX];
     for (const char *at = message; (at = strchr(at, '@')); at++) {

@@ -1,12 +1,13 @@
-// cli/bench.c: the command bench: planning and running it. Here it is decided what is measured, in which order and with
-// how much context; how it is measured is the business of bench_steps.c and bench_ask.c.
+/* cli/bench.c: the command bench: planning and running it. Here it is decided what is measured, in which order and with
+   how much context; how it is measured is the business of bench_steps.c and bench_ask.c. */
 
 static void add_defaults(list *l, const int *values, int count, int limit) {
     if (l->count) return;
     for (int i = 0; i < count && values[i] <= limit; i++) l->value[l->count++] = values[i];
 }
 
-// What was not asked for gets its default: of lengths those that fit, and the context the lengths need. Returns that.
+/* Gives the options that were not given their defaults: of lengths those that fit, and the context the lengths need. Returns
+   that. */
 static int plan_bench(options *o, const mote_info *info) {
     static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
                      rows[] = {1, 2, 3, 4};
@@ -16,13 +17,13 @@ static int plan_bench(options *o, const mote_info *info) {
     for (int i = 0; i < o->rows.count; i++)
         if (o->rows.value[i] > most) most = o->rows.value[i];
     if (!o->steps) o->steps = gpu ? 200 : 32;
-    int room = o->steps * most + 1;        // behind a depth
+    int after = o->steps * most + 1;       /* tokens after a depth */
     add_defaults(&o->prompts, prompts, 2, limit);
-    add_defaults(&o->depths, gpu ? gpu_depths : depths, gpu ? 4 : 2, limit - room);
+    add_defaults(&o->depths, gpu ? gpu_depths : depths, gpu ? 4 : 2, limit - after);
     for (int i = 0; i < o->prompts.count; i++)
         if (o->prompts.value[i] > need) need = o->prompts.value[i];
     for (int i = 0; i < o->depths.count; i++)
-        if (o->depths.value[i] + room > need) need = o->depths.value[i] + room;
+        if (o->depths.value[i] + after > need) need = o->depths.value[i] + after;
     if (!o->context) o->context = need;
     return need;
 }

@@ -1,8 +1,8 @@
-// cli/bench_ask.c: bench --ask, the speed of real text. The two sessions must give the same answers.
-//
-// Real text: the questions of a file, answered by a session that does not speculate and by one that does.
+/* cli/bench_ask.c: bench --ask, the speed of real text. The two sessions must give the same answers.
 
-typedef struct side { mote_session *session; double tokens, seconds; } side;   // of a comparison: what it generated
+   Real text: the questions of a file, answered by a session that does not speculate and by one that does. */
+
+typedef struct side { mote_session *session; double tokens, seconds; } side;   /* of a comparison: what it generated */
 
 static int read_questions(bench *b, const char *path) {
     size_t lines = 1;
@@ -28,7 +28,7 @@ static int on_asked(void *user, int32_t id) {
     return append(user, (const char *)&id, sizeof id);
 }
 
-// Asks a synthetic model, which has no tokenizer: the question's bytes are its tokens.
+/* Asks a synthetic model, which has no tokenizer: the question's bytes are its tokens. */
 static int ask_synthetic(const bench *b, mote_session *session, const char *text, const mote_generation *g, mote_result *r,
                          mote_error *error) {
     int code = 0;
@@ -39,7 +39,7 @@ static int ask_synthetic(const bench *b, mote_session *session, const char *text
     return code ? code : mote_generate(session, g, r, error);
 }
 
-// The answer to one question into `ids`; adds to the tokens and seconds of the side.
+/* The answer to one question into `ids`; adds to the tokens and seconds of the side. */
 static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     mote_sampling greedy;
     mote_generation g;
@@ -50,7 +50,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     g.size = sizeof g;
     g.sampling = &greedy;
     g.max_tokens = b->o->steps;
-    g.keep_thinking = 1;                   // one turn
+    g.keep_thinking = 1;                   /* one turn */
     g.on_token = on_asked;
     g.user = ids;
     ids->size = 0;
@@ -66,7 +66,7 @@ static int ask(const bench *b, const question *q, side *of, bytes *ids) {
     return 0;
 }
 
-// All questions once; *rate: tokens per second. An answer that is not the first one to its question differs.
+/* All questions once; *rate: tokens per second. An answer that is not the first one to its question differs. */
 static int ask_all(bench *b, side *of, double *rate, int *differing) {
     side before = *of;
     bytes ids = {NULL, 0, 0};

@@ -1,12 +1,12 @@
-// cli/bench_steps.c: the speed of prompts and of steps: on the CPU, on a GPU, with simulated speculation, of each stage
-// alone. It measures the session that bench.c has opened, and knows nothing of text or files.
-//
-// Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint
-// each time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at
-// half of the way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really
-// chosen. Both are set against the read ceiling: what a loop or kernel that only streams these weights reaches, measured first.
+/* cli/bench_steps.c: the speed of prompts and of steps: on the CPU, on a GPU, with simulated speculation, of each stage
+   alone. It measures the session that bench.c has opened, and knows nothing of text or files.
 
-// Reading prompts, and decoding on the CPU.
+   Random tokens, so that the experts are as spread as they can be. On the CPU decoding starts again from one checkpoint each
+   time, and bytes are reckoned: the weights one token uses, the recurrent state read and written, the KV rows at half of the
+   way. On a GPU the library times the steps by the GPU's clock and counts the bytes of the experts really chosen. Both are set
+   against the read ceiling: what a loop or kernel that only streams these weights reaches, measured first. */
+
+/* Reading prompts, and decoding on the CPU. */
 
 static int time_prefill(const bench *b, int length, timing *result) {
     double rates[99];
@@ -50,7 +50,7 @@ static int time_decode(const bench *b, int depth, timing *result) {
     return code;
 }
 
-enum { LABEL = 18 };                       // columns: "tg200 @ d131072 x4"
+enum { LABEL = 18 };                       /* columns: "tg200 @ d131072 x4" */
 
 static int bench_prefill(bench *b) {
     timing t = {0, 0, 0};
@@ -69,14 +69,14 @@ static int bench_prefill(bench *b) {
     return code;
 }
 
-// Steps at a depth, as llama-bench calls them; x4: of four rows.
+/* Steps at a depth, as llama-bench calls them; x4: of four rows. */
 static void decode_label(const bench *b, int depth, int rows, char label[LABEL + 14]) {
     int n = snprintf(label, LABEL + 14, depth ? "tg%d @ d%d" : "tg%d", b->o->steps, depth);
     if (rows > 1) snprintf(label + n, (size_t)(LABEL + 14 - n), " x%d", rows);
 }
 
 static int bench_decode_cpu(bench *b) {
-    static const double kv_size[] = {1, 1, 0.5, 0.25};         // by MOTE_KV_..., relative to the default
+    static const double kv_size[] = {1, 1, 0.5, 0.25};         /* by MOTE_KV_..., relative to the default */
     char label[LABEL + 14];
     timing t = {0, 0, 0};
     int code = 0;
@@ -95,11 +95,11 @@ static int bench_decode_cpu(bench *b) {
     return code;
 }
 
-// Decoding on a GPU.
+/* Decoding on a GPU. */
 
-enum { PROMPT_CHUNK = 8192, PROMPT_TIMES = 5 };            // rows of a prompt that are measured at once, and how often
+enum { PROMPT_CHUNK = 8192, PROMPT_TIMES = 5 };            /* rows of a prompt that are measured at once, and how often */
 
-// stages: count of them, 0: all.
+/* stages: count of them, 0: all. */
 static int measure(const bench *b, int depth, int rows, int drafts, const char *const *stages, int count,
                    mote_measurement *m) {
     mote_error error = {0, ""};
@@ -116,7 +116,7 @@ static int measure(const bench *b, int depth, int rows, int drafts, const char *
     return interrupted ? EXIT_INTERRUPTED : 0;
 }
 
-// SM clock and power while the same steps run again, as nvidia-smi tells them; NAN where it does not.
+/* SM clock and power while the same steps run again, as nvidia-smi tells them; NAN where it does not. */
 static void sample_gpu(const bench *b, mote_measurement again, double *clock, double *power) {
     char command[160], line[64] = "", *end;
     snprintf(command, sizeof command,
@@ -137,7 +137,7 @@ static void sample_gpu(const bench *b, mote_measurement again, double *clock, do
     pclose(in);
 }
 
-// one: seconds of a step of one row at this depth; NAN: not measured.
+/* one: seconds of a step of one row at this depth; NAN: not measured. */
 static void print_step(bench *b, const mote_measurement *m, double one) {
     double clock, power;
     char label[LABEL + 14];
@@ -178,7 +178,7 @@ static int bench_decode_gpu(bench *b) {
     return code;
 }
 
-// plain: seconds of a step without drafts at this depth.
+/* plain: seconds of a step without drafts at this depth. */
 static void print_cycle(bench *b, const mote_measurement *m, double plain) {
     begin_row(b, "speculation_simulated", "simulated", 9);
     put(b, "depth", m->depth, 1, 7, 0);
@@ -204,7 +204,7 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
     end_row(b);
 }
 
-// Cycles of verifying drafts, accepting them at the rates asked for, and drafting again, on random tokens.
+/* Cycles of verifying drafts, accepting them at the rates asked for, and drafting again, on random tokens. */
 static int bench_speculation(bench *b) {
     const options *o = b->o;
     int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
@@ -235,7 +235,7 @@ static void print_stage(bench *b, const char *name, const mote_measurement *m, d
     end_row(b);
 }
 
-// Does the model have all of these stages?
+/* 1: the model has all of these stages. */
 static int has_stages(const mote_info *info, const char *const *names, int count) {
     int found = 0;
     for (int i = 0; i < info->stage_count; i++)
@@ -243,8 +243,8 @@ static int has_stages(const mote_info *info, const char *const *names, int count
     return found == count;
 }
 
-// Steps cut down to one stage each, to those of the experts, and whole ones. The parts need not add up to the whole:
-// alone, a stage overlaps with no other.
+/* Steps cut down to one stage each, to those of the experts, and whole ones. The parts need not add up to the whole:
+   alone, a stage overlaps with no other. */
 static int bench_stages(bench *b) {
     static const char *const experts[] = {"norm_router", "experts_up", "experts_down"};
     const mote_info *info = b->info;
@@ -278,7 +278,8 @@ static void print_prefill_stage(bench *b, const char *name, const mote_measureme
     end_row(b);
 }
 
-// All layers over the rows of a prompt, cut down to one stage each, and whole. Of a longer prompt than a chunk, its last one.
+/* All layers over the rows of a prompt, cut down to one stage each, and whole. Of a longer prompt than a chunk, its last
+   one. */
 static int bench_prefill_stages(bench *b, int tokens) {
     mote_measurement all, m;
     int rows = tokens < PROMPT_CHUNK ? tokens : PROMPT_CHUNK, depth = tokens - rows, code;

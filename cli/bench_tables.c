@@ -1,22 +1,22 @@
-// cli/bench_tables.c: what a bench is, the median of its measurements, and its output. It knows nothing of how a number
-// was measured.
+/* cli/bench_tables.c: what a bench is, the median of its measurements, and its output. It knows nothing of how a number
+   was measured. */
 
-typedef struct question { char *text; int line; bytes first; } question;       // first: token ids of its first answer
+typedef struct question { char *text; int line; bytes first; } question;       /* first: token ids of its first answer */
 
 typedef struct bench {
     const options *o;
     const mote_info *info;
     mote_session *session;
-    int32_t *ids;                          // enough for the longest prompt and depth
-    bytes file;                            // of --ask, and the questions in it
+    int32_t *ids;                          /* enough for the longest prompt and depth */
+    bytes file;                            /* of --ask, and the questions in it */
     question *questions;
     int question_count;
-    FILE *table, *json;                    // json: NULL when not wanted
+    FILE *table, *json;                    /* json: NULL when not wanted */
     int json_rows;
-    double ceiling;                        // bytes per second; NAN: not measured
+    double ceiling;                        /* bytes per second; NAN: not measured */
 } bench;
 
-typedef struct timing { double median, low, high; } timing;    // tokens per second, or ratios of them
+typedef struct timing { double median, low, high; } timing;    /* tokens per second, or ratios of them */
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -33,7 +33,7 @@ static const char *kv_name(const bench *b) {
     return kv_names[b->o->kv ? b->o->kv : on_gpu(b->info) ? MOTE_KV_BF16 : MOTE_KV_F32];
 }
 
-// Output: a table for people, and the same rows as JSON. A row begins with its name, then put() adds its numbers.
+/* Output: a table for people, and the same rows as JSON. A row begins with its name, then put() adds its numbers. */
 
 static void json_text(FILE *out, const char *name, const char *text) {
     fprintf(out, "\"%s\": \"", name);
@@ -53,7 +53,7 @@ static void begin_row(bench *b, const char *kind, const char *label, int width) 
     json_text(b->json, "name", label);
 }
 
-// One number: as it is (SI units) in the JSON, times `scale` in the table, if it has a width there. Unknown: NAN, INF.
+/* One number: as it is (SI units) in the JSON, times `scale` in the table, if it has a width there. Unknown: NAN, INF. */
 static void put(const bench *b, const char *name, double value, double scale, int width, int decimals) {
     int known = isfinite(value) != 0;
     if (width && known) fprintf(b->table, "%*.*f", width, decimals, value * scale);
@@ -75,7 +75,7 @@ static void put_timing(const bench *b, int tokens, timing t) {
     put(b, "highest", t.high, 1, 12, 1);
 }
 
-// The bytes of a step and what they mean; step: its seconds.
+/* The bytes of a step and what they mean; step: its seconds. */
 static void put_bytes(const bench *b, double read, double step, int width) {
     put(b, "bytes", read, 1e-6, width, 1);
     put(b, "bytes_per_second", read / step, 1e-9, 9, 1);

@@ -1,6 +1,6 @@
-// cli/chat.c: the command chat. A read-eval-print loop: chat_input.c reads, conversation.c evaluates, screen.c prints.
+/* cli/chat.c: the command chat. A read-eval-print loop: chat_input.c reads, conversation.c evaluates, screen.c prints. */
 
-// Messages are zero-terminated texts to the library: what came behind a zero byte would be lost.
+/* Messages are zero-terminated texts to the library: what came after a zero byte would be lost. */
 static void chat_refuse_zero(chat *c) {
     c->failed = 1;
     complain(0, "standard input: the message holds a zero byte and is not asked");

@@ -1,10 +1,10 @@
-// cli/chat_commands.c: the commands of the chat that begin with /. Each is a function and a line of the table; it is given the
-// conversation and its argument.
+/* cli/chat_commands.c: the commands of the chat that begin with /. Each is a function and a line of the table; it is given the
+   conversation and its argument. */
 
 typedef struct chat_command {
     const char *name, *argument, *help;
-    void (*function)(chat *c, const char *argument);   // argument: "" when there is none
-    int erases;                                        // something of the conversation: never what a slip of the hand meant
+    void (*function)(chat *c, const char *argument);   /* argument: "" when there is none */
+    int erases;                                        /* something of the conversation: never what a slip of the hand meant */
 } chat_command;
 
 static void chat_reset(chat *c, const char *argument) {
@@ -58,16 +58,18 @@ static int text_of(const mote_model *model, const int32_t *ids, size_t count, by
     return code ? code : append(text, "", 0);
 }
 
-// The answer of a turn as the model has it, without thinking and the template's words.
+/* The answer of a turn as the model has it, without thinking and the template's words. */
 static void chat_show_answer(chat *c, char *turn) {
-    char *answer = turn, *found;
-    while ((found = strstr(answer, "<|im_start|>assistant\n"))) answer = found + strlen("<|im_start|>assistant\n");
-    while ((found = strstr(answer, "</think>"))) answer = found + strlen("</think>");
-    if (answer > turn && (found = strstr(answer, "<|im_end|>"))) *found = 0;
+    const chat_marks *marks = marks_of(c->model);
+    char *answer = turn, *found, begins[64];
+    snprintf(begins, sizeof begins, "%sassistant\n", marks->turn);
+    while ((found = strstr(answer, begins))) answer = found + strlen(begins);
+    while ((found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
+    if (answer > turn && (found = strstr(answer, marks->turn_end))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
 
-// The last turn, whose question begins at ids: it is shown, so that one knows where one is, and can be asked again.
+/* The last turn, whose question begins at ids: it is shown, so that one knows where one is, and can be asked again. */
 static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     bytes text = {NULL, 0, 0};
     size_t end = 0;
@@ -82,12 +84,13 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     free(text.data);
 }
 
-// Finds the turns of a timeline that was loaded. Each begins after the token that ended the one before it.
+/* Finds the turns of a timeline that was loaded. Each begins after the token that ended the one before it. */
 static void chat_take_turns(chat *c) {
     size_t count, length = 0, last = 0;
     const int32_t *ids = mote_tokens(c->session, &count);
-    const char *user = "<|im_start|>user";
+    char user[64];
     bytes start = {NULL, 0, 0};
+    snprintf(user, sizeof user, "%suser", marks_of(c->model)->turn);
     if (tokenize(c->model, user, strlen(user), &start, &length)) length = 0;
     for (size_t at = 0; length && at + length <= count; at++) {
         if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;
@@ -128,7 +131,7 @@ static void chat_undo(chat *c, const char *argument) {
     }
 }
 
-// Is there a last question that can be asked again?
+/* 1: there is a last question that can be asked again. */
 static int chat_has_last(chat *c) {
     if (!c->asked.size) say(c, "there is no last question\n");
     return c->asked.size > 0;
@@ -170,7 +173,7 @@ static void chat_tokens(chat *c, const char *argument) {
     free(text.data);
 }
 
-// The sampling values that /set knows.
+/* The sampling values that /set knows. */
 static const struct { const char *name; size_t offset; int whole; double low, high; } sampling_values[] = {
     {"temperature", offsetof(mote_sampling, temperature), 0, 0, 100},
     {"top-k", offsetof(mote_sampling, top_k), 1, 0, INT_MAX},
@@ -207,7 +210,7 @@ static void chat_set(chat *c, const char *argument) {
     else say(c, "/set knows no '%.*s'; /set alone lists all\n", (int)length, argument);
 }
 
-// The same conversation in a session of another size.
+/* The same conversation in a session of another size. */
 static void chat_resize(chat *c, int context) {
     int before = c->o->context;
     mote_session *other = NULL;
@@ -289,7 +292,7 @@ static const chat_command chat_commands[] = {
 };
 enum { CHAT_COMMAND_COUNT = sizeof chat_commands / sizeof chat_commands[0] };
 
-// Other names that people type for some of them.
+/* Other names that people type for some of them. */
 static const struct { const char *name, *command; } chat_aliases[] = {
     {"/exit", "/quit"}, {"/bye", "/quit"}, {"/clear", "/reset"}, {"/new", "/reset"}, {"/regen", "/retry"}};
 
@@ -301,7 +304,7 @@ static void chat_help(chat *c, const char *argument) {
            "  Ctrl-C stops an answer. When typing: Alt-Enter begins a line, Ctrl-R searches what was typed, Tab completes.\n");
 }
 
-// Bytes of a line that are a command's name: up to white space, or to a number that follows it at once, as in /context4096.
+/* Bytes of a line that are a command's name: up to white space, or to a number that follows it at once, as in /context4096. */
 static size_t command_length(const char *line) {
     size_t letters = 1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyz");
     return line[letters] >= '0' && line[letters] <= '9' ? letters : strcspn(line, " \t");

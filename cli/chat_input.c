@@ -1,12 +1,12 @@
-// cli/chat_input.c: the next message of a chat, from a terminal (line_editor.c) or from a pipe. It fills the chat's line and
-// message, and knows nothing of what is done with them.
-//
-// Ctrl-C drops what has been typed; at an empty prompt it says how to leave, and the second time leaves, as the end of the
-// input does.
+/* cli/chat_input.c: the next message of a chat, from a terminal (line_editor.c) or from a pipe. It fills the chat's line and
+   message, and knows nothing of what is done with them.
+
+   Ctrl-C drops what has been typed; at an empty prompt it says how to leave, and the second time leaves, as the end of the
+   input does. */
 
 enum line_end { LINE_READ, LINE_CANCELLED, LINE_NONE };
 
-// Adds to a line or a message. One that gets too long ends the chat: its end may be far away, or nowhere.
+/* Adds to a line or a message. One that gets too long ends the chat: its end may be far away, or nowhere. */
 static int chat_append(chat *c, bytes *b, const char *data, size_t size) {
     int code = size <= TEXT_MAX - b->size ? append(b, data, size)
                                           : complain(EXIT_FAILURE, "standard input: a message longer than %d MiB, %s",
@@ -15,7 +15,7 @@ static int chat_append(chat *c, bytes *b, const char *data, size_t size) {
     return code;
 }
 
-// Completes with the one word that is possible, or as far as all are alike; from: where the word begins in the text.
+/* Completes with the one word that is possible, or as far as all are alike; from: where the word begins in the text. */
 static void complete_with(editor *e, size_t from, char *const *words, int count) {
     if (count < 1) return;
     size_t alike = strlen(words[0]);
@@ -25,7 +25,7 @@ static void complete_with(editor *e, size_t from, char *const *words, int count)
     if (alike > e->at - from) editor_insert(e, words[0] + (e->at - from), alike - (e->at - from));
 }
 
-// Tab: the commands of the chat, and file names behind those that take one.
+/* Tab: the commands of the chat, and file names after those that take one. */
 static void complete_message(editor *e) {
     char *words[CHAT_COMMAND_COUNT], start[512];
     int count = 0;
@@ -52,7 +52,7 @@ static void complete_message(editor *e) {
     }
 }
 
-// A line from a pipe. Like read_line.
+/* A line from a pipe. Like read_line. */
 static enum line_end read_plain_line(chat *c) {
     int byte;
     fflush(stdout);
@@ -67,7 +67,7 @@ static enum line_end read_plain_line(chat *c) {
     return LINE_READ;
 }
 
-// The next line without its line feed into c->line. On a terminal it may be several lines, pasted or typed with Alt-Enter.
+/* The next line without its line feed into c->line. On a terminal it may be several lines, pasted or typed with Alt-Enter. */
 static enum line_end read_line(chat *c, const char *prompt) {
     interrupted = 0;
     c->line.size = 0;
@@ -80,7 +80,7 @@ static enum line_end read_line(chat *c, const char *prompt) {
     return end == EDITOR_LINE ? LINE_READ : LINE_CANCELLED;
 }
 
-// The rest of a message whose first line, behind """, is in c->line.
+/* The rest of a message whose first line, after """, is in c->line. */
 static enum line_end read_quoted(chat *c) {
     const char *line = c->line.data + 3;
     for (;; line = c->line.data) {
@@ -88,14 +88,14 @@ static enum line_end read_quoted(chat *c) {
         int last = size >= 3 && memcmp(line + size - 3, "\"\"\"", 3) == 0;
         if (chat_append(c, &c->message, line, last ? size - 3 : size)) return LINE_NONE;
         enum line_end end = last ? LINE_READ : read_line(c, ". ");
-        if (end == LINE_NONE && !c->leave) last = 1;        // the end of the input ends the message
+        if (end == LINE_NONE && !c->leave) last = 1;        /* the end of the input ends the message */
         if (last) return LINE_READ;
         if (end != LINE_READ) return end;
         if (c->message.size && chat_append(c, &c->message, "\n", 1)) return LINE_NONE;
     }
 }
 
-// The rest of a message whose first line, in c->line, may go on behind a backslash at its end.
+/* The rest of a message whose first line, in c->line, may go on after a backslash at its end. */
 static enum line_end read_continued(chat *c) {
     for (;;) {
         size_t size = c->line.size;
@@ -108,8 +108,8 @@ static enum line_end read_continued(chat *c) {
     }
 }
 
-// The next message, or command, into c->message; 0: there is none. *quoted: it stood between """ lines, or is several lines, so
-// it is no command.
+/* The next message, or command, into c->message; 0: there is none. *quoted: it stood between """ lines, or is several lines, so
+   it is no command. */
 static int read_message(chat *c, int *quoted) {
     for (int warned = 0;;) {
         c->message.size = 0;

@@ -1,9 +1,9 @@
-// cli/conversation.c: what the command chat talks in: a session, its turns, undo. It is given a whole message, and knows
-// nothing of where it comes from (chat_input.c) or of commands (chat_commands.c).
-//
-// Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that failed, so that the timeline
-// only ever holds whole turns (or an answer the user cut short). Of a turn that was loaded there is only its place: going back to
-// that reads what is before it again.
+/* cli/conversation.c: what the command chat talks in: a session, its turns, undo. It is given a whole message, and knows
+   nothing of where it comes from (chat_input.c) or of commands (chat_commands.c).
+
+   Before each turn a checkpoint is taken: /undo goes back to it, and so does a turn that failed, so that the timeline only ever
+   holds whole turns (or an answer the user cut short). Of a turn that was loaded there is only its place: going back to that
+   reads what is before it again. */
 
 enum { UNDO_MAX = 16 };
 
@@ -14,26 +14,26 @@ typedef struct chat {
     const mote_model *model;
     mote_session *session;
     mote_sampling sampling;
-    bytes message, line, system;           // the last one is used when its size is not 0
-    bytes attached;                        // texts of /read, for the next message
-    bytes typed_last, asked;               // the last question, as it was typed and as it was asked; asked.size 0: none
-    int stands;                            // the last turn of the timeline is that question's
-    int replaces;                          // the next message takes the last turn's place
-    bytes held;                            // a message that was not asked, because a file it names cannot be read
-    mote_result last;                      // of the last answer
-    double first;                          // seconds to its first token
-    mote_checkpoint *undo[UNDO_MAX];       // before the last turns; NULL: only the place is known
-    size_t undo_tokens[UNDO_MAX];          // of the timeline there
+    bytes message, line, system;           /* the last one is used when its size is not 0 */
+    bytes attached;                        /* texts of /read, for the next message */
+    bytes typed_last, asked;               /* the last question, as it was typed and as it was asked; asked.size 0: none */
+    int stands;                            /* the last turn of the timeline is that question's */
+    int replaces;                          /* the next message takes the last turn's place */
+    bytes held;                            /* a message that was not asked, because a file it names cannot be read */
+    mote_result last;                      /* of the last answer */
+    double first;                          /* seconds to its first token */
+    mote_checkpoint *undo[UNDO_MAX];       /* before the last turns; NULL: only the place is known */
+    size_t undo_tokens[UNDO_MAX];          /* of the timeline there */
     int undo_count;
     int told_context;
     int context, speculates, show_stats, leave, failed;
-    int holds_zero;                        // a line of the message does
-    int typed, styled;                     // standard input, standard output is a terminal
-    int edits;                             // lines are typed on a terminal, and edited with
+    int holds_zero;                        /* a line of the message does */
+    int typed, styled;                     /* standard input, standard output is a terminal */
+    int edits;                             /* lines are typed on a terminal, and edited with */
     editor edit;
 } chat;
 
-// Where remarks of the chat itself go: never into a pipe that wants answers.
+/* The stream for remarks of the chat itself: never into a pipe that wants answers. */
 static FILE *remarks(const chat *c) {
     return c->styled ? stdout : stderr;
 }
@@ -50,7 +50,7 @@ static void forget_undo(chat *c) {
     while (c->undo_count > 0) mote_checkpoint_free(c->undo[--c->undo_count]);
 }
 
-// Remembers that a turn begins after so many tokens; checkpoint: of there, or NULL.
+/* Remembers that a turn begins after so many tokens; checkpoint: of there, or NULL. */
 static void push_undo(chat *c, mote_checkpoint *checkpoint, size_t tokens) {
     if (c->undo_count == UNDO_MAX) {
         mote_checkpoint_free(c->undo[0]);
@@ -72,7 +72,7 @@ static int take_undo(chat *c, mote_error *error) {
     return 0;
 }
 
-// Back to the first tokens of the timeline by reading them again. On failure it is as it was.
+/* Back to the first tokens of the timeline by reading them again. On failure it is as it was. */
 static int read_again(chat *c, size_t count, mote_error *error) {
     bytes state = {NULL, 0, 0}, ids = {NULL, 0, 0};
     size_t need = 0, used;
@@ -90,7 +90,7 @@ static int read_again(chat *c, size_t count, mote_error *error) {
     return code;
 }
 
-// Back to before the last turn.
+/* Back to before the last turn. */
 static int rewind_undo(chat *c, mote_error *error) {
     int last = c->undo_count - 1, code = 0;
     if (!c->undo[last] || mote_rewind(c->session, c->undo[last], error)) code = read_again(c, c->undo_tokens[last], error);
@@ -116,7 +116,7 @@ static void chat_stats(const chat *c, const mote_result *r, const mote_speculati
     if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation);
 }
 
-// The answer's last line on a terminal.
+/* The answer's last line on a terminal. */
 static void chat_line(const chat *c) {
     const mote_result *r = &c->last;
     if (!c->styled || !r->generated_tokens) return;
@@ -126,7 +126,7 @@ static void chat_line(const chat *c) {
     fputs("\033[0m\n\n", stdout);
 }
 
-// Says once that the context is nearly full, and what can be done.
+/* Says once that the context is nearly full, and what can be done. */
 static void chat_tell_context(chat *c) {
     size_t used;
     mote_tokens(c->session, &used);
@@ -135,7 +135,7 @@ static void chat_tell_context(chat *c) {
     say(c, "[%zu of %d tokens of context are used: " CONTEXT_REMEDIES "]\n", used, c->context);
 }
 
-// Asks c->asked.
+/* Asks c->asked. */
 static void chat_ask(chat *c) {
     screen s = {.styled = c->styled};
     mote_generation g = generation_for(c->o, &c->sampling, &s);
@@ -146,13 +146,13 @@ static void chat_ask(chat *c) {
     c->stands = 0;
     interrupted = 0;
     double began = clock_seconds();
-    if (mote_drop_thinking(c->session, NULL, &error) || take_undo(c, &error)) {      // so that /undo can go back to there
+    if (mote_drop_thinking(c->session, NULL, &error) || take_undo(c, &error)) {      /* so that /undo can go back to there */
         chat_fail(c, &error);
         return;
     }
     mote_speculation_of(c->session, &before, NULL);
     int code = mote_ask(c->session, c->asked.data, &g, &result, &error);
-    if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     // in the answer: it stays as far as it came
+    if (code == MOTE_ECANCELLED && result.prompt_tokens) code = 0;     /* in the answer: it stays as far as it came */
     if (!code || s.last) end_screen(&s);
     if (code) {
         clear_progress();
@@ -171,8 +171,8 @@ static void chat_ask(chat *c) {
     else chat_line(c);
 }
 
-// The texts that were read for c->message or that it names, and itself. A message of one line that names no file by an @ is not
-// asked, unless it is the one that was not asked before.
+/* The texts that were read for c->message or that it names, and itself. A message of one line that names no file by an @ is not
+   asked, unless it is the one that was not asked before. */
 static int chat_gather(chat *c, bytes *asked) {
     const char *message = c->message.data;
     int again = c->held.size == c->message.size && memcmp(c->held.data, message, c->held.size) == 0;
@@ -182,7 +182,7 @@ static int chat_gather(chat *c, bytes *asked) {
            append(asked, message, c->message.size);
 }
 
-// The message is not asked, but stays at the prompt.
+/* The message is not asked, but stays at the prompt. */
 static void chat_hold(chat *c) {
     c->failed = 1;
     c->held.size = c->edit.start.size = 0;
@@ -190,7 +190,7 @@ static void chat_hold(chat *c) {
     say(c, "not asked; Enter asks it as it is\n");
 }
 
-// A turn with c->message.
+/* A turn with c->message. */
 static void chat_turn(chat *c) {
     mote_error error = {0, ""};
     bytes asked = {NULL, 0, 0};

@@ -1,49 +1,16 @@
-// cli/files.c: growable bytes, texts and token ids from files and pipes, files that a command writes. It knows of a
-// model only the limits in mote_info, against which token ids are checked, and nothing of sessions.
+/* cli/files.c: texts and token ids from files and pipes, files that a command writes. It knows of a model only the limits in
+   mote_info, against which token ids are checked, and nothing of sessions. */
 
-enum { TEXT_MAX = 64 << 20 };              // bytes of a text that is read from a file, a pipe or a terminal
+enum { WAIT_SECONDS = 3 };                 /* for the other side of a pipe */
 
-typedef struct bytes { char *data; size_t size, capacity; } bytes;
-
-static int grow(bytes *b, size_t capacity) {
-    if (capacity <= b->capacity) return 0;
-    if (capacity < 2 * b->capacity) capacity = 2 * b->capacity;
-    char *data = realloc(b->data, capacity);
-    if (!data) return complain(EXIT_FAILURE, "out of memory (%zu bytes)", capacity);
-    b->data = data;
-    b->capacity = capacity;
-    return 0;
-}
-
-static int append(bytes *b, const char *data, size_t size) {
-    if (grow(b, b->size + size + 1)) return EXIT_FAILURE;
-    memcpy(b->data + b->size, data, size);
-    b->size += size;
-    b->data[b->size] = 0;
-    return 0;
-}
-
-// What errno says of a file. Ctrl-C also ends waiting for the other side of a FIFO.
-static int file_failure(const char *name) {
-    if (errno == EINTR && interrupted) return EXIT_INTERRUPTED;
-    return complain(EXIT_FAILURE, "%s: %s", name, strerror(errno));
-}
-
-static int is_regular(const char *path) {
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
-}
-
-enum { WAIT_SECONDS = 3 };                 // for the other side of a pipe
-
-// Has `file` something to read, or its end, within WAIT_SECONDS? -1: Ctrl-C.
+/* 1: `file` has something to read, or its end, within WAIT_SECONDS. -1: Ctrl-C. */
 static int input_comes(int file) {
     struct pollfd input = {file, POLLIN, 0};
     return poll(&input, 1, WAIT_SECONDS * 1000);
 }
 
-// Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device. NULL:
-// it has been said why not. Opening itself never waits.
+/* Opens a file for reading: a regular one or, if `pipes`, a FIFO that somebody writes to (as <(...) of a shell) or a device.
+   NULL: it has been said why not. Opening itself never waits. */
 static FILE *open_input(const char *name, int pipes) {
     int file = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), ready = 1;
     struct stat s;
@@ -58,26 +25,12 @@ static FILE *open_input(const char *name, int pipes) {
     return in;
 }
 
-// The exit code when there is none.
+/* The exit code when there is none. */
 static int input_failure(void) {
     return interrupted ? EXIT_INTERRUPTED : EXIT_FAILURE;
 }
 
-// A stream to its end, but at most limit + 1 bytes: a pipe or a device may have no end. A zero byte that is not counted
-// follows.
-static int read_some(FILE *in, const char *name, size_t limit, bytes *b) {
-    char block[16384];
-    size_t n;
-    if (append(b, "", 0)) return EXIT_FAILURE;
-    while (b->size <= limit) {
-        n = limit + 1 - b->size < sizeof block ? limit + 1 - b->size : sizeof block;
-        if ((n = fread(block, 1, n, in)) == 0) break;
-        if (append(b, block, n)) return EXIT_FAILURE;
-    }
-    return ferror(in) ? file_failure(name) : 0;
-}
-
-// All of a text.
+/* All of a text. */
 static int read_text(FILE *in, const char *name, bytes *b) {
     int code = read_some(in, name, TEXT_MAX, b);
     if (!code && b->size > TEXT_MAX)
@@ -86,7 +39,7 @@ static int read_text(FILE *in, const char *name, bytes *b) {
     return code;
 }
 
-// The token ids of an .i32 file, no more than fit into the context, each checked against the vocabulary.
+/* The token ids of an .i32 file, no more than fit into the context, each checked against the vocabulary. */
 static int read_tokens(const char *path, const mote_info *info, int context, bytes *b, size_t *count) {
     int vocab_size = info->vocab_size, most = info->context_max;
     if (context && context < most) most = context;
@@ -111,13 +64,13 @@ static int read_tokens(const char *path, const mote_info *info, int context, byt
     return 0;
 }
 
-// A file that a command writes, in place: symbolic links are followed, devices and FIFOs are written as they are. After a
-// failure a file that the command itself created is removed. A regular file that was there before is left empty once
-// writing has begun, because its old content is gone and half of the new would look like a result; until then it stays
-// as it was. Nothing else is ever removed.
+/* A file that a command writes, in place: symbolic links are followed, devices and FIFOs are written as they are. After a
+   failure a file that the command itself created is removed. A regular file that was there before is left empty once
+   writing has begun, because its old content is gone and half of the new would look like a result; until then it stays
+   as it was. Nothing else is ever removed. */
 typedef struct output {
     const char *path;
-    FILE *file;                            // NULL: not open
+    FILE *file;                            /* NULL: not open */
     struct stat status;
     int created, begun;
 } output;
@@ -126,14 +79,15 @@ static int same_file(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-// Opens the file without changing what it holds, so that all else can be checked first. A FIFO's reader has WAIT_SECONDS to come.
+/* Opens the file without changing what it holds, so that all else can be checked first. A FIFO's reader has WAIT_SECONDS to
+   come. */
 static int open_output(output *o, const char *path) {
     const int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     const double until = clock_seconds() + WAIT_SECONDS;
     int file = open(path, flags | O_EXCL, 0666);
     o->path = path;
     o->created = file >= 0;
-    // O_CREAT again: the path may be a symbolic link to a file that is not there yet.
+    /* O_CREAT again: the path may be a symbolic link to a file that is not there yet. */
     if (file < 0 && errno == EEXIST) file = open(path, flags, 0666);
     while (file < 0 && errno == ENXIO && clock_seconds() < until && !poll(NULL, 0, 20)) file = open(path, flags, 0666);
     if (file < 0 && errno == ENXIO) return complain(EXIT_FAILURE, "%s: nobody reads from it", path);
@@ -154,7 +108,7 @@ static int begin_outputs(output *outputs, int count) {
     return 0;
 }
 
-// The path is looked at again: by now it may name another file, which is none of ours.
+/* The path is looked at again: by now it may name another file, which is none of ours. */
 static void discard_output(const output *o) {
     struct stat now;
     if (!o->path || !S_ISREG(o->status.st_mode)) return;
@@ -163,8 +117,8 @@ static void discard_output(const output *o) {
     else if (o->begun && truncate(o->path, 0)) complain(0, "%s: %s: it is incomplete", o->path, strerror(errno));
 }
 
-// Ends files that belong together: when one could not be written, or `code` says that the command failed, all are
-// discarded. Those that are not open are passed over. Returns the exit code.
+/* Ends files that belong together: when one could not be written, or `code` says that the command failed, all are
+   discarded. Those that are not open are passed over. Returns the exit code. */
 static int close_outputs(output *outputs, int count, int code) {
     for (output *o = outputs; o < outputs + count; o++) {
         if (!o->file) continue;

@@ -1,11 +1,11 @@
-// cli/history.c: what was typed in chats, between runs as well: a list in memory, and a file that is added to, with a line for
-// each message. It never holds answers.
+/* cli/history.c: what was typed in chats, between runs as well: a list in memory, and a file that is added to, with a line for
+   each message. It never holds answers. */
 
-enum { HISTORY_MOST = 1000, HISTORY_FILE_MOST = 1 << 20 };     // messages; bytes of the file that are read
+enum { HISTORY_MOST = 1000, HISTORY_FILE_MOST = 1 << 20 };     /* messages; bytes of the file that are read */
 
 typedef struct history {
-    bytes messages;                        // char *, the oldest first
-    char *path;                            // of the file; NULL: none
+    bytes messages;                        /* char *, the oldest first */
+    char *path;                            /* of the file; NULL: none */
 } history;
 
 static char *history_at(const history *h, size_t i) {
@@ -29,7 +29,7 @@ static void history_push(history *h, const char *text) {
     h->messages.size -= sizeof copy;
 }
 
-// Remembers a message, and adds it to the file: a line each, with \n and \\ for line feed and backslash.
+/* Remembers a message, and adds it to the file: a line each, with \n and \\ for line feed and backslash. */
 static void history_add(history *h, const char *text) {
     size_t n = history_count(h);
     if (!text[strspn(text, " \t\n")] || (n && strcmp(history_at(h, n - 1), text) == 0)) return;
@@ -48,14 +48,14 @@ static void history_add(history *h, const char *text) {
     fclose(out);
 }
 
-// Reads the last part of the file.
+/* Reads the last part of the file. */
 static void history_read(history *h) {
     FILE *in = h->path && is_regular(h->path) ? fopen(h->path, "re") : NULL;
     char *line = NULL;
     size_t capacity = 0;
     if (!in) return;
     if (!fseek(in, 0, SEEK_END) && ftell(in) > HISTORY_FILE_MOST && !fseek(in, -(long)HISTORY_FILE_MOST, SEEK_END)) {
-        if (getline(&line, &capacity, in) < 0) rewind(in);  // from the middle of a line to its end
+        if (getline(&line, &capacity, in) < 0) rewind(in);  /* from the middle of a line to its end */
     } else {
         rewind(in);
     }
@@ -72,7 +72,7 @@ static void history_read(history *h) {
     fclose(in);
 }
 
-// $XDG_STATE_HOME/mote/history, or that in ~/.local/state; its folders are made. NULL: there is no home.
+/* $XDG_STATE_HOME/mote/history, or that in ~/.local/state; its folders are made. NULL: there is no home. */
 static char *history_path(void) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     char *path = NULL;
@@ -87,7 +87,7 @@ static char *history_path(void) {
     return path;
 }
 
-// keeps: between runs.
+/* keeps: between runs. */
 static void history_open(history *h, int keeps) {
     h->path = keeps ? history_path() : NULL;
     history_read(h);

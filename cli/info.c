@@ -1,5 +1,5 @@
-// cli/info.c: the command info: what a model is made of, and the memory that a session of it takes, as mote_info and
-// mote_plan have it. No weights are read and no session is opened.
+/* cli/info.c: the command info: what a model is made of, and the memory that a session of it takes, as mote_info and
+   mote_plan have it. No weights are read and no session is opened. */
 
 static void print_amount(const char *label, double value, const char *unit) {
     char text[32];
@@ -68,7 +68,7 @@ static int command_info(options *o) {
                                          : open_model(o, MOTE_DESCRIPTION, &model);
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .quantize = o->quantize};
     mote_session_options how = session_options(o);
-    how.callbacks.log = NULL;              // what there is to note, mote_open has noted
+    how.callbacks.log = NULL;              /* what there is to note, mote_open has noted */
     if (!code && !o->synthetic) {
         plan_context(o);
         how.context = chosen_context(o, mote_model_info(model));

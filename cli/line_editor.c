@@ -1,40 +1,40 @@
-// cli/line_editor.c: a message typed on a terminal: editing, completion, looking through the history. It knows keys and screens,
-// and nothing of chats: what Tab completes is the caller's.
-//
-// The terminal is in raw mode only while a line is read. The text may have several lines: Enter ends it, Alt-Enter and Ctrl-J
-// begin a new line, and what is pasted (bracketed paste) is inserted as it is. After each key all of it is drawn anew: text
-// that is longer than the screen scrolls with the cursor. On a terminal without cursor movement (TERM=dumb, or none) keys are
-// echoed, and only the end can be edited.
+/* cli/line_editor.c: a message typed on a terminal: editing, completion, looking through the history. It knows keys and
+   screens, and nothing of chats: what Tab completes is the caller's.
+
+   The terminal is in raw mode only while a line is read. The text may have several lines: Enter ends it, Alt-Enter and Ctrl-J
+   begin a new line, and what is pasted (bracketed paste) is inserted as it is. After each key all of it is drawn anew: text
+   that is longer than the screen scrolls with the cursor. On a terminal without cursor movement (TERM=dumb, or none) keys are
+   echoed, and only the end can be edited. */
 
 #ifndef EDITOR_MOST
-#define EDITOR_MOST (1 << 20)              // bytes of a text: all of it is looked at after each key
+#define EDITOR_MOST (1 << 20)              /* bytes of a text: all of it is looked at after each key */
 #endif
 
-enum editor_end { EDITOR_LINE, EDITOR_CANCELLED, EDITOR_CLOSED };     // Enter; Ctrl-C; Ctrl-D on nothing, or no terminal
+enum editor_end { EDITOR_LINE, EDITOR_CANCELLED, EDITOR_CLOSED };     /* Enter; Ctrl-C; Ctrl-D on nothing, or no terminal */
 
-// Keys beyond the 256 bytes. KEY_ALT + c: Alt with c.
+/* Keys beyond the 256 bytes. KEY_ALT + c: Alt with c. */
 enum { KEY_LEFT = 256, KEY_RIGHT, KEY_UP, KEY_DOWN, KEY_HOME, KEY_END, KEY_DELETE, KEY_WORD_LEFT, KEY_WORD_RIGHT, KEY_PASTE,
        KEY_NONE, KEY_CLOSED, KEY_RESIZED, KEY_ALT };
 
 typedef struct editor {
-    bytes text, killed, draft;             // draft: what was typed before history was looked at
-    bytes start;                           // what the next message begins with
-    size_t at;                             // the cursor: a byte of text where a character begins
+    bytes text, killed, draft;             /* draft: what was typed before history was looked at */
+    bytes start;                           /* what the next message begins with */
+    size_t at;                             /* the cursor: a byte of text where a character begins */
     history history;
-    size_t shown;                          // the message of history that is edited; their number: a new one
-    int input, dumb, row;                  // row: of the cursor, from the first row drawn
-    int unread;                            // 1 + a byte that was read too early; 0: none
-    int coloured;                          // the prompt is
-    int ahead;                             // bytes typed before the terminal was in raw mode: Enter is a line feed there
+    size_t shown;                          /* the message of history that is edited; their number: a new one */
+    int input, dumb, row;                  /* row: of the cursor, from the first row drawn */
+    int unread;                            /* 1 + a byte that was read too early; 0: none */
+    int coloured;                          /* the prompt is */
+    int ahead;                             /* bytes typed before the terminal was in raw mode: Enter is a line feed there */
     FILE *out;
     struct termios before;
-    // Completes e->text at e->at; NULL: nothing does.
+    /* Completes e->text at e->at; NULL: nothing does. */
     void (*complete)(struct editor *e);
 } editor;
 
-// ---- Characters -------------------------------------------------------------------------------------------------
+/* ---- Characters ---------------------------------------------------------------------------------------------- */
 
-// How a character looks: `drawn` of up to 15 bytes, *width columns. Returns its bytes in text.
+/* A character as it is drawn: `drawn`, of up to 15 bytes, *width columns. Returns its bytes in text. */
 static size_t character_look(const char *text, size_t size, char *drawn, int *width) {
     size_t length;
     int32_t c = first_character(text, size, &length);
@@ -46,7 +46,7 @@ static size_t character_look(const char *text, size_t size, char *drawn, int *wi
     return length;
 }
 
-// The character before byte `at` begins there; with what combines with it.
+/* The character before byte `at` begins there; with what combines with it. */
 static size_t character_before(const bytes *b, size_t at) {
     size_t length;
     do {
@@ -81,7 +81,7 @@ static size_t word_after(const bytes *b, size_t at) {
     return at;
 }
 
-// ---- Drawing ----------------------------------------------------------------------------------------------------
+/* ---- Drawing ------------------------------------------------------------------------------------------------- */
 
 static struct winsize screen_size(const editor *e) {
     struct winsize size = {24, 80, 0, 0};
@@ -89,7 +89,7 @@ static struct winsize screen_size(const editor *e) {
     return size;
 }
 
-// Where drawing is: a row and a column from the beginning, and the rows that are on the screen.
+/* The place where drawing is: a row and a column from the beginning, and the rows that are on the screen. */
 typedef struct pen { FILE *out; int row, column, width, first, last, coloured; } pen;
 
 static void pen_new_row(pen *p) {
@@ -104,7 +104,7 @@ static void pen_draw(pen *p, const char *drawn, int width) {
     p->column += width;
 }
 
-// Draws n bytes of text. A pen without a place to draw only moves.
+/* Draws n bytes of text. A pen without a place to draw only moves. */
 static void pen_bytes(pen *p, const char *text, size_t n) {
     char drawn[16];
     int width;
@@ -120,9 +120,9 @@ static void pen_bytes(pen *p, const char *text, size_t n) {
     }
 }
 
-// Draws the prompt and the first n bytes of the text.
+/* Draws the prompt and the first n bytes of the text. */
 static void pen_text(pen *p, const char *prompt, const bytes *text, size_t n) {
-    int coloured = p->out && p->coloured && p->first == 0;  // it is on the first row
+    int coloured = p->out && p->coloured && p->first == 0;  /* it is on the first row */
     if (coloured) fputs("\033[1;36m", p->out);
     pen_bytes(p, prompt, strlen(prompt));
     if (coloured) fputs("\033[0m", p->out);
@@ -130,7 +130,7 @@ static void pen_text(pen *p, const char *prompt, const bytes *text, size_t n) {
     if (p->column == p->width) pen_new_row(p);
 }
 
-// Where the character begins that the cursor stands on: bytes typed one by one may have become one around it.
+/* The beginning of the character that the cursor stands on: bytes typed one by one may have become one around it. */
 static size_t character_at(const editor *e) {
     size_t at = 0, length;
     while (at < e->at) {
@@ -158,7 +158,7 @@ static void editor_draw(editor *e, const char *prompt) {
     fflush(e->out);
 }
 
-// Leaves the text on the screen, the cursor behind it.
+/* Leaves the text on the screen, the cursor after it. */
 static void editor_leave(editor *e, const char *prompt) {
     e->at = e->text.size;
     if (!e->dumb) editor_draw(e, prompt);
@@ -167,14 +167,14 @@ static void editor_leave(editor *e, const char *prompt) {
     e->row = 0;
 }
 
-// ---- Keys -------------------------------------------------------------------------------------------------------
+/* ---- Keys ---------------------------------------------------------------------------------------------------- */
 
 static void on_resize(int signal) {
     (void)signal;
 }
 
-// A byte, or a key: closed, resized (or another signal), none within `wait` milliseconds, below 1000; -1: for ever. SIGINT counts as
-// Ctrl-C: it is blocked but while ppoll waits, so that none is missed between looking at the flag and waiting.
+/* A byte, or a key: closed, resized (or another signal), none within `wait` milliseconds, below 1000; -1: for ever. SIGINT
+   counts as Ctrl-C: it is blocked but while ppoll waits, so that none is missed between looking at the flag and waiting. */
 static int editor_byte(editor *e, int wait) {
     if (e->unread) {
         int byte = e->unread - 1;
@@ -196,7 +196,7 @@ static int editor_byte(editor *e, int wait) {
     return key;
 }
 
-// The key of an escape sequence behind ESC [ or ESC O.
+/* The key of an escape sequence after ESC [ or ESC O. */
 static int sequence_key(const char *parameters, int final) {
     int number = atoi(parameters), modified = strchr(parameters, ';') != NULL;
     switch (final) {
@@ -214,21 +214,21 @@ static int sequence_key(const char *parameters, int final) {
 }
 
 static int editor_key(editor *e) {
-    enum { ESCAPE = 27, SOON = 50 };
+    enum { ESCAPE = 27, SEQUENCE_WAIT = 50 };  /* the second: milliseconds until the next byte of a sequence */
     char parameters[16] = "";
     size_t n = 0;
     int c = editor_byte(e, -1);
     if (c != ESCAPE) return c;
-    do c = editor_byte(e, SOON);           // some terminals send Alt as an ESC before the ESC of a key
+    do c = editor_byte(e, SEQUENCE_WAIT);  /* some terminals send Alt as an ESC before the ESC of a key */
     while (c == ESCAPE);
     if (c > 255) return KEY_NONE;
     if (c != '[' && c != 'O') return KEY_ALT + c;
-    while ((c = editor_byte(e, SOON)) < 0x40)
+    while ((c = editor_byte(e, SEQUENCE_WAIT)) < 0x40)
         if (n + 1 < sizeof parameters) parameters[n++] = (char)c, parameters[n] = 0;
     return c > 255 ? KEY_NONE : sequence_key(parameters, c);
 }
 
-// Raw mode on or off. Lines end with CR; signals are characters.
+/* Raw mode on or off. Lines end with CR; signals are characters. */
 static int editor_raw(editor *e, int on) {
     struct termios raw;
     if (!on) {
@@ -247,7 +247,7 @@ static int editor_raw(editor *e, int on) {
     return 0;
 }
 
-// Ctrl-Z: back to the shell, with its terminal; drawn anew below what it showed.
+/* Ctrl-Z: back to the shell, with its terminal; drawn anew below what it showed. */
 static void editor_suspend(editor *e) {
     fputs("\r\n", e->out);
     editor_raw(e, 0);
@@ -256,9 +256,9 @@ static void editor_suspend(editor *e) {
     e->row = 0;
 }
 
-// ---- Editing ----------------------------------------------------------------------------------------------------
+/* ---- Editing ------------------------------------------------------------------------------------------------- */
 
-// Inserts at the cursor; 0 when it is refused, for its size.
+/* Inserts at the cursor; 0 when it is refused, for its size. */
 static int editor_insert(editor *e, const char *data, size_t size) {
     if (size > EDITOR_MOST - e->text.size || grow(&e->text, e->text.size + size + 1)) return 0;
     memmove(e->text.data + e->at + size, e->text.data + e->at, e->text.size - e->at);
@@ -268,7 +268,7 @@ static int editor_insert(editor *e, const char *data, size_t size) {
     return 1;
 }
 
-// Removes bytes from..upto, which hold the cursor or touch it; kept: they can be put back by Ctrl-Y.
+/* Removes bytes from..upto, which hold the cursor or touch it; kept: they can be put back by Ctrl-Y. */
 static void editor_remove(editor *e, size_t from, size_t upto, int kept) {
     if (kept && from < upto) {
         e->killed.size = 0;
@@ -284,8 +284,8 @@ static void editor_set(editor *e, const char *text, size_t size) {
     editor_insert(e, text, size);
 }
 
-// What the terminal sends between its marks is text: line feeds as well. More than a text may have is read, and refused whole, with
-// a bell.
+/* A paste: all that the terminal sends between its marks is text, line feeds as well. More than a text may have is read, and
+   refused whole, with a bell. */
 static void editor_paste(editor *e) {
     static const char end[] = "\033[201~";
     bytes pasted = {NULL, 0, 0};
@@ -304,7 +304,7 @@ static void editor_paste(editor *e) {
     }
     if (refused) pasted.size = 0;
     size_t n = 0;
-    for (size_t i = 0; i < pasted.size; i++) {             // CR LF and CR become LF
+    for (size_t i = 0; i < pasted.size; i++) {             /* CR LF and CR become LF */
         if (pasted.data[i] == '\r' && i + 1 < pasted.size && pasted.data[i + 1] == '\n') continue;
         pasted.data[n++] = pasted.data[i] == '\r' ? '\n' : pasted.data[i];
     }
@@ -312,12 +312,12 @@ static void editor_paste(editor *e) {
     free(pasted.data);
 }
 
-// A typed character: its first byte has been read.
+/* A typed character: its first byte has been read. */
 static void editor_type(editor *e, int first) {
     char character[4] = {(char)first};
     int n = 1, length = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
     for (int c; n < length && (c = editor_byte(e, 500)) < 256;) {
-        if ((c & 0xc0) != 0x80) {          // no UTF-8: that is the next key
+        if ((c & 0xc0) != 0x80) {          /* no UTF-8: that is the next key */
             e->unread = c + 1;
             break;
         }
@@ -326,7 +326,7 @@ static void editor_type(editor *e, int first) {
     editor_insert(e, character, (size_t)n);
 }
 
-// Shows message i of the history, or again what was typed.
+/* Shows message i of the history, or again what was typed. */
 static void editor_show(editor *e, size_t i) {
     if (i > history_count(&e->history)) return;
     if (e->shown == history_count(&e->history)) {
@@ -348,7 +348,7 @@ static size_t line_end(const bytes *b, size_t at) {
     return at;
 }
 
-// Up and down: a line of the text, and beyond its first and last one the history.
+/* Up and down: a line of the text, and beyond its first and last one the history. */
 static void editor_vertical(editor *e, int down) {
     size_t begin = line_begin(&e->text, e->at), end = line_end(&e->text, e->at), column = e->at - begin;
     if (down ? end == e->text.size : begin == 0) {
@@ -360,8 +360,8 @@ static void editor_vertical(editor *e, int down) {
     while (e->at > to && (e->text.data[e->at] & 0xc0) == 0x80) e->at--;
 }
 
-// Ctrl-R: looks back in the history for what is typed, Ctrl-R again for an older one. Ctrl-C and Ctrl-G leave it as it was; any
-// other key is returned, for what was found.
+/* Ctrl-R: looks back in the history for what is typed, Ctrl-R again for an older one. Ctrl-C and Ctrl-G leave it as it was; any
+   other key is returned, for what was found. */
 static int editor_search(editor *e) {
     char wanted[64] = "", prompt[96];
     size_t n = 0, found = history_count(&e->history), from;
@@ -382,7 +382,7 @@ static int editor_search(editor *e) {
     }
 }
 
-// Moves, removes, inserts. What ends the line is the caller's.
+/* Moves, removes, inserts. What ends the line is the caller's. */
 static void editor_command(editor *e, int key) {
     bytes *t = &e->text;
     switch (key) {
@@ -410,14 +410,14 @@ static void editor_command(editor *e, int key) {
     }
 }
 
-// Without cursor movement: shows the text from a byte on.
+/* Without cursor movement: shows the text from a byte on. */
 static void editor_echo_from(editor *e, size_t at) {
     char drawn[16];
     int width;
     for (; at < e->text.size; fputs(drawn, e->out)) at += character_look(e->text.data + at, e->text.size - at, drawn, &width);
 }
 
-// Without cursor movement: echoes what is typed at the end, takes back the last character, or all of it.
+/* Without cursor movement: echoes what is typed at the end, takes back the last character, or all of it. */
 static void editor_echo(editor *e, int key, const char *prompt) {
     char drawn[16];
     int width;
@@ -438,9 +438,9 @@ static void editor_echo(editor *e, int key, const char *prompt) {
     fflush(e->out);
 }
 
-// ---- Reading a message ------------------------------------------------------------------------------------------
+/* ---- Reading a message --------------------------------------------------------------------------------------- */
 
-// Is more input there? Then drawing can wait.
+/* 1: more input is there, so that drawing can wait. */
 static int editor_pending(const editor *e) {
     struct pollfd input = {e->input, POLLIN, 0};
     return poll(&input, 1, 0) > 0;
@@ -462,7 +462,8 @@ static enum editor_end editor_loop(editor *e, const char *prompt) {
     }
 }
 
-// Reads a message into e->text, zero-terminated, which begins with e->start; after EDITOR_CANCELLED it holds what had been typed.
+/* Reads a message into e->text, zero-terminated, which begins with e->start; after EDITOR_CANCELLED it holds what had been
+   typed. */
 static enum editor_end editor_read(editor *e, const char *prompt) {
     struct sigaction resize, before;
     memset(&resize, 0, sizeof resize);

@@ -1,8 +1,8 @@
-// cli/logits.c: the command logits: token ids from a file, the logits of each, and those of the MTP layer, to files. It
-// knows nothing of text.
-//
-// Rows are fed in pieces of whole chunks, so that memory stays bounded whatever the number of tokens (a row of a large
-// vocabulary takes a megabyte). The MTP row of a position comes with the token after it: the first piece has one less.
+/* cli/logits.c: the command logits: token ids from a file, the logits of each, and those of the MTP layer, to files. It
+   knows nothing of text.
+
+   Rows are fed in pieces of whole chunks, so that memory stays bounded whatever the number of tokens (a row of a large
+   vocabulary takes a megabyte). The MTP row of a position comes with the token after it: the first piece has one less. */
 
 static int write_logits(mote_session *session, const int32_t *ids, size_t count, size_t piece, size_t vocab, FILE *out,
                         FILE *mtp) {
@@ -18,7 +18,7 @@ static int write_logits(mote_session *session, const int32_t *ids, size_t count,
         } else {
             fwrite(rows, vocab * sizeof *rows, n, out);
             if (mtp && n - !at) fwrite(mtp_rows, vocab * sizeof *rows, n - !at, mtp);
-            if (ferror(out) || (mtp && ferror(mtp))) break;      // close_outputs says so
+            if (ferror(out) || (mtp && ferror(mtp))) break;      /* close_outputs says so */
         }
     }
     free(rows);
@@ -28,7 +28,7 @@ static int write_logits(mote_session *session, const int32_t *ids, size_t count,
 
 static int logits_to_files(mote_session *session, const options *o, const bytes *tokens, size_t vocab,
                            output outputs[2]) {
-    const size_t chunk = o->chunk ? (size_t)o->chunk : 64, budget = (size_t)16 << 20;    // floats in one piece
+    const size_t chunk = o->chunk ? (size_t)o->chunk : 64, budget = (size_t)16 << 20;    /* floats in one piece */
     size_t count = tokens->size / sizeof(int32_t), piece = chunk;
     if (budget / vocab > chunk) piece = budget / vocab / chunk * chunk;
     if (piece > count) piece = count;
@@ -55,7 +55,7 @@ static int command_logits(options *o) {
     memset(outputs, 0, sizeof outputs);
     if (!o->tokens || !o->output) return complain(EXIT_USAGE, "logits: --tokens FILE.i32 and -o OUT.f32 are needed");
     catch_interrupt(1);
-    signal(SIGPIPE, SIG_IGN);              // a reader that goes away is a failed write, after which files are discarded
+    signal(SIGPIPE, SIG_IGN);              /* a reader that goes away is a failed write, after which files are discarded */
     int code = open_logits(o, outputs);
     if (!code) code = open_model(o, MOTE_WEIGHTS_ONLY, &model);
     const mote_info *info = code ? NULL : mote_model_info(model);

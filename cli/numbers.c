@@ -1,7 +1,7 @@
-// cli/numbers.c: numbers as a person reads them, where several commands show them: amounts (chat, info, bench), and
-// what speculation did (chat, bench). It reads a session's counters and changes nothing.
+/* cli/numbers.c: numbers as a person reads them, where several commands show them: amounts (chat, info, bench), and
+   what speculation did (chat, bench). It reads a session's counters and changes nothing. */
 
-// Three significant digits: 1234567 "B" -> "1.23 MB". Decimal units, as bandwidths have them.
+/* Three significant digits: 1234567 "B" -> "1.23 MB". Decimal units, as bandwidths have them. */
 static void human(double value, const char *unit, char out[32]) {
     static const char *const prefix[] = {"", "k", "M", "G", "T", "P"};
     int k = 0;
@@ -9,7 +9,7 @@ static void human(double value, const char *unit, char out[32]) {
     snprintf(out, 32, "%.*f %s%s", k == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value, prefix[k], unit);
 }
 
-// What speculation did since `before`.
+/* The counters of speculation since `before`. */
 static mote_speculation speculation_since(const mote_session *session, const mote_speculation *before) {
     mote_speculation s = {0};
     mote_speculation_of(session, &s, NULL);
@@ -26,7 +26,7 @@ static double tokens_per_pass(const mote_speculation *s) {
     return (double)s->tokens / (double)(s->passes[0] + s->passes[1] + s->passes[2] + s->passes[3]);
 }
 
-// At most three lines.
+/* At most three lines. */
 static void print_speculation(FILE *out, const mote_speculation *s) {
     static const char *const names[] = {"first", "second", "third"};
     int priced = 0;

@@ -1,5 +1,5 @@
-// cli/run.c: the command run: one prompt, one answer. The prompt is a chat message, raw text or token ids, from the
-// command line, a pipe or a file.
+/* cli/run.c: the command run: one prompt, one answer. The prompt is a chat message, raw text or token ids, from the
+   command line, a pipe or a file. */
 
 static int run_usage(const options *o) {
     if (o->tokens && o->prompt) return complain(EXIT_USAGE, "run: --tokens and -p exclude each other");
@@ -11,9 +11,9 @@ static int run_usage(const options *o) {
     return 0;
 }
 
-// Is there text on standard input beside the words of the command line? A terminal is not asked, nor what cannot be read, as
-// nohup leaves it. A pipe may have been inherited, from ssh or a service, with nobody ever to write to it or to close it: it has
-// WAIT_SECONDS.
+/* 1: there is text on standard input beside the words of the command line. A terminal is not asked, nor what cannot be read, as
+   nohup leaves it. A pipe may have been inherited, from ssh or a service, with nobody ever to write to it or to close it: it
+   has WAIT_SECONDS. */
 static int input_beside_words(void) {
     if (isatty(STDIN_FILENO) || (fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY) return 0;
     int ready = input_comes(STDIN_FILENO);
@@ -21,7 +21,7 @@ static int input_beside_words(void) {
     return ready > 0;
 }
 
-// What is piped in. The line feed that ends a chat message is not part of it.
+/* The text that is piped in. The line feed that ends a chat message is not part of it. */
 static int read_piped(const options *o, bytes *text) {
     int code = read_text(stdin, "standard input", text);
     if (!code && !o->raw && text->size && text->data[text->size - 1] == '\n') text->data[--text->size] = 0;
@@ -30,7 +30,7 @@ static int read_piped(const options *o, bytes *text) {
     return code;
 }
 
-// The prompt: the words of the command line, what is piped in or, with a blank line between them, both.
+/* The prompt: the words of the command line, what is piped in or, with a blank line between them, both. */
 static int read_prompt(const options *o, bytes *prompt) {
     bytes piped = {NULL, 0, 0};
     int code = o->prompt ? append(prompt, o->prompt, strlen(o->prompt)) : 0;
@@ -42,13 +42,13 @@ static int read_prompt(const options *o, bytes *prompt) {
     return code;
 }
 
-// A prompt that the library refuses; where it is too long the option is named that helps.
+/* A prompt that the library refuses; where it is too long the option is named that helps. */
 static int report_prompt(const mote_error *error) {
     if (error->code != MOTE_ECONTEXT) return report(error);
     return complain(EXIT_FAILURE, "%s; --context N makes it larger", error->message);
 }
 
-// Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message.
+/* Brings the prompt into the timeline and generates: from ids, from raw text, or as a chat message. */
 static int answer_prompt(const mote_model *model, mote_session *session, const options *o, const bytes *prompt,
                   const mote_generation *g, mote_result *result) {
     bytes ids = {NULL, 0, 0};
@@ -73,7 +73,7 @@ static int run_prompt(const mote_model *model, const options *o, const bytes *pr
     const int ids = o->ids || o->tokens, styled = !ids && isatty(STDOUT_FILENO);
     screen s = {.styled = styled, .ids = ids, .counts = !styled && !ids};
     mote_generation g = generation_for(o, &sampling, &s);
-    g.keep_thinking = 1;                   // one turn: nothing is ever to be gone back to
+    g.keep_thinking = 1;                   /* one turn: nothing is ever to be gone back to */
     mote_result result;
     memset(&result, 0, sizeof result);
     if (sampling.temperature > 0 && !o->seed.given && o->verbose) fprintf(stderr, "mote: seed %" PRIu64 "\n", sampling.seed);

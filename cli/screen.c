@@ -1,20 +1,20 @@
-// cli/screen.c: the callbacks that show an answer, and the generation that calls them with what the options ask for. It
-// knows channels, pieces of text and ids, and nothing of sessions.
-//
-// The screen is what run and chat show an answer on: thinking and tool calls are dimmed on a terminal and left out
-// elsewhere, so that a pipe gets the answer alone.
+/* cli/screen.c: the callbacks that show an answer, and the generation that calls them with what the options ask for. It
+   knows channels, pieces of text and ids, and nothing of sessions.
+
+   The screen is what run and chat show an answer on: thinking and tool calls are dimmed on a terminal and left out
+   elsewhere, so that a pipe gets the answer alone. */
 
 typedef struct screen {
-    int styled;                            // a terminal: show all channels
+    int styled;                            /* a terminal: show all channels */
     int channel;
-    char last;                             // what was printed last: a line feed or, as ' ', anything else; 0 = nothing
-    int ids;                               // print token ids instead
-    int answer_bytes;                      // 0: no answer so far (it stops counting at 1)
-    double first;                          // when the first token came, by clock_seconds
-    int tokens;                            // so far
+    char last;                             /* what was printed last: a line feed or, as ' ', anything else; 0 = nothing */
+    int ids;                               /* print token ids instead */
+    int answer_bytes;                      /* 0: no answer so far (it stops counting at 1) */
+    double first;                          /* when the first token came, by clock_seconds */
+    int tokens;                            /* so far */
     wrapper wrap;
-    int thought;                           // of these, behind the last that was thinking
-    int counts;                            // thinking is counted on standard error, as it is not shown
+    int thought;                           /* of these, after the last that was thinking */
+    int counts;                            /* thinking is counted on standard error, as it is not shown */
 } screen;
 
 static void set_channel(screen *s, int channel) {
@@ -30,7 +30,7 @@ static void set_channel(screen *s, int channel) {
     s->last = 0;
 }
 
-// Says, once, for how long there has been thinking that is not shown.
+/* Says, once, for how long there has been thinking that is not shown. */
 static void end_count(screen *s) {
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     if (s->thought) fprintf(stderr, "mote: thought for %d tokens\n", s->thought);

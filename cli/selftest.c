@@ -1,4 +1,4 @@
-// cli/selftest.c: the command selftest: one line for each of the library's own tests of a GPU, and their sum.
+/* cli/selftest.c: the command selftest: one line for each of the library's own tests of a GPU, and their sum. */
 
 typedef struct verdict { int passed, failed; } verdict;
 

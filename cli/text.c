@@ -1,8 +1,8 @@
-// cli/text.c: tokenize, detokenize and render: standard input to standard output, with a model's text part alone (no
-// weights, no session). tokenize() also serves run.
-//
-// The library's buffer calls say how much they need. Each is tried with a likely size first and once more if that was
-// too small.
+/* cli/text.c: tokenize, detokenize and render: standard input to standard output, with a model's text part alone (no
+   weights, no session). tokenize() also serves run.
+
+   The library's buffer calls say how much they need. Each is tried with a likely size first and once more if that was
+   too small. */
 
 static int tokenize(const mote_model *model, const char *text, size_t size, bytes *ids, size_t *count) {
     mote_error error = {0, ""};
@@ -38,7 +38,7 @@ static int tokenize_all(const options *o, const mote_model *model, bytes *input)
     return code;
 }
 
-// One line of ids, which ends where `end` points, to ids.
+/* One line of ids, which ends where `end` points, to ids. */
 static int parse_ids(char *line, char *end, size_t number, bytes *ids) {
     *end = 0;
     ids->size = 0;

@@ -36,6 +36,9 @@ typedef struct step_parameters {
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
     int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
+    int32_t context;             /* of whose session it is: most tokens */
+    float *hidden;               /* [GPU_ROWS][hidden] the same: final rows of its last block */
+    float *last_hidden;          /* [hidden] the one before them */
 } step_parameters;
 
 /* A recorded launch. */

@@ -254,6 +254,20 @@ __global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling
     *p.to = p.value;
 }
 
+/* A step's parameters, as another session's last step left them; sequence and, unless it is negative, replay are these. */
+static __global__ void gpu_resume_kernel(step_parameters *to, const step_parameters *from, uint32_t sequence, int replay) {
+    step_parameters step = *from;
+    step.sequence = sequence;
+    if (replay >= 0) step.replay = replay;
+    *to = step;
+}
+
+static void gpu_resume(gpu_queue *q, step_parameters *to, const step_parameters *from, uint32_t sequence, int replay) {
+    if (q->status != cudaSuccess) return;
+    gpu_resume_kernel<<<1, 1, 0, q->stream>>>(to, from, sequence, replay);
+    gpu_check(q, cudaGetLastError(), "changing the session");
+}
+
 /* Records gpu_pick, then `choose`, gpu_draw or gpu_accept. The caller has checked gpu_can_sample. */
 static void gpu_sample(gpu_queue *q, enum kernel_kind kind, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
     gpu_sampling p = *sampling;

@@ -17,19 +17,10 @@ static unsigned measured_stages(const mote_session *s, const mote_measurement *m
     return stages;
 }
 
-/* Rows of a prompt that can be measured; 0: none. */
-static int measured_rows(const mote_session *s) {
-#ifdef __CUDACC__
-    return s->gpu ? s->gpu->prefill.rows : 0;
-#endif
-    (void)s;
-    return 0;
-}
-
 /* What a measurement asks for makes sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
-    if (m->rows > BLOCK && m->rows > measured_rows(s))
-        return fail(err, MOTE_EINVAL, "mote_measure: %d rows, and there is room for a prompt of %d", m->rows, measured_rows(s));
+    if (m->rows > BLOCK && m->rows > gpu_measured_rows(s))
+        return fail(err, MOTE_EINVAL, "mote_measure: %d rows, and there is room for a prompt of %d", m->rows, gpu_measured_rows(s));
     if (m->rows < 1 || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
         m->depth > s->o.context - m->rows)
         return fail(err, MOTE_EINVAL, "mote_measure: needs rows, 1 to 1000 steps, and a depth in the context");
@@ -45,20 +36,6 @@ static int check_measurement(const mote_session *s, const mote_measurement *m, m
     return MOTE_OK;
 }
 
-#ifdef __CUDACC__
-/* Counts the kernels of these stages in a step. */
-static int count_launches(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
-    const mote_launch *launches;
-    size_t count;
-    int code = mote_launches(s, m->rows, &launches, &count, err);
-    m->launches = 0;
-    for (size_t i = 0; !code && i < count; i++)
-        for (int stage = 0; stage < STAGE_COUNT; stage++)
-            m->launches += stage_in(stages, (enum stage)stage) && !strcmp(launches[i].stage, stage_names[stage]);
-    return code;
-}
-#endif
-
 int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error) {
     mote_measurement *m = measurement;
     unsigned stages = 0;
@@ -66,76 +43,25 @@ int mote_measure(mote_session *session, mote_measurement *measurement, mote_erro
     if (!invalid) invalid = check_measurement(session, m, error);
     if (!invalid && !(stages = measured_stages(session, m, error))) invalid = MOTE_EINVAL;
     if (invalid) return invalid;
-#ifdef __CUDACC__
-    if (session->gpu) {
-        int code = m->rows > BLOCK ? MOTE_OK : count_launches(session, m, stages, error);
-        if (!code) code = session_reset(session, error);
-        if (!code && m->rows > BLOCK) code = measure_prefill(session, m, stages, error);
-        else if (!code) code = m->drafts ? measure_cycle(session, m, error) : measure_step(session, m, stages, error);
-        int cleared = session_reset(session, code ? NULL : error);
-        return code ? code : cleared;
-    }
-#endif
-    return fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
+    return session->m->gpu >= 0 ? gpu_measure(session, m, stages, error)
+                                : fail(error, MOTE_EUNSUPPORTED, "mote_measure: the model is not on a GPU");
 }
 
 int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error) {
     if (!model || !bytes_per_second || threads < 0 || threads > MAX_THREADS)
         return fail(error, MOTE_EINVAL, "mote_read_speed: needs a model, 0 to %d threads and a place for the speed",
                     MAX_THREADS);
-#ifdef __CUDACC__
-    const size_t enough = (size_t)1 << 30;                  /* far more than any L2 */
-    if (model->gpu >= 0 && model->arena) {
-        uint32_t *out = NULL;
-        char *more = NULL;
-        size_t bytes = model->arena_size < enough ? enough : model->arena_size;
-        cudaError_t status = cudaSetDevice(model->gpu);
-        if (status == cudaSuccess) status = cudaMalloc((void **)&out, sizeof *out);
-        if (status == cudaSuccess && model->arena_size < enough) status = cudaMalloc((void **)&more, bytes);
-        if (status == cudaSuccess && more) status = cudaMemset(more, 1, bytes);
-        if (status == cudaSuccess)
-            status = read_speed(model, more ? more : model->arena, bytes, out, bytes_per_second);
-        (void)cudaFree(out);
-        (void)cudaFree(more);
-        return status == cudaSuccess ? MOTE_OK : gpu_fail(error, status, "measuring the read speed");
-    }
-#endif
     if (!model->arena) return fail(error, MOTE_EUNSUPPORTED, "mote_read_speed: the model was opened without weights");
-    return measure_cpu_read(model, threads, bytes_per_second, error);
+    return model->gpu >= 0 ? gpu_measure_read(model, bytes_per_second, error)
+                           : measure_cpu_read(model, threads, bytes_per_second, error);
 }
 
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
     if (invalid) return invalid;
     if (rows < 1 || rows > BLOCK) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", BLOCK);
-#ifdef __CUDACC__
-    struct gpu_session *g = session->gpu;
-    enum { NAME = 96 };
-    if (g) {
-        gpu_queue *q = &g->q;
-        int code = gpu_enter(session, error);
-        if (code) return code;
-        gpu_record_step(session, q, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);       /* and not submitted */
-        size_t recorded = (size_t)q->count;
-        q->count = 0;
-        free(g->launches);
-        g->launches = (mote_launch *)malloc(recorded * (sizeof *g->launches + NAME) + 1);
-        if (!g->launches) return fail_memory(error);
-        char *names = (char *)(g->launches + recorded);
-        for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++)
-            gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, names + i * NAME, NAME, &g->launches[i]),
-                      "describing the launches");
-        code = gpu_session_failed(session, error);
-        if (code) return code;
-        *launches = g->launches;
-        *count = recorded;
-        return MOTE_OK;
-    }
-#endif
-    (void)session;
-    (void)launches;
-    (void)count;
-    return fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
+    return session->m->gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
+                                : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }
 
 int mote_selftest(const char *device, int sms,
@@ -151,25 +77,5 @@ int mote_selftest(const char *device, int sms,
     if (!m) return error->code;
     int code = m->gpu < 0 ? fail(error, MOTE_EDEVICE, "the selftest needs a GPU to compare with the CPU") : MOTE_OK;
     mote_close(m);
-#ifdef __CUDACC__
-    selftest t;
-    memset(&t, 0, sizeof t);
-    t.row = row;
-    t.user = user;
-    t.device = device ? device : "cuda";
-    t.sms = sms;
-    t.code = code;
-    t.err = error;
-    if (!t.code) try_model(&t, "tiny:fp8", 60);
-    if (!t.code) try_model(&t, "tiny:bf16", 12);
-    if (!t.code) try_model(&t, "small:fp8", 4);
-    if (!t.code) try_model(&t, "small:bf16", 0);
-    if (!t.code) try_model(&t, "small:nvfp4", 0);
-    if (!t.code) try_model(&t, "small:int4", 0);
-    if (!t.code) try_model(&t, "small:fp8-channel", 0);
-    code = t.code;
-    if (!code) *failed = t.failed;
-#endif
-    (void)user;
-    return code;
+    return code ? code : gpu_selftest(device ? device : "cuda", sms, row, user, failed, error);
 }

@@ -1,5 +1,5 @@
 /* diagnose/measure.cu: times steps on a GPU, by CUDA events, and describes the kernels that ran. It captures graphs with
-   the functions of cuda/step.cu, and overwrites the session's state. Nothing but the diagnose calls of the API uses it.
+   the functions of run/step.cu, and overwrites the session's state. Nothing but the diagnose calls of the API uses it.
 
    A step cut down to some stages computes nothing of use, but touches the same memory in the same order. So the caller
    empties the timeline before and after. */
@@ -18,13 +18,13 @@ static uint64_t layer_bytes(const layer *l, unsigned stages, const reading *of) 
 static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
     const mote_model *m = s->m;
     uint64_t n = stage_in(stages, STAGE_HEAD) ? matrix_bytes(&m->lm_head) : 0;
-    reading of = {0, length, s->kv_type};
+    reading of = {0, length, kv_type_of(s->o.kv)};
     for (int i = 0; i < m->c.layers; i++) {
         of.experts = chosen[i];
         n += layer_bytes(&m->layers[i], stages, &of);
     }
     const attention_weights *a = &m->mtp.mixer.w.attention;
-    if (stage_in(stages, STAGE_MTP) && s->has_mtp)          /* only its KV rows */
+    if (stage_in(stages, STAGE_MTP) && s->at.has_mtp)          /* only its KV rows */
         n += matrix_bytes(&m->mtp_fc) + matrix_bytes(&a->k_proj) + matrix_bytes(&a->v_proj);
     return n;
 }
@@ -32,7 +32,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 /* Bytes read to make one draft. */
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
-    reading of = {m->largest.moe.top_k, length, s->kv_type};
+    reading of = {m->largest.moe.top_k, length, kv_type_of(s->o.kv)};
     return matrix_bytes(&m->mtp_fc) + layer_bytes(&m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
@@ -63,7 +63,8 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
     if (is_cycle && i % (span > 1 ? span : 1)) return;
     measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
-    gpu_set_step(s, ids, m->rows);
+    const block b = timeline_block(s, ids, m->rows);
+    gpu_set_step(&s->at, &b);
     s->spec.next = ids[0];
     s->spec.drafts = m->drafts;
 }
@@ -71,7 +72,8 @@ static void measure_begin(mote_session *s, const mote_measurement *m, int i, int
 /* Queues 8 warm-up steps, then m->steps steps between CUDA events; writes the seconds of each, in ascending order. */
 static void measure_events(mote_session *s, const mote_measurement *m, cudaGraphExec_t graph, int is_cycle,
                            double *seconds_of) {
-    gpu_queue *q = &s->gpu->q;
+    struct gpu_runner *g = s->at.runner->gpu;
+    gpu_queue *q = &g->q;
     cudaEvent_t *event = (cudaEvent_t *)calloc((size_t)m->steps * 2, sizeof *event);
     if (!gpu_check(q, event ? cudaSuccess : cudaErrorMemoryAllocation, "timing")) return;
     for (int i = 0; i < 2 * m->steps; i++) gpu_check(q, cudaEventCreate(&event[i]), "timing");
@@ -79,7 +81,7 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
         measure_begin(s, m, i + 8, is_cycle);
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i], q->stream), "timing");
         gpu_check(q, cudaGraphLaunch(graph, q->stream), "timing");
-        s->gpu->sequence += (uint32_t)is_cycle;                 /* a cycle posts to the mailbox */
+        g->sequence += (uint32_t)is_cycle;                      /* a cycle posts to the mailbox */
         if (i >= 0) gpu_check(q, cudaEventRecord(event[2 * i + 1], q->stream), "timing");
     }
     gpu_check(q, cudaStreamSynchronize(q->stream), "timing");
@@ -97,12 +99,12 @@ static void measure_events(mote_session *s, const mote_measurement *m, cudaGraph
 /* Captures a graph for T rows and `drafts`, as gpu_capture takes them, and times it. */
 static void measure_graph(mote_session *s, const mote_measurement *m, int T, int drafts, double *seconds_of) {
     enum gpu_kind kind = T == 1 && drafts < 0 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS;
-    cudaGraphExec_t graph = gpu_capture(s, T, kind, drafts);
+    cudaGraphExec_t graph = gpu_capture(&s->at, T, kind, drafts);
     if (graph) measure_events(s, m, graph, T && drafts >= 0, seconds_of);
     if (graph) (void)cudaGraphExecDestroy(graph);
 }
 
-/* Seconds of a step on the host's clock, as a caller of mote_step (one row), forward (several) or pass_begin (cycle) sees. */
+/* Seconds of a step on the host's clock, as a caller of mote_step (one row), timeline_forward (several) or pass_begin (cycle) sees. */
 static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
     int32_t ids[GPU_ROWS];
     double start = 0;
@@ -110,26 +112,26 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
     for (int i = -4; i < m->steps; i++) {
         int code = MOTE_OK, n = 1;
         if (i == 0) {
-            if (gpu_finish(s, err)) return 0;
+            if (gpu_finish(&s->at, err)) return 0;
             start = seconds();
         }
         if (m->drafts) {
             measure_begin(s, m, i + 4, 1);
             decode_pass p = {};
-            code = pass_on_gpu(s, NULL, m->drafts, &p, err);
+            code = pass_on_device(s, NULL, m->drafts, &p, err);
             n = p.accepted;
-            if (!code) session_keep(s, n);
+            if (!code) timeline_keep(s, n);
         } else {
             measure_place(s, m, i + 4);
             measure_ids(s, i + 4, m->rows, ids);
             if (m->rows == 1 && i > -4) code = mote_step(s, NULL, ids, err);
-            else code = forward(s, ids, m->rows, 1, NULL, NULL, err);
-            if (!code && m->rows > 1) code = gpu_finish(s, err);
+            else code = timeline_forward(s, ids, m->rows, 1, NULL, NULL, err);
+            if (!code && m->rows > 1) code = gpu_finish(&s->at, err);
         }
         if (code) return 0;
         if (i >= 0) tokens += (uint64_t)n;
     }
-    if (gpu_finish(s, err)) return 0;
+    if (gpu_finish(&s->at, err)) return 0;
     m->tokens = (double)tokens / m->steps;
     return (seconds() - start) / m->steps;
 }
@@ -144,17 +146,17 @@ static void measure_simulate(mote_session *s, const mote_measurement *m) {
         parameters.simulated.on = 1;
         for (int i = 0; i < BLOCK - 1; i++) parameters.simulated.accept[i] = (float)m->accept[i];
     }
-    s->gpu->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
-    gpu_set_sampling(s, &parameters);
-    gpu_put(&s->gpu->q, gpu_put_sampling_kernel, s->gpu->greedy, &parameters);
+    s->at.runner->gpu->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
+    gpu_set_sampling(&s->at, &parameters);
+    gpu_put(&s->at.runner->gpu->q, gpu_put_sampling_kernel, s->at.runner->gpu->greedy, &parameters);
 }
 
 /* stages: those to run. */
 static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
-    struct gpu_session *g = s->gpu;
+    struct gpu_runner *g = s->at.runner->gpu;
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     int32_t *chosen = (int32_t *)calloc((size_t)s->m->c.layers + 1, sizeof *chosen);
-    int code = of && chosen ? gpu_enter(s, err) : fail_memory(err);
+    int code = of && chosen ? gpu_enter(&s->at, err) : fail_memory(err);
     m->tokens = 1;
     m->verify = m->choose = m->draft = 0;
     if (!code) {
@@ -167,9 +169,9 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
         }
         measure_graph(s, m, m->rows, m->drafts ? m->drafts : -1, of);
         g->q.stages = ALL_STAGES;
-        code = gpu_session_failed(s, err);
+        code = gpu_failed(&s->at.runner->gpu->q, err);
     }
-    if (!code) code = session_read(s, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
+    if (!code) code = slot_copy(&s->at, chosen, g->chosen, ((size_t)s->m->c.layers + 1) * sizeof *chosen, err);
     if (!code) {
         m->fastest = of[0];
         m->median = of[m->steps / 2];
@@ -178,7 +180,7 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
         m->bytes = step_bytes(s, stages, chosen, m->depth + m->rows);
         if (m->drafts) m->bytes += (uint64_t)m->drafts * draft_bytes(s, m->depth + m->rows);
         m->wall = stages == ALL_STAGES ? measure_wall(s, m, err) : 0;
-        code = gpu_session_failed(s, err);
+        code = gpu_failed(&s->at.runner->gpu->q, err);
     }
     free(of);
     free(chosen);
@@ -188,7 +190,7 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
 /* measure_step for cycles, with simulation on. A captured graph contains the simulated overlap, so the session's graph of
    this cycle is set aside, and the one captured meanwhile destroyed. */
 static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
-    cudaGraphExec_t *graph = &s->gpu->cycle[m->rows][m->drafts], kept = *graph;
+    cudaGraphExec_t *graph = &s->at.runner->gpu->cycle[m->rows][m->drafts], kept = *graph;
     *graph = NULL;
     measure_simulate(s, m);
     int code = measure_step(s, m, ALL_STAGES, err);

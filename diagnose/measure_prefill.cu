@@ -63,28 +63,29 @@ static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) { (void)f, (void)g
 
 /* Launches these stages of all layers, for the rows that are in place. */
 static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned stages) {
+    struct gpu_runner *g = s->at.runner->gpu;
     prefill_rows r = *rows;
     r.stages = stages;
     for (int i = 0; i < s->m->c.layers; i++)
-        gpu_check(&s->gpu->q, layer_run_prefill(&r, &s->m->layers[i], &s->gpu->layers, &s->state[i]), "a layer");
+        gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->at.state[i]), "a layer");
 }
 
 /* Times m->steps runs of the stages, after one of all: what a stage reads is then in place. Fills `of`, ascending. */
 static void measure_prefill_times(mote_session *s, const mote_measurement *m, const few_sms *few, unsigned stages, double *of) {
-    gpu_queue *q = &s->gpu->q;
+    gpu_queue *q = &s->at.runner->gpu->q;
     cudaEvent_t begin = NULL, end = NULL;
-    prefill_rows r = prefill_rows_of(s, m->rows);
+    prefill_rows r = prefill_rows_of(&s->at, m->rows, s->count);
     if (few->context) {
         r.stream = few->stream;
         r.sms = few->count;
     }
     gpu_check(q, cudaEventCreate(&begin), "timing");
     gpu_check(q, cudaEventCreate(&end), "timing");
-    gpu_check(q, cudaMemcpyAsync(s->gpu->prefill.ids, s->tokens + m->depth, (size_t)m->rows * sizeof(int32_t),
+    gpu_check(q, cudaMemcpyAsync(s->at.runner->gpu->prefill.ids, s->tokens + m->depth, (size_t)m->rows * sizeof(int32_t),
                                  cudaMemcpyHostToDevice, r.stream), "copying tokens");
     for (int i = -1; i < m->steps && q->status == cudaSuccess; i++) {
         float ms = 0;
-        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, s->gpu->prefill.ids);
+        if (stages == ALL_STAGES || i < 0) prefill_embed(&r, &s->m->embed_tokens, s->at.runner->gpu->prefill.ids);
         gpu_check(q, cudaEventRecord(begin, r.stream), "timing");
         measure_layers(s, &r, i < 0 ? (unsigned)ALL_STAGES : stages);
         gpu_check(q, cudaEventRecord(end, r.stream), "timing");
@@ -102,7 +103,7 @@ static void measure_prefill_work(const mote_session *s, mote_measurement *m, uns
     const mote_model *model = s->m;
     const int64_t chosen = (int64_t)m->rows * model->largest.moe.top_k;
     reading of = {chosen < model->largest.moe.experts ? (int)chosen : model->largest.moe.experts, m->depth + m->rows,
-                  s->kv_type};
+                  kv_type_of(s->o.kv)};
     m->operations = 0;
     m->bytes = 0;
     for (int i = 0; i < model->c.layers; i++) {
@@ -118,17 +119,17 @@ static void measure_prefill_work(const mote_session *s, mote_measurement *m, uns
 static int measure_prefill(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
     few_sms few;
-    int code = of ? gpu_enter(s, err) : fail_memory(err);
+    int code = of ? gpu_enter(&s->at, err) : fail_memory(err);
     memset(&few, 0, sizeof few);
-    if (!code && s->gpu->q.sms < s->m->gpu_sms) {
-        cudaError_t status = few_sms_open(&few, s->m->gpu, s->gpu->q.sms);
+    if (!code && s->at.runner->gpu->q.sms < s->m->gpu_sms) {
+        cudaError_t status = few_sms_open(&few, s->m->gpu, s->at.runner->gpu->q.sms);
         if (status != cudaSuccess) code = gpu_fail(err, status, "keeping kernels to some SMs");
     }
     if (!code) {
         for (int i = 0; i < m->rows; i++) measure_ids(s, i, 1, s->tokens + m->depth + i);
         s->count = m->depth;
         measure_prefill_times(s, m, &few, stages, of);
-        code = gpu_session_failed(s, err);
+        code = gpu_failed(&s->at.runner->gpu->q, err);
         few_sms_close(&few);
     }
     if (!code) {

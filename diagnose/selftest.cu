@@ -27,7 +27,7 @@ typedef struct selftest {
     const char *name;            /* of the model: "small:fp8" */
     mote_model *models[2];       /* on the CPU, on the GPU */
     mote_session *cpu, *gpu;     /* one of each, with the same KV type */
-    struct gpu_session *g;       /* of gpu */
+    struct gpu_runner *g;        /* of gpu */
 } selftest;
 
 static float try_random(selftest *t) {                      /* -1..1 */
@@ -48,7 +48,7 @@ static void try_tokens(selftest *t, uint64_t seed, int32_t *ids, int n) {
 }
 
 static void try_put(selftest *t, void *to, const void *from, size_t bytes) {
-    if (!t->code) t->code = session_write(t->gpu, to, from, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, to, from, bytes, t->err);
 }
 
 /* Reports a row of results: the worst difference since the last row against what is allowed. */
@@ -93,7 +93,7 @@ static double relative_difference(const float *got, const float *want, const flo
 static void try_compare(selftest *t, float *at, const float *want, const float *before, size_t n) {
     float *got = (float *)malloc(n * sizeof *got);
     if (!t->code && !got) t->code = fail_memory(t->err);
-    if (!t->code) t->code = session_read(t->gpu, got, at, n * sizeof *got, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, got, at, n * sizeof *got, t->err);
     if (!t->code) try_worse(t, relative_difference(got, want, before, n));
     try_put(t, at, want, n * sizeof *want);
     free(got);
@@ -103,10 +103,11 @@ static void try_compare(selftest *t, float *at, const float *want, const float *
    run. */
 static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int replay, const int32_t *ids, int T) {
     static const int32_t none[GPU_ROWS] = {0};
-    if (!t->code) t->code = gpu_enter(t->gpu, t->err);
+    if (!t->code) t->code = gpu_enter(&t->gpu->at, t->err);
     t->gpu->count = position;
     t->gpu->accepted = replay;
-    if (!t->code) gpu_set_step(t->gpu, ids ? ids : none, T);
+    const block b = timeline_block(t->gpu, ids ? ids : none, T);
+    if (!t->code) gpu_set_step(&t->gpu->at, &b);
     t->g->q.stages = stages;
     return &t->g->q;
 }
@@ -115,12 +116,12 @@ static void try_end(selftest *t) {
     gpu_submit(&t->g->q);
     t->g->q.stages = ALL_STAGES;
     t->gpu->count = t->gpu->accepted = 0;
-    if (!t->code) t->code = gpu_finish(t->gpu, t->err);
+    if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
 }
 
 /* T random rows of the residual for both; a copy in s.hidden, for stages that add to s.x. */
 static void try_rows(selftest *t, int T) {
-    scratch *w = &t->cpu->s;
+    scratch *w = &t->cpu->at.runner->s;
     size_t n = (size_t)T * (size_t)t->cpu->m->c.hidden;
     try_fill(t, w->x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
@@ -130,7 +131,7 @@ static void try_rows(selftest *t, int T) {
 /* Some stages of a layer on the GPU, over the rows in its x. */
 static void try_layer(selftest *t, unsigned stages, int index, int position, int replay, int T) {
     gpu_queue *q = try_begin(t, stages, position, replay, NULL, T);
-    gpu_record_layer(t->gpu, q, &t->gpu->m->layers[index], &t->gpu->state[index], T, t->g->x, 0, 0);
+    gpu_record_layer(&t->gpu->at, q, &t->gpu->m->layers[index], &t->g->states[index], T, t->g->x, 0, 0);
     try_end(t);
 }
 
@@ -138,10 +139,10 @@ static void try_norm_in_proj(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
     const deltanet_shape *s = &m->largest.deltanet;
     const deltanet_gpu *g = &t->g->layers.deltanet;
-    deltanet_job *job = &t->cpu->s.jobs.deltanet;
-    scratch *w = &t->cpu->s;
+    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
+    scratch *w = &t->cpu->at.runner->s;
     size_t rows = (size_t)T, heads = (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
-    stage_norm_in_proj(t->cpu->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, T, w->u, job->raw, job->z, job->b,
+    stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, T, w->u, job->raw, job->z, job->b,
                        job->a, job->digits);
     try_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0, 0, T);
     try_compare(t, g->raw, job->raw, NULL, rows * (size_t)deltanet_channels(s));
@@ -154,19 +155,19 @@ static void try_norm_in_proj(selftest *t, int T) {
 /* conv_delta and gated_norm_out, on random state; the input is what try_norm_in_proj left. Further blocks of gated_norm_out
    write the new window and log. */
 static void try_deltanet(selftest *t, int T, int replay) {
-    deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
-    const deltanet_state *a = &t->cpu->state[TRY_DELTANET].deltanet, *b = &t->gpu->state[TRY_DELTANET].deltanet;
-    scratch *w = &t->cpu->s;
+    const deltanet_state *a = &t->cpu->at.state[TRY_DELTANET].deltanet, *b = &t->gpu->at.state[TRY_DELTANET].deltanet;
+    scratch *w = &t->cpu->at.runner->s;
     size_t channels = (size_t)deltanet_channels(s), values = (size_t)(s->value_heads * s->value_dim);
     job->w = &t->cpu->m->layers[TRY_DELTANET].mixer.w.deltanet;
     job->state = *a;
     job->T = T;
     job->replay = replay;
-    try_fill(t, t->cpu->recurrent, t->cpu->parts.state);
-    try_put(t, t->gpu->recurrent, t->cpu->recurrent, t->cpu->parts.state * sizeof(float));
+    try_fill(t, t->cpu->at.recurrent, t->cpu->at.recurrent_floats);
+    try_put(t, t->gpu->at.recurrent, t->cpu->at.recurrent, t->cpu->at.recurrent_floats * sizeof(float));
     try_rows(t, T);
-    stage_conv_delta(t->cpu->threads, job);
+    stage_conv_delta(t->cpu->at.runner->threads, job);
     try_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, 0, replay, T);
     for (size_t i = 0; i < (size_t)T * values; i++)         /* on the GPU conv_delta gates; conv is done with */
         job->conv[i] = job->o[i] * job->w->norm[i % (size_t)s->value_dim] * silu(job->z[i]);
@@ -174,7 +175,7 @@ static void try_deltanet(selftest *t, int T, int replay) {
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_compare(t, b->log_u, a->log_u, NULL, BLOCK * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);
-    stage_gated_norm_out(t->cpu->threads, job, w->x);
+    stage_gated_norm_out(t->cpu->at.runner->threads, job, w->x);
     try_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, 0, replay, T);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
@@ -190,14 +191,14 @@ static void try_fill_kv(selftest *t) {
     mote_session *s = t->cpu;
     const attention_shape *shape = &s->m->largest.attention;
     size_t n = (size_t)(shape->kv_heads * shape->head_dim);
-    float *row = s->s.jobs.attention.qg;
-    size_t all = TRY_CONTEXT * n * kv_size(s->kv_type);
-    attention_state *a = &s->state[TRY_ATTENTION].attention, *b = &t->gpu->state[TRY_ATTENTION].attention;
+    float *row = s->at.runner->s.jobs.attention.qg;
+    size_t all = TRY_CONTEXT * n * kv_size(kv_type_of(s->o.kv));
+    attention_state *a = &s->at.state[TRY_ATTENTION].attention, *b = &t->gpu->at.state[TRY_ATTENTION].attention;
     for (size_t i = 0; i < TRY_CONTEXT; i++) {
         try_fill(t, row, 2 * n);
         for (size_t j = 0; j < n; j++) row[j] *= 2;         /* keys: so that some positions matter more than others */
-        kv_store(s->kv_type, a->k, i * n, row, n);
-        kv_store(s->kv_type, a->v, i * n, row + n, n);
+        kv_store(kv_type_of(s->o.kv), a->k, i * n, row, n);
+        kv_store(kv_type_of(s->o.kv), a->v, i * n, row + n, n);
     }
     try_put(t, b->k, a->k, all);
     try_put(t, b->v, a->v, all);
@@ -208,10 +209,10 @@ static void try_norm_qkv(selftest *t, int T, int tell) {
     const mote_model *m = t->cpu->m;
     const attention_shape *s = &m->largest.attention;
     const attention_gpu *g = &t->g->layers.attention;
-    attention_job *job = &t->cpu->s.jobs.attention;
-    scratch *w = &t->cpu->s;
+    attention_job *job = &t->cpu->at.runner->s.jobs.attention;
+    scratch *w = &t->cpu->at.runner->s;
     size_t qg = (size_t)(T * s->heads * 2 * s->head_dim), kv = (size_t)(T * s->kv_heads * s->head_dim);
-    stage_norm_qkv(t->cpu->threads, s, &m->layers[TRY_ATTENTION].mixer.w.attention, w->x, T, w->u, job->qg, job->k_new,
+    stage_norm_qkv(t->cpu->at.runner->threads, s, &m->layers[TRY_ATTENTION].mixer.w.attention, w->x, T, w->u, job->qg, job->k_new,
                    job->v_new, job->digits);
     try_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, 0, 0, T);
     try_compare(t, g->qg, job->qg, NULL, qg);
@@ -227,15 +228,15 @@ static const char *const kv_names[] = {"F32", "F16", "BF16", "FP8"};        /* o
    with the GPU's keys. */
 static void try_kv_rows(selftest *t, int T, int position) {
     const attention_shape *s = &t->cpu->m->largest.attention;
-    float *read = t->cpu->s.jobs.attention.o;
+    float *read = t->cpu->at.runner->s.jobs.attention.o;
     int n = T * s->kv_heads * s->head_dim;
-    dtype type = t->cpu->kv_type;
+    dtype type = kv_type_of(t->cpu->o.kv);
     size_t bytes = (size_t)n * kv_size(type), at = (size_t)position * (bytes / (size_t)T);
-    attention_state *a = &t->cpu->state[TRY_ATTENTION].attention, *b = &t->gpu->state[TRY_ATTENTION].attention;
+    attention_state *a = &t->cpu->at.state[TRY_ATTENTION].attention, *b = &t->gpu->at.state[TRY_ATTENTION].attention;
     char *k = (char *)a->k + at, *v = (char *)a->v + at;
-    const float *want = kv_floats(k, 0, n, t->cpu->s.u, type);
-    if (!t->code) t->code = session_read(t->gpu, k, (const char *)b->k + at, bytes, t->err);
-    if (!t->code) t->code = session_read(t->gpu, read, (const char *)b->v + at, bytes, t->err);
+    const float *want = kv_floats(k, 0, n, t->cpu->at.runner->s.u, type);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, k, (const char *)b->k + at, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, read, (const char *)b->v + at, bytes, t->err);
     try_equal(t, read, v, bytes);
     try_worse(t, relative_difference(kv_floats(k, 0, n, read, type), want, NULL, (size_t)n));
     try_row(t, type == DTYPE_FP8 ? 0x1p-3 : 0x1p-7, "KV %s rows T=%d position=%d", kv_names[type], T, position);
@@ -244,7 +245,7 @@ static void try_kv_rows(selftest *t, int T, int position) {
 /* rope_attend and, with_out, the stage `out` after it. */
 static void try_attention(selftest *t, int T, int position, int with_out) {
     mote_session *c = t->cpu;
-    attention_job *job = &c->s.jobs.attention;
+    attention_job *job = &c->at.runner->s.jobs.attention;
     const attention_shape *s = job->shape;
     const attention_gpu *g = &t->g->layers.attention;
     size_t n = (size_t)(T * s->heads * s->head_dim);
@@ -252,27 +253,27 @@ static void try_attention(selftest *t, int T, int position, int with_out) {
     job->T = T;
     job->position = position;
     job->kv_only = 0;
-    job->k = c->state[TRY_ATTENTION].attention.k;
-    job->v = c->state[TRY_ATTENTION].attention.v;
+    job->k = c->at.state[TRY_ATTENTION].attention.k;
+    job->v = c->at.state[TRY_ATTENTION].attention.v;
     try_layer(t, 1u << STAGE_ATTEND, TRY_ATTENTION, position, 0, T);
     rotary_angles(job->angles, position, T, s->rotary_dim, s->theta);
-    parallel(c->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
+    parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
-    attention_heads(c->threads, job);
+    attention_heads(c->at.runner->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
     try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
     if (!with_out) return;
-    stage_out(c->threads, job, c->s.x);
+    stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     try_layer(t, 1u << STAGE_O_PROJ, TRY_ATTENTION, 0, 0, T);
-    try_compare(t, t->g->x, c->s.x, c->s.hidden, (size_t)(T * s->hidden));
+    try_compare(t, t->g->x, c->at.runner->s.x, c->at.runner->s.hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "out T=%d", T);
 }
 
 /* The MoE stages. The GPU's experts_up gets the CPU's router logits, so that both choose the same experts. */
 static void try_moe(selftest *t, int T) {
     const moe_shape *s = &t->cpu->m->largest.moe;
-    scratch *w = &t->cpu->s;
-    token_rows rows = {t->cpu->threads, T, 0, 0, 0, w->x, w->u};
+    scratch *w = &t->cpu->at.runner->s;
+    token_rows rows = {t->cpu->at.runner->threads, T, 0, 0, 0, w->x, w->u};
     size_t n = (size_t)(T * s->experts);
     try_rows(t, T);
     moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
@@ -314,7 +315,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
     p.x = t->g->x;
     gpu_record_experts(try_begin(t, 1u << STAGE_UP, 0, 0, NULL, T), &p);
     try_end(t);
-    if (!t->code) t->code = session_read(t->gpu, &got, p.routing, sizeof got, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, &got, p.routing, sizeof got, t->err);
     try_worse(t, got.count != want.count);
     for (int i = 0; i < want.count; i++)
         try_worse(t, got.expert[i] != want.expert[i] || got.rows[i] != want.rows[i]);
@@ -324,20 +325,20 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
 /* embed and head. Logits fit into the scratch of attention: the vocabulary is small. */
 static void try_ends(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
-    scratch *w = &t->cpu->s;
+    scratch *w = &t->cpu->at.runner->s;
     size_t n = (size_t)(T * m->c.hidden);
     float *logits = w->jobs.attention.qg;
     int32_t ids[GPU_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
     embed(&m->embed_tokens, ids, T, w->x);
-    gpu_record_step(t->gpu, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
+    gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
     try_end(t);
     try_compare(t, t->g->x, w->x, NULL, n);
     try_row(t, 0, "embed T=%d", T);
     try_rows(t, T);
     rms_norm(w->u, w->x, m->norm, T, m->c.hidden, m->c.eps);
-    stage_head(t->cpu->threads, &m->lm_head, w->u, T, logits, w->digits);
-    gpu_record_step(t->gpu, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
+    stage_head(t->cpu->at.runner->threads, &m->lm_head, w->u, T, logits, w->digits);
+    gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
     try_end(t);
     try_compare(t, t->g->logits, logits, NULL, (size_t)(T * m->c.vocab));
     try_row(t, 2e-5, "head T=%d", T);
@@ -346,7 +347,7 @@ static void try_ends(selftest *t, int T) {
 /* All stages; with an FP8 KV cache only those that depend on its type. */
 static void try_stages(selftest *t) {
     static const int positions[] = {0, 63, 64, 700, 9001};
-    int again = t->cpu->kv_type != DTYPE_BF16;
+    int again = kv_type_of(t->cpu->o.kv) != DTYPE_BF16;
     try_fill_kv(t);
     for (int T = 1; T <= GPU_ROWS && !t->code; T++) {
         for (int i = 0; i < 5 && !t->code; i++) {
@@ -448,7 +449,7 @@ static void record_steps(selftest *t, mote_session *s, const mote_sampling *samp
             if (before[id] > before[best]) best = id;
         t->code = mote_step(s, sampling, &r->ids[i], t->err);
         if (!t->code) t->code = session_logits(s, t->err);
-        memcpy(r->logits + (size_t)(TRY_FED + i) * (size_t)vocab, s->logits, (size_t)vocab * sizeof(float));
+        memcpy(r->logits + (size_t)(TRY_FED + i) * (size_t)vocab, s->at.logits, (size_t)vocab * sizeof(float));
         r->wrong += r->ids[i] != best;
     }
 }
@@ -524,5 +525,5 @@ static void try_open(selftest *t, int kv, int chunk) {
     o.sms = t->sms;
     if (!t->code) t->code = mote_session_open(t->models[0], &o, &t->cpu, t->err);
     if (!t->code) t->code = mote_session_open(t->models[1], &o, &t->gpu, t->err);
-    if (!t->code) t->g = t->gpu->gpu;
+    if (!t->code) t->g = t->gpu->at.runner->gpu;
 }

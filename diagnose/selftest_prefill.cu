@@ -9,7 +9,7 @@ enum { TRY_PROMPT = 50 };        /* rows: two chunks of the delta rule or three,
 
 /* Random rows of the residual for both; a copy in s.hidden, for stages that add to s.x. */
 static void try_prefill_rows(selftest *t) {
-    scratch *w = &t->cpu->s;
+    scratch *w = &t->cpu->at.runner->s;
     size_t n = TRY_PROMPT * (size_t)t->cpu->m->c.hidden;
     try_fill(t, w->x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
@@ -18,7 +18,7 @@ static void try_prefill_rows(selftest *t) {
 
 static void try_poison(selftest *t) {
     gpu_queue *q = &t->g->q;
-    if (t->code || (t->code = gpu_enter(t->gpu, t->err))) return;
+    if (t->code || (t->code = gpu_enter(&t->gpu->at, t->err))) return;
     gpu_check(q, cudaMemsetAsync(t->g->prefill.room, 0xff, t->g->prefill.room_bytes, q->stream), "poisoning");
 }
 
@@ -26,26 +26,26 @@ static void try_poison(selftest *t) {
 static void try_prefill_layer(selftest *t, unsigned stages, int index, int position) {
     if (t->code) return;
     t->gpu->count = position;
-    prefill_rows r = prefill_rows_of(t->gpu, TRY_PROMPT);
+    prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
     r.stages = stages;
-    gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->state[index]), "prefill");
+    gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->at.state[index]), "prefill");
     t->gpu->count = 0;
-    t->code = gpu_finish(t->gpu, t->err);
+    t->code = gpu_finish(&t->gpu->at, t->err);
 }
 
 /* x, to which both have added. */
 static void try_prefill_x(selftest *t) {
-    scratch *w = &t->cpu->s;
+    scratch *w = &t->cpu->at.runner->s;
     try_compare(t, t->g->prefill.x, w->x, w->hidden, TRY_PROMPT * (size_t)t->cpu->m->c.hidden);
 }
 
 static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     const mote_model *m = t->cpu->m;
     const deltanet_shape *s = &m->largest.deltanet;
-    deltanet_job *job = &t->cpu->s.jobs.deltanet;
-    scratch *w = &t->cpu->s;
+    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
+    scratch *w = &t->cpu->at.runner->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
-    stage_norm_in_proj(t->cpu->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
+    stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
                        job->b, job->a, job->digits);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
@@ -58,7 +58,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
 /* Instead of what in_proj made: the same key in all rows, written whole (beta = 1); heads that never forget (g = 0), that forget
    at once (g = -90), and that do either from row to row. */
 static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
-    const deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    const deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
     size_t channels = (size_t)deltanet_channels(s), heads = (size_t)s->value_heads;
     for (size_t row = 0; row < TRY_PROMPT; row++) {
@@ -76,9 +76,9 @@ static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
 
 /* The delta rule from a random state, in chunks that begin at `position`, and the output product. */
 static void try_prefill_deltanet(selftest *t, int position, int extremes) {
-    deltanet_job *job = &t->cpu->s.jobs.deltanet;
+    deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
-    const deltanet_state *a = &t->cpu->state[TRY_DELTANET].deltanet, *b = &t->gpu->state[TRY_DELTANET].deltanet;
+    const deltanet_state *a = &t->cpu->at.state[TRY_DELTANET].deltanet, *b = &t->gpu->at.state[TRY_DELTANET].deltanet;
     size_t values = (size_t)(s->value_heads * s->value_dim);
     deltanet_prefill_job g;
     deltanet_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
@@ -89,16 +89,16 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     job->T = TRY_PROMPT;
     job->replay = 0;
     if (extremes) try_prefill_extremes(t, &g);
-    try_fill(t, t->cpu->recurrent, t->cpu->parts.state);
-    try_put(t, t->gpu->recurrent, t->cpu->recurrent, t->cpu->parts.state * sizeof(float));
-    stage_conv_delta(t->cpu->threads, job);
+    try_fill(t, t->cpu->at.recurrent, t->cpu->at.recurrent_floats);
+    try_put(t, t->gpu->at.recurrent, t->cpu->at.recurrent, t->cpu->at.recurrent_floats * sizeof(float));
+    stage_conv_delta(t->cpu->at.runner->threads, job);
     try_prefill_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, position);
     try_compare(t, g.o, job->o, NULL, TRY_PROMPT * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
     try_row(t, 5e-3, "prefill conv_delta at position %d%s", position, extremes ? ", extreme gates, one key" : "");
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * (size_t)deltanet_channels(s));
     try_row(t, 0, "prefill conv1d window at position %d", position);
-    stage_gated_norm_out(t->cpu->threads, job, t->cpu->s.x);
+    stage_gated_norm_out(t->cpu->at.runner->threads, job, t->cpu->at.runner->s.x);
     try_prefill_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, position);
     try_compare(t, g.z, job->z, NULL, TRY_PROMPT * values);
     try_prefill_x(t);
@@ -108,14 +108,14 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
 /* Projections, then attention with the output product, behind `position` random keys and values. */
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
-    attention_job *job = &c->s.jobs.attention;
+    attention_job *job = &c->at.runner->s.jobs.attention;
     const attention_shape *s = job->shape;
     const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
     size_t qg = TRY_PROMPT * 2 * (size_t)(s->heads * s->head_dim), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
     try_prefill_rows(t);
-    stage_norm_qkv(c->threads, s, w, c->s.x, TRY_PROMPT, c->s.u, job->qg, job->k_new, job->v_new, job->digits);
+    stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->digits);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
     try_compare(t, g.qg, job->qg, NULL, qg);
@@ -126,14 +126,14 @@ static void try_prefill_attention(selftest *t, int position) {
     job->T = TRY_PROMPT;
     job->position = position;
     job->kv_only = 0;
-    job->k = c->state[TRY_ATTENTION].attention.k;
-    job->v = c->state[TRY_ATTENTION].attention.v;
+    job->k = c->at.state[TRY_ATTENTION].attention.k;
+    job->v = c->at.state[TRY_ATTENTION].attention.v;
     rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, s->theta);
-    stage_rope_attend(c->threads, job);
-    stage_out(c->threads, job, c->s.x);
+    stage_rope_attend(c->at.runner->threads, job);
+    stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
         t->g->layers.attention.prefill_warps = warps;
-        try_put(t, t->g->prefill.x, c->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
+        try_put(t, t->g->prefill.x, c->at.runner->s.hidden, TRY_PROMPT * (size_t)s->hidden * sizeof(float));
         try_prefill_layer(t, 1u << STAGE_ATTEND | 1u << STAGE_O_PROJ, TRY_ATTENTION, position);
         try_prefill_x(t);
         try_row(t, 2e-2, "prefill rope_attend and out, KV %s, position %d, %d warps", kv_names[job->kv], position, warps);
@@ -158,8 +158,8 @@ static int try_clear_choice(const float *logits, const moe_shape *s) {
    may differ, and are set aside. */
 static void try_prefill_moe(selftest *t, int agreeing) {
     const moe_shape *s = &t->cpu->m->largest.moe;
-    scratch *w = &t->cpu->s;
-    token_rows rows = {t->cpu->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
+    scratch *w = &t->cpu->at.runner->s;
+    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
     int clear = 0;
@@ -173,7 +173,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_ROUTER | 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0);
-    if (!t->code) t->code = session_read(t->gpu, got, t->g->prefill.x, bytes, t->err);
+    if (!t->code) t->code = slot_copy(&t->gpu->at, got, t->g->prefill.x, bytes, t->err);
     for (size_t i = 0; i < TRY_PROMPT && !t->code; i++) {
         if (!try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s)) continue;
         try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));

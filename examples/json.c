@@ -1,10 +1,10 @@
-/* An answer that is JSON of a schema, whatever the model would rather say: the library masks every token with which it would leave the
-   schema.
+/* An answer that is JSON of a schema, whatever the model would rather say: the library masks every token with which it would
+   leave the schema.
 
    Build   cc -O3 -x c engine.cu json.c -o json -lm -lpthread
    Run     ./json [MODEL_FOLDER [QUESTION [SCHEMA]]]
 
-   What of JSON Schema is honoured is in docs/server.md; the rest is refused by its name. */
+   docs/server.md lists the keywords of JSON Schema that are honoured; the rest is refused by its name. */
 #include "engine.h"
 
 #include <stdio.h>

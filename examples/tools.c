@@ -23,7 +23,7 @@ static const char TOOLS[] =
 
 typedef struct round_of_calls { char results[CALLS_MOST][64]; int calls; } round_of_calls;
 
-/* Is this call one of that function? A real program reads it with its JSON library. */
+/* 1: this call is one of that function. A real program reads it with its JSON library. */
 static int calls(const char *call, const char *name) {
     char begin[64];
     snprintf(begin, sizeof begin, "{\"name\": \"%s\",", name);

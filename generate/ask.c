@@ -115,14 +115,14 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
     int (*cancel)(void *user) = s->o.callbacks.cancel;
     size_t first = answer ? answer : n;
     int code = before ? checkpoint_fill(s, before, err) : MOTE_OK;
-    s->read_behind = n - first;
+    s->read_after = n - first;
     if (!code) code = feed(s, ids, first, NULL, NULL, NULL, err);
     if (code && before && before->count >= 0) (void)session_rewind(s, before, NULL);
     if (code || !answer) return code;
     code = checkpoint_fill(s, s->before_answer, err);
     s->o.callbacks.cancel = NULL;
     s->read_before += first;
-    s->read_behind = 0;
+    s->read_after = 0;
     if (!code) code = feed(s, ids + first, n - first, NULL, NULL, NULL, err);
     s->o.callbacks.cancel = cancel;
     return code;
@@ -142,17 +142,17 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     for (size_t i = 0; i < p->count && user && !g->keep_thinking; i++)
         if (ids[i] == start) answer = i;
     if (answer) code = reserve_answer(s, err);
-    if (!code && s->o.callbacks.cancel && p->count > (size_t)session_chunk(s)) {
+    if (!code && s->o.callbacks.cancel && p->count > (size_t)session_rows(s)) {
         before = checkpoint_new(s, (int)(p->total - p->count));
         if (!before) code = fail_memory(err);
     }
     s->read_before = 0;
-    s->read_behind = p->count;
+    s->read_after = p->count;
     if (!code && p->past_count) code = drop_thinking(s, past, p->past_count, err);
     s->read_before = p->past_count;
     if (!code && user) forget_answer(s);
     if (!code) code = ask_feed(s, ids, p->count, answer, before, err);
-    s->read_before = s->read_behind = 0;
+    s->read_before = s->read_after = 0;
     mote_checkpoint_free(before);
     return code;
 }

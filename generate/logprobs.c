@@ -108,7 +108,7 @@ static int scores_open(prompt_scores *p, const mote_session *s, const int32_t *i
     p->ids = ids;
     p->count = count;
     p->top = top;
-    p->heap = s->s.heap;
+    p->heap = s->heap;
     p->rows = (float *)malloc(rows * (size_t)s->m->c.vocab * sizeof(float) + 1);
     p->one = (mote_logprob *)malloc(((size_t)top + 1) * sizeof *p->one);
     return p->rows && p->one ? MOTE_OK : fail_memory(err);
@@ -124,8 +124,8 @@ static void score_token(prompt_scores *p, const float *logits, int vocab, size_t
     if (p->top) memcpy(p->alternatives + at * (size_t)p->top, p->one + 1, (size_t)p->top * sizeof *p->one);
 }
 
-/* p->rows are those of n tokens, the first of which is number `first`. */
-static void score_rows(prompt_scores *p, int vocab, size_t first, int n) {
+/* rows: those of n tokens, the first of which is number `first`. */
+static void score_rows(prompt_scores *p, const float *rows, int vocab, size_t first, int n) {
     for (size_t i = 0; i < (size_t)n && first + i + 1 < p->count; i++)
-        score_token(p, p->rows + i * (size_t)vocab, vocab, first + i + 1);
+        score_token(p, rows + i * (size_t)vocab, vocab, first + i + 1);
 }

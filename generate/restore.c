@@ -71,7 +71,7 @@ static void restore_place(restore_plan *p, const mote_session *s) {
 }
 
 /* Gets all memory. To be closed in any case. */
-static int restore_open(restore_plan *p, const mote_session *s, const char *request, size_t size, mote_error *err) {
+static int restore_open(restore_plan *p, mote_session *s, const char *request, size_t size, mote_error *err) {
     memset(p, 0, sizeof *p);
     int code = restore_ids(p, s->m, request, size, err);
     if (code) return code;
@@ -87,18 +87,18 @@ static int restore_open(restore_plan *p, const mote_session *s, const char *requ
 
 static int restore_go_back(const restore_plan *p, mote_session *s, mote_error *err) {
     if (!p->goes_back) return MOTE_OK;
-    return p->have ? session_rewind(s, s->before_answer, err) : session_reset(s, err);
+    return p->have ? session_rewind(s, s->before_answer, err) : timeline_reset(s, err);
 }
 
 /* Reads what is not there, and remembers the state on the way. */
 static int restore_read(const restore_plan *p, mote_session *s, mote_error *err) {
     const int32_t *ids = restore_begin(p);
     size_t first = p->answer ? p->asked : p->have;
-    s->read_behind = p->count - first;
+    s->read_after = p->count - first;
     int code = feed(s, ids + p->have, first - p->have, NULL, NULL, NULL, err);
     if (!code && p->answer) code = checkpoint_fill(s, p->answer, err);
     s->read_before = first - p->have;
-    s->read_behind = 0;
+    s->read_after = 0;
     if (!code) code = feed(s, ids + first, p->count - first, NULL, NULL, NULL, err);
     s->read_before = 0;
     return code;

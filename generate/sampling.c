@@ -22,45 +22,43 @@ static chooser chooser_of(const mote_sampling *sampling) {
     return by;
 }
 
-/* w->sorted: logits after bias and penalties. */
+/* s->sorted: logits after bias and penalties. */
 static void penalise(const mote_session *s, const mote_sampling *p) {
-    const scratch *w = &s->s;
     float repetition = p->repetition_penalty > 0 ? p->repetition_penalty : 1;
     for (int i = 0; i < p->bias_count; i++) {
         const mote_bias *b = &p->bias[i];
-        w->sorted[b->id] = b->bias > -INFINITY ? w->sorted[b->id] + b->bias : -INFINITY;
+        s->sorted[b->id] = b->bias > -INFINITY ? s->sorted[b->id] + b->bias : -INFINITY;
     }
     for (int i = 0; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        if (!w->seen[id]++) w->sorted[id] = w->sorted[id] > 0 ? w->sorted[id] / repetition : w->sorted[id] * repetition;
+        if (!s->seen[id]++) s->sorted[id] = s->sorted[id] > 0 ? s->sorted[id] / repetition : s->sorted[id] * repetition;
     }
-    for (int i = 0; i < s->count; i++) w->seen[s->tokens[i]] = 0;
+    for (int i = 0; i < s->count; i++) s->seen[s->tokens[i]] = 0;
     for (int i = s->generated_from; i < s->count; i++) {
         int32_t id = s->tokens[i];
-        w->sorted[id] -= p->frequency_penalty + (w->seen[id]++ ? 0 : p->presence_penalty);
+        s->sorted[id] -= p->frequency_penalty + (s->seen[id]++ ? 0 : p->presence_penalty);
     }
-    for (int i = s->generated_from; i < s->count; i++) w->seen[s->tokens[i]] = 0;
+    for (int i = s->generated_from; i < s->count; i++) s->seen[s->tokens[i]] = 0;
 }
 
-/* Draws from the distribution after penalties, in w->sorted. */
+/* Draws from the distribution after penalties, in s->sorted. */
 static int32_t sample(const mote_session *s, const mote_sampling *p, int n) {
-    const scratch *w = &s->s;
-    int32_t *heap = w->heap;
+    int32_t *heap = s->heap;
     double total = 0, sum, mass = 0;
     int kept = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    heap_fill(heap, kept, n, w->sorted);
-    float best = w->sorted[heap[0]], temperature = p->temperature;
+    heap_fill(heap, kept, n, s->sorted);
+    float best = s->sorted[heap[0]], temperature = p->temperature;
     double least = p->min_p > 0 ? p->min_p : DBL_TRUE_MIN, limit = p->top_p > 0 && p->top_p < 1 ? p->top_p : INFINITY;
     if (limit < INFINITY && kept == n)
-        for (int i = 0; i < n; i++) total += exp((double)(w->sorted[i] - best) / temperature);
+        for (int i = 0; i < n; i++) total += exp((double)(s->sorted[i] - best) / temperature);
     if (limit < INFINITY && kept < n) {                     /* top-p is a share of what top-k leaves */
-        (void)heap_take(heap, kept, w->sorted, temperature, INFINITY, 0, &total);
-        heap_make(heap, kept, w->sorted, 0);
+        (void)heap_take(heap, kept, s->sorted, temperature, INFINITY, 0, &total);
+        heap_make(heap, kept, s->sorted, 0);
     }
-    int taken = heap_take(heap, kept, w->sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
+    int taken = heap_take(heap, kept, s->sorted, temperature, limit * (limit < INFINITY ? total : 1), least, &sum);
     double draw = uniform(p->seed, (uint64_t)s->count) * sum;
     for (int i = 0; i < taken; i++) {
-        mass += exp((double)(w->sorted[heap[kept - 1 - i]] - best) / temperature);
+        mass += exp((double)(s->sorted[heap[kept - 1 - i]] - best) / temperature);
         if (draw < mass) return heap[kept - 1 - i];
     }
     return heap[kept - taken];
@@ -89,37 +87,36 @@ static int check_not_empty(const mote_session *s, mote_error *err) {
     return s->count ? MOTE_OK : fail(err, MOTE_EINVAL, "the timeline is empty: there is nothing to continue");
 }
 
-/* The application's own word on w->sorted, of n ids. */
+/* The application's own word on s->sorted, of n ids. */
 static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err) {
-    const float *logits = s->s.sorted;
-    by->stopped = by->on_logits(by->user, s->s.sorted, n) != 0;
+    const float *logits = s->sorted;
+    by->stopped = by->on_logits(by->user, s->sorted, n) != 0;
     for (int i = 0; i < n && !by->stopped; i++)
         if (isnan(logits[i])) return fail(err, MOTE_EINVAL, "on_logits made the logit of token %d not a number", i);
     return MOTE_OK;
 }
 
 /* mote_sample behind the door, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
-static int choose(const mote_session *s, chooser *by, int32_t *id, mote_error *err) {
-    const scratch *w = &s->s;
+static int choose(mote_session *s, chooser *by, int32_t *id, mote_error *err) {
     const mote_sampling *p = &by->p;
-    int n = sample_vocab(s), best = 0;
+    int n = known_vocab(s->m), best = 0;
     int code = session_logits(s, err);
     if (code) return code;
     for (int i = 0; i < n; i++)
-        if (isnan(s->logits[i]))
+        if (isnan(s->at.logits[i]))
             return fail(err, MOTE_EFORMAT, "the logit of token %d is not a number: are the weights damaged?", i);
-    memcpy(w->sorted, s->logits, (size_t)n * sizeof(float));
+    memcpy(s->sorted, s->at.logits, (size_t)n * sizeof(float));
     penalise(s, p);
-    if (by->must) constraint_mask(by->must, w->sorted, n);
+    if (by->must) constraint_mask(by->must, s->sorted, n);
     if (by->on_logits) code = ask_logits(s, by, n, err);
     *id = -1;
     if (code || by->stopped) return code;
     for (int i = 1; i < n; i++)
-        if (w->sorted[i] > w->sorted[best]) best = i;
-    if (w->sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
+        if (s->sorted[i] > s->sorted[best]) best = i;
+    if (s->sorted[best] == -INFINITY && (by->must || by->on_logits || p->bias_count))
         return fail(err, MOTE_EINVAL, "no token is left to choose: all logits are -INFINITY behind token %d", s->count - 1);
-    *id = p->temperature > 0 && isfinite(w->sorted[best]) ? sample(s, p, n) : best;
-    if (by->logprobs) row_logprobs(s->logits, s->m->c.vocab, *id, by->top, w->heap, by->logprobs);
+    *id = p->temperature > 0 && isfinite(s->sorted[best]) ? sample(s, p, n) : best;
+    if (by->logprobs) row_logprobs(s->at.logits, s->m->c.vocab, *id, by->top, s->heap, by->logprobs);
     return MOTE_OK;
 }
 
@@ -128,23 +125,25 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
     int code = session_enter(session, id != NULL, "mote_sample: needs a session and a place for the token", error);
     if (!code) code = check_sampling(session->m, &by.p, error);
     if (!code) code = check_not_empty(session, error);
-    return code ? code : choose(session, &by, id, error);
+    return code ? code : choose((mote_session *)session, &by, id, error);
 }
 
-/* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here.
-   */
-static int can_sample_on_gpu(const mote_session *s, const chooser *by) {
-#ifdef __CUDACC__
+/* Whether the device can choose the token by itself: a kind of sampling that it knows, and nothing that needs the logits here. */
+static int device_samples(const mote_session *s, const chooser *by) {
+    const executor *on = s->at.runner->on;
     const mote_sampling *p = &by->p;
     int penalties = (p->repetition_penalty > 0 && p->repetition_penalty != 1) || p->presence_penalty != 0 ||
                     p->frequency_penalty != 0 || p->bias_count;
-    return s->gpu && s->count && !penalties && !by->must && !by->on_logits && !by->logprobs &&
-           gpu_can_sample(sample_vocab(s), p->temperature, p->top_k);
-#else
-    (void)s;
-    (void)by;
-    return 0;
-#endif
+    return on->can_sample && s->count && !penalties && !by->must && !by->on_logits && !by->logprobs && on->can_sample(&s->at, p);
+}
+
+/* Computes the token after the timeline, chosen by the device; it is not part of the timeline yet. */
+static int step_sampled(mote_session *s, const mote_sampling *sampling, mote_error *err) {
+    block b = timeline_block(s, NULL, 1);
+    int code = slot_step(&s->at, &b, sampling, s->tokens + s->count, err);
+    timeline_computed(s, 1);
+    if (code) timeline_drop(s);
+    return code;
 }
 
 int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
@@ -157,18 +156,15 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     if (!code) code = check_sampling(s->m, &by.p, error);
     if (!code) code = check_not_empty(s, error);
     if (code) return code;
-    if (can_sample_on_gpu(s, &by)) {
-#ifdef __CUDACC__
-        code = gpu_step_sampled(s, &by.p, &next, error);
-        if (!code) s->tokens[s->count] = next;
-#endif
+    if (device_samples(s, &by)) {
+        code = step_sampled(s, &by.p, error);
     } else {
         code = choose(s, &by, &next, error);
-        if (!code) code = forward(s, &next, 1, 1, NULL, NULL, error);
+        if (!code) code = timeline_forward(s, &next, 1, 1, NULL, NULL, error);
     }
     if (code) return code;
-    session_keep(s, 1);
-    *id = next;
+    timeline_keep(s, 1);
+    *id = s->tokens[s->count - 1];
     return MOTE_OK;
 }
 
@@ -177,14 +173,13 @@ int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *l
     if (!code) code = check_not_empty(session, error);
     if (!code && (n < 1 || n > session->m->c.vocab))
         code = fail(error, MOTE_EINVAL, "%d tokens asked for, expected 1 to %d", n, session->m->c.vocab);
-    if (!code) code = session_logits(session, error);
+    if (!code) code = session_logits((mote_session *)session, error);
     if (code) return code;
-    const scratch *w = &session->s;
     int vocab = session->m->c.vocab;
-    double total = row_best(session->logits, vocab, n, w->heap);
+    double total = row_best(session->at.logits, vocab, n, session->heap);
     for (int i = 0; i < n; i++) {
-        ids[i] = w->heap[n - 1 - i];
-        logprobs[i] = (float)((double)session->logits[ids[i]] - total);
+        ids[i] = session->heap[n - 1 - i];
+        logprobs[i] = (float)((double)session->at.logits[ids[i]] - total);
     }
     return MOTE_OK;
 }

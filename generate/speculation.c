@@ -11,11 +11,11 @@
    What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
    block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet/cpu.c).
 
-   Three ways through a pass: by the host, which samples the tokens itself; by a GPU alone, where one graph verifies,
+   Three ways through a pass: by the host, which samples the tokens itself; by a device alone, where one graph verifies,
    accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */
 
 static int speculates(const mote_session *s) {
-    return s->has_mtp;
+    return s->at.has_mtp;
 }
 
 /* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
@@ -102,24 +102,27 @@ int mote_speculation_of(const mote_session *session, mote_speculation *speculati
 
 /* drafts[0..k-1] = what may follow the timeline and `id`. */
 static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
-#ifdef __CUDACC__
-    if (s->gpu) return gpu_make_drafts(s, id, k, drafts, err);
-#endif
-    (void)err;
-    draft_cpu(s, id, k, drafts);
-    return MOTE_OK;
+    const block b = timeline_block(s, &id, 1);
+    return slot_draft(&s->at, &b, k, drafts, err);
 }
 
-/* Seconds of one pass with k drafts behind the timeline, and of these for drafting. No row of it is accepted. */
+/* Seconds of one pass with k drafts after the timeline, and of these for drafting. No row of it is accepted. */
 static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
     int32_t ids[BLOCK];
     double start = seconds();
+    int code;
     for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
-    int code = make_drafts(s, ids[0], k, ids + 1, err);
-    *draft = seconds() - start;
-    if (!code) code = forward(s, ids, k + 1, 1, s->s.block_logits, NULL, err);
-    *pass = seconds() - start;
-    session_drop(s);
+    if (s->at.runner->on->time_pass) {
+        const block b = timeline_block(s, ids, k + 1);
+        code = slot_time_pass(&s->at, &b, k, pass, draft, err);
+        timeline_computed(s, k + 1);
+    } else {
+        code = make_drafts(s, ids[0], k, ids + 1, err);
+        *draft = seconds() - start;
+        if (!code) code = timeline_forward(s, ids, k + 1, 1, s->at.block_logits, NULL, err);
+        *pass = seconds() - start;
+    }
+    timeline_drop(s);
     return code;
 }
 
@@ -129,9 +132,7 @@ static int measure_passes(mote_session *s, mote_error *err) {
     mote_speculation *seen = &s->spec.seen;
     double start = seconds(), pass = 0, draft = 0;
     int code = session_logits(s, err);
-#ifdef __CUDACC__
-    if (s->gpu && !code) code = gpu_capture_cycles(s, err);
-#endif
+    if (!code) code = slot_prepare(&s->at, err);
     memset(seen->cost, 0, sizeof seen->cost);
     for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
         for (int k = 0; k < BLOCK && !code; k++) {
@@ -140,10 +141,7 @@ static int measure_passes(mote_session *s, mote_error *err) {
                 continue;
             }
             if (seconds() - start > 1 && round) break;
-#ifdef __CUDACC__
-            if (s->gpu) code = gpu_time_pass(s, k, &pass, &draft, err);
-#endif
-            if (!s->gpu) code = time_pass(s, k, &pass, &draft, err);
+            code = time_pass(s, k, &pass, &draft, err);
             if (code || (seen->cost[k] > 0 && seen->cost[k] <= pass)) continue;
             seen->cost[k] = pass;
             seen->draft[k] = draft;
@@ -152,7 +150,8 @@ static int measure_passes(mote_session *s, mote_error *err) {
     s->spec.measured_at = s->count;
     s->spec.spent = s->spec.expected = 0;
     s->spec.timed = 0;
-    return code ? code : session_set_logits(s, err);
+    if (!code) slot_set_logits(&s->at);
+    return code;
 }
 
 /* Before an answer. Costs are measured when they may have changed: a long context is a larger part of a pass. */
@@ -186,7 +185,7 @@ typedef struct decode_pass {
 
 /* Computes ids[0], the chosen token, and the k drafts behind it as one block. */
 static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
-    int code = forward(s, ids, k + 1, 1, k ? s->s.block_logits : NULL, NULL, err);
+    int code = timeline_forward(s, ids, k + 1, 1, k ? s->at.block_logits : NULL, NULL, err);
     if (code) return code;
     s->spec.next = -1;
     p->by_host = p->accepted = 1;
@@ -204,56 +203,45 @@ static int pass_by_host(mote_session *s, chooser *by, int k, decode_pass *p, mot
     return code ? code : pass_verify(s, ids, k, p, err);
 }
 
-#ifdef __CUDACC__
-/* The same by the GPU alone: the s->spec.drafts drafts of this pass are in step_parameters already; k are made for the next. */
-static int pass_on_gpu(mote_session *s, const mote_sampling *sampling, int k, decode_pass *of, mote_error *err) {
+/* The same by the device alone: the s->spec.drafts drafts of this pass are there already; k are made for the next. */
+static int pass_on_device(mote_session *s, const mote_sampling *sampling, int k, decode_pass *of, mote_error *err) {
     speculation *p = &s->spec;
-    int32_t ids[BLOCK];
-    int T = p->drafts + 1, n, code = gpu_enter(s, err);
-    if (!code && T == 1) {
-        gpu_choose_next(s, sampling);
-        code = mailbox_wait(s, &p->next, &n, err);
-    }
-    if (!code && p->next < 0) code = fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+    int32_t ids[1 + BLOCK];
+    int T = p->drafts + 1, n;
+    const block b = timeline_block(s, NULL, T);
+    ids[0] = p->next;
+    int code = slot_cycle(&s->at, &b, sampling, k, ids, &n, err);
     if (code) return code;
-    gpu_launch_cycle(s, T, k);
-    session_computed(s, T);
-    code = gpu_session_failed(s, err);
-    if (!code) code = mailbox_wait(s, ids, &n, err);
-    if (code) return code;
-    s->tokens[s->count] = p->next;
-    memcpy(s->tokens + s->count + 1, ids, (size_t)(n - 1) * sizeof *ids);
+    timeline_computed(s, T);
+    memcpy(s->tokens + s->count, ids, (size_t)n * sizeof *ids);
     of->rows = T;
     of->accepted = n;
     of->judged = T - 1;
-    p->next = ids[n - 1];
+    p->next = ids[n];
     p->drafts = k;
     return MOTE_OK;
 }
 
 /* A plain step, as part of an answer. */
 static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pass *p, mote_error *err) {
-    int code = gpu_step_sampled(s, sampling, s->tokens + s->count, err);
+    int code = step_sampled(s, sampling, err);
     p->rows = p->accepted = 1;
     s->spec.next = -1;
     return code;
 }
-#endif
 
 /* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
 static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
     int drafts = drafts_wanted(s, s->count, left), code;
     double start = seconds();
     memset(p, 0, sizeof *p);
-#ifdef __CUDACC__
-    if (can_sample_on_gpu(s, by)) {
+    if (device_samples(s, by)) {
         int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
         drafts = s->spec.drafts;
-        if (!drafts && !next) code = pass_plain(s, &by->p, p, err);
-        else code = pass_on_gpu(s, &by->p, next, p, err);
-    } else
-#endif
+        code = drafts || next ? pass_on_device(s, &by->p, next, p, err) : pass_plain(s, &by->p, p, err);
+    } else {
         code = pass_by_host(s, by, drafts, p, err);
+    }
     if (!code && p->rows) speculation_time(s, drafts, seconds() - start);
     return code;
 }
@@ -273,11 +261,11 @@ static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mo
         }
     }
     *more = p->kept < p->accepted;
-    if (*more) session_keep(s, ++p->kept);
+    if (*more) timeline_keep(s, ++p->kept);
     return MOTE_OK;
 }
 
-/* Behind the last row that is kept. */
+/* After the last row that is kept. */
 static void pass_end(mote_session *s, const decode_pass *p) {
     if (p->rows) speculation_learn(s, p->judged, p->accepted - 1);
 }

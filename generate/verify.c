@@ -10,7 +10,9 @@ enum { VERIFY_BYTES = 1 << 20 };
 
 /* A twin without tokens. On failure there is nothing to close. */
 static int verifier_open(verifier *v, const mote_session *s, mote_error *err) {
-    int code = mote_session_open(s->m, &s->o, &v->twin, err);
+    mote_session_options alone = s->o;
+    alone.runner = NULL;
+    int code = mote_session_open(s->m, &alone, &v->twin, err);
     if (code) return code;
     v->bytes = (char *)malloc(2 * VERIFY_BYTES);
     if (v->bytes) return MOTE_OK;
@@ -32,34 +34,15 @@ static int verify_token(const mote_session *s, mote_session *twin, const mote_sa
     return fail(err, MOTE_EMISMATCH, "token %d of the timeline is %d with speculation, %d without", s->count - 1, id, want);
 }
 
-/* Brings S and the convolution's window up to the end of the timeline: a row behind it is computed and dropped. What the
-   GPU has prepared for the next pass stays. */
-static int session_fold(mote_session *s, mote_error *err) {
-    int32_t id = s->tokens[s->count - 1];
-    int code = session_logits(s, err);
-#ifdef __CUDACC__
-    step_parameters step;
-    if (!code && s->gpu) code = session_read(s, &step, s->gpu->step, sizeof step, err);
-#endif
-    if (!code) code = forward(s, &id, 1, 1, s->s.block_logits, NULL, err);
-    session_drop(s);
-    if (!code) code = session_set_logits(s, err);
-#ifdef __CUDACC__
-    step.replay = 0;
-    if (!code && s->gpu) code = session_write(s, s->gpu->step, &step, sizeof step, err);
-#endif
-    return code;
-}
-
 /* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
-static int verify_bytes(const verifier *v, const mote_session *s, const void *a, const void *b, size_t n, int layer,
+static int verify_bytes(const verifier *v, mote_session *s, const void *a, const void *b, size_t n, int layer,
                         const char *what, mote_error *err) {
     char *mine = v->bytes, *plain = v->bytes + VERIFY_BYTES, where[32] = "";
     for (size_t done = 0, piece; done < n; done += piece) {
         size_t at = 0;
         piece = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
-        int code = session_read(s, mine, (const char *)a + done, piece, err);
-        if (!code) code = session_read(v->twin, plain, (const char *)b + done, piece, err);
+        int code = slot_copy(&s->at, mine, (const char *)a + done, piece, err);
+        if (!code) code = slot_copy(&v->twin->at, plain, (const char *)b + done, piece, err);
         if (code) return code;
         while (at < piece && mine[at] == plain[at]) at++;
         if (at == piece) continue;
@@ -77,20 +60,20 @@ static int verify_bytes(const verifier *v, const mote_session *s, const void *a,
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
     mote_session *twin = v->twin;
-    capacity r = capacity_of(&s->o, s->kv_type);
+    capacity r = capacity_of(&s->at.runner->o, s->o.context);
     size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
     if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
-    if (!code) code = session_fold(s, err);
-    if (!code) code = session_fold(twin, err);
-    if (!code) code = verify_bytes(v, s, s->logits, twin->logits, vocab, -1, "logits", err);
-    if (!code) code = verify_bytes(v, s, s->last_hidden, twin->last_hidden, hidden, -1, "final row", err);
+    if (!code) code = timeline_fold(s, err);
+    if (!code) code = timeline_fold(twin, err);
+    if (!code) code = verify_bytes(v, s, s->at.logits, twin->at.logits, vocab, -1, "logits", err);
+    if (!code) code = verify_bytes(v, s, s->at.last_hidden, twin->at.last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
         const layer *of = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
         state_piece mine[STATE_PIECES], plain[STATE_PIECES];
-        int pieces = layer_pieces(of, &r, &s->state[i], mine);
-        layer_pieces(of, &r, &twin->state[i], plain);
-        if (i == c->layers && !s->has_mtp) break;
+        int pieces = layer_pieces(of, &r, &s->at.state[i], mine);
+        layer_pieces(of, &r, &twin->at.state[i], plain);
+        if (i == c->layers && !s->at.has_mtp) break;
         for (int k = 0; k < pieces && !code; k++) {
             size_t row = mine[k].size, first = mine[k].rows ? (size_t)from * row : 0;
             size_t n = mine[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;

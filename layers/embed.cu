@@ -6,8 +6,7 @@ typedef struct gpu_embedding {
     gpu_matrix embed_tokens;
     const step_parameters *step;
     float *x;                    /* [T][cols] */
-    const float *hidden;         /* [GPU_ROWS][cols] final hidden rows of the previous step */
-    float *last_hidden;          /* [cols] the last accepted one of them; NULL: not wanted */
+    int has_mtp;                 /* the last accepted final row of the previous step is wanted in step->last_hidden */
 } gpu_embedding;
 
 /* x[t] = embed_tokens[ids[t]]; last_hidden = hidden[accepted rows - 1]. Grid: (ceil(columns / 256), T + 1): one row of
@@ -20,7 +19,7 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     pdl_wait();
     if (col >= cols) return;
     if (t < (int)gridDim.y - 1) p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, p.step->ids[t], col);
-    else if (p.last_hidden && p.step->replay) p.last_hidden[col] = p.hidden[(size_t)(p.step->replay - 1) * cols + col];
+    else if (p.has_mtp && p.step->replay) p.step->last_hidden[col] = p.step->hidden[(size_t)(p.step->replay - 1) * cols + col];
 }
 
 static void gpu_embed(gpu_queue *q, const gpu_embedding *p, int T) {

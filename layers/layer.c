@@ -53,6 +53,10 @@ static int max_int(int a, int b) {
     return a > b ? a : b;
 }
 
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
 /* A number of a shape. */
 typedef struct named_size { const char *name; int value; } named_size;
 

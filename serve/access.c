@@ -1,17 +1,17 @@
-// serve/access.c: who may ask: the key, the names that a Host may give, web pages of other origins. It judges the head of a
-// request, and knows nothing of what is asked.
-//
-// DNS rebinding: a web page's own name may be made to lead to this server; its requests then count as the page's own, but they
-// give that name as their Host. So a Host is an address, localhost, or a name that --allow-host knows. Only where others can
-// reach the server and have to know a key any name will do: such a page does not know the key.
+/* serve/access.c: who may ask: the key, the names that a Host may give, web pages of other origins. It judges the head of a
+   request, and knows nothing of what is asked.
+
+   DNS rebinding: a web page's own name may be made to lead to this server; its requests then count as the page's own, but they
+   give that name as their Host. So a Host is an address, localhost, or a name that --allow-host knows. Only where others can
+   reach the server and have to know a key any name will do: such a page does not know the key. */
 
 typedef struct access {
-    char *key;                             // NULL: none is asked for. Owned
+    char *key;                             /* NULL: none is asked for. Owned */
     const texts *hosts;
     int allows_origins;
 } access_rules;
 
-// The name or address of a Host, without its port, the brackets of an IPv6 address, and a dot at its end. 0: it is none.
+/* The name or address of a Host, without its port, the brackets of an IPv6 address, and a dot at its end. 0: it is none. */
 static int host_name(const char *host, char name[256]) {
     size_t open = host[0] == '[', n = strcspn(host, open ? "]" : ":");
     const char *port = host + n + (open && host[n]);
@@ -37,7 +37,7 @@ static int is_key(const char *key, const char *from) {
     return 1;
 }
 
-// A key in a file, which is one line. NULL: it has been said why not.
+/* A key in a file, which is one line. NULL: it has been said why not. */
 static char *read_key(const char *path) {
     bytes text = {NULL, 0, 0};
     struct stat status;
@@ -55,7 +55,7 @@ static char *read_key(const char *path) {
     return NULL;
 }
 
-// The command line's key, else a file's, else the environment's. Returns the exit code.
+/* The command line's key, else a file's, else the environment's. Returns the exit code. */
 static int access_open(access_rules *a, const options *o) {
     const char *key = o->api_key, *from = "--api-key";
     char name[256];
@@ -76,7 +76,7 @@ static void access_close(access_rules *a) {
     a->key = NULL;
 }
 
-// Takes as long for any key as it does for the right one: the time depends on what was given alone.
+/* Takes as long for any key as it does for the right one: the time depends on what was given alone. */
 static int same_key(const char *given, const char *key) {
     size_t n = strlen(given), m = strlen(key), k = 0;
     volatile unsigned different = n != m;
@@ -98,7 +98,7 @@ static int is_address(const char *name) {
     return inet_pton(AF_INET, name, &at) == 1 || inet_pton(AF_INET6, name, &at) == 1;
 }
 
-// May a Host give this name? One that gives none is no web page's.
+/* 1: a Host may give this name. One that gives none is no web page's. */
 static int is_own_host(const access_rules *a, const char *host) {
     static const char local[] = ".localhost";
     char name[256];
@@ -113,18 +113,18 @@ static int is_own_host(const access_rules *a, const char *host) {
     return 0;
 }
 
-// Does the Origin belong to the page that this server itself has given?
+/* 1: the Origin is the page that this server itself has given. */
 static int is_own_origin(const http_request *q) {
     const char *name = strstr(q->origin, "://");
     return name && !strcasecmp(name + 3, q->host);
 }
 
-// May a browser ask whether a page of another origin may ask? It sends no key with that.
+/* 1: a browser asks whether a page of another origin may ask. It sends no key with that. */
 static int is_preflight(const access_rules *a, const http_request *q) {
     return a->allows_origins && q->has_origin && !strcmp(q->method, "OPTIONS");
 }
 
-// is_open: what is asked for needs no key.
+/* is_open: what is asked for needs no key. */
 static void check_access(const access_rules *a, const connection *c, int is_open, failure *f) {
     const http_request *q = &c->in.request;
     if ((c->is_loopback || !a->key) && !is_own_host(a, q->host))

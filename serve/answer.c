@@ -1,54 +1,55 @@
-// serve/answer.c: one answer, whatever API asked for it: the prompt's tokens are brought into a session, and what is generated
-// comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
-// an answer in, and is told of every token by `event`.
+/* serve/answer.c: one answer, whatever API asked for it: the prompt's tokens are brought into a session, and what is generated
+   comes out token by token. It knows sessions and masks, and nothing of JSON as clients read it: an API fills the first part of
+   an answer in, and is told of every token by `event`. */
 
-enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };           // nothing stands in its way; a session reads it; time has passed
+/* nothing stands in its way; a session reads it; time has passed */
+enum { PROGRESS_ACCEPTED, PROGRESS_READING, PROGRESS_TICK };
 
 typedef struct tool_call {
-    char *name, *arguments;                // a text; JSON, an object
+    char *name, *arguments;                /* a text; JSON, an object */
 } tool_call;
 
 typedef struct answer {
     server *server;
     connection *client;
-    int32_t *prompt;                       // owned
+    int32_t *prompt;                       /* owned */
     size_t prompt_count;
-    mote_sampling sampling;                // its bias in `bias`
+    mote_sampling sampling;                /* its bias in `bias` */
     buf bias;
-    buf stops, stop_texts;                 // char *[], which point into the texts
+    buf stops, stop_texts;                 /* char *[], which point into the texts */
     int max_tokens, min_tokens, ignores_end, is_raw;
-    int thinking_budget;                   // tokens; 0: no limit
-    int gives_ids, gives_timings;          // events carry the token's id; how long it took so far
-    int gives_progress;                    // of the prompt, as it is read
-    int forgets;                           // nothing that was read before is to be used
-    int top;                               // log-probabilities beside each token's own; -1: none are wanted
-    char *tools;                           // a JSON list, as mote_generation takes it; NULL: none. Owned
-    char *schema;                          // of JSON that the answer is; NULL: free text. Owned
-    int tool_choice, one_call;             // as in mote_generation
-    char *tool;                            // the one to call; NULL: any. Owned
-    int echo;                              // the prompt's tokens are to be scored: see scores
-    void (*event)(struct answer *a);       // a token's part of the answer is complete: in piece, token, calls
-    void (*scored)(struct answer *a, size_t at, size_t n);             // n tokens of the prompt have been read, with their scores
-    void (*progress)(struct answer *a, int what);                      // PROGRESS_...; NULL: nobody asks
-    void (*too_long)(failure *f, size_t tokens, size_t most);          // says so of a prompt
+    int thinking_budget;                   /* tokens; 0: no limit */
+    int gives_ids, gives_timings;          /* events carry the token's id; how long it took so far */
+    int gives_progress;                    /* of the prompt, as it is read */
+    int forgets;                           /* nothing that was read before is to be used */
+    int top;                               /* log-probabilities beside each token's own; -1: none are wanted */
+    char *tools;                           /* a JSON list, as mote_generation takes it; NULL: none. Owned */
+    char *schema;                          /* of JSON that the answer is; NULL: free text. Owned */
+    int tool_choice, one_call;             /* as in mote_generation */
+    char *tool;                            /* the one to call; NULL: any. Owned */
+    int echo;                              /* the prompt's tokens are to be scored: see scores */
+    void (*event)(struct answer *a);       /* a token's part of the answer is complete: in piece, token, calls */
+    void (*scored)(struct answer *a, size_t at, size_t n);     /* n tokens of the prompt have been read, with their scores */
+    void (*progress)(struct answer *a, int what);              /* PROGRESS_...; NULL: nobody asks */
+    void (*too_long)(failure *f, size_t tokens, size_t most);          /* says so of a prompt */
     void *user;
 
-    buf piece[2];                          // by channel: text that came since the last event
-    int has_token, is_end, index;          // of the event: there is a token; it ends the answer; its number
+    buf piece[2];                          /* by channel: text that came since the last event */
+    int has_token, is_end, index;          /* of the event: there is a token; it ends the answer; its number */
     int32_t token;
-    mote_logprob *logprobs;                // of that token, and of `top` in its place
-    int channel;                           // of the last text
-    buf calls;                             // tool_call[], complete ones
-    int calls_told;                        // to the client
-    int failed, enough;                    // a part of it was lost for lack of memory; `event` wants no more
-    mote_logprob *scores, *alternatives;   // of a piece of the prompt, with echo: [PIECE_MOST], [PIECE_MOST][top]
+    mote_logprob *logprobs;                /* of that token, and of `top` in its place */
+    int channel;                           /* of the last text */
+    buf calls;                             /* tool_call[], complete ones */
+    int calls_told;                        /* to the client */
+    int failed, enough;                    /* a part of it was lost for lack of memory; `event` wants no more */
+    mote_logprob *scores, *alternatives;   /* of a piece of the prompt, with echo: [PIECE_MOST], [PIECE_MOST][top] */
 
-    size_t cached;                         // tokens of the prompt that were there
-    enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           // for a session; the prompt; tokens
-    size_t read, piece_begins;             // tokens of the prompt so far; those before what is being fed
-    mote_result result;                    // generated_tokens and stop are of the whole answer
-    double waited;                         // seconds, for others
-    double began, generates_since, told;   // clock: of reading, of generating, of what the client was sent last
+    size_t cached;                         /* tokens of the prompt that were there */
+    enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           /* for a session; the prompt; tokens */
+    size_t read, piece_begins;             /* tokens of the prompt so far; those before what is being fed */
+    mote_result result;                    /* generated_tokens and stop are of the whole answer */
+    double waited;                         /* seconds, for others */
+    double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
 static const tool_call *answer_call(const answer *a, int i) {
@@ -79,17 +80,17 @@ static void answer_free(answer *a) {
     free(a->alternatives);
 }
 
-// ---- What the library tells ----------------------------------------------------------------------------------------
+/* ---- What the library tells ------------------------------------------------------------------------------------- */
 
-// Nobody else waits for a client that reads slowly.
+/* Nobody else waits for a client that reads slowly. */
 static void answer_unclog(answer *a) {
     if (!connection_is_clogged(a->client)) return;
-    gate_leave(&a->server->gate);
+    compute_lock_release(&a->server->compute_lock);
     connection_flush(a->client, 1);
-    gate_enter(&a->server->gate);
+    compute_lock_take(&a->server->compute_lock);
 }
 
-// Tells the client of the last token.
+/* Tells the client of the last token. */
 static void answer_event(answer *a) {
     a->failed |= a->piece[0].failed | a->piece[1].failed | a->calls.failed;
     if (a->has_token || a->piece[0].size || a->piece[1].size || a->calls_told < answer_calls(a)) a->event(a);
@@ -99,7 +100,7 @@ static void answer_event(answer *a) {
     answer_unclog(a);
 }
 
-// A client that hears nothing for long gives up.
+/* A client that hears nothing for long gives up. */
 static void answer_progress(answer *a, int what) {
     enum { QUIET_SECONDS = 2 };
     double now = clock_seconds();
@@ -108,14 +109,14 @@ static void answer_progress(answer *a, int what) {
     a->progress(a, what);
 }
 
-// While a prompt is read: so much of what was fed at once.
+/* While a prompt is read: so much of what was fed at once. */
 static void on_prompt(void *user, int done, int count) {
     answer *a = ((slot *)user)->answer;
     (void)count;
     if (a) a->read = a->piece_begins + (size_t)done;
 }
 
-// Between two passes, or two pieces of a prompt.
+/* Between two passes, or two pieces of a prompt. */
 static int on_pause(void *user) {
     slot *t = (slot *)user;
     answer *a = t->answer;
@@ -123,7 +124,7 @@ static int on_pause(void *user) {
     if (a->has_token) answer_event(a);
     answer_progress(a, PROGRESS_TICK);
     double began = clock_seconds();
-    gate_yield(&t->server->gate);
+    compute_lock_yield(&t->server->compute_lock);
     a->waited += clock_seconds() - began;
     return connection_gone(a->client);
 }
@@ -144,17 +145,17 @@ static void on_answer_logprobs(void *user, const mote_logprob *token, const mote
     memcpy(a->logprobs + 1, alternatives, (size_t)count * sizeof *alternatives);
 }
 
-// The text of a call comes again as a call.
+/* The text of a call comes again as a call. */
 static int on_answer_text(void *user, int channel, const char *text, size_t size) {
     answer *a = (answer *)user;
     if (channel == MOTE_TOOL_CALL) return 0;
-    if (size && a->calls_told < answer_calls(a)) answer_event(a);     // a call that ended in the same token comes first
+    if (size && a->calls_told < answer_calls(a)) answer_event(a);     /* a call that ended in the same token comes first */
     a->channel = channel;
     buf_add(&a->piece[channel], text, size);
     return 0;
 }
 
-// {"name": "...", "arguments": {...}}
+/* {"name": "...", "arguments": {...}} */
 static int on_answer_call(void *user, const char *call, size_t size) {
     answer *a = (answer *)user;
     json j;
@@ -175,7 +176,7 @@ static int on_answer_call(void *user, const char *call, size_t size) {
     return 0;
 }
 
-// No end before min_tokens.
+/* No end before min_tokens. */
 static int on_answer_logits(void *user, float *logits, int vocab) {
     answer *a = (answer *)user;
     for (int id = 0; id < vocab && a->result.generated_tokens < a->min_tokens && !a->schema; id++)
@@ -183,23 +184,23 @@ static int on_answer_logits(void *user, float *logits, int vocab) {
     return 0;
 }
 
-// ---- Reading and generating -----------------------------------------------------------------------------------------
+/* ---- Reading and generating -------------------------------------------------------------------------------------- */
 
-// Where the prompt's turns begin: where the next one after `at` does, or the prompt's end.
+/* The beginning of the next turn after `at`, or the prompt's end. */
 static size_t next_turn(const server *s, const answer *a, size_t at) {
     while (++at < a->prompt_count && a->prompt[at] != s->turn_begins) {}
     return at < a->prompt_count ? at : a->prompt_count;
 }
 
-// Does a turn in which the user asks begin here, and none that only carries a tool's result?
+/* 1: a turn in which the user asks begins here, and none that only carries a tool's result. */
 static int user_asks(const server *s, const answer *a, size_t at) {
     int asks = at + 3 < a->prompt_count && a->prompt[at + 1] == s->user;
     return asks && a->prompt[at + 2] != s->tool_responds && a->prompt[at + 3] != s->tool_responds;
 }
 
-typedef struct turns { size_t answer, before, asked; } turns;          // tokens before each
+typedef struct turns { size_t answer, before, asked; } turns;          /* tokens before each */
 
-// The last turn, which is the answer to come, the one before it, and the last one in which the user asks. 0: there is none.
+/* The last turn, which is the answer to come, the one before it, and the last one in which the user asks. 0: there is none. */
 static turns last_turns(const server *s, const answer *a) {
     turns t = {0, 0, 0};
     if (s->turn_begins < 0 || a->is_raw) return t;
@@ -211,9 +212,9 @@ static turns last_turns(const server *s, const answer *a) {
     return t;
 }
 
-enum { PIECE_MOST = 1024 };                // tokens whose scores are kept at a time
+enum { PIECE_MOST = 1024 };                /* tokens whose scores are kept at a time */
 
-// Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others.
+/* Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others. */
 static size_t piece_tokens(server *s, size_t left) {
     enum { LEAST = 16 };
     pthread_mutex_lock(&s->lock);
@@ -224,7 +225,7 @@ static size_t piece_tokens(server *s, size_t left) {
 }
 
 static void note_speed(server *s, size_t tokens, double seconds) {
-    enum { LEAST = 16 };                   // fewer say little
+    enum { LEAST = 16 };                   /* fewer say little */
     pthread_mutex_lock(&s->lock);
     double weight = s->read_speed > 0 ? 0.3 : 1;
     if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0)
@@ -232,8 +233,8 @@ static void note_speed(server *s, size_t tokens, double seconds) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
-// is read slowly, so there all but the last two are some way apart.
+/* Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
+   is read slowly, so there all but the last two are some way apart. */
 static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;
@@ -252,7 +253,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
             code = mote_feed(t->session, a->prompt + at, n, error);
             note_speed(s, n, clock_seconds() - a->waited - began);
             at += n;
-            gate_yield(&s->gate);
+            compute_lock_yield(&s->compute_lock);
         }
         if (!code && end < a->prompt_count) {
             slot_snapshot(t);
@@ -262,7 +263,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
     return code;
 }
 
-// Reads the whole prompt with the log-probabilities of its tokens, piece by piece. The memory for one is taken.
+/* Reads the whole prompt with the log-probabilities of its tokens, piece by piece. The memory for one is taken. */
 static int answer_score(answer *a, slot *t, mote_error *error) {
     int code = MOTE_OK;
     for (size_t at = 0, n; at < a->prompt_count && !code && !a->enough; at += n) {
@@ -272,7 +273,7 @@ static int answer_score(answer *a, slot *t, mote_error *error) {
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
         if (!code) a->scored(a, at, n);
         answer_unclog(a);
-        gate_yield(&a->server->gate);
+        compute_lock_yield(&a->server->compute_lock);
     }
     return code;
 }
@@ -315,17 +316,17 @@ static int answer_generate(answer *a, slot *t, mote_error *error) {
     return code || !a->failed ? code : fail_memory(error);
 }
 
-// The stop text that ended the answer; NULL: none did.
+/* The stop text that ended the answer; NULL: none did. */
 static const char *answer_stop_text(const answer *a) {
     return a->result.stop == MOTE_STOP_TEXT ? ((char *const *)(const void *)a->stops.data)[a->result.stop_text] : NULL;
 }
 
-// Was it cut before it was complete?
+/* 1: it was cut before it was complete. */
 static int answer_is_cut(const answer *a) {
     return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT;
 }
 
-// ---- A session for it ----------------------------------------------------------------------------------------------
+/* ---- A session for it ------------------------------------------------------------------------------------------- */
 
 static int has_free_slot(const server *s) {
     for (const slot *t = s->slots; t < s->slots + s->slot_count; t++)
@@ -333,8 +334,8 @@ static int has_free_slot(const server *s) {
     return 0;
 }
 
-// Waits in order for a session; NULL: the request is refused, or its client has gone.
-static slot *slot_take(answer *a, shelved **e, failure *f) {
+/* Waits in order for a session; NULL: the request is refused, or its client has gone. */
+static slot *slot_take(answer *a, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
     slot *t = NULL;
@@ -397,7 +398,7 @@ static void slot_release(slot *t, const answer *a, int code) {
     s->seen.generate_seconds += a->result.generate_seconds;
     s->seen.cancelled += (uint64_t)a->client->gone;
     slot_count_speculation(t);
-    if (code == MOTE_EDEVICE) {            // the session can only be closed
+    if (code == MOTE_EDEVICE) {            /* the session can only be closed */
         snapshots_cut(s, &t->past, 0);
         mote_session_close(t->session);
         t->session = NULL;
@@ -410,8 +411,8 @@ static void slot_release(slot *t, const answer *a, int code) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// generates: at least one token.
-static int answer_has_room(answer *a, int generates, failure *f) {
+/* generates: at least one token. */
+static int answer_fits(answer *a, int generates, failure *f) {
     size_t most = (size_t)(a->server->context - generates), top = a->top > 0 ? (size_t)a->top : 0;
     if (a->prompt_count > most) {
         a->too_long(f, a->prompt_count, most);
@@ -427,12 +428,12 @@ static int answer_has_room(answer *a, int generates, failure *f) {
     return 1;
 }
 
-// generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong.
+/* generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong. */
 static int answer_run(answer *a, int generates, failure *f) {
     server *s = a->server;
-    shelved *e = NULL;
+    swapped *e = NULL;
     mote_error error = {0, ""};
-    if (!answer_has_room(a, generates, f)) return 1;
+    if (!answer_fits(a, generates, f)) return 1;
     slot *t = slot_take(a, &e, f);
     if (!t) return f->status != 0;
     a->began = clock_seconds();
@@ -440,12 +441,12 @@ static int answer_run(answer *a, int generates, failure *f) {
     a->cached = a->read = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
-    gate_enter(&s->gate);
+    compute_lock_take(&s->compute_lock);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
-    gate_leave(&s->gate);
+    compute_lock_release(&s->compute_lock);
     slot_release(t, a, code);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

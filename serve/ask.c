@@ -1,25 +1,25 @@
-// serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills in an
-// answer, and knows nothing of how an API words its own answers.
+/* serve/ask.c: what the APIs have in common in what they ask for: sampling, ends, thinking, the shape of the answer. It fills
+   in an answer, and knows nothing of how an API words its own answers. */
 
 enum { STOP_MOST = 16, TOP_MOST = 20 };
 
-typedef struct request {                       // a chat in the making
+typedef struct request {                       /* a chat in the making */
     answer *a;
     fields q;
-    buf noted;                             // names of what is passed over, for the answer's head
-    buf system, messages, tools;           // inside a JSON text; JSON objects with commas between them
-    buf known;                             // known_tool[]: see tools.c
-    int choice, is_strict;                 // CHOICE_...; calls are to follow a schema
-    uint32_t chosen, allowed;              // the tool to call; the only ones that may be called, a list; 0: not given
-    int thinks, preserves;                 // MOTE_THINK_...; thoughts of earlier turns stay in the prompt
-    int has_turns;                         // a message that is no system message was there
-    int last_answers, last_calls;          // the last message is an answer of the past; it calls a tool
-    int continues, adds_prompt;            // the last message is continued; else the answer's turn is opened
+    buf noted;                             /* names of what is passed over, for the answer's head */
+    buf system, messages, tools;           /* inside a JSON text; JSON objects with commas between them */
+    buf known;                             /* known_tool[]: see tools.c */
+    int choice, is_strict;                 /* CHOICE_...; calls are to follow a schema */
+    uint32_t chosen, allowed;              /* the tool to call; the only ones that may be called, a list; 0: not given */
+    int thinks, preserves;                 /* MOTE_THINK_...; thoughts of earlier turns stay in the prompt */
+    int has_turns;                         /* a message that is no system message was there */
+    int last_answers, last_calls;          /* the last message is an answer of the past; it calls a tool */
+    int continues, adds_prompt;            /* the last message is continued; else the answer's turn is opened */
 } request;
 
-// ---- How to sample, and when to end ----------------------------------------------------------------------------------
+/* ---- How to sample, and when to end ------------------------------------------------------------------------------- */
 
-// -1 is a random one, others below 0 are taken as their two's complement.
+/* -1 is a random one, others below 0 are taken as their two's complement. */
 static void ask_seed(mote_sampling *s, const fields *q) {
     uint32_t seed = field_of(q, "seed", JSON_NUMBER);
     double value;
@@ -30,7 +30,7 @@ static void ask_seed(mote_sampling *s, const fields *q) {
     errno = 0;
     long long whole = strtoll(text, &end, 10);
     int is_whole = *text && !*end && !errno;
-    if (!is_whole && node_whole(q->j, seed, -0x1p53, 0x1p53, &value)) whole = (long long)value, is_whole = 1;      // 1e3
+    if (!is_whole && node_whole(q->j, seed, -0x1p53, 0x1p53, &value)) whole = (long long)value, is_whole = 1;      /* 1e3 */
     if (!is_whole) refuse(q->f, 400, "seed", "seed must be a whole number of 64 bits");
     else if (whole != -1) s->seed = (uint64_t)whole;
 }
@@ -51,12 +51,12 @@ static void ask_sampling(answer *a, const fields *q) {
     field_whole(q, "repeat_last_n", -1, INT_MAX, &last);
     if (last >= 0 && s->repetition_penalty > 0 && s->repetition_penalty != 1)
         refuse(q->f, 400, "repeat_last_n", "repeat_last_n must be -1: repetition is that of the whole context");
-    if (top_p >= 0) s->top_p = top_p > 0 ? top_p : 1e-6f;  // 0 asks for the most probable token; of the library, for all
+    if (top_p >= 0) s->top_p = top_p > 0 ? top_p : 1e-6f;  /* 0 asks for the most probable token; of the library, for all */
     if (top_k != INT_MIN) s->top_k = top_k < 0 ? 0 : top_k;
     ask_seed(s, q);
 }
 
-// {"50256": -100, ...}
+/* {"50256": -100, ...} */
 static void ask_bias(answer *a, const fields *q) {
     uint32_t list = field_of(q, "logit_bias", JSON_OBJECT), vocab = (uint32_t)mote_model_info(a->server->model)->vocab_size;
     for (uint32_t k = list + 1; list && k < node_next(q, list); k = node_next(q, k + 1)) {
@@ -93,7 +93,7 @@ static void ask_stop(answer *a, const fields *q, const char *name) {
     }
 }
 
-// Of all APIs. stop: what theirs is called.
+/* Of all APIs. stop: what theirs is called. */
 static void ask_common(request *x, int api, const char *stop) {
     answer *a = x->a;
     const fields *q = &x->q;
@@ -104,21 +104,21 @@ static void ask_common(request *x, int api, const char *stop) {
     a->forgets = !caches;
     field_whole(q, "min_tokens", 0, INT_MAX, &a->min_tokens);
     field_flag(q, "ignore_eos", &a->ignores_end);
-    if (a->ignores_end) a->min_tokens = 0;             // there is no end to be masked
+    if (a->ignores_end) a->min_tokens = 0;             /* there is no end to be masked */
     ask_bias(a, q);
     ask_stop(a, q, stop);
     if (a->stops.failed || a->stop_texts.failed || a->bias.failed || x->noted.failed) refuse(q->f, 503, NULL, "out of memory");
     a->top = -1;
 }
 
-// llama.cpp's name for the most tokens of an answer, where -1 is no limit.
+/* llama.cpp's name for the most tokens of an answer, where -1 is no limit. */
 static void ask_predict(answer *a, const fields *q) {
     int most = 0;
     field_whole(q, "n_predict", -1, INT_MAX, &most);
     if (most > 0) a->max_tokens = most;
 }
 
-// Of OpenAI's two: n and best_of, and what is told besides.
+/* Of OpenAI's two: n and best_of, and what is told besides. */
 static void ask_openai(answer *a, const fields *q) {
     int n = 1, best = 1;
     field_whole(q, "n", 1, 128, &n);
@@ -129,7 +129,7 @@ static void ask_openai(answer *a, const fields *q) {
     field_flag(q, "timings_per_token", &a->gives_timings);
 }
 
-// ---- How much to think -------------------------------------------------------------------------------------------------
+/* ---- How much to think ---------------------------------------------------------------------------------------------- */
 
 static void ask_think(request *x, int thinks, const char *where) {
     int before = x->thinks;
@@ -143,7 +143,7 @@ static void ask_think_flag(request *x, const fields *in, const char *key) {
     if (thinks >= 0) ask_think(x, thinks, key);
 }
 
-// The most tokens of thinking: 0 is none, -1 no limit.
+/* The most tokens of thinking: 0 is none, -1 no limit. */
 static void ask_budget(request *x, const fields *in, const char *key) {
     int budget = -2;
     field_whole(in, key, -1, INT_MAX, &budget);
@@ -151,7 +151,7 @@ static void ask_budget(request *x, const fields *in, const char *key) {
     if (budget > 0) x->a->thinking_budget = budget;
 }
 
-// A model thinks or does not; how much is a budget.
+/* A model thinks or does not; how much is a budget. */
 static void ask_effort(request *x, const fields *in, const char *key) {
     static const struct { const char *name; int budget; } efforts[] = {
         {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
@@ -166,7 +166,7 @@ static void ask_effort(request *x, const fields *in, const char *key) {
     refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
 }
 
-// What all APIs for chats take, beside the words of their own.
+/* The fields that all APIs for chats take, beside the words of their own. */
 static void ask_thinking(request *x) {
     fields kwargs = {x->q.j, field_of(&x->q, "chat_template_kwargs", JSON_OBJECT), x->q.f};
     ask_budget(x, &x->q, "thinking_budget");
@@ -179,9 +179,9 @@ static void ask_thinking(request *x) {
     field_flag(&kwargs, "preserve_thinking", &x->preserves);
 }
 
-// ---- The shape of the answer ------------------------------------------------------------------------------------------
+/* ---- The shape of the answer --------------------------------------------------------------------------------------- */
 
-// What mote_generate would refuse. where: the field that asks for it.
+/* Refuses what mote_generate would refuse. where: the field that asks for it. */
 static void ask_check(request *x, const mote_generation *g, const char *where) {
     mote_error error = {0, ""};
     if (x->q.f->status || !mote_generation_check(x->a->server->model, g, &error)) return;
@@ -189,14 +189,14 @@ static void ask_check(request *x, const mote_generation *g, const char *where) {
     else refuse_error(x->q.f, &error);
 }
 
-// What response_format or its like asks for. format: {"type": ..., ...}; 0: nothing.
+/* The schema that response_format or its like asks for. format: {"type": ..., ...}; 0: nothing. */
 static void ask_format(request *x, uint32_t format, const char *where) {
     const fields *q = &x->q;
     fields in = {q->j, format, q->f};
     uint32_t schema = 0;
     if (!format || field_is(&in, "type", "text")) return;
     if (field_is(&in, "type", "json_schema")) {
-        fields inner = {q->j, field(&in, "json_schema"), q->f};        // of chat completions; of responses it is flat
+        fields inner = {q->j, field(&in, "json_schema"), q->f};        /* of chat completions; of responses it is flat */
         schema = field(inner.object ? &inner : &in, "schema");
         if (!schema) refuse(q->f, 400, where, "%s lacks a schema", where);
     } else if (!field_is(&in, "type", "json_object")) {

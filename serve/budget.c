@@ -1,12 +1,13 @@
-// serve/budget.c: memory that all requests under way may take together. It counts bytes, and knows nothing of what they are.
-// Nobody waits for it: what it cannot give is refused, so that requests which hold a part of it can never wait for each other.
+/* serve/budget.c: memory that all requests under way may take together. It counts bytes, and knows nothing of what they are.
+   Nobody waits for it: what it cannot give is refused, so that requests which hold a part of it can never wait for each
+   other. */
 
 typedef struct budget {
-    size_t most;                           // bytes
+    size_t most;                           /* bytes */
     _Atomic size_t used;
 } budget;
 
-// 0: there are not as many left.
+/* 0: there are not as many left. */
 static int budget_take(budget *b, size_t bytes) {
     size_t used = b->used;
     do {

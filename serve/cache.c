@@ -1,10 +1,10 @@
-// serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
-// ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
-// a chat, because that is where the next request's prompt parts from this one: behind the user's turn when thinking is left
-// out of the history, before it when the user edits or asks again.
-//
-// A timeline that loses its session to another conversation is shelved: saved as bytes, and its snapshots with it. Snapshots
-// and shelved timelines share one budget; what has not been used for longest goes first.
+/* serve/cache.c: which session takes a request, and how much of its prompt is there already. A timeline can go on where it
+   ends, or from a snapshot; its recurrent state cannot be cut back to anywhere else. Snapshots are taken between the turns of
+   a chat, because that is where the next request's prompt parts from this one: after the user's turn when thinking is left
+   out of the history, before it when the user edits or asks again.
+
+   A timeline that loses its session to another conversation is swapped out: saved as bytes, and its snapshots with it.
+   Snapshots and swapped-out timelines share one budget; what has not been used for longest goes first. */
 
 static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m) {
     size_t at = 0;
@@ -12,8 +12,8 @@ static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t
     return at;
 }
 
-// How much of the prompt a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least one
-// token is left to be read.
+/* The tokens of the prompt that a timeline of n tokens holds; *from: the snapshot to go back to, NULL where it ends. At least
+   one token is left to be read. */
 static size_t reusable(const int32_t *tokens, size_t n, const snapshots *past, const int32_t *prompt, size_t count,
                        snapshot **from) {
     size_t same = common_prefix(tokens, n, prompt, count), best = 0;
@@ -32,7 +32,7 @@ static size_t snapshot_size(const server *s, const snapshot *p) {
     return s->snapshot_bytes + p->count * sizeof(int32_t);
 }
 
-// A timeline gives up its snapshot number i.
+/* A timeline gives up its snapshot number i. */
 static void snapshot_drop(server *s, snapshots *past, int i) {
     snapshot *p = past->at[i];
     memmove(past->at + i, past->at + i + 1, (size_t)(--past->count - i) * sizeof *past->at);
@@ -42,12 +42,12 @@ static void snapshot_drop(server *s, snapshots *past, int i) {
     free(p);
 }
 
-// Those behind `count` tokens.
+/* Drops the snapshots after `count` tokens. */
 static void snapshots_cut(server *s, snapshots *past, size_t count) {
     while (past->count && past->at[past->count - 1]->count > count) snapshot_drop(s, past, past->count - 1);
 }
 
-static void shelved_free(server *s, shelved *e) {
+static void swapped_free(server *s, swapped *e) {
     snapshots_cut(s, &e->past, 0);
     s->cache_used -= e->bytes ? e->size : 0;
     free(e->bytes);
@@ -56,13 +56,14 @@ static void shelved_free(server *s, shelved *e) {
     free(e);
 }
 
-// Frees what has not been used for longest: a shelved timeline, or a snapshot that only one session holds. 0: there is none.
+/* Frees what has not been used for longest: a swapped-out timeline, or a snapshot that only one session holds. 0: there is
+   none. */
 static int cache_evict(server *s) {
-    shelved **oldest = NULL;
+    swapped **oldest = NULL;
     slot *of = NULL;
     int at = 0;
     uint64_t used = UINT64_MAX;
-    for (shelved **e = &s->shelf; *e; e = &(*e)->next)
+    for (swapped **e = &s->swapped_out; *e; e = &(*e)->next)
         if (!(*e)->path && (*e)->used < used) used = (*e)->used, oldest = e;
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
         for (int i = 0; i < t->past.count; i++) {
@@ -74,14 +75,14 @@ static int cache_evict(server *s) {
     if (of) {
         snapshot_drop(s, &of->past, at);
     } else if (oldest) {
-        shelved *e = *oldest;
+        swapped *e = *oldest;
         *oldest = e->next;
-        shelved_free(s, e);
+        swapped_free(s, e);
     }
     return of || oldest;
 }
 
-// Makes room for so many bytes, and takes them. 0: there is none.
+/* Takes so many bytes of the budget, evicting what it must. 0: there are not as many. */
 static int cache_take(server *s, size_t bytes) {
     if (bytes > s->cache_most) return 0;
     while (s->cache_used + bytes > s->cache_most)
@@ -90,7 +91,7 @@ static int cache_take(server *s, size_t bytes) {
     return 1;
 }
 
-// Remembers where the session is now, if there is room.
+/* Remembers where the session is now, if the budget has the bytes. */
 static void slot_snapshot(slot *t) {
     server *s = t->server;
     size_t count;
@@ -100,12 +101,12 @@ static void slot_snapshot(slot *t) {
     p->count = count;
     p->owners = 1;
     pthread_mutex_lock(&s->lock);
-    int room = cache_take(s, snapshot_size(s, p));
+    int taken = cache_take(s, snapshot_size(s, p));
     pthread_mutex_unlock(&s->lock);
-    int code = room ? mote_checkpoint_take(t->session, &p->checkpoint, NULL) : MOTE_ENOMEM;
+    int code = taken ? mote_checkpoint_take(t->session, &p->checkpoint, NULL) : MOTE_ENOMEM;
     pthread_mutex_lock(&s->lock);
     p->used = s->clock;
-    if (code && room) s->cache_used -= snapshot_size(s, p);
+    if (code && taken) s->cache_used -= snapshot_size(s, p);
     if (!code) {
         if (t->past.count == SNAPSHOTS_MOST) snapshot_drop(s, &t->past, 1);
         t->past.at[t->past.count++] = p;
@@ -115,12 +116,12 @@ static void slot_snapshot(slot *t) {
     pthread_mutex_unlock(&s->lock);
 }
 
-// Puts a copy of the session's timeline on the shelf.
-static void slot_shelve(slot *t) {
+/* Swaps out a copy of the session's timeline. */
+static void slot_swap_out(slot *t) {
     server *s = t->server;
     size_t count, size = 0, written;
     const int32_t *tokens = mote_tokens(t->session, &count);
-    shelved *e = (shelved *)calloc(1, sizeof *e);
+    swapped *e = (swapped *)calloc(1, sizeof *e);
     (void)mote_save(t->session, NULL, 0, &size, NULL);
     if (!e || !count || !size) {
         free(e);
@@ -128,13 +129,13 @@ static void slot_shelve(slot *t) {
     }
     e->tokens = (int32_t *)malloc(count * sizeof *tokens);
     pthread_mutex_lock(&s->lock);
-    int room = e->tokens && cache_take(s, size);
+    int taken = e->tokens && cache_take(s, size);
     pthread_mutex_unlock(&s->lock);
     e->size = size;
-    e->bytes = room ? (char *)malloc(size) : NULL;
+    e->bytes = taken ? (char *)malloc(size) : NULL;
     int code = e->bytes ? mote_save(t->session, e->bytes, size, &written, NULL) : MOTE_ENOMEM;
     pthread_mutex_lock(&s->lock);
-    if (room && !e->bytes) s->cache_used -= size;
+    if (taken && !e->bytes) s->cache_used -= size;
     if (!code) {
         memcpy(e->tokens, tokens, count * sizeof *tokens);
         e->count = count;
@@ -142,22 +143,22 @@ static void slot_shelve(slot *t) {
         e->used = t->used;
         e->past = t->past;
         for (int i = 0; i < e->past.count; i++) e->past.at[i]->owners++;
-        e->next = s->shelf;
-        s->shelf = e;
+        e->next = s->swapped_out;
+        s->swapped_out = e;
     } else {
-        shelved_free(s, e);
+        swapped_free(s, e);
     }
     pthread_mutex_unlock(&s->lock);
 }
 
-// Takes a timeline off the shelf. What is in a file stays there, too; NULL: there is no memory for that.
-static shelved *unshelve(server *s, shelved **at) {
-    shelved *e = *at;
+/* Takes a timeline off the list of those swapped out. One in a file stays there, too; NULL: there is no memory for that. */
+static swapped *swapped_take(server *s, swapped **at) {
+    swapped *e = *at;
     if (!e->path) {
         *at = e->next;
         return e;
     }
-    shelved *copy = (shelved *)calloc(1, sizeof *copy);
+    swapped *copy = (swapped *)calloc(1, sizeof *copy);
     if (copy) copy->path = strdup(e->path);
     if (!copy || !copy->path) {
         free(copy);
@@ -168,10 +169,10 @@ static shelved *unshelve(server *s, shelved **at) {
     return copy;
 }
 
-// The free session that suits the prompt best; *e: the shelved timeline that should come back in it, taken off the shelf.
-static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved **e) {
+/* The free session that suits the prompt best; *e: the swapped-out timeline that should come back in it, taken off the list. */
+static slot *slot_choose(server *s, const int32_t *prompt, size_t count, swapped **e) {
     slot *best = NULL;
-    shelved **there = NULL;
+    swapped **there = NULL;
     size_t most = 0, have = 0;
     snapshot *from;
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++) {
@@ -183,20 +184,20 @@ static slot *slot_choose(server *s, const int32_t *prompt, size_t count, shelved
     }
     *e = NULL;
     if (!best) return NULL;
-    for (shelved **x = &s->shelf; *x; x = &(*x)->next) {
+    for (swapped **x = &s->swapped_out; *x; x = &(*x)->next) {
         size_t same = reusable((*x)->tokens, (*x)->count, &(*x)->past, prompt, count, &from);
         if (same > most && same > have) there = x, have = same;
     }
     if (!there) return best;
-    *e = unshelve(s, there);
+    *e = swapped_take(s, there);
     if (!*e) return best;
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       // it takes the session that has rested longest
+    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
         if (!t->busy && t->session && t->used < best->used) best = t;
     return best;
 }
 
-// A shelved timeline comes back in place of what the session holds.
-static void slot_restore(slot *t, shelved *e) {
+/* Swaps a timeline in, in place of what the session holds. */
+static void slot_restore(slot *t, swapped *e) {
     server *s = t->server;
     mote_error error;
     int code = e->path ? mote_load_file(t->session, e->path, &error) : mote_load(t->session, e->bytes, e->size, &error);
@@ -209,12 +210,12 @@ static void slot_restore(slot *t, shelved *e) {
         e->past.count = 0;
     }
     const int from_file = !code && e->path != NULL;
-    shelved_free(s, e);
+    swapped_free(s, e);
     pthread_mutex_unlock(&s->lock);
-    if (from_file) slot_snapshot(t);       // a file ends where the next prompt goes on: to be gone back to once more
+    if (from_file) slot_snapshot(t);       /* a file ends where the next prompt goes on: to be gone back to once more */
 }
 
-// Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then.
+/* Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then. */
 static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_error *error) {
     server *s = t->server;
     size_t n, same;
@@ -231,10 +232,10 @@ static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_err
     return same;
 }
 
-// The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
-// at a GB a second, is quicker than to read it again.
+/* The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
+   at a GB a second, is quicker than to read it again. */
 static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count) {
-    enum { WORTH = 32 };                   // tokens
+    enum { WORTH = 32 };                   /* tokens */
     const server *s = t->server;
     size_t n, size = 0;
     const int32_t *tokens = mote_tokens(t->session, &n);
@@ -244,10 +245,10 @@ static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count
     return (double)n > 2 * 1e-9 * (double)size * s->read_speed;
 }
 
-// Returns the tokens of the prompt that need not be read.
-static size_t slot_prepare(slot *t, shelved *e, const int32_t *prompt, size_t count, mote_error *error) {
+/* Returns the tokens of the prompt that need not be read. */
+static size_t slot_prepare(slot *t, swapped *e, const int32_t *prompt, size_t count, mote_error *error) {
     if (slot_is_of_another(t, prompt, count)) {
-        slot_shelve(t);
+        slot_swap_out(t);
         disk_keep(t);
     }
     if (e) slot_restore(t, e);
@@ -257,10 +258,10 @@ static size_t slot_prepare(slot *t, shelved *e, const int32_t *prompt, size_t co
 static void cache_close(server *s) {
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->session) disk_keep(t);
-    while (s->shelf) {
-        shelved *e = s->shelf;
-        s->shelf = e->next;
-        shelved_free(s, e);
+    while (s->swapped_out) {
+        swapped *e = s->swapped_out;
+        s->swapped_out = e->next;
+        swapped_free(s, e);
     }
     for (slot *t = s->slots; t < s->slots + s->slot_count; t++) snapshots_cut(s, &t->past, 0);
 }

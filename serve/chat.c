@@ -1,6 +1,6 @@
-// serve/chat.c: POST /v1/chat/completions, as OpenAI's clients speak it.
+/* serve/chat.c: POST /v1/chat/completions, as OpenAI's clients speak it. */
 
-// ---- What is asked ---------------------------------------------------------------------------------------------------
+/* ---- What is asked ------------------------------------------------------------------------------------------------ */
 
 static void chat_assistant_message(request *x, uint32_t message, const char *where) {
     fields m = {x->q.j, message, x->q.f};
@@ -57,7 +57,7 @@ static void chat_tool(request *x, uint32_t node) {
     ask_tool(x, &t);
 }
 
-// All that makes the prompt.
+/* All that makes the prompt. */
 static void chat_prompt(request *x) {
     const fields *q = &x->q;
     int continues = 0, adds = -1;
@@ -95,7 +95,7 @@ static void chat_request(reply *r) {
     chat_prompt(x);
 }
 
-// ---- What is answered ------------------------------------------------------------------------------------------------
+/* ---- What is answered --------------------------------------------------------------------------------------------- */
 
 static void put_score(buf *out, const server *s, const mote_logprob *p) {
     size_t n = 0;
@@ -110,7 +110,7 @@ static void put_score(buf *out, const server *s, const mote_logprob *p) {
     buf_free(&clean);
 }
 
-// {"token": ..., "logprob": ..., "bytes": ..., "top_logprobs": [...]} of the last token.
+/* {"token": ..., "logprob": ..., "bytes": ..., "top_logprobs": [...]} of the last token. */
 static void put_scores(buf *out, const answer *a) {
     put_score(out, a->server, &a->logprobs[0]);
     buf_text(out, ", \"top_logprobs\": [");
@@ -129,7 +129,7 @@ static void chat_chunk_begin(reply *r) {
     buf_text(&r->event, ", \"choices\": [");
 }
 
-// number: among the calls of the answer
+/* number: among the calls of the answer */
 static void put_chat_call(buf *out, const reply *r, int number, int streams) {
     const tool_call *call = answer_call(&r->a, number);
     const known_tool *tool = find_tool(&r->request, call->name);
@@ -145,7 +145,7 @@ static void put_chat_call(buf *out, const reply *r, int number, int streams) {
     buf_text(out, "}}");
 }
 
-// The calls from number `first` on.
+/* The calls from number `first` on. */
 static void put_chat_calls(buf *out, const reply *r, int first, int streams) {
     for (int i = first; i < answer_calls(&r->a); i++) {
         if (i > first) buf_text(out, ", ");
@@ -162,7 +162,7 @@ static void chat_chunk_role(reply *r) {
     reply_event(r);
 }
 
-// A chunk for a token. One that brings no text yet has an empty one, but for the end.
+/* A chunk for a token. One that brings no text yet has an empty one, but for the end. */
 static void chat_chunk(reply *r) {
     answer *a = &r->a;
     const buf *thinking = &a->piece[MOTE_THINKING], *text = &a->piece[MOTE_ANSWER];
@@ -231,7 +231,7 @@ static const char *openai_finish(const answer *a) {
     return answer_is_cut(a) ? "length" : answer_calls(a) ? "tool_calls" : "stop";
 }
 
-// "finish_reason" and, as vLLM has it, which stop text it was.
+/* "finish_reason" and, as vLLM has it, which stop text it was. */
 static void put_finish(buf *out, const answer *a) {
     const char *stop = answer_stop_text(a);
     putf(out, "\"finish_reason\": \"%s\", \"stop_reason\": ", openai_finish(a));

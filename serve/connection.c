@@ -1,45 +1,45 @@
-// serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets, http.c and budget.c, and
-// nothing of what is asked or answered.
-//
-// What is sent goes into a buffer first and leaves as far as the socket takes it: a client that reads slowly never holds up a
-// thread that computes, until OUT_MOST bytes wait for it. A client that takes nothing for STALL_SECONDS is gone.
-//
-// Once the server stops, a request that has only begun has STOP_SECONDS to arrive, and a connection without one ends.
+/* serve/connection.c: one client's connection: requests from it, answers to it. It knows sockets, http.c and budget.c, and
+   nothing of what is asked or answered.
+
+   What is sent goes into a buffer first and leaves as far as the socket takes it: a client that reads slowly never holds up a
+   thread that computes, until OUT_MOST bytes wait for it. A client that takes nothing for STALL_SECONDS is gone.
+
+   Once the server stops, a request that has only begun has STOP_SECONDS to arrive, and a connection without one ends. */
 
 enum { HEAD_SECONDS = 10, BODY_SECONDS = 60, IDLE_SECONDS = 60, STALL_SECONDS = 30, STOP_SECONDS = 2, LINGER_SECONDS = 5 };
 enum { OUT_MOST = 1 << 20 };
 
 typedef struct connection {
     int fd;
-    int is_loopback;                       // only this machine reaches the address that it came in on
-    int gone;                              // nothing can be read or written any more
-    int streams;                           // an answer in pieces is under way
-    int has_head, has_left;                // of the answer: its head is written; a part of it has been sent
-    double stop_by;                        // when the server stops: the time that is left for the request; 0: it does not
-    const char *more_head;                 // header lines of every answer; "": none
-    budget *budget;                        // of all connections
-    size_t taken;                          // of it, for the request at hand
+    int is_loopback;                       /* only this machine reaches the address that it came in on */
+    int gone;                              /* nothing can be read or written any more */
+    int streams;                           /* an answer in pieces is under way */
+    int has_head, has_left;                /* of the answer: its head is written; a part of it has been sent */
+    double stop_by;                        /* when the server stops: the time that is left for the request; 0: it does not */
+    const char *more_head;                 /* header lines of every answer; "": none */
+    budget *budget;                        /* of all connections */
+    size_t taken;                          /* of it, for the request at hand */
     http_reader in;
     buf out;
-    size_t sent;                           // of out
+    size_t sent;                           /* of out */
 } connection;
 
-static _Atomic int serve_stops;            // set by signals: take no more requests
+static _Atomic int serve_stops;            /* set by signals: take no more requests */
 
-// Waits up to `timeout` seconds for the socket. 0: nothing.
+/* Waits up to `timeout` seconds for the socket. 0: nothing. */
 static int connection_wait(const connection *c, short events, double timeout) {
     struct pollfd p = {c->fd, events, 0};
     return poll(&p, 1, (int)(timeout * 1000)) > 0 ? p.revents : 0;
 }
 
-// Has the client hung up? One that has closed its sending side alone counts as gone.
+/* 1: the client has hung up. One that has closed its sending side alone counts as gone. */
 static int connection_gone(connection *c) {
     struct pollfd p = {c->fd, POLLRDHUP, 0};
     if (!c->gone && poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR)) c->gone = 1;
     return c->gone;
 }
 
-// Sends as many bytes as the socket takes, all of them if there is to be waited, and says how many.
+/* Sends as many bytes as the socket takes, all of them if there is to be waited, and says how many. */
 static size_t connection_send(connection *c, const char *bytes, size_t size, int wait) {
     size_t sent = 0;
     while (!c->gone && sent < size) {
@@ -53,7 +53,7 @@ static size_t connection_send(connection *c, const char *bytes, size_t size, int
     return sent;
 }
 
-// Sends what waits to be sent.
+/* Sends what waits to be sent. */
 static void connection_flush(connection *c, int wait) {
     if (c->sent < c->out.size) c->sent += connection_send(c, c->out.data + c->sent, c->out.size - c->sent, wait);
     if (c->gone || c->sent == c->out.size) c->sent = c->out.size = 0;
@@ -63,7 +63,7 @@ static int connection_is_clogged(const connection *c) {
     return c->out.size - c->sent > OUT_MOST;
 }
 
-// An answer that takes no memory, for who cannot be given any.
+/* An answer that takes no memory, for who cannot be given any. */
 static void send_busy(int fd) {
     static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
                                "Connection: close\r\n\r\n";
@@ -109,7 +109,7 @@ static void connection_head(connection *c, int status, const char *type) {
     else if (!c->in.request.version) connection_format(c, "Connection: keep-alive\r\n");
 }
 
-// A whole answer. A long one is not copied.
+/* A whole answer. A long one is not copied. */
 static void connection_reply(connection *c, int status, const char *type, const char *body, size_t n) {
     connection_head(c, status, type);
     connection_format(c, "Content-Length: %zu\r\n\r\n", n);
@@ -119,7 +119,7 @@ static void connection_reply(connection *c, int status, const char *type, const 
     if (has_body && apart) connection_send(c, body, n, 1);
 }
 
-// An answer in pieces: chunks in HTTP/1.1, in 1.0 all up to the end of the connection.
+/* An answer in pieces: chunks in HTTP/1.1, in 1.0 all up to the end of the connection. */
 static void connection_begin(connection *c, const char *type) {
     c->streams = 1;
     if (!c->in.request.version) c->in.request.closes = 1;
@@ -141,12 +141,12 @@ static void connection_end(connection *c) {
     connection_flush(c, 1);
 }
 
-// Has a request begun? Empty lines are none.
+/* 1: a request has begun. Empty lines are none. */
 static int connection_asks(const connection *c) {
     return c->in.stage != HTTP_HEAD || c->in.in.size > c->in.at;
 }
 
-// Reads what has arrived, or waits for it up to `until`. 0: nothing came, or the client is gone.
+/* Reads what has arrived, or waits for it up to `until`. 0: nothing came, or the client is gone. */
 static int connection_fill(connection *c, double until) {
     char block[1 << 16];
     while (!c->gone) {
@@ -165,14 +165,15 @@ static int connection_fill(connection *c, double until) {
     return 0;
 }
 
-// What is to be said of a request that has begun and does not go on; HTTP_MORE: nothing.
+/* The refusal of a request that has begun and does not go on; HTTP_MORE: none. */
 static int connection_late(connection *c) {
     if (c->gone || !connection_asks(c)) return HTTP_MORE;
     if (serve_stops) return http_refuse(&c->in, 503, "the server is being stopped");
     return http_refuse(&c->in, 408, "the request did not arrive in time");
 }
 
-// The next request but for its body: HTTP_HEAD_DONE or a status. HTTP_MORE: there is none, and the connection has done its duty.
+/* The next request but for its body: HTTP_HEAD_DONE or a status. HTTP_MORE: there is none, and the connection has done its
+   duty. */
 static int connection_next(connection *c) {
     double idle = clock_seconds() + IDLE_SECONDS, head = 0;
     for (;;) {
@@ -183,7 +184,7 @@ static int connection_next(connection *c) {
     }
 }
 
-// Raises what the request has of the budget to `bytes`. Returns 0, or the status that says why not.
+/* Raises what the request has of the budget to `bytes`. Returns 0, or the status that says why not. */
 static int connection_take(connection *c, size_t bytes) {
     if (bytes <= c->taken) return 0;
     if (bytes > c->budget->most) return http_refuse(&c->in, 413, "the request needs more than all of --request-memory");
@@ -193,12 +194,12 @@ static int connection_take(connection *c, size_t bytes) {
     return 0;
 }
 
-// The body of the request: HTTP_DONE or a status; HTTP_MORE: the client has gone.
+/* The body of the request: HTTP_DONE or a status; HTTP_MORE: the client has gone. */
 static int connection_body(connection *c) {
     double until = clock_seconds() + BODY_SECONDS;
-    if (c->in.left > c->budget->most / 2) return connection_take(c, SIZE_MAX);     // it would not fit when it is all there
+    if (c->in.left > c->budget->most / 2) return connection_take(c, SIZE_MAX);     /* it would not fit when it is all there */
     for (;;) {
-        size_t most = 2 * (c->in.request.body.size + c->in.in.size);   // a buf grows by doubling
+        size_t most = 2 * (c->in.request.body.size + c->in.in.size);   /* a buf grows by doubling */
         int refused = c->in.stage != HTTP_COMPLETE ? connection_take(c, most) : 0;
         int code = refused ? refused : http_next(&c->in);
         if (code != HTTP_MORE) return code;
@@ -217,14 +218,14 @@ static void connection_release(connection *c) {
     if (c->out.cap > HTTP_KEEPS && c->sent == c->out.size) buf_free(&c->out), c->sent = 0;
 }
 
-// The request has been answered.
+/* The request has been answered. */
 static void connection_again(connection *c) {
     http_again(&c->in);
     connection_release(c);
     c->has_head = c->has_left = 0;
 }
 
-// Is it an address of this machine that others cannot reach? An IPv4 address may come as one of IPv6.
+/* 1: an address of this machine that others cannot reach. An IPv4 address may come as one of IPv6. */
 static int is_loopback_address(const struct sockaddr_storage *at) {
     const struct sockaddr_in *four = (const struct sockaddr_in *)at;
     const struct in6_addr *six = &((const struct sockaddr_in6 *)at)->sin6_addr;
@@ -244,7 +245,8 @@ static void connection_open(connection *c, int fd, budget *all, const char *more
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// Ends a connection so that what was sent arrives: what the client still sends is read for a while, else it would be a reset.
+/* Ends a connection so that what was sent arrives: what the client still sends is read for a while, else it would be a
+   reset. */
 static void connection_close(connection *c) {
     char rest[1 << 16];
     double until = clock_seconds() + LINGER_SECONDS;

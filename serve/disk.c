@@ -1,16 +1,17 @@
-// serve/disk.c: timelines in a folder, so that the next run of the server need not read them again. A file is a saved session, as
-// mote_save_file writes it: the library refuses one of another checkpoint, and a damaged one; these are passed over with a notice.
-//
-// The folder may hold anything else. Only a regular file of this user that bears the name disk_path gives to the tokens that it
-// holds counts as one of these; no other file is read in, counted, replaced or removed.
-//
-// A timeline is kept as it was before its last answer, at a snapshot: the next prompt has that answer without its thinking, and
-// goes on from there. Files have a budget of their own; what has not been used for longest is removed first.
+/* serve/disk.c: timelines in a folder, so that the next run of the server need not read them again. A file is a saved session,
+   as mote_save_file writes it: the library refuses one of another checkpoint, and a damaged one; these are passed over with a
+   notice.
 
-enum { KEPT_LEAST = 32 };                  // tokens of a timeline that is worth a file
-enum { SAY_SECONDS = 60 };                 // between two lines on what goes wrong with the folder
+   The folder may hold anything else. Only a regular file of this user that bears the name disk_path gives to the tokens that it
+   holds counts as one of these; no other file is read in, counted, replaced or removed.
 
-// What goes wrong with one file goes wrong with the next, too: it is said now and then.
+   A timeline is kept as it was before its last answer, at a snapshot: the next prompt has that answer without its thinking, and
+   goes on from there. Files have a budget of their own; what has not been used for longest is removed first. */
+
+enum { KEPT_LEAST = 32 };                  /* tokens of a timeline that is worth a file */
+enum { SAY_SECONDS = 60 };                 /* between two lines on what goes wrong with the folder */
+
+/* Complains of the folder, now and then: a problem with one file is one with the next, too. */
 static void disk_say(server *s, const char *problem) {
     double now = clock_seconds();
     pthread_mutex_lock(&s->lock);
@@ -20,29 +21,29 @@ static void disk_say(server *s, const char *problem) {
     if (says) show_format(stderr, "mote: %s\n", problem);
 }
 
-// The name of a timeline's file: the folder, and FNV-1a of its tokens.
+/* The name of a timeline's file: the folder, and FNV-1a of its tokens. */
 static char *disk_path(const server *s, const int32_t *tokens, size_t count) {
     uint64_t hash = 0xcbf29ce484222325u;
-    size_t room = strlen(s->disk) + 32;
-    char *path = (char *)malloc(room);
+    size_t capacity = strlen(s->disk) + 32;
+    char *path = (char *)malloc(capacity);
     for (size_t i = 0; i < count * sizeof *tokens; i++) hash = (hash ^ ((const unsigned char *)tokens)[i]) * 0x100000001b3u;
-    if (path) snprintf(path, room, "%s/%016llx.session", s->disk, (unsigned long long)hash);
+    if (path) snprintf(path, capacity, "%s/%016llx.session", s->disk, (unsigned long long)hash);
     return path;
 }
 
-// Is it a file of ours by its name? NAME is 16 digits, as disk_path writes them, and .session.
+/* 1: a file of ours by its name: 16 hexadecimal digits, as disk_path writes them, and .session. */
 static int is_kept_name(const char *name) {
     return strspn(name, "0123456789abcdef") == 16 && !strcmp(name + 16, ".session");
 }
 
-// ... and by what it is: no link, and nobody else's.
+/* 1: a regular file of this user, and no link. */
 static int is_own_file(const char *path, struct stat *status) {
     return !lstat(path, status) && S_ISREG(status->st_mode) && status->st_uid == geteuid();
 }
 
-// Forgets a file; it stays where it is.
-static void disk_forget(server *s, shelved *e) {
-    shelved **at = &s->shelf;
+/* Forgets a file; it stays where it is. */
+static void disk_forget(server *s, swapped *e) {
+    swapped **at = &s->swapped_out;
     while (*at != e) at = &(*at)->next;
     *at = e->next;
     s->disk_used -= e->size;
@@ -51,33 +52,33 @@ static void disk_forget(server *s, shelved *e) {
     free(e);
 }
 
-static void disk_remove(server *s, shelved *e) {
+static void disk_remove(server *s, swapped *e) {
     struct stat status;
     if (is_own_file(e->path, &status)) unlink(e->path);
     disk_forget(s, e);
 }
 
-// Removes files that a longer one of the same timeline has replaced, and the oldest ones until the rest fits.
-static void disk_trim(server *s, const shelved *longest) {
-    for (shelved *e = s->shelf, *next; e; e = next) {
+/* Removes files that a longer one of the same timeline has replaced, and the oldest ones until the rest fits. */
+static void disk_trim(server *s, const swapped *longest) {
+    for (swapped *e = s->swapped_out, *next; e; e = next) {
         next = e->next;
         if (!e->path || e == longest || !longest || e->count > longest->count) continue;
         if (!memcmp(e->tokens, longest->tokens, e->count * sizeof *e->tokens)) disk_remove(s, e);
     }
     while (s->disk_used > s->disk_most) {
-        shelved *oldest = NULL;
-        for (shelved *e = s->shelf; e; e = e->next)
+        swapped *oldest = NULL;
+        for (swapped *e = s->swapped_out; e; e = e->next)
             if (e->path && (!oldest || e->used < oldest->used)) oldest = e;
         disk_remove(s, oldest);
     }
 }
 
-// Notes that `path`, which is the callee's now, holds the session's timeline. 0: there is no memory.
+/* Notes that `path`, which is the callee's now, holds the session's timeline. 0: there is no memory. */
 static int disk_note(server *s, const mote_session *session, char *path, uint64_t used) {
     size_t count;
     struct stat status;
     const int32_t *tokens = mote_tokens(session, &count);
-    shelved *e = (shelved *)calloc(1, sizeof *e);
+    swapped *e = (swapped *)calloc(1, sizeof *e);
     if (e) e->tokens = (int32_t *)malloc(count * sizeof *tokens + 1);
     if (!e || !e->tokens || !is_own_file(path, &status)) {
         free(path);
@@ -91,48 +92,49 @@ static int disk_note(server *s, const mote_session *session, char *path, uint64_
     e->size = (size_t)status.st_size;
     pthread_mutex_lock(&s->lock);
     e->used = used ? used : s->clock;
-    e->next = s->shelf;
-    s->shelf = e;
+    e->next = s->swapped_out;
+    s->swapped_out = e;
     s->disk_used += e->size;
     disk_trim(s, e);
     pthread_mutex_unlock(&s->lock);
     return 1;
 }
 
-static shelved *disk_find(server *s, const char *path) {
-    shelved *e = s->shelf;
+static swapped *disk_find(server *s, const char *path) {
+    swapped *e = s->swapped_out;
     while (e && !(e->path && !strcmp(e->path, path))) e = e->next;
     return e;
 }
 
-// Is this timeline in a file already?
+/* 1: this timeline is in a file already, which counts as used now. */
 static int disk_has(server *s, const char *path) {
     pthread_mutex_lock(&s->lock);
-    shelved *e = disk_find(s, path);
+    swapped *e = disk_find(s, path);
     if (e) e->used = s->clock;
     pthread_mutex_unlock(&s->lock);
     return e != NULL;
 }
 
-// A file that cannot be read any more is not tried again.
+/* A file that cannot be read any more is not tried again. */
 static void disk_lost(server *s, const char *path, const mote_error *error) {
     char problem[sizeof error->message + 16];
     snprintf(problem, sizeof problem, "passed over: %s", error->message);
     disk_say(s, problem);
     pthread_mutex_lock(&s->lock);
-    shelved *e = disk_find(s, path);
+    swapped *e = disk_find(s, path);
     if (e) disk_forget(s, e);
     pthread_mutex_unlock(&s->lock);
 }
 
-// Writes the session's timeline into a file; another thing in its place stays there.
+/* Writes the session's timeline into a file; another thing in its place stays there. */
 static int disk_save(const mote_session *session, const char *path, mote_error *error) {
     struct stat status;
     if (is_own_file(path, &status) || errno == ENOENT) return mote_save_file(session, path, error);
     return fail(error, MOTE_EIO, "%s: no file of ours, so nothing is kept there", path);
 }
 
-// Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not kept.
+/* Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not
+   kept. */
 static void disk_keep(slot *t) {
     server *s = t->server;
     mote_error error = {0, ""};
@@ -158,16 +160,16 @@ static int by_time(const void *a, const void *b) {
     return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-// The folder's files that may be ours, in the order of their last use. *others: entries that are not.
+/* The folder's files that may be ours, in the order of their last use. *others: entries that are not. */
 static buf disk_list(const server *s, DIR *folder, int *others) {
     buf list = {NULL, 0, 0, 0};
     for (struct dirent *at; (at = readdir(folder)) != NULL;) {
-        const size_t room = strlen(s->disk) + strlen(at->d_name) + 2;
+        const size_t capacity = strlen(s->disk) + strlen(at->d_name) + 2;
         struct stat status;
         kept k;
         if (!strcmp(at->d_name, ".") || !strcmp(at->d_name, "..")) continue;
-        k.path = is_kept_name(at->d_name) ? (char *)malloc(room) : NULL;
-        if (k.path) snprintf(k.path, room, "%s/%s", s->disk, at->d_name);
+        k.path = is_kept_name(at->d_name) ? (char *)malloc(capacity) : NULL;
+        if (k.path) snprintf(k.path, capacity, "%s/%s", s->disk, at->d_name);
         if (!k.path || !is_own_file(k.path, &status)) {
             free(k.path);
             ++*others;
@@ -180,7 +182,7 @@ static buf disk_list(const server *s, DIR *folder, int *others) {
     return list;
 }
 
-// Reads a file that may be ours into the session. 1: it is, and has the name of what it holds. Else it is said why not.
+/* Reads a file that may be ours into the session. 1: it is, and has the name of what it holds. Else it is said why not. */
 static int disk_load(const server *s, mote_session *session, const char *path) {
     mote_error error = {0, ""};
     size_t count;
@@ -195,7 +197,7 @@ static int disk_load(const server *s, mote_session *session, const char *path) {
     return !error.code;
 }
 
-// Looks at what earlier runs have kept, by the first session. Returns the exit code: the folder is made if it is not there.
+/* Looks at what earlier runs have kept, by the first session. Returns the exit code: the folder is made if it is not there. */
 static int disk_open(server *s) {
     mote_session *session = s->slots[0].session;
     mote_error error;

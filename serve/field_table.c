@@ -1,25 +1,25 @@
-// serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists the
-// same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for.
+/* serve/field_table.c: every field that requests of the APIs are known to have, and what becomes of it. docs/server.md lists
+   the same ones, which a test compares. It knows names, and nothing of JSON or of what the fields are for. */
 
 enum { API_CHAT = 1, API_COMPLETIONS = 2, API_MESSAGES = 4, API_RESPONSES = 8 };
 enum { API_CHATS = API_CHAT | API_MESSAGES | API_RESPONSES, API_OPENAI = API_CHAT | API_COMPLETIONS, API_ALL = 15 };
 
 enum {
-    FIELD_HONOURED,                        // read, by whatever asks for it
-    FIELD_PASSED,                          // bears on nothing in the answer
-    FIELD_NOTED,                           // may bear on it and is passed over all the same, since clients send it: the answer's head
-                                           // says so
-    FIELD_REFUSED                          // by its name, unless it asks for nothing: see field_asks
+    FIELD_HONOURED,                        /* read, by whatever asks for it */
+    FIELD_PASSED,                          /* bears on nothing in the answer */
+    FIELD_NOTED,                           /* may bear on it and is passed over all the same, since clients send it: the answer's head
+                                              says so */
+    FIELD_REFUSED                          /* by its name, unless it asks for nothing: see field_asks */
 };
 
 typedef struct field_rule {
     const char *name;
     int apis, rule;
-    const char *nothing;                   // FIELD_REFUSED: further values that ask for nothing, with | between them
+    const char *nothing;                   /* FIELD_REFUSED: further values that ask for nothing, with | between them */
 } field_rule;
 
 static const field_rule field_table[] = {
-    // Sampling and ends, of all APIs
+    /* Sampling and ends, of all APIs */
     {"temperature", API_ALL, FIELD_HONOURED, NULL},
     {"top_p", API_ALL, FIELD_HONOURED, NULL},
     {"top_k", API_ALL, FIELD_HONOURED, NULL},
@@ -38,7 +38,7 @@ static const field_rule field_table[] = {
     {"cache_prompt", API_ALL, FIELD_HONOURED, NULL},
     {"stream", API_ALL, FIELD_HONOURED, NULL},
 
-    // Other samplers and masks
+    /* Other samplers and masks */
     {"typical_p", API_ALL, FIELD_REFUSED, "1"},
     {"top_a", API_ALL, FIELD_REFUSED, NULL},
     {"tfs_z", API_ALL, FIELD_REFUSED, "1"},
@@ -81,7 +81,7 @@ static const field_rule field_table[] = {
     {"t_max_predict_ms", API_ALL, FIELD_REFUSED, NULL},
     {"n_indent", API_ALL, FIELD_REFUSED, NULL},
 
-    // What an answer tells besides
+    /* Further contents of an answer */
     {"return_token_ids", API_CHAT, FIELD_HONOURED, NULL},
     {"return_progress", API_OPENAI, FIELD_HONOURED, NULL},
     {"timings_per_token", API_OPENAI, FIELD_HONOURED, NULL},
@@ -95,7 +95,7 @@ static const field_rule field_table[] = {
     {"detokenize", API_ALL, FIELD_REFUSED, "true"},
     {"spaces_between_special_tokens", API_ALL, FIELD_PASSED, NULL},
 
-    // Who asks, and how it is run
+    /* The client, and how its request is run */
     {"model", API_ALL, FIELD_PASSED, NULL},
     {"user", API_ALL, FIELD_PASSED, NULL},
     {"metadata", API_ALL, FIELD_PASSED, NULL},
@@ -118,7 +118,7 @@ static const field_rule field_table[] = {
     {"stream_options", API_OPENAI, FIELD_HONOURED, NULL},
     {"stream_options", API_MESSAGES | API_RESPONSES, FIELD_PASSED, NULL},
 
-    // Chats
+    /* Chats */
     {"messages", API_CHAT | API_MESSAGES, FIELD_HONOURED, NULL},
     {"tools", API_CHATS, FIELD_HONOURED, NULL},
     {"tool_choice", API_CHATS, FIELD_HONOURED, NULL},
@@ -140,7 +140,7 @@ static const field_rule field_table[] = {
     {"thinking_forced_open", API_CHATS, FIELD_REFUSED, NULL},
     {"parse_tool_calls", API_CHATS, FIELD_REFUSED, "true"},
 
-    // Chat completions
+    /* Chat completions */
     {"max_tokens", API_OPENAI | API_MESSAGES, FIELD_HONOURED, NULL},
     {"max_completion_tokens", API_CHAT, FIELD_HONOURED, NULL},
     {"n_predict", API_OPENAI, FIELD_HONOURED, NULL},
@@ -157,13 +157,13 @@ static const field_rule field_table[] = {
     {"prediction", API_CHAT, FIELD_PASSED, NULL},
     {"echo", API_CHAT, FIELD_REFUSED, NULL},
 
-    // Completions
+    /* Completions */
     {"prompt", API_COMPLETIONS, FIELD_HONOURED, NULL},
     {"echo", API_COMPLETIONS, FIELD_HONOURED, NULL},
     {"suffix", API_COMPLETIONS, FIELD_REFUSED, NULL},
     {"response_format", API_COMPLETIONS, FIELD_REFUSED, NULL},
 
-    // Messages
+    /* Messages */
     {"system", API_MESSAGES, FIELD_HONOURED, NULL},
     {"thinking", API_MESSAGES, FIELD_HONOURED, NULL},
     {"output_config", API_MESSAGES, FIELD_HONOURED, NULL},
@@ -176,7 +176,7 @@ static const field_rule field_table[] = {
     {"inference_geo", API_MESSAGES, FIELD_PASSED, NULL},
     {"speed", API_MESSAGES, FIELD_PASSED, NULL},
 
-    // Responses
+    /* Responses */
     {"input", API_RESPONSES, FIELD_HONOURED, NULL},
     {"instructions", API_RESPONSES, FIELD_HONOURED, NULL},
     {"max_output_tokens", API_RESPONSES, FIELD_HONOURED, NULL},

@@ -1,15 +1,15 @@
-// serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
-// JSON and the table of fields, and nothing of what they are for. A field that is null counts as not given.
+/* serve/fields.c: what a request's JSON holds, field by field, and what is said when it is not what was expected. It knows
+   JSON and the table of fields, and nothing of what they are for. A field that is null counts as not given. */
 
-typedef struct failure {                   // why a request is refused; status 0: it is not
+typedef struct failure {                   /* why a request is refused; status 0: it is not */
     int status;
-    const char *code;                      // a word for programs; NULL: none
-    char param[64];                        // the field; "": none
+    const char *code;                      /* a word for programs; NULL: none */
+    char param[64];                        /* the field; "": none */
     char message[600];
 } failure;
 
-// The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
-// whole characters nevertheless, and one line.
+/* The first failure counts. Returns 1. What is quoted of a request may be cut in the middle of a character: what is said is
+   whole characters nevertheless, and one line. */
 __attribute__((format(printf, 4, 5)))
 static int refuse(failure *f, int status, const char *param, const char *format, ...) {
     va_list arguments;
@@ -26,7 +26,7 @@ static int refuse(failure *f, int status, const char *param, const char *format,
     return 1;
 }
 
-// What the library said.
+/* Refuses with an error of the library. */
 static int refuse_error(failure *f, const mote_error *error) {
     switch (error->code) {
     case MOTE_OK: return 0;
@@ -42,7 +42,7 @@ static int refuse_error(failure *f, const mote_error *error) {
     }
 }
 
-typedef struct fields {                    // an object of a request
+typedef struct fields {                    /* an object of a request */
     const json *j;
     uint32_t object;
     failure *f;
@@ -57,12 +57,12 @@ static uint32_t node_type(const fields *q, uint32_t node) {
     return q->j->nodes[node].type;
 }
 
-// The child after this one; after the last one that is the next of their parent.
+/* The child after this one; after the last one that is the next of their parent. */
 static uint32_t node_next(const fields *q, uint32_t node) {
     return q->j->nodes[node].next;
 }
 
-// The node, if it is given and of that type.
+/* The node, if it is given and of that type. */
 static uint32_t field_of(const fields *q, const char *key, uint32_t type) {
     static const char *const names[] = {"null", "false", "true", "a number", "a string", "a list", "an object"};
     uint32_t node = field(q, key);
@@ -101,7 +101,7 @@ static void field_flag(const fields *q, const char *key, int *out) {
     else *out = node_type(q, node) == JSON_TRUE;
 }
 
-// Is a value one of those in `list`, with | between them?
+/* 1: the value is one of those in `list`, with | between them. */
 static int value_is_among(const json *j, uint32_t node, const char *list) {
     const json_node *n = j->nodes + node;
     double value = 0;
@@ -116,8 +116,8 @@ static int value_is_among(const json *j, uint32_t node, const char *list) {
     return 0;
 }
 
-// Does a field of something that is not there ask for it? false, 0, "", [], {} do not, nor the values that `nothing` names, alone
-// or as the only one of a list. Where true asks for nothing, false asks.
+/* 1: a field of something that is not there asks for it. false, 0, "", [], {} do not, nor the values that `nothing` names,
+   alone or as the only one of a list. Where true asks for nothing, false asks. */
 static int field_asks(const fields *q, uint32_t node, const char *nothing) {
     const json_node *n = q->j->nodes + node;
     if (n->type == JSON_FALSE && nothing && !strcmp(nothing, "true")) return 1;
@@ -127,7 +127,7 @@ static int field_asks(const fields *q, uint32_t node, const char *nothing) {
     return n->type == JSON_OBJECT || !value_is_among(q->j, node, nothing);
 }
 
-// Adds a name of what is passed over to those that the answer's head tells.
+/* Adds a name of what is passed over to those that the answer's head tells. */
 static void note(buf *noted, const char *name, size_t n) {
     enum { NAME_MOST = 64, NOTED_MOST = 1024 };
     if (n > NAME_MOST || !http_is_token(name, n) || noted->size + n > NOTED_MOST) return;
@@ -141,7 +141,7 @@ static const field_rule *find_rule(const json *j, uint32_t key, int api) {
     return NULL;
 }
 
-// Walks through a request by the table. Fields that nobody knows may be anything: their names come into `noted`, too.
+/* Walks through a request by the table. Fields that nobody knows may be anything: their names come into `noted`, too. */
 static void check_fields(const fields *q, int api, buf *noted) {
     for (uint32_t k = q->object + 1; k < node_next(q, q->object) && !q->f->status; k = node_next(q, k + 1)) {
         const field_rule *r = find_rule(q->j, k, api);
@@ -164,7 +164,7 @@ static int utf8_is_whole(const char *text, size_t n) {
     return 1;
 }
 
-// The JSON of a request's body: well-formed UTF-8, and so is all that comes of it.
+/* The JSON of a request's body: well-formed UTF-8, and so is all that comes of it. */
 static int read_body(const buf *body, json *j, failure *f) {
     mote_error error = {0, ""};
     memset(j, 0, sizeof *j);

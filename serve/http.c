@@ -1,37 +1,37 @@
-// serve/http.c: bytes -> HTTP/1.1 requests (RFC 9112). It is fed whatever has arrived, in pieces of any size, and knows nothing
-// of sockets, of what is answered, or of what a body holds.
-//
-// Strict where readers disagree, since a proxy may stand in front: lines end with CR LF, a length is given once and as digits,
-// and never beside a transfer coding; chunk extensions and trailers, which nobody reads, have to be well-formed. Memory grows
-// with what has arrived, never with what was announced.
-//
-// A request is read in two steps, so that it can be judged by its head before its body takes memory.
+/* serve/http.c: bytes -> HTTP/1.1 requests (RFC 9112). It is fed whatever has arrived, in pieces of any size, and knows nothing
+   of sockets, of what is answered, or of what a body holds.
 
-enum { HTTP_HEAD_MOST = 32 << 10, HTTP_FIELDS_MOST = 100, HTTP_BODY_MOST = 16 << 20, HTTP_FRAMES_MOST = 1 << 20 };   // bytes
-enum { HTTP_FRAME_MOST = 1024 };           // bytes of a line of chunk framing
-enum { HTTP_KEEPS = 64 << 10 };            // bytes of memory that a body leaves for the next one
+   Strict where readers disagree, since a proxy may stand in front: lines end with CR LF, a length is given once and as digits,
+   and never beside a transfer coding; chunk extensions and trailers, which nobody reads, have to be well-formed. Memory grows
+   with what has arrived, never with what was announced.
 
-// Results of http_next; any other is the status of an answer that refuses the request, after which the connection ends.
+   A request is read in two steps, so that it can be judged by its head before its body takes memory. */
+
+enum { HTTP_HEAD_MOST = 32 << 10, HTTP_FIELDS_MOST = 100, HTTP_BODY_MOST = 16 << 20, HTTP_FRAMES_MOST = 1 << 20 };   /* bytes */
+enum { HTTP_FRAME_MOST = 1024 };           /* bytes of a line of chunk framing */
+enum { HTTP_KEEPS = 64 << 10 };            /* bytes of memory that a body leaves for the next one */
+
+/* Results of http_next; any other is the status of an answer that refuses the request, after which the connection ends. */
 enum { HTTP_MORE = 0, HTTP_DONE = 1, HTTP_HEAD_DONE = 2 };
 
 typedef struct http_request {
-    char method[16], path[1024];           // without a query
-    char host[256], origin[256];           // "" when not given
-    buf keys;                              // of Authorization: Bearer and of X-Api-Key, a zero after each
+    char method[16], path[1024];           /* without a query */
+    char host[256], origin[256];           /* "" when not given */
+    buf keys;                              /* of Authorization: Bearer and of X-Api-Key, a zero after each */
     int has_host, has_origin;
-    int closes, expects;                   // the connection ends after the answer; the client waits for 100 Continue
-    int version;                           // 0 or 1: HTTP/1.0, HTTP/1.1
+    int closes, expects;                   /* the connection ends after the answer; the client waits for 100 Continue */
+    int version;                           /* 0 or 1: HTTP/1.0, HTTP/1.1 */
     buf body;
 } http_request;
 
 typedef struct http_reader {
-    buf in;                                // what has arrived; used up to `at`
-    size_t at, searched;                   // of the head, so many bytes hold no end
+    buf in;                                /* what has arrived; used up to `at` */
+    size_t at, searched;                   /* of the head, so many bytes hold no end */
     enum { HTTP_HEAD, HTTP_BODY, HTTP_SIZE, HTTP_CHUNK, HTTP_CHUNK_END, HTTP_TRAILERS, HTTP_COMPLETE } stage;
-    size_t left;                           // bytes that the body or the chunk still lacks
-    size_t frames;                         // bytes of chunk sizes and trailers so far
+    size_t left;                           /* bytes that the body or the chunk still lacks */
+    size_t frames;                         /* bytes of chunk sizes and trailers so far */
     int has_length, chunked;
-    const char *problem;                   // with a status: what is wrong
+    const char *problem;                   /* with a status: what is wrong */
     http_request request;
 } http_reader;
 
@@ -41,8 +41,8 @@ static void http_close(http_reader *r) {
     buf_free(&r->request.body);
 }
 
-// Forgets a request that was answered, but not what has arrived after it. A large body's memory is given back: a connection
-// may be idle for long.
+/* Forgets a request that was answered, but not what has arrived after it. A large body's memory is given back: a connection
+   may be idle for long. */
 static void http_again(http_reader *r) {
     buf in = r->in, body = r->request.body;
     size_t at = r->at;
@@ -72,7 +72,7 @@ static int http_is(const char *text, size_t n, const char *word) {
     return n == strlen(word) && !strncasecmp(text, word, n);
 }
 
-// Does a list with commas hold the word?
+/* 1: a list with commas holds the word. */
 static int http_lists(const char *text, size_t n, const char *word) {
     const char *end = text + n;
     while (text < end) {
@@ -113,7 +113,7 @@ static int http_key(http_reader *r, const char *text, size_t n) {
     return r->request.keys.failed ? http_refuse(r, 503, "out of memory") : HTTP_DONE;
 }
 
-// One field of the head: those that matter are remembered.
+/* One field of the head: those that matter are remembered. */
 static int http_field(http_reader *r, const char *name, size_t name_size, const char *value, size_t n) {
     http_request *q = &r->request;
     if (http_is(name, name_size, "content-length")) return http_length(r, value, n);
@@ -135,7 +135,7 @@ static int http_field(http_reader *r, const char *name, size_t name_size, const 
     } else if (http_is(name, name_size, "authorization")) {
         size_t at = 7;
         if (n <= at || strncasecmp(value, "bearer ", at)) return HTTP_DONE;
-        while (value[at] == ' ') at++;     // the value has no blanks at its end
+        while (value[at] == ' ') at++;     /* the value has no blanks at its end */
         return http_key(r, value + at, n - at);
     } else if (http_is(name, name_size, "x-api-key")) {
         return http_key(r, value, n);
@@ -151,7 +151,7 @@ static int http_is_control(char c) {
     return ((unsigned char)c < 0x20 && c != '\t') || c == 0x7f;
 }
 
-// A line of the head (matters: it means something) or a trailer: NAME: VALUE
+/* A line of the head (matters: it means something) or a trailer: NAME: VALUE */
 static int http_field_line(http_reader *r, const char *line, size_t n, int matters) {
     const char *colon = (const char *)memchr(line, ':', n);
     if (!colon || !http_is_token(line, (size_t)(colon - line))) return http_refuse(r, 400, "a header line that is no field");
@@ -163,7 +163,7 @@ static int http_field_line(http_reader *r, const char *line, size_t n, int matte
     return matters ? http_field(r, line, (size_t)(colon - line), value, (size_t)(end - value)) : HTTP_DONE;
 }
 
-// METHOD SP /path SP HTTP/1.x
+/* METHOD SP /path SP HTTP/1.x */
 static int http_request_line(http_reader *r, const char *line, size_t n) {
     http_request *q = &r->request;
     const char *end = line + n, *target = (const char *)memchr(line, ' ', n);
@@ -186,7 +186,7 @@ static int http_request_line(http_reader *r, const char *line, size_t n) {
     return HTTP_DONE;
 }
 
-// The whole head, n bytes up to its empty line.
+/* The whole head, n bytes up to its empty line. */
 static int http_head(http_reader *r, const char *head, size_t n) {
     int code = HTTP_DONE;
     for (size_t at = 0, line = 0; code == HTTP_DONE && at < n; line++) {
@@ -207,7 +207,7 @@ static int http_head(http_reader *r, const char *head, size_t n) {
 }
 
 static int http_read_head(http_reader *r) {
-    while (r->in.size - r->at >= 2 && !memcmp(r->in.data + r->at, "\r\n", 2)) r->at += 2;     // empty lines before it
+    while (r->in.size - r->at >= 2 && !memcmp(r->in.data + r->at, "\r\n", 2)) r->at += 2;     /* empty lines before it */
     const char *head = r->in.data + r->at;
     size_t have = r->in.size - r->at, from = r->searched > 3 ? r->searched - 3 : 0;
     const char *end = have > from ? (const char *)memmem(head + from, have - from, "\r\n\r\n", 4) : NULL;
@@ -218,7 +218,7 @@ static int http_read_head(http_reader *r) {
     return http_head(r, head, (size_t)(end - head));
 }
 
-// Moves what has arrived of the body, or of a chunk, into it. HTTP_DONE: it is whole.
+/* Moves what has arrived of the body, or of a chunk, into it. HTTP_DONE: it is whole. */
 static int http_read_body(http_reader *r) {
     size_t have = r->in.size - r->at, n = have < r->left ? have : r->left;
     if (r->request.body.size + n > HTTP_BODY_MOST) return http_refuse(r, 413, "the body is longer than 16 MiB");
@@ -228,13 +228,13 @@ static int http_read_body(http_reader *r) {
     return r->left ? HTTP_MORE : HTTP_DONE;
 }
 
-// A line of chunk framing: *line, *n. HTTP_MORE: it is not whole. A CR or LF that is not part of its end is refused as soon as
-// it is there.
+/* A line of chunk framing: *line, *n. HTTP_MORE: it is not whole. A CR or LF that is not part of its end is refused as soon as
+   it is there. */
 static int http_frame_line(http_reader *r, const char **line, size_t *n) {
     const char *begin = r->in.data + r->at;
     size_t have = r->in.size - r->at, most = HTTP_FRAME_MOST + 2, look = have < most ? have : most;
     const char *feed = look ? (const char *)memchr(begin, '\n', look) : NULL;
-    size_t size = feed ? (size_t)(feed - begin) : look;    // with the CR before the LF, or one that may be
+    size_t size = feed ? (size_t)(feed - begin) : look;    /* with the CR before the LF, or one that may be */
     const char *carriage = size ? (const char *)memchr(begin, '\r', size) : NULL;
     if ((feed && !carriage) || (carriage && carriage + 1 < begin + size))
         return http_refuse(r, 400, "a line of chunk framing that does not end with CR LF");
@@ -257,7 +257,7 @@ static size_t http_skip_token(const char *text, size_t n, size_t at) {
     return at;
 }
 
-// Text in quotes, from the first quote on. Returns where it ends, `at` when it does not.
+/* Text in quotes, from the first quote on. Returns where it ends, `at` when it does not. */
 static size_t http_skip_quoted(const char *text, size_t n, size_t at) {
     for (size_t i = at + 1; i < n && !http_is_control(text[i]); i++) {
         if (text[i] == '"') return i + 1;
@@ -266,7 +266,7 @@ static size_t http_skip_quoted(const char *text, size_t n, size_t at) {
     return at;
 }
 
-// Are these chunk extensions? ;NAME, ;NAME=TOKEN or ;NAME="TEXT", any number of them, with blanks around ; and =
+/* 1: these are chunk extensions: ;NAME, ;NAME=TOKEN or ;NAME="TEXT", any number of them, with blanks around ; and = */
 static int http_are_extensions(const char *text, size_t n) {
     for (size_t at = 0; at < n;) {
         at = http_skip_blanks(text, n, at);
@@ -274,7 +274,7 @@ static int http_are_extensions(const char *text, size_t n) {
         size_t name = http_skip_blanks(text, n, at + 1), end = http_skip_token(text, n, name);
         if (end == name) return 0;
         at = http_skip_blanks(text, n, end);
-        if (at == n) return end == n;      // blanks belong before ; or =
+        if (at == n) return end == n;      /* blanks belong before ; or = */
         if (text[at] != '=') continue;
         size_t value = http_skip_blanks(text, n, at + 1);
         at = value < n && text[value] == '"' ? http_skip_quoted(text, n, value) : http_skip_token(text, n, value);
@@ -301,7 +301,7 @@ static int http_read_size(http_reader *r) {
     return HTTP_DONE;
 }
 
-// CR LF after a chunk's bytes.
+/* CR LF after a chunk's bytes. */
 static int http_read_chunk_end(http_reader *r) {
     size_t have = r->in.size - r->at, n = have < 2 ? have : 2;
     if (memcmp(r->in.data + r->at, "\r\n", n)) return http_refuse(r, 400, "a chunk is longer than its size");
@@ -312,7 +312,7 @@ static int http_read_chunk_end(http_reader *r) {
     return HTTP_DONE;
 }
 
-// Trailers, which nobody reads, up to an empty line.
+/* Trailers, which nobody reads, up to an empty line. */
 static int http_read_trailer(http_reader *r) {
     const char *line;
     size_t n;
@@ -337,19 +337,19 @@ static int http_read_stage(http_reader *r) {
     }
 }
 
-// Goes on with what has arrived. HTTP_HEAD_DONE: of r->request all but the body is there, and the next call goes on with that.
-// HTTP_DONE: it is whole; http_again before the next one. Else HTTP_MORE or a status.
+/* Goes on with what has arrived. HTTP_HEAD_DONE: of r->request all but the body is there, and the next call goes on with that.
+   HTTP_DONE: it is whole; http_again before the next one. Else HTTP_MORE or a status. */
 static int http_next(http_reader *r) {
     int code = r->in.failed ? http_refuse(r, 503, "out of memory") : r->in.size ? HTTP_DONE : HTTP_MORE;
     while (code == HTTP_DONE && r->stage != HTTP_COMPLETE) code = http_read_stage(r);
     if (code != HTTP_MORE || r->at < (1 << 16)) return code;
-    memmove(r->in.data, r->in.data + r->at, r->in.size - r->at);       // what was used is given up
+    memmove(r->in.data, r->in.data + r->at, r->in.size - r->at);       /* what was used is given up */
     r->in.size -= r->at;
     r->at = 0;
     return code;
 }
 
-// More has arrived.
+/* More has arrived. */
 static void http_push(http_reader *r, const char *bytes, size_t n) {
     buf_add(&r->in, bytes, n);
 }

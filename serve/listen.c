@@ -1,20 +1,20 @@
-// serve/listen.c: an address to listen on, and a thread for each connection that comes. It knows sockets and threads, and
-// nothing of what a connection is for.
-//
-// Taking a connection allocates nothing: when there is no place or no thread for it, it is told so and closed.
+/* serve/listen.c: an address to listen on, and a thread for each connection that comes. It knows sockets and threads, and
+   nothing of what a connection is for.
+
+   Taking a connection allocates nothing: when there is no place or no thread for it, it is told so and closed. */
 
 enum { CONNECTIONS_MOST = 256 };
 
-typedef struct arrival {                   // what a connection's thread is given
+typedef struct arrival {                   /* what a connection's thread is given */
     struct listener *listener;
     int fd, taken;
 } arrival;
 
 typedef struct listener {
     int fd;
-    void (*serve)(void *user, int fd);     // in a thread of its own; it closes fd
+    void (*serve)(void *user, int fd);     /* in a thread of its own; it closes fd */
     void *user;
-    pthread_mutex_t lock;                  // of all below
+    pthread_mutex_t lock;                  /* of all below */
     pthread_cond_t ended;
     int connections;
     arrival arrivals[CONNECTIONS_MOST];
@@ -32,7 +32,7 @@ static void *connection_thread(void *user) {
     return NULL;
 }
 
-// A place for a connection; NULL: all are taken.
+/* A place for a connection; NULL: all are taken. */
 static arrival *arrival_take(listener *l, int fd) {
     arrival *a = l->arrivals;
     pthread_mutex_lock(&l->lock);
@@ -76,20 +76,20 @@ static void listener_init(listener *l, void (*serve)(void *user, int fd), void *
     pthread_cond_init(&l->ended, NULL);
 }
 
-// Takes connections until a signal comes, then waits for them to end. Signals reach this thread alone.
+/* Takes connections until a signal comes, then waits for them to end. Signals reach this thread alone. */
 static void listener_run(listener *l) {
     sigset_t signals, before;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, &before);         // connections' threads inherit it
+    pthread_sigmask(SIG_BLOCK, &signals, &before);         /* connections' threads inherit it */
     while (!serve_stops) {
         struct pollfd p = {l->fd, POLLIN, 0};
         struct timespec most = {1, 0};
         if (ppoll(&p, 1, &most, &before) <= 0) continue;
         int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) serve_arrival(l, fd);
-        else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);  // no descriptor, no memory
+        else if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) poll(NULL, 0, 100);  /* no descriptor, no memory */
     }
     close(l->fd);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -105,7 +105,7 @@ static int listener_connections(listener *l) {
     return connections;
 }
 
-// An address to listen on; 0: it is none.
+/* An address to listen on; 0: it is none. */
 static socklen_t read_address(const char *host, int port, struct sockaddr_storage *at) {
     struct sockaddr_in *four = (struct sockaddr_in *)at;
     struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
@@ -121,7 +121,7 @@ static socklen_t read_address(const char *host, int port, struct sockaddr_storag
     return sizeof *six;
 }
 
-// Listens there. *port: the one it got; *others: more than this machine can reach it. Returns the exit code.
+/* Listens there. *port: the one it got; *others: more than this machine can reach it. Returns the exit code. */
 static int listener_open(listener *l, const char *host, int *port, int *others) {
     struct sockaddr_storage at;
     socklen_t size = read_address(host, *port, &at);

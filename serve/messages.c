@@ -1,6 +1,6 @@
-// serve/messages.c: POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients speak it.
+/* serve/messages.c: POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients speak it. */
 
-// A system text but for the line at its beginning that only bills: it changes with each request, and would break the prefix.
+/* A system text but for the line at its beginning that only bills: it changes with each request, and would break the prefix. */
 static void put_without_billing(buf *out, const json *j, uint32_t node) {
     static const char begins[] = "x-anthropic-billing-header";
     size_t n = json_string(j, node, NULL, 0);
@@ -11,7 +11,7 @@ static void put_without_billing(buf *out, const json *j, uint32_t node) {
     free(text);
 }
 
-// A text of the system message, as ask_system has it but for the line.
+/* A text of the system message, as ask_system has it but for the line. */
 static void messages_system_text(request *x, uint32_t text) {
     size_t before = x->system.size;
     if (x->system.size) buf_text(&x->system, "\\n\\n");
@@ -34,7 +34,7 @@ static void messages_system(request *x) {
     }
 }
 
-// What a user's turn brings: results of tools first, then text.
+/* A user's turn: results of tools first, then text. */
 static void messages_user(request *x, uint32_t content, const char *where) {
     const fields *q = &x->q;
     buf text = {NULL, 0, 0, 0};
@@ -69,7 +69,7 @@ static void messages_user(request *x, uint32_t content, const char *where) {
     buf_free(&text);
 }
 
-// What Anthropic's own servers did in an answer of the past is passed over.
+/* Parts of an answer of the past that Anthropic's own servers put there: they are passed over. */
 static int is_hosted_block(const fields *block) {
     static const char end[] = "_tool_result";
     uint32_t type = field(block, "type");
@@ -121,7 +121,7 @@ static void messages_turns(request *x) {
     }
 }
 
-// {"type": "auto"}, any, tool with a name, or none. *one: a single call is wanted.
+/* {"type": "auto"}, any, tool with a name, or none. *one: a single call is wanted. */
 static void messages_choice(request *x, int *one) {
     const fields *q = &x->q;
     fields choice = {q->j, field_of(q, "tool_choice", JSON_OBJECT), q->f};
@@ -135,7 +135,7 @@ static void messages_choice(request *x, int *one) {
         refuse(q->f, 400, "tool_choice", "tool_choice must be of type auto, any, tool or none");
 }
 
-// Tools with a schema; the others are Anthropic's own.
+/* Tools with a schema; the others are Anthropic's own. */
 static void messages_tools(request *x) {
     const fields *q = &x->q;
     uint32_t tools = field_of(q, "tools", JSON_ARRAY);
@@ -152,7 +152,7 @@ static void messages_tools(request *x) {
     ask_choice(x, one);
 }
 
-// Thinking is what a client asks for, and off when it does not.
+/* Thinking is what a client asks for, and off when it does not. */
 static void messages_thinking(request *x, const fields *config) {
     fields thinking = {x->q.j, field_of(&x->q, "thinking", JSON_OBJECT), x->q.f};
     int budget = 0, on = thinking.object && !field_is(&thinking, "type", "disabled");
@@ -166,7 +166,7 @@ static void messages_thinking(request *x, const fields *config) {
     if (config->object && x->thinks == MOTE_THINK_ON) ask_effort(x, config, "effort");
 }
 
-// All that makes the prompt. An answer at its end is continued.
+/* All that makes the prompt. An answer at its end is continued. */
 static void messages_prompt(request *x) {
     const fields *q = &x->q;
     fields config = {q->j, field_of(q, "output_config", JSON_OBJECT), q->f};
@@ -194,7 +194,7 @@ static void messages_request(reply *r) {
     messages_prompt(&r->request);
 }
 
-// ---- What is answered ------------------------------------------------------------------------------------------------
+/* ---- What is answered --------------------------------------------------------------------------------------------- */
 
 static void message_event(reply *r, const char *name) {
     putf(&r->event, "event: %s\ndata: {\"type\": \"%s\"", name, name);
@@ -225,7 +225,7 @@ static void put_message_usage(buf *out, const reply *r) {
               "\"output_tokens\": %d}", a->prompt_count - a->cached, a->cached, a->result.generated_tokens);
 }
 
-// finished: with what is known at the end only.
+/* finished: with what is known at the end only. */
 static void put_message(buf *out, const reply *r, int finished) {
     putf(out, "{\"id\": \"%s\", \"type\": \"message\", \"role\": \"assistant\", \"model\": ", r->id);
     put_text(out, r->a.server->name);
@@ -298,7 +298,7 @@ static void message_part_close(reply *r) {
     buf_text(out, "}");
 }
 
-// A ping while nothing else is to be told.
+/* A ping while nothing else is to be told. */
 static void message_progress(answer *a, int what) {
     reply *r = (reply *)a->user;
     reply_begin(r);

@@ -1,4 +1,4 @@
-// serve/metrics.c: GET /metrics, in Prometheus' text format.
+/* serve/metrics.c: GET /metrics, in Prometheus' text format. */
 
 static void put_metric(buf *out, const char *name, const char *type, const char *help, double value) {
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\nmote_%s %.17g\n", name, help, name, type, name, value);
@@ -10,9 +10,9 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     pthread_mutex_lock(&s->lock);
     counters n = s->seen;
     int busy = 0, waiting = s->waiting_count;
-    size_t cache = s->cache_used, shelf = 0;
+    size_t cache = s->cache_used, swapped_out = 0;
     for (const slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;
-    for (const shelved *e = s->shelf; e; e = e->next) shelf++;
+    for (const swapped *e = s->swapped_out; e; e = e->next) swapped_out++;
     pthread_mutex_unlock(&s->lock);
     put_metric(&out, "requests_total", "counter", "Requests answered or refused.", (double)n.requests);
     put_metric(&out, "requests_refused_total", "counter", "Requests refused before they reached an API.", (double)n.refused);
@@ -29,11 +29,11 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     put_metric(&out, "passes_total", "counter", "Forward passes that generated tokens.", (double)n.passes);
     put_metric(&out, "drafted_tokens_total", "counter", "Drafts that were judged.", (double)n.drafted);
     put_metric(&out, "accepted_tokens_total", "counter", "Drafts that were accepted.", (double)n.accepted);
-    put_metric(&out, "cache_bytes", "gauge", "Memory of snapshots and shelved timelines.", (double)cache);
+    put_metric(&out, "cache_bytes", "gauge", "Memory of snapshots and swapped-out timelines.", (double)cache);
     put_metric(&out, "cache_bytes_limit", "gauge", "What it may grow to.", (double)s->cache_most);
     put_metric(&out, "request_bytes", "gauge", "Memory that requests under way may need.", (double)s->budget.used);
     put_metric(&out, "request_bytes_limit", "gauge", "What it may grow to.", (double)s->budget.most);
-    put_metric(&out, "shelved_timelines", "gauge", "Timelines without a session.", (double)shelf);
+    put_metric(&out, "shelved_timelines", "gauge", "Timelines without a session.", (double)swapped_out);
     put_metric(&out, "weight_bytes", "gauge", "Memory of the weights.", (double)mote_model_info(s->model)->weight_bytes);
     connection_reply(c, 200, "text/plain; version=0.0.4", out.data, out.failed ? 0 : out.size);
     buf_free(&out);

@@ -1,4 +1,4 @@
-// serve/models.c: GET /v1/models and /v1/models/NAME. There is one model.
+/* serve/models.c: GET /v1/models and /v1/models/NAME. There is one model. */
 
 static const char models_path[] = "/v1/models/";
 
@@ -23,7 +23,7 @@ static int hex_digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-// Is the rest of a path, with %xx for what URLs do not hold, the name?
+/* 1: the rest of a path, with %xx for what URLs do not hold, is the name. */
 static int path_is_name(const char *path, const char *name) {
     for (; *path && *name; path++, name++) {
         int high = *path == '%' ? hex_digit(path[1]) : -1, low = high >= 0 ? hex_digit(path[2]) : -1;
@@ -34,7 +34,7 @@ static int path_is_name(const char *path, const char *name) {
     return !*path && !*name;
 }
 
-// The names of models hold slashes, as they are or as %2F.
+/* The names of models hold slashes, as they are or as %2F. */
 static void serve_model_named(server *s, connection *c, const json *j) {
     const char *name = c->in.request.path + strlen(models_path);
     buf out = {NULL, 0, 0, 0};

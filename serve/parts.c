@@ -1,12 +1,12 @@
-// serve/parts.c: answers that consist of parts: a thought, a text, a call of a tool, each opened, added to and closed. Two APIs
-// have them, and each writes them in its own words.
+/* serve/parts.c: answers that consist of parts: a thought, a text, a call of a tool, each opened, added to and closed. Two APIs
+   have them, and each writes them in its own words. */
 
 enum { PART_NONE, PART_THINKING, PART_TEXT, PART_CALL };
 
 typedef struct part_writer {
     void (*open)(reply *r);
-    void (*add)(reply *r, const char *text, size_t n);     // a token's; n may be 0
-    void (*close)(reply *r);                               // also puts the part into r->items
+    void (*add)(reply *r, const char *text, size_t n);     /* a token's; n may be 0 */
+    void (*close)(reply *r);                               /* also puts the part into r->items */
 } part_writer;
 
 static void part_close(reply *r) {

@@ -1,5 +1,5 @@
-// serve/prompt.c: messages as the chat template takes them, put together of a request's own escaped strings, and the tokens that the
-// template makes of them. It knows what a message is, and nothing of how an API words one.
+/* serve/prompt.c: messages as the chat template takes them, put together of a request's own escaped strings, and the tokens
+   that the template makes of them. It knows what a message is, and nothing of how an API words one. */
 
 static void ask_close(request *x) {
     buf_free(&x->noted);
@@ -9,11 +9,11 @@ static void ask_close(request *x) {
     tools_close(x);
 }
 
-// ---- Contents ----------------------------------------------------------------------------------------------------------
+/* ---- Contents ------------------------------------------------------------------------------------------------------- */
 
-enum { CONTENT_SAID, CONTENT_RESULT };     // by whoever speaks; by a tool: what is no text is told as such
+enum { CONTENT_SAID, CONTENT_RESULT };     /* by whoever speaks; by a tool: what is no text is told as such */
 
-// The text of a part; 0: it has none.
+/* The text of a part; 0: it has none. */
 static uint32_t part_text(const fields *part) {
     fields source = {part->j, field(part, "source"), part->f};
     uint32_t text = field(part, "text");
@@ -22,7 +22,7 @@ static uint32_t part_text(const fields *part) {
     return text && node_type(part, text) == JSON_STRING ? text : 0;
 }
 
-// [image], for a part of type image, image_url or input_image.
+/* [image], for a part of type image, image_url or input_image. */
 static void put_placeholder(buf *out, const fields *part) {
     uint32_t type = field(part, "type");
     const char *name = type && node_type(part, type) == JSON_STRING ? part->j->text + part->j->nodes[type].start : "";
@@ -35,7 +35,7 @@ static void put_placeholder(buf *out, const fields *part) {
     buf_text(out, "]");
 }
 
-// A content, a text or a list of parts, into the inside of a JSON text. where: for messages.
+/* A content, a text or a list of parts, into the inside of a JSON text. where: for messages. */
 static void put_content(request *x, buf *out, uint32_t content, int by, const char *where) {
     const fields *q = &x->q;
     if (!content || node_type(q, content) == JSON_NULL) return;
@@ -62,9 +62,9 @@ static void put_content(request *x, buf *out, uint32_t content, int by, const ch
     }
 }
 
-// ---- Messages ----------------------------------------------------------------------------------------------------------
+/* ---- Messages ------------------------------------------------------------------------------------------------------- */
 
-// A system message: those at the beginning become one, the others stay where they are.
+/* A system message: those at the beginning become one, the others stay where they are. */
 static void ask_system(request *x, uint32_t content, const char *where) {
     if (x->has_turns) put_next(&x->messages), buf_text(&x->messages, "{\"role\": \"system\", \"content\": \"");
     else if (x->system.size) buf_text(&x->system, "\\n\\n");
@@ -82,7 +82,7 @@ static void ask_user(request *x, uint32_t content, const char *where) {
     buf_text(&x->messages, "\"}");
 }
 
-// What a tool gave back. id: of the call.
+/* The result of a tool. id: of the call. */
 static void ask_result(request *x, uint32_t id, uint32_t content, const char *where) {
     x->has_turns = 1;
     x->last_answers = 0;
@@ -94,11 +94,11 @@ static void ask_result(request *x, uint32_t id, uint32_t content, const char *wh
     buf_text(&x->messages, "\"}");
 }
 
-typedef struct past_call {                 // nodes of a request; 0: not given
+typedef struct past_call {                 /* nodes of a request; 0: not given */
     uint32_t id, space, name;
-    uint32_t arguments;                    // an object, or its JSON as a text, which may be empty
-    uint32_t input;                        // of a custom tool: a text in place of arguments
-    const char *says;                      // the name, where there is no node of it
+    uint32_t arguments;                    /* an object, or its JSON as a text, which may be empty */
+    uint32_t input;                        /* of a custom tool: a text in place of arguments */
+    const char *says;                      /* the name, where there is no node of it */
 } past_call;
 
 static void put_arguments(request *x, buf *out, uint32_t arguments, const char *where) {
@@ -115,7 +115,7 @@ static void put_arguments(request *x, buf *out, uint32_t arguments, const char *
     free(text);
 }
 
-// One call of an answer of the past.
+/* One call of an answer of the past. */
 static void ask_call(request *x, buf *out, const past_call *c, const char *where) {
     const fields *q = &x->q;
     if (!c->says && (!c->name || node_type(q, c->name) != JSON_STRING)) {
@@ -134,7 +134,7 @@ static void ask_call(request *x, buf *out, const past_call *c, const char *where
     buf_text(out, "}}");
 }
 
-// An answer of the past: the insides of JSON texts, and calls with commas between them.
+/* An answer of the past: the insides of JSON texts, and calls with commas between them. */
 static void ask_assistant(request *x, const buf *text, const buf *thought, const buf *calls) {
     buf *out = &x->messages;
     x->has_turns = x->last_answers = 1;
@@ -157,8 +157,8 @@ static void ask_assistant(request *x, const buf *text, const buf *thought, const
     out->failed |= text->failed | thought->failed | calls->failed;
 }
 
-// The last message is to be continued: what has begun is no thinking, no call and no JSON that a mask could go on with. where: the
-// field that asks for it.
+/* The last message is to be continued: what has begun is no thinking, no call and no JSON that a mask could go on with. where:
+   the field that asks for it. */
 static void ask_continued(request *x, const char *where) {
     failure *f = x->q.f;
     x->continues = 1;
@@ -169,7 +169,7 @@ static void ask_continued(request *x, const char *where) {
     x->thinks = MOTE_THINK_OFF;
 }
 
-// ---- The prompt --------------------------------------------------------------------------------------------------------
+/* ---- The prompt ----------------------------------------------------------------------------------------------------- */
 
 static int32_t *token_list(const mote_model *model, const char *text, size_t size, size_t *count, mote_error *error) {
     int32_t *ids = NULL;
@@ -185,7 +185,7 @@ static int32_t *token_list(const mote_model *model, const char *text, size_t siz
     return NULL;
 }
 
-// The request that the template takes.
+/* The request that the template takes. */
 static void put_chat(const request *x, buf *text) {
     buf_text(text, "{\"messages\": [");
     if (x->system.size) {
@@ -204,7 +204,7 @@ static void put_chat(const request *x, buf *text) {
     text->failed |= x->messages.failed | x->system.failed;
 }
 
-// The prompt's tokens, of all that was put together.
+/* The prompt's tokens, of all that was put together. */
 static void ask_render(request *x) {
     answer *a = x->a;
     mote_error error = {0, ""};

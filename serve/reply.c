@@ -1,26 +1,26 @@
-// serve/reply.c: an answer on its way to a client, whatever API it speaks: streams and whole answers, failures, and what all of them
-// tell. It knows how answers go out, and nothing of how an API words its own.
+/* serve/reply.c: an answer on its way to a client, whatever API it speaks: streams and whole answers, failures, and what all of
+   them tell. It knows how answers go out, and nothing of how an API words its own. */
 
-// An answer on its way to a client of this or of another API.
+/* An answer on its way to a client of this or of another API. */
 typedef struct reply {
     answer a;
     request request;
     failure f;
     connection *c;
-    size_t held;                           // by the connection, of the memory for requests, when the answer began
-    const char *more_head;                 // the connection's own
-    buf head;                              // and what is told beside it
+    size_t held;                           /* by the connection, of the memory for requests, when the answer began */
+    const char *more_head;                 /* the connection's own */
+    buf head;                              /* and what is told beside it */
     char id[40];
     long created;
-    int streams, usage;                    // in events; with a last one of the tokens used
-    int begun, opened;                     // the head of a stream is out; so is its first event
-    int streams_overflow;                  // a prompt that is too long is an event, too
-    buf thinking, text, scores;            // all so far, when it is one answer
-    buf event;                             // at hand
-    const struct part_writer *writer;      // of APIs whose answers consist of parts: see parts.c
-    int part, parts;                       // the open one: PART_...; those before it
-    const tool_call *part_call;            // of an open PART_CALL
-    buf part_text, items;                  // of the open one; the complete ones, as JSON with commas between them
+    int streams, usage;                    /* in events; with a last one of the tokens used */
+    int begun, opened;                     /* the head of a stream is out; so is its first event */
+    int streams_overflow;                  /* a prompt that is too long is an event, too */
+    buf thinking, text, scores;            /* all so far, when it is one answer */
+    buf event;                             /* at hand */
+    const struct part_writer *writer;      /* of APIs whose answers consist of parts: see parts.c */
+    int part, parts;                       /* the open one: PART_...; those before it */
+    const tool_call *part_call;            /* of an open PART_CALL */
+    buf part_text, items;                  /* of the open one; the complete ones, as JSON with commas between them */
     int sequence;
 } reply;
 
@@ -37,7 +37,7 @@ static void reply_free(reply *r) {
     buf_free(&r->items);
 }
 
-// A name that no other answer of this server has.
+/* A name that no other answer of this server has. */
 static void reply_name(char *to, size_t capacity, const char *prefix) {
     static uint64_t last;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,7 +70,7 @@ static void reply_open(reply *r, server *s, connection *c, const json *j, const 
     reply_name(r->id, sizeof r->id, prefix);
 }
 
-// What was passed over of the request is told in the head.
+/* Tells in the head which fields of the request were passed over. */
 static void reply_note(reply *r) {
     if (!r->request.noted.size) return;
     r->head.size = 0;
@@ -81,7 +81,7 @@ static void reply_note(reply *r) {
     if (!r->head.failed) r->c->more_head = r->head.data;
 }
 
-// The head of a stream, at once.
+/* The head of a stream, at once. */
 static void reply_begin(reply *r) {
     if (r->begun) return;
     r->begun = 1;
@@ -90,7 +90,7 @@ static void reply_begin(reply *r) {
     connection_flush(r->c, 0);
 }
 
-// Sends the event at hand.
+/* Sends the event at hand. */
 static void reply_event(reply *r) {
     reply_begin(r);
     if (r->event.failed) r->c->gone = 1;
@@ -99,7 +99,7 @@ static void reply_event(reply *r) {
     r->a.told = clock_seconds();
 }
 
-// Sends the whole answer, which is at hand. lost: something of it is missing.
+/* Sends the whole answer, which is at hand. lost: something of it is missing. */
 static void reply_whole(reply *r, int lost) {
     if (lost || r->event.failed) {
         refuse(&r->f, 503, NULL, "out of memory");
@@ -109,9 +109,10 @@ static void reply_whole(reply *r, int lost) {
     connection_reply(r->c, 200, "application/json", r->event.data, r->event.size);
 }
 
-// Are so many bytes of log-probabilities more than are kept for an answer that does not stream, or than there is memory for?
+/* 1, and refused: so many bytes of log-probabilities are more than are kept for an answer that does not stream, or than the
+   request may take. */
 static int reply_gathered(reply *r, size_t bytes) {
-    enum { GATHER_MOST = 64 << 20, COPIES = 4 };           // gathered, and as a part of the answer: both grow by doubling
+    enum { GATHER_MOST = 64 << 20, COPIES = 4 };           /* gathered, and as a part of the answer: both grow by doubling */
     int status = bytes <= GATHER_MOST ? connection_take(r->c, r->held + COPIES * bytes) : 400;
     if (!status) return 0;
     r->a.enough = 1;
@@ -120,14 +121,14 @@ static int reply_gathered(reply *r, size_t bytes) {
                   GATHER_MOST >> 20);
 }
 
-// A comment, which clients skip, so that they see that there is somebody.
+/* A comment, which clients skip, so that they see that there is somebody. */
 static void put_comment(buf *out, const answer *a) {
     if (a->state == ANSWER_WAITS) buf_text(out, ": waiting\n");
     if (a->state == ANSWER_READS) putf(out, ": reading %zu of %zu\n", a->read, a->prompt_count);
     if (a->state == ANSWER_WRITES) buf_text(out, ": writing\n");
 }
 
-// , "timings": {...} as llama.cpp's clients read them. over: of the whole answer, else so far.
+/* , "timings": {...} as llama.cpp's clients read them. over: of the whole answer, else so far. */
 static void put_timings(buf *out, const answer *a, int over) {
     double prompt = 1e3 * a->result.prompt_seconds, predicted = 1e3 * a->result.generate_seconds;
     size_t read = a->prompt_count - a->cached, n = (size_t)a->result.generated_tokens;
@@ -139,15 +140,15 @@ static void put_timings(buf *out, const answer *a, int over) {
          predicted, n ? predicted / (double)n : 0, predicted > 0 ? 1e3 * (double)n / predicted : 0);
 }
 
-// , "prompt_progress": {...} as llama.cpp has it.
+/* , "prompt_progress": {...} as llama.cpp has it. */
 static void put_progress(buf *out, const answer *a) {
     putf(out, ", \"prompt_progress\": {\"total\": %zu, \"cache\": %zu, \"processed\": %zu, \"time_ms\": %.0f}", a->prompt_count,
          a->cached, a->read, 1e3 * (clock_seconds() - a->began));
 }
 
-// ---- Failures ------------------------------------------------------------------------------------------------------
+/* ---- Failures --------------------------------------------------------------------------------------------------- */
 
-// The error object: {"error": {...}}
+/* The error object: {"error": {...}} */
 static void put_failure(buf *out, const failure *f) {
     const char *type = f->status == 401 ? "authentication_error" : f->status == 404 ? "not_found_error"
                      : f->status == 503 ? "overloaded_error" : f->status >= 500 ? "server_error" : "invalid_request_error";
@@ -171,7 +172,7 @@ static void put_anthropic_failure(buf *out, const failure *f) {
     buf_text(out, "}}");
 }
 
-// In the words of the API whose path it is.
+/* In the words of the API whose path it is. */
 static void reply_failure(connection *c, const failure *f) {
     buf out = {NULL, 0, 0, 0};
     if (!strncmp(c->in.request.path, "/v1/messages", 12)) put_anthropic_failure(&out, f);
@@ -180,7 +181,7 @@ static void reply_failure(connection *c, const failure *f) {
     buf_free(&out);
 }
 
-// A request that failed: as a whole or, when events are out, by one more, which `tell` writes.
+/* A request that failed: as a whole or, when events are out, by one more, which `tell` writes. */
 static void reply_failed(reply *r, void (*tell)(reply *)) {
     if (!r->begun) {
         reply_failure(r->c, &r->f);
@@ -191,7 +192,7 @@ static void reply_failed(reply *r, void (*tell)(reply *)) {
     connection_end(r->c);
 }
 
-// Generates, passing the answer on; `last` ends it.
+/* Generates, passing the answer on; `last` ends it. */
 static void reply_run(reply *r, void (*last)(reply *), void (*tell)(reply *)) {
     if (!r->f.status && !answer_run(&r->a, 1, &r->f) && !r->f.status && !r->c->gone) last(r);
     if (r->f.status && r->streams_overflow && r->f.code && !strcmp(r->f.code, "context_length_exceeded")) reply_begin(r);

@@ -1,9 +1,9 @@
-// serve/responses.c: POST /v1/responses, as OpenAI's newer clients speak it, without a memory: the whole conversation comes
-// with each request.
+/* serve/responses.c: POST /v1/responses, as OpenAI's newer clients speak it, without a memory: the whole conversation comes
+   with each request. */
 
-// ---- What is asked ---------------------------------------------------------------------------------------------------
+/* ---- What is asked ------------------------------------------------------------------------------------------------ */
 
-// What an answer of the past consists of is in several items: they are put together.
+/* An answer of the past, put together of the several items in which it comes. */
 typedef struct past_answer { buf text, thought, calls; int is_open; } past_answer;
 
 static void past_close(request *x, past_answer *p) {
@@ -12,7 +12,7 @@ static void past_close(request *x, past_answer *p) {
     p->text.size = p->thought.size = p->calls.size = 0;
 }
 
-// {"type": "reasoning", "content": [{"text": ...}], "summary": [...]}: what was thought, if the client kept it.
+/* {"type": "reasoning", "content": [{"text": ...}], "summary": [...]}: what was thought, if the client kept it. */
 static void responses_reasoning(request *x, past_answer *p, const fields *item) {
     uint32_t list = field_of(item, "content", JSON_ARRAY);
     for (uint32_t k = list + 1; list && k < node_next(item, list); k = node_next(item, k)) {
@@ -36,7 +36,7 @@ static void responses_message(request *x, past_answer *p, const fields *item, co
     else refuse(x->q.f, 400, where, "%s: the role must be system, developer, user or assistant", where);
 }
 
-// Calls that OpenAI's own servers carried out, or that are of no use without what they keep: they are passed over.
+/* Calls that OpenAI's own servers carried out, or that are of no use without what they keep: they are passed over. */
 static int is_hosted_item(const fields *item) {
     static const char *const hosted[] = {
         "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call", "computer_call_output",
@@ -46,7 +46,7 @@ static int is_hosted_item(const fields *item) {
     return 0;
 }
 
-// A call of the past of any kind that a client carries out. 0: the item is none.
+/* A call of the past of any kind that a client carries out. 0: the item is none. */
 static int responses_call(request *x, past_answer *p, const fields *item, const char *where) {
     past_call c = {.id = field(item, "call_id"), .space = field_of(item, "namespace", JSON_STRING), .name = field(item, "name")};
     if (field_is(item, "type", "function_call")) c.arguments = field(item, "arguments");
@@ -64,7 +64,7 @@ static int responses_call(request *x, past_answer *p, const fields *item, const 
     return 1;
 }
 
-// "function_call_output" and its like.
+/* "function_call_output" and its like. */
 static int is_output(const fields *item) {
     static const char *const outputs[] = {"function_call_output", "custom_tool_call_output", "local_shell_call_output", "shell_call_output",
                                           "apply_patch_call_output"};
@@ -114,7 +114,7 @@ static void responses_input(request *x) {
     buf_free(&p.calls);
 }
 
-// A function, a custom tool, or a namespace of these; the others are OpenAI's own. space: the namespace's name; 0: none.
+/* A function, a custom tool, or a namespace of these; the others are OpenAI's own. space: the namespace's name; 0: none. */
 static void responses_tool_in(request *x, uint32_t node, uint32_t space) {
     const fields *q = &x->q;
     fields tool = {q->j, node, q->f};
@@ -139,7 +139,7 @@ static void responses_tool(request *x, uint32_t node) {
     responses_tool_in(x, node, 0);
 }
 
-// What else is to be told: log-probabilities are not, what hosted tools have done is nothing.
+/* "include", further contents of the answer: log-probabilities are refused, results of hosted tools are none. */
 static void responses_include(request *x) {
     const fields *q = &x->q;
     uint32_t list = field_of(q, "include", JSON_ARRAY);
@@ -166,13 +166,13 @@ static void responses_request(reply *r) {
     ask_render(x);
 }
 
-// ---- What is answered ------------------------------------------------------------------------------------------------
+/* ---- What is answered --------------------------------------------------------------------------------------------- */
 
 static const char *response_status(const reply *r) {
     return r->f.status ? "failed" : answer_is_cut(&r->a) ? "incomplete" : "completed";
 }
 
-// , "key": what was asked
+/* , "key": what was asked */
 static void put_asked(buf *out, const reply *r, const char *key, const char *otherwise) {
     uint32_t node = field(&r->request.q, key);
     putf(out, ", \"%s\": ", key);
@@ -237,7 +237,7 @@ static void response_begin(reply *r) {
     response_state(r, "response.in_progress", "in_progress");
 }
 
-// The custom tool that the open part is a call of; NULL: it is of no custom one.
+/* The custom tool that the open part is a call of; NULL: it is of no custom one. */
 static const known_tool *custom_of(const reply *r) {
     const known_tool *tool = r->part == PART_CALL ? find_tool(&r->request, r->part_call->name) : NULL;
     return tool && tool->is_custom ? tool : NULL;
@@ -248,13 +248,13 @@ static void put_item_id(buf *out, const reply *r) {
     putf(out, "%s_%s_%d", custom_of(r) ? "ctc" : prefixes[r->part], r->id + 5, r->parts);
 }
 
-// What a tool is called with, as JSON text.
+/* The arguments of a call, as JSON text. */
 static void put_call_text(buf *out, const reply *r) {
     if (custom_of(r)) put_custom_input(out, r->part_call);
     else put_text(out, r->part_call->arguments);
 }
 
-// The part of an item that holds the text so far.
+/* The part of an item that holds the text so far. */
 static void put_item_text(buf *out, const reply *r) {
     buf_text(out, r->part == PART_THINKING ? "{\"type\": \"reasoning_text\", \"text\": "
                                            : "{\"type\": \"output_text\", \"annotations\": [], \"text\": ");
@@ -262,7 +262,7 @@ static void put_item_text(buf *out, const reply *r) {
     buf_text(out, "}");
 }
 
-// , "call_id": ..., "name": ... of a call: with its namespace, as the client knows it.
+/* , "call_id": ..., "name": ... of a call: with its namespace, as the client knows it. */
 static void put_call_item(buf *out, const reply *r, int over) {
     const known_tool *tool = find_tool(&r->request, r->part_call->name);
     putf(out, ", \"call_id\": \"call_%s_%d\", \"name\": ", r->id + 5, r->parts);
@@ -273,7 +273,7 @@ static void put_call_item(buf *out, const reply *r, int over) {
     else buf_text(out, "\"\"");
 }
 
-// The open item, as it is at its beginning and when it is over.
+/* The open item, as it is at its beginning and when it is over. */
 static void put_item(buf *out, const reply *r, int over) {
     static const char *const types[] = {"", "reasoning", "message", "function_call"};
     putf(out, "{\"type\": \"%s\", \"id\": \"", custom_of(r) ? "custom_tool_call" : types[r->part]);
@@ -289,7 +289,7 @@ static void put_item(buf *out, const reply *r, int over) {
     buf_text(out, "}");
 }
 
-// , "item_id": ..., "output_index": ..., "content_index": 0
+/* , "item_id": ..., "output_index": ..., "content_index": 0 */
 static void response_place(reply *r) {
     buf_text(&r->event, ", \"item_id\": \"");
     put_item_id(&r->event, r);
@@ -356,8 +356,8 @@ static void response_part_close(reply *r) {
     response_item(r, "response.output_item.done", 1);
 }
 
-// There is no event for it but one that says that nothing has changed.
-// Clients give up after a time without an event, so it is one, though it says nothing new.
+/* There is no event for it but one that says that nothing has changed.
+   Clients give up after a time without an event, so it is one, though it says nothing new. */
 static void response_progress(answer *a, int what) {
     reply *r = (reply *)a->user;
     response_begin(r);
@@ -393,7 +393,7 @@ static void serve_responses(server *s, connection *c, const json *j) {
     r.a.event = part_event;
     r.writer = &writer;
     responses_request(&r);
-    r.streams_overflow = r.streams;        // as its clients expect it, which make the conversation shorter then
+    r.streams_overflow = r.streams;        /* as its clients expect it, which make the conversation shorter then */
     if (r.streams) r.a.progress = response_progress;
     reply_run(&r, response_last, response_failure_event);
 }

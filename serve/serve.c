@@ -1,10 +1,10 @@
-// serve/serve.c: the command serve: which path goes where, one request, starting, and the end.
-//
-// The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way.
+/* serve/serve.c: the command serve: which path goes where, one request, starting, and the end.
+
+   The first Ctrl-C stops taking requests and lets answers finish, a second one ends the program the hard way. */
 
 enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 
-// ---- Paths -----------------------------------------------------------------------------------------------------------
+/* ---- Paths -------------------------------------------------------------------------------------------------------- */
 
 static void serve_health(server *s, connection *c, const json *j) {
     static const char ok[] = "{\"status\": \"ok\"}";
@@ -13,10 +13,10 @@ static void serve_health(server *s, connection *c, const json *j) {
     connection_reply(c, 200, "application/json", ok, sizeof ok - 1);
 }
 
-// The page loads nothing from elsewhere, and nothing may frame it.
+/* The page loads nothing from elsewhere, and nothing may frame it. */
 static void serve_page(server *s, connection *c, const json *j) {
     static const char page[] =
-#include "page.inc"                        // made of page.html by the Makefile
+#include "page.inc"                        /* made of page.html by the Makefile */
         ;
     const char *more_head = c->more_head;
     (void)s;
@@ -28,8 +28,8 @@ static void serve_page(server *s, connection *c, const json *j) {
 }
 
 typedef struct route {
-    const char *method, *path;             // one that ends with / goes on
-    int is_open;                           // asks for no key
+    const char *method, *path;             /* one that ends with / goes on */
+    int is_open;                           /* asks for no key */
     void (*function)(server *s, connection *c, const json *j);
 } route;
 
@@ -49,9 +49,9 @@ static const route route_table[] = {
 };
 enum { ROUTE_COUNT = sizeof route_table / sizeof route_table[0] };
 
-// ---- One request -----------------------------------------------------------------------------------------------------
+/* ---- One request -------------------------------------------------------------------------------------------------- */
 
-// A page's browser asks whether it may ask.
+/* A page's browser asks whether it may ask. */
 static void serve_preflight(connection *c) {
     connection_head(c, 204, "text/plain");
     connection_format(c, "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: *, Authorization\r\n"
@@ -77,12 +77,12 @@ static const route *find_route(const http_request *q, failure *f) {
     return NULL;
 }
 
-// A body is read where it means something alone, and there a key is asked for.
+/* A body is read where it means something alone, and there a key is asked for. */
 static int takes_body(const route *r) {
     return r && !strcmp(r->method, "POST");
 }
 
-// Judges a request by its head. NULL: f says why it is refused, or it is a preflight.
+/* Judges a request by its head. NULL: f says why it is refused, or it is a preflight. */
 static const route *judge_head(const server *s, const connection *c, failure *f) {
     failure missing = {0};
     const route *r = find_route(&c->in.request, &missing);
@@ -91,8 +91,9 @@ static const route *judge_head(const server *s, const connection *c, failure *f)
     return f->status ? NULL : r;
 }
 
-// The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow one
-// of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long word.
+/* The most that a request may come to beside its body: its tree, an array that has grown by doubling, whose nodes all follow
+   one of these marks; and its text as messages, as a prompt and as tokens. TEXTS is the worst that was measured: one long
+   word. */
 static size_t request_cost(const buf *body) {
     enum { TEXTS = 30 };
     size_t nodes = 256;
@@ -103,7 +104,7 @@ static size_t request_cost(const buf *body) {
     return TEXTS * body->size + 2 * nodes * sizeof(json_node);
 }
 
-// Reads the JSON of a body, with the memory that the whole answer to it will need.
+/* Reads the JSON of a body, with the memory that the whole answer to it will need. */
 static void read_request(connection *c, json *j, failure *f) {
     int status = connection_take(c, c->in.request.body.cap + request_cost(&c->in.request.body));
     if (status) refuse(f, status, NULL, "%s", c->in.problem);
@@ -138,7 +139,7 @@ static void serve_requests(server *s, connection *c) {
         }
         if (code == HTTP_MORE) return;
         if (code > HTTP_HEAD_DONE) refuse(&f, code, NULL, "%s", c->in.problem);
-        if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    // a body that nobody will read
+        if (c->in.stage != HTTP_COMPLETE) c->in.request.closes = 1;    /* a body that nobody will read */
         serve_request(s, c, r, &f);
         if (c->gone || c->in.request.closes || serve_stops) return;
         connection_again(c);
@@ -156,30 +157,30 @@ static void serve_connection(void *user, int fd) {
 static void on_stop(int number) {
     serve_stops = 1;
     interrupted = number == SIGINT;
-    signal(SIGINT, SIG_DFL);               // whichever comes next ends the program
+    signal(SIGINT, SIG_DFL);               /* whichever comes next ends the program */
     signal(SIGTERM, SIG_DFL);
 }
 
-// The first signal stops the server, a second one the program.
+/* The first signal stops the server, a second one the program. */
 static void catch_stop(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stop;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);              // whoever reads what is said here may end before
+    signal(SIGPIPE, SIG_IGN);              /* whoever reads what is said here may end before */
 }
 
-// ---- Starting --------------------------------------------------------------------------------------------------------
+/* ---- Starting ----------------------------------------------------------------------------------------------------- */
 
-// The token that a text is as a whole; -1: it is none.
+/* The token that a text is as a whole; -1: it is none. */
 static int32_t token_of(const mote_model *model, const char *text) {
     int32_t id;
     size_t n = 0;
     return !mote_tokenize(model, text, strlen(text), 1, &id, 1, &n, NULL) && n == 1 ? id : -1;
 }
 
-// The model's name for clients: what -m says, or the last part of its path.
+/* The model's name for clients: what -m says, or the last part of its path. */
 static void name_model(server *s, const char *asked, const char *folder) {
     const char *name = asked ? asked : folder;
     size_t n = strlen(name);
@@ -194,7 +195,7 @@ static void name_model(server *s, const char *asked, const char *folder) {
     utf8_fit(s->name, sizeof s->name, name, n);
 }
 
-// Bytes of memory that the system could still give; 0: unknown.
+/* Bytes of memory that the system could still give; 0: unknown. */
 static uint64_t free_memory(void) {
     unsigned long long kilobytes = 0;
     char line[128];
@@ -204,7 +205,7 @@ static uint64_t free_memory(void) {
     return (uint64_t)kilobytes * 1024;
 }
 
-// Sessions of o->fits tokens that have room in seven eighths of what is free beside the weights; 0: unknown.
+/* Sessions of o->fits tokens that fit into seven eighths of what is free beside the weights; 0: unknown. */
 static int sessions_that_fit(const options *o) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};
@@ -216,8 +217,8 @@ static int sessions_that_fit(const options *o) {
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
-// How many answers at a time: as many as are asked for, with a context that leaves room for them, or else as many as fit, at
-// most PARALLEL_MOST. To be asked before the weights are in memory, behind plan_context.
+/* The number of answers at a time: as many as are asked for, with a context that leaves space for them, or else as many as fit,
+   at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. */
 static int plan_sessions(options *o) {
     enum { PARALLEL_MOST = 4, CONTEXT_LEAST = 1024 };
     int fit = sessions_that_fit(o);
@@ -246,13 +247,14 @@ static int open_sessions(server *s, const options *o) {
 }
 
 static void server_open(server *s, const mote_model *model, const options *o, int sessions) {
+    const chat_marks *marks = marks_of(model);
     memset(s, 0, sizeof *s);
     s->model = model;
     s->budget.most = (size_t)((o->request_memory >= 0 ? o->request_memory : 2) * 1e9);
     s->verbose = o->verbose;
     s->reads_alike = !on_gpu(mote_model_info(model));
-    s->turn_begins = token_of(model, "<|im_start|>");
-    s->tool_responds = token_of(model, "<tool_response>");
+    s->turn_begins = token_of(model, marks->turn);
+    s->tool_responds = token_of(model, marks->result);
     s->user = token_of(model, "user");
     s->slot_count = sessions;
     s->slots = (slot *)calloc(SLOTS_MOST, sizeof *s->slots);
@@ -260,8 +262,8 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->since = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->freed, NULL);
-    pthread_mutex_init(&s->gate.lock, NULL);
-    pthread_cond_init(&s->gate.turn, NULL);
+    pthread_mutex_init(&s->compute_lock.lock, NULL);
+    pthread_cond_init(&s->compute_lock.turn, NULL);
     listener_init(&s->listener, serve_connection, s);
 }
 
@@ -271,11 +273,11 @@ static void server_close(server *s) {
     free(s->slots);
 }
 
-// Takes connections until a signal comes. Returns the exit code.
+/* Takes connections until a signal comes. Returns the exit code. */
 static int serve_clients(server *s, const char *host, int port) {
     int others = 0, code = listener_open(&s->listener, host, &port, &others);
     if (code) return code;
-    catch_stop();                          // before anyone learns that it is there
+    catch_stop();                          /* before anyone learns that it is there */
     if (others && !s->access.key)
         on_log(NULL, "other machines can reach it, and no key is asked for: see --api-key-file and --allow-host");
     show_format(stderr, "mote: a context of %d tokens, %d answer%s at a time, %.1f GB for what was read before\n",

@@ -1,6 +1,6 @@
-// serve/tokens.c: POST /v1/completions, which goes on with a text or with token ids; /tokenize and /detokenize.
+/* serve/tokens.c: POST /v1/completions, which goes on with a text or with token ids; /tokenize and /detokenize. */
 
-// A list of token ids. 0: it is none.
+/* A list of token ids. 0: it is none. */
 static int node_ids(const json *j, uint32_t list, int vocab, buf *ids) {
     for (uint32_t k = list + 1; k < j->nodes[list].next; k = j->nodes[k].next) {
         uint64_t id;
@@ -11,8 +11,8 @@ static int node_ids(const json *j, uint32_t list, int vocab, buf *ids) {
     return !ids->failed;
 }
 
-// A prompt, a text or a list of ids, into the answer. Control tokens in the text are taken for such: who sends it has put the
-// whole prompt together.
+/* A prompt, a text or a list of ids, into the answer. Control tokens in the text are taken for such: who sends it has put the
+   whole prompt together. */
 static void completion_prompt(answer *a, const json *j, uint32_t prompt, failure *f) {
     mote_error error = {0, ""};
     if (j->nodes[prompt].type == JSON_STRING) {
@@ -33,12 +33,12 @@ static void completion_prompt(answer *a, const json *j, uint32_t prompt, failure
 
 typedef struct completion {
     reply r;
-    int index, echo;                       // of the prompt among several; it comes before the answer
-    size_t offset;                         // bytes of the text so far
-    utf8_stream cut;                       // a character of the echo that is not whole
-    buf tokens, values, tops, offsets;     // of logprobs: the insides of its lists
-    buf choices;                           // that are complete
-    int prompt_tokens, generated;          // of all prompts
+    int index, echo;                       /* of the prompt among several; it comes before the answer */
+    size_t offset;                         /* bytes of the text so far */
+    utf8_stream cut;                       /* a character of the echo that is not whole */
+    buf tokens, values, tops, offsets;     /* of logprobs: the insides of its lists */
+    buf choices;                           /* that are complete */
+    int prompt_tokens, generated;          /* of all prompts */
     size_t cached;
 } completion;
 
@@ -58,7 +58,7 @@ static void completion_ask(completion *p, int *most) {
     a->top = top;
     field_flag(q, "echo", &p->echo);
     a->echo = p->echo && top >= 0;
-    a->forgets |= a->echo;                 // all rows of logits are needed
+    a->forgets |= a->echo;                 /* all rows of logits are needed */
     field_flag(q, "stream", &p->r.streams);
     fields options = {q->j, field_of(q, "stream_options", JSON_OBJECT), q->f};
     if (options.object) field_flag(&options, "include_usage", &p->r.usage);
@@ -78,7 +78,7 @@ static double bounded(float logprob) {
     return logprob < -9999 ? -9999 : (double)logprob;
 }
 
-// A token after the others in logprobs: what it was, and what else it could have been.
+/* A token after the others in logprobs: what it was, and what else it could have been. */
 static void completion_score(completion *p, const mote_logprob *token, const mote_logprob *top, int first) {
     const server *s = p->r.a.server;
     size_t n, m;
@@ -90,7 +90,7 @@ static void completion_score(completion *p, const mote_logprob *token, const mot
     put_token_text(&p->tokens, s, token->id, &n);
     putf(&p->offsets, "%zu", p->offset);
     p->offset += n;
-    if (first) {                           // nothing is before it
+    if (first) {                           /* nothing is before it */
         buf_text(&p->values, "null");
         buf_text(&p->tops, "null");
         return;
@@ -173,7 +173,7 @@ static void completion_event(answer *a) {
     else if (is_text || text->size) completion_chunk(p, text, 0);
 }
 
-// n tokens of the prompt have been read: they are the beginning of the answer, if that is wanted.
+/* n tokens of the prompt have been read: they are the beginning of the answer, if that is wanted. */
 static void completion_echo(answer *a, size_t at, size_t n) {
     completion *p = (completion *)a->user;
     buf text = {NULL, 0, 0, 0}, *out = p->r.streams ? &text : &p->r.text;
@@ -202,13 +202,13 @@ static void answer_again(answer *a) {
     memset(&a->result, 0, sizeof a->result);
 }
 
-// One of the prompts, up to its choice.
+/* One of the prompts, up to its choice. */
 static void completion_run(completion *p, uint32_t prompt, int most) {
     answer *a = &p->r.a;
     answer_again(a);
     p->r.text.size = 0;
     p->offset = 0;
-    a->result.stop = MOTE_STOP_LENGTH;     // where nothing is generated
+    a->result.stop = MOTE_STOP_LENGTH;     /* where nothing is generated */
     completion_prompt(a, p->r.request.q.j, prompt, &p->r.f);
     if (p->r.f.status || answer_run(a, most > 0, &p->r.f) || p->r.f.status || p->r.c->gone) return;
     buf nothing = {NULL, 0, 0, 0};
@@ -254,7 +254,7 @@ static void completion_stream_last(completion *p) {
     connection_end(p->r.c);
 }
 
-// A list of texts, or of lists of ids, is several prompts.
+/* A list of texts, or of lists of ids, is several prompts. */
 static int holds_prompts(const json *j, uint32_t prompt) {
     if (j->nodes[prompt].type != JSON_ARRAY || !j->nodes[prompt].size) return 0;
     return j->nodes[prompt + 1].type == JSON_STRING || j->nodes[prompt + 1].type == JSON_ARRAY;
@@ -290,7 +290,7 @@ static void serve_completions(server *s, connection *c, const json *j) {
     reply_free(&p.r);
 }
 
-// {"prompt": text} or {"content": text} or {"messages": [...]} -> {"tokens": [...], "count": n, "max_model_len": n}
+/* {"prompt": text} or {"content": text} or {"messages": [...]} -> {"tokens": [...], "count": n, "max_model_len": n} */
 static void serve_tokenize(server *s, connection *c, const json *j) {
     reply r;
     reply_open(&r, s, c, j, "");
@@ -313,7 +313,7 @@ static void serve_tokenize(server *s, connection *c, const json *j) {
     reply_free(&r);
 }
 
-// {"tokens": [...]} -> {"prompt": text, "content": text}
+/* {"tokens": [...]} -> {"prompt": text, "content": text} */
 static void serve_detokenize(server *s, connection *c, const json *j) {
     reply r;
     mote_error error = {0, ""};

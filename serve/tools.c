@@ -1,21 +1,21 @@
-// serve/tools.c: the tools of a request, and which of them the answer may or must call. It knows tools as functions with a schema, which
-// is what a chat template takes: a namespace is part of the names of its functions, and a custom tool, which takes a text, is a
-// function of one parameter. What of an answer is a call of which tool is found out here, too.
+/* serve/tools.c: the tools of a request, and which of them the answer may or must call. It knows tools as functions with a
+   schema, which is what a chat template takes: a namespace is part of the names of its functions, and a custom tool, which
+   takes a text, is a function of one parameter. What of an answer is a call of which tool is found out here, too. */
 
 enum { TOOLS_MOST = 1024 };
 enum { CHOICE_AUTO, CHOICE_NONE, CHOICE_REQUIRED };
 
-typedef struct known_tool {                // texts of a request, unescaped. Owned
-    char *name;                            // what the model is told
-    char *space, *own;                     // the namespace, NULL: none, and the name in it
+typedef struct known_tool {                /* texts of a request, unescaped. Owned */
+    char *name;                            /* what the model is told */
+    char *space, *own;                     /* the namespace, NULL: none, and the name in it */
     int is_custom;
 } known_tool;
 
-typedef struct tool_fields {               // nodes of a request; 0: not given
+typedef struct tool_fields {               /* nodes of a request; 0: not given */
     uint32_t space, name, description, schema;
     int is_custom;
-    uint32_t format;                       // of a custom one
-    uint32_t strict;                       // true: a call must follow the schema
+    uint32_t format;                       /* of a custom one */
+    uint32_t strict;                       /* true: a call must follow the schema */
 } tool_fields;
 
 static known_tool *tool_at(const request *x, size_t i) {
@@ -35,14 +35,14 @@ static void tools_close(request *x) {
     buf_free(&x->known);
 }
 
-// The tool of a name; NULL: there is none.
+/* The tool of a name; NULL: there is none. */
 static const known_tool *find_tool(const request *x, const char *name) {
     for (size_t i = 0; i < tools_count(x); i++)
         if (!strcmp(tool_at(x, i)->name, name)) return tool_at(x, i);
     return NULL;
 }
 
-// The inside of a name: after its namespace's, where it has one, which ends with _ as mcp__files__ does.
+/* The inside of a name: after its namespace's, where it has one, which ends with _ as mcp__files__ does. */
 static void put_tool_name(buf *out, const json *j, uint32_t space, uint32_t name) {
     const json_node *s = j->nodes + space;
     if (space) put_inside(out, j, space);
@@ -50,7 +50,8 @@ static void put_tool_name(buf *out, const json *j, uint32_t space, uint32_t name
     put_inside(out, j, name);
 }
 
-// The name in {"name": ...}, {"function": {"name": ...}} or {"custom": {"name": ...}}, as OpenAI's two APIs have it; 0: there is none.
+/* The name in {"name": ...}, {"function": {"name": ...}} or {"custom": {"name": ...}}, as OpenAI's two APIs have it; 0: there
+   is none. */
 static uint32_t choice_name(const fields *q, uint32_t node, uint32_t *space) {
     fields c = {q->j, node, q->f};
     uint32_t inner = field(&c, "function"), name = field(&c, "name");
@@ -60,7 +61,7 @@ static uint32_t choice_name(const fields *q, uint32_t node, uint32_t *space) {
     return name && node_type(q, name) == JSON_STRING ? name : 0;
 }
 
-// Does a choice, or an element of allowed_tools, name the tool?
+/* 1: a choice, or an element of allowed_tools, names the tool. */
 static int names_tool(const fields *q, uint32_t node, const known_tool *t) {
     uint32_t space, name = choice_name(q, node, &space);
     if (!name) return 0;
@@ -76,7 +77,7 @@ static int tool_is_allowed(const request *x, const known_tool *t) {
     return 0;
 }
 
-// The tool as it is known; 0: it is refused.
+/* The tool as it is known; 0: it is refused. */
 static int tool_know(request *x, const tool_fields *of, known_tool *t) {
     const fields *q = &x->q;
     buf whole = {NULL, 0, 0, 0};
@@ -106,12 +107,12 @@ static int tool_know(request *x, const tool_fields *of, known_tool *t) {
     return 0;
 }
 
-// What a custom tool takes, of its format: a text, or one by a grammar, which the model is told of.
+/* The parameters of a custom tool, by its format: a text, or one by a grammar, which the model is told of. */
 static void put_custom(request *x, const tool_fields *of) {
     const fields *q = &x->q;
     buf *out = &x->tools;
     fields format = {q->j, of->format, q->f};
-    fields inner = {q->j, of->format ? field(&format, "grammar") : 0, q->f};           // of chat completions; of responses it is flat
+    fields inner = {q->j, of->format ? field(&format, "grammar") : 0, q->f};  /* of chat completions; of responses it is flat */
     const fields *grammar = inner.object ? &inner : &format;
     uint32_t definition = of->format ? field(grammar, "definition") : 0, syntax = definition ? field(grammar, "syntax") : 0;
     buf_text(out, ", \"description\": \"");
@@ -126,7 +127,7 @@ static void put_custom(request *x, const tool_fields *of) {
                   "\"required\": [\"input\"]}");
 }
 
-// A tool that may be called; schema 0: it takes nothing.
+/* A tool that may be called; schema 0: it takes nothing. */
 static void ask_tool(request *x, const tool_fields *of) {
     const fields *q = &x->q;
     known_tool t;
@@ -147,7 +148,7 @@ static void ask_tool(request *x, const tool_fields *of) {
     buf_text(&x->tools, "}}");
 }
 
-// A tool that only the API's own servers run is passed over, and told in the answer's head.
+/* A tool that only the API's own servers run is passed over, and told in the answer's head. */
 static void note_hosted(request *x, const fields *tool) {
     char name[80];
     uint32_t type = field(tool, "type");
@@ -160,15 +161,15 @@ static void note_hosted(request *x, const fields *tool) {
     note(&x->noted, name, n);
 }
 
-// ---- Which of them to call ---------------------------------------------------------------------------------------------
+/* ---- Which of them to call ------------------------------------------------------------------------------------------ */
 
-// "none", "auto", "required", or an object: one tool, or those that are allowed. To be asked before the tools are.
+/* "none", "auto", "required", or an object: one tool, or those that are allowed. To be asked before the tools are. */
 static void openai_choice(request *x) {
     const fields *q = &x->q;
     uint32_t choice = field(q, "tool_choice"), space;
     fields c = {q->j, choice, q->f};
     if (choice && field_is(&c, "type", "allowed_tools")) {
-        fields inner = {q->j, field(&c, "allowed_tools"), q->f};       // of chat completions; of responses it is flat
+        fields inner = {q->j, field(&c, "allowed_tools"), q->f};       /* of chat completions; of responses it is flat */
         if (inner.object) c = inner;
         x->allowed = field_of(&c, "tools", JSON_ARRAY);
         choice = field(&c, "mode");
@@ -193,7 +194,7 @@ static void check_choice(const request *x) {
     if (x->choice == CHOICE_REQUIRED && !x->tools.size) refuse(q->f, 400, "tool_choice", "tool_choice without tools");
 }
 
-// All tools have been asked: what of them the answer is told. one: a single call is wanted.
+/* All tools have been asked: what of them the answer is told. one: a single call is wanted. */
 static void ask_choice(request *x, int one) {
     answer *a = x->a;
     const fields *q = &x->q;
@@ -215,7 +216,7 @@ static void ask_choice(request *x, int one) {
     memcpy(a->tools + 1 + n, "]", 2);
     a->one_call = one;
     a->tool_choice = x->choice == CHOICE_REQUIRED ? MOTE_TOOLS_REQUIRED : MOTE_TOOLS_AUTO;
-    if (a->schema && !a->tool_choice) note(&x->noted, "tools", strlen("tools"));       // the mask leaves no call
+    if (a->schema && !a->tool_choice) note(&x->noted, "tools", strlen("tools"));       /* the mask leaves no call */
     if (x->is_strict && !a->tool_choice) note(&x->noted, "tools.strict", strlen("tools.strict"));
     if (!a->tool_choice) return;
     if (a->ignores_end) refuse(q->f, 400, "ignore_eos", "ignore_eos cannot go with a call that is required, which ends the answer");
@@ -227,7 +228,7 @@ static void ask_choice(request *x, int one) {
     ask_check(x, &g, "tool_choice");
 }
 
-// The tools and the choice of a request to either of OpenAI's APIs. ask: takes one tool, which they write differently.
+/* The tools and the choice of a request to either of OpenAI's APIs. ask: takes one tool, which they write differently. */
 static void openai_tools(request *x, void (*ask)(request *x, uint32_t node)) {
     const fields *q = &x->q;
     uint32_t tools = field_of(q, "tools", JSON_ARRAY);
@@ -239,9 +240,9 @@ static void openai_tools(request *x, void (*ask)(request *x, uint32_t node)) {
     ask_choice(x, !parallel);
 }
 
-// ---- What comes back ---------------------------------------------------------------------------------------------------
+/* ---- What comes back ------------------------------------------------------------------------------------------------ */
 
-// The text that a custom tool is called with.
+/* The text that a custom tool is called with. */
 static void put_custom_input(buf *out, const tool_call *call) {
     json j;
     if (json_parse(&j, call->arguments, strlen(call->arguments), "arguments", NULL)) {

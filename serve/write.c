@@ -1,6 +1,6 @@
-// serve/write.c: JSON and events as they go out. It knows text, and nothing of what it says.
+/* serve/write.c: JSON and events as they go out. It knows text, and nothing of what it says. */
 
-// As much of a text as fits, as whole characters; U+FFFD for what is no UTF-8. A zero follows it.
+/* As much of a text as fits, as whole characters; U+FFFD for what is no UTF-8. A zero follows it. */
 static void utf8_fit(char *out, size_t capacity, const char *text, size_t n) {
     const char *end = text + n;
     size_t size = 0;
@@ -33,7 +33,7 @@ static void putf(buf *out, const char *format, ...) {
     va_end(arguments);
 }
 
-// Text inside a JSON string. Well-formed UTF-8 stays as it is, the rest becomes U+FFFD.
+/* Text inside a JSON string. Well-formed UTF-8 stays as it is, the rest becomes U+FFFD. */
 static void put_escaped(buf *out, const char *text, size_t n) {
     size_t plain = 0;
     uint32_t cp;
@@ -62,7 +62,7 @@ static void put_text(buf *out, const char *text) {
     put_quoted(out, text, strlen(text));
 }
 
-// A value of a JSON text, as it is there but for white space. Recursion is at most JSON_DEPTH deep.
+/* A value of a JSON text, as it is there but for white space. Recursion is at most JSON_DEPTH deep. */
 static void put_node(buf *out, const json *j, uint32_t node) {
     const json_node *n = j->nodes + node;
     int object = n->type == JSON_OBJECT;
@@ -82,7 +82,7 @@ static void put_node(buf *out, const json *j, uint32_t node) {
     buf_text(out, object ? "}" : "]");
 }
 
-// The text of a string node, as it is when no longer escaped, with a zero after it; "" of what is no string.
+/* The text of a string node, as it is when no longer escaped, with a zero after it; "" of what is no string. */
 static char *node_text(const json *j, uint32_t node) {
     size_t n = json_string(j, node, NULL, 0);
     char *text = (char *)malloc(n + 1);
@@ -96,12 +96,12 @@ static void put_next(buf *list) {
     if (list->size) buf_text(list, ", ");
 }
 
-// The escaped text of a string node; nothing of what is no string.
+/* The escaped text of a string node; nothing of what is no string. */
 static void put_inside(buf *out, const json *j, uint32_t node) {
     if (j->nodes[node].type == JSON_STRING) buf_add(out, j->text + j->nodes[node].start, j->nodes[node].size);
 }
 
-// , "key": "..." of a string node; nothing of what is none.
+/* , "key": "..." of a string node; nothing of what is none. */
 static void put_member(buf *out, const json *j, const char *key, uint32_t node) {
     if (!node || j->nodes[node].type != JSON_STRING) return;
     putf(out, ", \"%s\": \"", key);

@@ -68,7 +68,7 @@ int mote_save_file(const mote_session *session, const char *path, mote_error *er
     char *bytes = NULL;
     size_t size;
     int code = session_enter(session, path != NULL, "mote_save_file: needs a session and a path", error);
-    if (!code) code = save_bytes(session, &bytes, &size, error);
+    if (!code) code = save_bytes((mote_session *)session, &bytes, &size, error);
     if (!code) code = replace_file(path, bytes, size, error);
     free(bytes);
     return code;

@@ -24,7 +24,7 @@ void mote_checkpoint_free(mote_checkpoint *checkpoint) {
 
 /* Floats of a checkpoint's values. */
 static size_t checkpoint_floats(const mote_session *s) {
-    return s->parts.state + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
+    return s->at.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
 }
 
 /* A checkpoint of nothing yet, with room for so many tokens; NULL: there is no memory. */
@@ -32,7 +32,7 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
     c->fingerprint = s->m->fingerprint;
-    c->state_floats = s->parts.state;
+    c->state_floats = s->at.recurrent_floats;
     c->hidden = (size_t)s->m->c.hidden;
     c->vocab = (size_t)s->m->c.vocab;
     c->kv = s->o.kv;
@@ -45,14 +45,14 @@ static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
 }
 
 /* Remembers the present position. On failure it is of nothing. */
-static int checkpoint_fill(const mote_session *s, mote_checkpoint *c, mote_error *err) {
-    size_t state = s->parts.state, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
+static int checkpoint_fill(mote_session *s, mote_checkpoint *c, mote_error *err) {
+    size_t state = s->at.recurrent_floats, hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab;
     c->count = -1;
     int code = session_logits(s, err);
-    if (!code) code = session_read(s, c->values, s->recurrent, state * sizeof(float), err);
-    if (!code) code = session_read(s, c->values + state, session_last_hidden(s), hidden * sizeof(float), err);
+    if (!code) code = slot_copy(&s->at, c->values, s->at.recurrent, state * sizeof(float), err);
+    if (!code) code = slot_copy(&s->at, c->values + state, session_final_row(s), hidden * sizeof(float), err);
     if (code) return code;
-    memcpy(c->values + state + hidden, s->logits, vocab * sizeof(float));
+    memcpy(c->values + state + hidden, s->at.logits, vocab * sizeof(float));
     memcpy(c->tokens, s->tokens, (size_t)s->count * sizeof *c->tokens);
     c->count = s->count;
     c->generated_from = s->generated_from;
@@ -61,7 +61,7 @@ static int checkpoint_fill(const mote_session *s, mote_checkpoint *c, mote_error
     return MOTE_OK;
 }
 
-static int checkpoint_take(const mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
+static int checkpoint_take(mote_session *s, mote_checkpoint **checkpoint, mote_error *err) {
     mote_checkpoint *c = checkpoint_new(s, s->count);
     if (!c) return fail_memory(err);
     int code = checkpoint_fill(s, c, err);
@@ -85,7 +85,7 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
 
 /* Is what the checkpoint remembers of a session like this one? */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
-    return c->fingerprint == s->m->fingerprint && c->state_floats == s->parts.state && c->hidden == (size_t)s->m->c.hidden &&
+    return c->fingerprint == s->m->fingerprint && c->state_floats == s->at.recurrent_floats && c->hidden == (size_t)s->m->c.hidden &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
@@ -97,7 +97,7 @@ static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
 int mote_checkpoint_take(const mote_session *session, mote_checkpoint **checkpoint, mote_error *error) {
     int code = session_enter(session, checkpoint != NULL,
                              "mote_checkpoint_take: needs a session and a place for the checkpoint", error);
-    return code ? code : checkpoint_take(session, checkpoint, error);
+    return code ? code : checkpoint_take((mote_session *)session, checkpoint, error);
 }
 
 static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error *err) {
@@ -106,14 +106,11 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
-    s->count = c->count;
-    s->generated_from = c->generated_from;
-    s->pending = c->pending;
-    s->accepted = c->accepted;
-    int code = session_write(s, s->recurrent, c->values, s->parts.state * sizeof(float), err);
-    if (!code) code = session_write(s, session_last_hidden(s), c->values + s->parts.state, hidden * sizeof(float), err);
-    memcpy(s->logits, c->values + s->parts.state + hidden, (size_t)s->m->c.vocab * sizeof(float));
-    return code ? code : session_set_logits(s, err);
+    timeline_set(s, c->count, c->generated_from, c->pending, c->accepted);
+    int code = slot_copy(&s->at, s->at.recurrent, c->values, s->at.recurrent_floats * sizeof(float), err);
+    if (!code) code = slot_copy(&s->at, session_final_row(s), c->values + s->at.recurrent_floats, hidden * sizeof(float), err);
+    memcpy(s->at.logits, c->values + s->at.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
+    return code;
 }
 
 int mote_rewind(mote_session *session, const mote_checkpoint *checkpoint, mote_error *error) {
@@ -154,12 +151,13 @@ static saved_piece saved_rows(const mote_session *s, const saved_header *h, int 
     const layer *l = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
     int rows = h->count < 0 ? 0 : h->count;
     state_piece piece[STATE_PIECES];
-    capacity r = capacity_of(&s->o, kv_type_of(h->kv));
+    capacity r = capacity_of(&s->at.runner->o, s->o.context);
+    r.kv = kv_type_of(h->kv);
     saved_piece p;
     memset(&p, 0, sizeof p);
     p.is_kv = 1;
     if (i == c->layers) rows = h->mtp && rows ? rows - 1 : 0;
-    if (!rows || at >= layer_pieces(l, &r, &s->state[i], piece) || !piece[at].rows) return p;
+    if (!rows || at >= layer_pieces(l, &r, &s->at.state[i], piece) || !piece[at].rows) return p;
     p.at = piece[at].at;
     p.size = (size_t)rows * piece[at].size;
     return p;
@@ -173,9 +171,9 @@ static saved_piece saved_piece_of(const mote_session *s, const saved_header *h, 
     if (i >= 4) return saved_rows(s, h, (i - 4) / STATE_PIECES, (i - 4) % STATE_PIECES);
     memset(&p, 0, sizeof p);
     if (i == 0) p.at = s->tokens, p.size = count * sizeof *s->tokens;
-    if (i == 1) p.at = s->recurrent, p.size = s->parts.state * sizeof(float);
+    if (i == 1) p.at = s->at.recurrent, p.size = s->at.recurrent_floats * sizeof(float);
     if (i == 2) p.at = last_hidden, p.size = (size_t)c->hidden * sizeof(float);
-    if (i == 3) p.at = s->logits, p.size = (size_t)c->vocab * sizeof(float);
+    if (i == 3) p.at = s->at.logits, p.size = (size_t)c->vocab * sizeof(float);
     return p;
 }
 
@@ -195,7 +193,7 @@ static void saved_describe(const mote_session *s, saved_header *h) {
     h->pending = s->pending;
     h->accepted = s->accepted;
     h->kv = s->o.kv;
-    h->mtp = s->has_mtp;
+    h->mtp = s->at.has_mtp;
 }
 
 /* KV elements of one type, at any address, to another. */
@@ -210,7 +208,7 @@ static void kv_convert(char *to, dtype to_type, const char *from, dtype from_typ
 }
 
 /* The session as *size bytes; those that fit. */
-static int session_save(const mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
+static int session_save(mote_session *s, void *bytes, size_t capacity, size_t *count, mote_error *err) {
     saved_header h;
     saved_describe(s, &h);
     size_t size = *count = saved_size(s, &h);
@@ -218,8 +216,8 @@ static int session_save(const mote_session *s, void *bytes, size_t capacity, siz
     char *to = (char *)bytes + sizeof h;
     int code = session_logits(s, err);
     for (int i = 0; i < saved_pieces(s) && !code; i++) {
-        saved_piece p = saved_piece_of(s, &h, session_last_hidden(s), i);
-        code = session_read(s, to, p.at, p.size, err);
+        saved_piece p = saved_piece_of(s, &h, session_final_row(s), i);
+        code = slot_copy(&s->at, to, p.at, p.size, err);
         to += p.size;
     }
     memcpy(bytes, &h, sizeof h);
@@ -231,11 +229,11 @@ static int session_save(const mote_session *s, void *bytes, size_t capacity, siz
 int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t *count, mote_error *error) {
     int code = session_enter(session, count && (bytes || !capacity),
                              "mote_save: needs a session, room, and a place for the count", error);
-    return code ? code : session_save(session, bytes, capacity, count, error);
+    return code ? code : session_save((mote_session *)session, bytes, capacity, count, error);
 }
 
 /* The whole session as bytes of its own, to be freed by the caller in any case. */
-static int save_bytes(const mote_session *s, char **bytes, size_t *size, mote_error *err) {
+static int save_bytes(mote_session *s, char **bytes, size_t *size, mote_error *err) {
     (void)session_save(s, NULL, 0, size, NULL);
     *bytes = (char *)malloc(*size);
     return *bytes ? session_save(s, *bytes, *size, size, err) : fail_memory(err);
@@ -258,7 +256,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     if (size != expected)
         return fail(err, MOTE_EFORMAT, "a saved session of %llu bytes, expected %zu for %d tokens",
                     (unsigned long long)size, expected, h->count);
-    if (!h->mtp && s->has_mtp)
+    if (!h->mtp && s->at.has_mtp)
         return fail(err, MOTE_EINVAL, "the saved session is without the MTP layer, this one was opened with it");
     return MOTE_OK;
 }
@@ -279,22 +277,18 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
 static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
                          mote_error *err) {
     if (!piece->at || !piece->size) return MOTE_OK;
-    if (!piece->is_kv || kv == s->kv_type) return session_write(s, piece->at, from, piece->size, err);
+    if (!piece->is_kv || kv == kv_type_of(s->o.kv)) return slot_copy(&s->at, piece->at, from, piece->size, err);
     size_t n = piece->size / kv_size(kv);
-    kv_convert(converted, s->kv_type, from, kv, n);
-    return session_write(s, piece->at, converted, n * kv_size(s->kv_type), err);
+    kv_convert(converted, kv_type_of(s->o.kv), from, kv, n);
+    return slot_copy(&s->at, piece->at, converted, n * kv_size(kv_type_of(s->o.kv)), err);
 }
 
-/* The pieces that h describes are in the session, the last hidden row in s->last_hidden. */
+/* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
 static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
-    int code = MOTE_OK;
-    s->count = s->valid = h->count;
-    s->generated_from = h->generated_from;
-    s->pending = h->pending;
-    s->accepted = h->accepted;
-    if (s->gpu && s->accepted)
-        code = session_write(s, session_last_hidden(s), s->last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
-    return code ? code : session_set_logits(s, err);
+    timeline_set(s, h->count, h->generated_from, h->pending, h->accepted);
+    s->valid = h->count;
+    if (!s->accepted) return MOTE_OK;
+    return slot_copy(&s->at, session_final_row(s), s->at.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);
 }
 
 /* The session that was saved in place of what is there; that stays if it cannot be. */
@@ -308,11 +302,11 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     dtype kv = kv_type_of(h.kv);
     size_t most = 0;
     for (int i = 4; i < saved_pieces(s); i++) most = larger(most, saved_piece_of(s, &h, NULL, i).size);
-    char *converted = kv == s->kv_type ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(s->kv_type) + 1);
-    if (!converted && kv != s->kv_type) return fail_memory(err);
+    char *converted = kv == kv_type_of(s->o.kv) ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(kv_type_of(s->o.kv)) + 1);
+    if (!converted && kv != kv_type_of(s->o.kv)) return fail_memory(err);
     from += sizeof h;
     for (int i = 0; !code && i < saved_pieces(s); i++) {
-        saved_piece p = saved_piece_of(s, &h, s->last_hidden, i);
+        saved_piece p = saved_piece_of(s, &h, s->at.last_hidden, i);
         code = saved_restore(s, &p, from, kv, converted, err);
         from += p.size;
     }
@@ -328,14 +322,14 @@ int mote_load(mote_session *session, const void *bytes, size_t size, mote_error 
 }
 
 /* Copies a session's state into another one on the same model, opened with the same options. */
-static int session_copy(mote_session *to, const mote_session *from, mote_error *err) {
+static int session_copy(mote_session *to, mote_session *from, mote_error *err) {
     saved_header h;
     saved_describe(from, &h);
     int code = session_logits(from, err);
     for (int i = 0; i < saved_pieces(from) && !code; i++) {
-        saved_piece p = saved_piece_of(from, &h, session_last_hidden(from), i);
-        saved_piece q = saved_piece_of(to, &h, to->last_hidden, i);
-        code = session_read(from, q.at, p.at, p.size, err);
+        saved_piece p = saved_piece_of(from, &h, session_final_row(from), i);
+        saved_piece q = saved_piece_of(to, &h, to->at.last_hidden, i);
+        code = slot_copy(&from->at, q.at, p.at, p.size, err);
     }
     return code ? code : session_restored(to, &h, err);
 }
@@ -344,7 +338,7 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
     mote_session *s = NULL;
     int code = session_enter(session, clone != NULL, "mote_clone: needs a session and a place for the clone", error);
     if (!code) code = mote_session_open(session->m, &session->o, &s, error);
-    if (!code) code = session_copy(s, session, error);
+    if (!code) code = session_copy(s, (mote_session *)session, error);
     if (!code && session->before_answer) {
         s->before_answer = checkpoint_copy(s, session->before_answer, s->o.context);
         if (!s->before_answer) code = fail_memory(error);

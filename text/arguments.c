@@ -39,7 +39,7 @@ static int may_put_json(argument_writer *a, const json *j, uint32_t node, buf *o
 
 enum { NAME_MOST = 512 }; /* bytes: longer names and pointers are found nowhere */
 
-/* Is the node a string that is equal to s once unescaped? */
+/* 1: the node is a string that is equal to s once unescaped. */
 static int string_is(const json *j, uint32_t node, slice s) {
     const json_node *n = j->nodes + node;
     char text[NAME_MOST];
@@ -95,7 +95,7 @@ static slice tilde_decode(char *text, size_t n) {
     return slice_of(text, size);
 }
 
-/* What a "$ref" names within the schema `root`: a URI fragment that is a JSON pointer (RFC 6901). 0: nothing there. */
+/* The node that a "$ref" names within the schema `root`: a URI fragment that is a JSON pointer (RFC 6901). 0: nothing there. */
 static uint32_t ref_target(const json *j, uint32_t root, uint32_t ref) {
     char text[NAME_MOST];
     size_t n = json_string(j, ref, text, sizeof text);
@@ -233,7 +233,7 @@ static uint32_t tool_named(const json *tools, slice name) {
 
 /* ---- Values ---- */
 
-/* Is the text this word, in lower case, upper case or both? */
+/* 1: the text is this word, in lower case, upper case or both. */
 static int is_word(slice s, const char *lower) {
     if (s.n != strlen(lower)) return 0;
     for (size_t i = 0; i < s.n; i++)

@@ -1,10 +1,10 @@
-// text/basics.c: errors, growable bytes, whole files, a hash. Every other room of the library may use it. It knows of
-// engine.h only the codes and mote_error, and nothing of what the bytes mean.
-//
-// Functions that can fail return a MOTE_ code and fill a mote_error with one line for a person. Output that grows goes
-// into a buf: additions are not checked one by one, since a failed allocation sticks in `failed` and is looked at once.
+/* text/basics.c: errors, growable bytes, whole files, a hash. Every other file of the library may use it. It knows of
+   engine.h only the codes and mote_error, and nothing of what the bytes mean.
 
-// Fills *err (when there is one) and returns code. Control characters, as in quoted content, become spaces.
+   Functions that can fail return a MOTE_ code and fill a mote_error with one line for a person. Output that grows goes
+   into a buf: additions are not checked one by one, since a failed allocation sticks in `failed` and is looked at once. */
+
+/* Fills *err (when there is one) and returns code. Control characters, as in quoted content, become spaces. */
 __attribute__((format(printf, 3, 4))) static int fail(mote_error *err, int code, const char *fmt, ...) {
     if (!err) return code;
     va_list args;
@@ -25,10 +25,10 @@ static int fail_memory(mote_error *err) {
 typedef struct buf {
     char *data;
     size_t size, cap;
-    int failed; // an allocation failed: the content is incomplete and stays so
+    int failed; /* an allocation failed: the content is incomplete and stays so */
 } buf;
 
-// Appends n bytes (left for the caller to fill when bytes is NULL). Returns where they lie, NULL after a failure.
+/* Appends n bytes (left for the caller to fill when bytes is NULL). Returns where they lie, NULL after a failure. */
 static void *buf_add(buf *b, const void *bytes, size_t n) {
     if (b->failed || n > SIZE_MAX / 4 || b->size > SIZE_MAX / 4) {
         b->failed = 1;
@@ -60,7 +60,7 @@ static void buf_free(buf *b) {
     memset(b, 0, sizeof *b);
 }
 
-// dir/name into out; an empty or NULL dir gives name alone. MOTE_EINVAL when it does not fit.
+/* dir/name into out; an empty or NULL dir gives name alone. MOTE_EINVAL when it does not fit. */
 static int join_path(char *out, size_t cap, const char *dir, const char *name) {
     size_t n = dir ? strlen(dir) : 0;
     const char *slash = n && dir[n - 1] != '/' ? "/" : "";
@@ -68,10 +68,10 @@ static int join_path(char *out, size_t cap, const char *dir, const char *name) {
     return size >= 0 && (size_t)size < cap ? MOTE_OK : MOTE_EINVAL;
 }
 
-#define FILE_LIMIT ((size_t)256 << 20) // bytes: more than any JSON file of a checkpoint, so that one read is harmless
+#define FILE_LIMIT ((size_t)256 << 20) /* bytes: more than any JSON file of a checkpoint, so that one read is harmless */
 
-// Opens a file to be read, which must be a regular one: a FIFO is not waited for, a device is not touched. On success *fd is the
-// caller's to close.
+/* Opens a file to be read, which must be a regular one: a FIFO is not waited for, a device is not touched. On success *fd is
+   the caller's to close. */
 static int open_regular(const char *path, int *fd, uint64_t *size, mote_error *err) {
     struct stat info;
     *size = 0;
@@ -103,7 +103,7 @@ static int read_descriptor(int fd, size_t size, const char *path, buf *out, mote
     return MOTE_OK;
 }
 
-// Reads the whole regular file dir/name into out (emptied first). A NUL follows the content, not counted in size.
+/* Reads the whole regular file dir/name into out (emptied first). A NUL follows the content, not counted in size. */
 static int read_file(const char *dir, const char *name, buf *out, mote_error *err) {
     char path[4096];
     int fd;
@@ -116,7 +116,7 @@ static int read_file(const char *dir, const char *name, buf *out, mote_error *er
     return code;
 }
 
-// The FNV-1a hash of n bytes, continued from `hash`; it starts as FNV_START.
+/* The FNV-1a hash of n bytes, continued from `hash`; it starts as FNV_START. */
 static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
     return hash;
@@ -124,7 +124,7 @@ static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t n) {
 
 static const uint64_t FNV_START = 0xCBF29CE484222325u;
 
-// Its well-mixed bits: those in the middle hardly depend on the last byte.
+/* Its well-mixed bits: those in the middle hardly depend on the last byte. */
 static uint32_t fold(uint64_t hash) {
     return (uint32_t)(hash ^ hash >> 32);
 }

@@ -1,51 +1,51 @@
-// text/bpe.c: byte-level BPE, words -> ids, and the added tokens that are found in the text before. It works on the
-// tables of a tokenizer, and knows nothing of the file they come from (tokenizer_file.c) or of chat formats.
-//
-// A word's bytes are its first tokens; then the neighbours whose merge has the lowest rank are joined, again and again.
-// tokenizer.json writes bytes as letters of a 256-letter alphabet; here tokens are plain bytes from the start. Ids come
-// from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
-// before anything else, those marked "normalized" after normalisation.
-//
-// Text from outside (a user's, a tool's) never becomes an added token. Those steer the model: "</tool_response>" in a
-// tool's answer must stay text. The caller says which ranges of a text are from outside, and an added token is found
-// only where none of its bytes is in one. What lies between two added tokens is normalised and split into words as one
-// piece, whoever wrote it, so text in which no added token is named has the same ids with any ranges. Merges that end
-// in an added token are left out: with its text cut out first, trusted text never gets to them. (A token of one byte
-// that the file lists as added is still the only way to write that byte.)
+/* text/bpe.c: byte-level BPE, words -> ids, and the added tokens that are found in the text before. It works on the
+   tables of a tokenizer, and knows nothing of the file they come from (tokenizer_file.c) or of chat formats.
+
+   A word's bytes are its first tokens; then the neighbours whose merge has the lowest rank are joined, again and again.
+   tokenizer.json writes bytes as letters of a 256-letter alphabet; here tokens are plain bytes from the start. Ids come
+   from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
+   before anything else, those marked "normalized" after normalisation.
+
+   Text from outside (a user's, a tool's) never becomes an added token. Those steer the model: "</tool_response>" in a
+   tool's answer must stay text. The caller says which ranges of a text are from outside, and an added token is found
+   only where none of its bytes is in one. What lies between two added tokens is normalised and split into words as one
+   piece, whoever wrote it, so text in which no added token is named has the same ids with any ranges. Merges that end
+   in an added token are left out: with its text cut out first, trusted text never gets to them. (A token of one byte
+   that the file lists as added is still the only way to write that byte.) */
 
 enum { TOKEN_EXISTS = 1, TOKEN_SPECIAL = 2, TOKEN_ADDED = 4, TOKEN_ID_LIMIT = 1 << 24, SHORT_WORD = 48 };
 
 typedef struct token {
-    uint32_t start, size; // its bytes in tokenizer.bytes
+    uint32_t start, size; /* its bytes in tokenizer.bytes */
     uint32_t flags;
 } token;
 
 typedef struct merge {
-    uint32_t left, right, rank, id; // the ids of two neighbours and of what they join to; id NO_ID: an empty slot
+    uint32_t left, right, rank, id; /* the ids of two neighbours and of what they join to; id NO_ID: an empty slot */
 } merge;
 
 static const uint32_t NO_ID = UINT32_MAX;
 
 typedef struct added_token {
-    const char *text; // to look for; in tokenizer.bytes, from start on
+    const char *text; /* to look for; in tokenizer.bytes, from start on */
     uint32_t start, size, id;
 } added_token;
 
 typedef struct added_set {
-    added_token *list; // sorted by text
+    added_token *list; /* sorted by text */
     uint32_t count;
-    unsigned char first[256]; // does a text begin with this byte?
+    unsigned char first[256]; /* 1: a text begins with this byte */
 } added_set;
 
 typedef struct tokenizer {
     buf bytes;
-    token *tokens; // [vocab], by id
+    token *tokens; /* [vocab], by id */
     uint32_t vocab;
-    uint32_t *index, index_mask; // hash table: bytes -> id, of the tokens that merges can make
+    uint32_t *index, index_mask; /* hash table: bytes -> id, of the tokens that merges can make */
     merge *merges;
-    uint32_t merge_mask; // hash table: (left, right) -> merge
+    uint32_t merge_mask; /* hash table: (left, right) -> merge */
     uint32_t byte_ids[256];
-    added_set raw, normalized; // tokens to find before and after normalisation
+    added_set raw, normalized; /* tokens to find before and after normalisation */
     splitter kind;
     int use_nfc, ignore_merges;
 } tokenizer;
@@ -75,7 +75,7 @@ static int tokenizer_is_special(const tokenizer *t, int32_t id) {
     return id >= 0 && (uint32_t)id < t->vocab && (t->tokens[id].flags & TOKEN_SPECIAL) != 0;
 }
 
-// The slot of the index that holds these bytes, or the free one where they belong.
+/* The slot of the index that holds these bytes, or the free one where they belong. */
 static uint32_t *index_slot(const tokenizer *t, const char *p, size_t n) {
     for (uint32_t at = fold(fnv1a(FNV_START, p, n)) & t->index_mask;; at = (at + 1) & t->index_mask) {
         uint32_t id = t->index[at];
@@ -92,23 +92,23 @@ static merge *merge_slot(const tokenizer *t, uint32_t left, uint32_t right) {
     }
 }
 
-// A hash table's number of slots for n entries: a power of two that leaves at least half of them free.
+/* A hash table's number of slots for n entries: a power of two that leaves at least half of them free. */
 static uint32_t table_slots(uint32_t n) {
     uint32_t slots = 16;
     while (slots < UINT32_MAX / 2 && slots / 2 < n) slots *= 2;
     return slots;
 }
 
-// The longest added token that p begins with, NULL for none. Narrows the sorted list byte by byte.
+/* The longest added token that p begins with, NULL for none. Narrows the sorted list byte by byte. */
 static const added_token *match_added(const added_set *s, const char *p, const char *end) {
     const added_token *found = NULL;
     uint32_t low = 0, high = s->count;
-    for (size_t depth = 0; low < high; depth++) { // texts low..high-1 agree with p in `depth` bytes
+    for (size_t depth = 0; low < high; depth++) { /* texts low..high-1 agree with p in `depth` bytes */
         if (s->list[low].size == depth) found = s->list + low++;
         if ((size_t)(end - p) == depth) break;
         unsigned char c = (unsigned char)p[depth];
         uint32_t limits[2];
-        for (int i = 0; i < 2; i++) { // the first text whose next byte is at least c, above c
+        for (int i = 0; i < 2; i++) { /* the first text whose next byte is at least c, above c */
             uint32_t a = low, b = high;
             while (a < b) {
                 uint32_t middle = (a + b) / 2;
@@ -127,7 +127,7 @@ static const added_token *match_added(const added_set *s, const char *p, const c
     return found;
 }
 
-// Is it a control token?
+/* 1: a control token. */
 static int tokenizer_is_added(const tokenizer *t, int32_t id) {
     size_t n;
     const char *text = tokenizer_token(t, id, &n);
@@ -136,7 +136,7 @@ static int tokenizer_is_added(const tokenizer *t, int32_t id) {
     return (raw && raw->id == (uint32_t)id) || (normalized && normalized->id == (uint32_t)id);
 }
 
-// The id of a token by its whole text, added tokens first; -1 when there is none.
+/* The id of a token by its whole text, added tokens first; -1 when there is none. */
 static int32_t tokenizer_find(const tokenizer *t, const char *text) {
     size_t n = strlen(text);
     const added_token *raw = match_added(&t->raw, text, text + n);
@@ -147,28 +147,28 @@ static int32_t tokenizer_find(const tokenizer *t, const char *text) {
     return id == NO_ID ? -1 : (int32_t)id;
 }
 
-// Bytes begin..end-1 of a text.
+/* Bytes begin..end-1 of a text. */
 typedef struct text_range {
     size_t begin, end;
 } text_range;
 
-// One call of tokenizer_encode.
+/* One call of tokenizer_encode. */
 typedef struct encoder {
     const tokenizer *t;
     buf *ids;
-    int trusted;             // is nothing of the piece at hand from outside?
-    buf text, nodes, heap; // scratch: normalised text; what long words need
+    int trusted;           /* nothing of the piece at hand is from outside */
+    buf text, nodes, heap; /* scratch: normalised text; what long words need */
 } encoder;
 
-// Joins the n <= SHORT_WORD bytes of a word. Writes ids, returns how many.
+/* Joins the n <= SHORT_WORD bytes of a word. Writes ids, returns how many. */
 static size_t bpe_short(const tokenizer *t, const char *word, size_t n, int32_t *ids) {
-    const merge *join[SHORT_WORD]; // of tokens i and i + 1
+    const merge *join[SHORT_WORD]; /* of tokens i and i + 1 */
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)t->byte_ids[(unsigned char)word[i]];
     for (size_t i = 0; i + 1 < n; i++) join[i] = merge_slot(t, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++) {
-            if (join[i]->rank < join[best]->rank) best = i; // an empty slot's rank is the highest number
+            if (join[i]->rank < join[best]->rank) best = i; /* an empty slot's rank is the highest number */
         }
         if (join[best]->id == NO_ID) break;
         ids[best] = (int32_t)join[best]->id;
@@ -183,11 +183,11 @@ static size_t bpe_short(const tokenizer *t, const char *word, size_t n, int32_t 
     return n;
 }
 
-// Long words (a megabyte of one letter): a linked list of tokens and a heap of possible joins, so n log n. The heap's
-// items are rank << 32 | position of the left token; one that is out of date is known by the rank it has not any more.
+/* Long words (a megabyte of one letter): a linked list of tokens and a heap of possible joins, so n log n. The heap's
+   items are rank << 32 | position of the left token; one that is out of date is known by the rank it has not any more. */
 typedef struct bpe_node {
-    uint32_t id, previous, next; // next: n at the end
-    uint32_t rank, joined;       // of the join with the next token; rank UINT32_MAX: none
+    uint32_t id, previous, next; /* next: n at the end */
+    uint32_t rank, joined;       /* of the join with the next token; rank UINT32_MAX: none */
 } bpe_node;
 
 static void heap_push(buf *heap, uint64_t item) {
@@ -274,13 +274,13 @@ static void encode_words(encoder *e, const char *p, size_t n) {
     }
 }
 
-// Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
-// through the stretches that are not from outside, one by one: where such a stretch cuts the longest match, a shorter
-// added token that lies within it is found.
+/* Gives the id of each added token in the text, and each piece between two of them to `between`. The search goes
+   through the ranges that are not from outside, one by one: where such a range cuts the longest match, a shorter
+   added token that lies within it is found. */
 static void encode_added(encoder *e, const added_set *s, const char *text, size_t n, const text_range *outside,
                          size_t count, void (*between)(encoder *, const char *, size_t)) {
     const char *done = text, *p = text;
-    int trusted = 1; // from done to p
+    int trusted = 1; /* from done to p */
     for (size_t i = 0; i <= count; i++) {
         const char *limit = text + (i < count ? outside[i].begin : n);
         while (p < limit) {
@@ -303,8 +303,8 @@ static void encode_added(encoder *e, const added_set *s, const char *text, size_
     between(e, done, (size_t)(text + n - done));
 }
 
-// One piece of text. Normalisation moves its bytes, so the tokens to be found after it are found only where the whole
-// piece is trusted.
+/* One piece of text. Normalisation moves its bytes, so the tokens to be found after it are found only where the whole
+   piece is trusted. */
 static void encode_text(encoder *e, const char *p, size_t n) {
     e->text.size = 0;
     if (e->t->use_nfc) {
@@ -320,8 +320,8 @@ static void encode_text(encoder *e, const char *p, size_t n) {
     }
 }
 
-// Appends the ids (int32_t) of text. outside: `count` ranges of it, none empty, ascending and disjoint; an added token
-// that overlaps one is not found. Without any, the text of every added token, special or not, becomes that token.
+/* Appends the ids (int32_t) of text. outside: `count` ranges of it, none empty, ascending and disjoint; an added token
+   that overlaps one is not found. Without any, the text of every added token, special or not, becomes that token. */
 static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, const text_range *outside, size_t count,
                             buf *ids, mote_error *err) {
     encoder e;

@@ -40,7 +40,7 @@ static int call_failed(const call_reader *c) {
            c->out.failed || c->parts.failed || c->known.failed;
 }
 
-/* Is there a tool of this name? Then its parameters are known. */
+/* 1: there is a tool of this name, whose parameters are known then. */
 static int call_names(call_reader *c, slice name) {
     argument_writer *a = &c->arguments;
     uint32_t tool = a->tools ? tool_named(a->tools, name) : 0;
@@ -59,8 +59,6 @@ typedef struct call_tag {
     slice name;          /* of a function or parameter */
 } call_tag;
 
-static const char CALL_OPENS[] = "<tool_call>", CALL_CLOSES[] = "</tool_call>";
-
 /* The name that s begins with, up to '>', without quotes. 0: there is none; -1: it may be one. */
 static int tag_name(slice s, call_tag *tag) {
     enum { MOST = 256 };
@@ -77,9 +75,10 @@ static int tag_name(slice s, call_tag *tag) {
 
 /* The tag that s begins with. */
 static call_tag tag_at(slice s, int end) {
-    static const struct { const char *text; int kind; } tags[] = {
-        {CALL_OPENS, TAG_OPEN}, {CALL_CLOSES, TAG_CLOSE}, {"<function=", TAG_FUNCTION}, {"</function>", TAG_FUNCTION_END},
-        {"<parameter=", TAG_PARAMETER}, {"</parameter>", TAG_PARAMETER_END}};
+    const chat_marks *const m = chat_marks_of_answers;
+    const struct { const char *text; int kind; } tags[] = {
+        {m->call, TAG_OPEN}, {m->call_end, TAG_CLOSE}, {m->call_name, TAG_FUNCTION}, {m->call_name_end, TAG_FUNCTION_END},
+        {m->call_argument, TAG_PARAMETER}, {m->call_argument_end, TAG_PARAMETER_END}};
     call_tag tag = {TAG_NONE, TAG_NONE, 0, {NULL, 0}};
     if (!s.n) tag.kind = end ? TAG_LAST : TAG_PARTIAL;
     for (size_t i = 0; s.n && i < sizeof tags / sizeof *tags; i++) {
@@ -111,7 +110,7 @@ static int call_ends(call_reader *c, const call_tag *tag) {
     return CALL_WHOLE;
 }
 
-/* Does what follows show that a call is over whose last bracket or end tag has come? A tag that is cut off does, too. */
+/* 1: what follows shows that a call is over whose last bracket or end tag has come. A tag that is cut off does, too. */
 static int call_is_over(call_reader *c, const call_tag *tag) {
     int cut = tag->begun == TAG_CLOSE || tag->begun == TAG_OPEN || tag->begun == TAG_FUNCTION;
     return (cut || tag->kind == TAG_CLOSE || tag->kind == TAG_OPEN || tag->kind == TAG_LAST) && call_ends(c, tag);

@@ -13,7 +13,7 @@ static void value_begins(call_reader *c, const char *text, const call_tag *tag) 
     c->state = IN_PARAMETER;
 }
 
-/* Is the schema one of those that the parameters so far have? */
+/* 1: the schema is one of those that the parameters so far have. */
 static int is_given(const call_reader *c, uint32_t schema) {
     const uint32_t *known = (const uint32_t *)(const void *)c->known.data;
     for (size_t i = 0; i < c->known.size / sizeof *known; i++)
@@ -29,7 +29,7 @@ static void value_ends(call_reader *c, const char *text) {
     c->part.value = 0;
 }
 
-/* May a <parameter=...> on a line of its own end the value before it, whose end tag was forgotten? Only one that the tool has
+/* 1: a <parameter=...> on a line of its own ends the value before it, whose end tag was forgotten. Only one that the tool has
    and that was not given. Of a tool without a list of them, any. */
 static int ends_forgotten(const call_reader *c, const char *text, slice name) {
     const argument_writer *a = &c->arguments;
@@ -45,10 +45,11 @@ static int tags_in_value(call_reader *c, slice text, const call_tag *tag, int en
     const int on_line = text.p[c->at - 1] == '\n';
     const size_t here = c->at;
     if (tag->kind == TAG_LAST) {         /* an answer that is over, and ends with </tool_call>, forgot the other end tags */
+        const char *const closes = chat_marks_of_answers->call_end;
         slice all = slice_trim(text);
-        if (end != TEXT_ENDS || !slice_ends(all, CALL_CLOSES) || c->nested || c->functions) return CALL_NONE;
+        if (end != TEXT_ENDS || !slice_ends(all, closes) || c->nested || c->functions) return CALL_NONE;
         c->at = (size_t)(all.p + all.n - text.p);
-        c->end = c->at - (sizeof CALL_CLOSES - 1);
+        c->end = c->at - strlen(closes);
         c->part.value_size = c->end - c->part.value;
         value_ends(c, text.p);
         return CALL_WHOLE;

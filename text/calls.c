@@ -9,12 +9,13 @@ static int copy_out(const void *data, size_t count, size_t size, void *to, size_
     return MOTE_OK;
 }
 
-/* What such a call is given: n elements at in, room for `capacity` elements at out. *count is 0 until there is a result. */
+/* Checks the arguments of such a call: n elements at in, space for `capacity` elements at out. *count is 0 until there is a
+   result. */
 static int check_buffers(const char *call, const char *what, const mote_model *m, const void *in, size_t n,
                          const void *out, size_t capacity, size_t *count, mote_error *err) {
     if (count) *count = 0;
     if (m && count && (in || !n) && (out || !capacity)) return MOTE_OK;
-    return fail(err, MOTE_EINVAL, "%s: needs a model, %s, room for the result and a place for the count", call, what);
+    return fail(err, MOTE_EINVAL, "%s: needs a model, %s, space for the result and a place for the count", call, what);
 }
 
 static int need_text(const mote_model *m, mote_error *err) {

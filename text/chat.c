@@ -80,7 +80,7 @@ static void close_result(const chat_marks *m, marked_text *out) {
     put_words(out, m->result_end);
 }
 
-/* What a part of a message's content is. */
+/* Kinds of parts of a message's content. */
 enum { PART_OTHER, PART_TEXT, PART_IMAGE, PART_VIDEO };
 
 static int chat_part_kind(const json *j, uint32_t item) {
@@ -102,8 +102,7 @@ static int chat_part(chat *c, uint32_t item, int system, int counted) {
         snprintf(label, sizeof label, "%s %u: ", image ? "Picture" : "Video", image ? c->images : c->videos);
         put_words(&c->content, label);
     }
-    put_words(&c->content, image ? "<|vision_start|><|image_pad|><|vision_end|>"
-                                 : "<|vision_start|><|video_pad|><|vision_end|>");
+    put_words(&c->content, image ? c->marks->image : c->marks->video);
     return MOTE_OK;
 }
 
@@ -132,7 +131,7 @@ static int chat_content(chat *c, uint32_t i, int use, slice *text) {
     return code;
 }
 
-/* Where does the last round begin? Thoughts before it are left out. A user message that only carries a tool's answer
+/* Finds the beginning of the last round. Thoughts before it are left out. A user message that only carries a tool's answer
    continues the round. In a history without a user's question, of which clients have cut the beginning, Qwen3 begins it at the
    end. Qwen3.5 refuses these: here all that is left is of the last round. */
 static int chat_find_round(chat *c) {
@@ -161,7 +160,8 @@ static int chat_tools(chat *c) {
     return MOTE_OK;
 }
 
-/* The system turn: c->system, if one is given, and the tools. */
+/* The system turn: c->system, if one is given, and the tools. What it says of them are the template's own sentences, quoted
+   with the marks in them. */
 static int chat_system(chat *c, int given) {
     const slice system = slice_of(c->system.text.data, c->system.text.size);
     int code = MOTE_OK;
@@ -217,23 +217,28 @@ static int chat_call_json(chat *c, uint32_t call) {
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     int code = MOTE_OK;
-    put_words(c->out, "<tool_call>\n{\"name\": \"");
+    put_words(c->out, c->marks->call);
+    put_words(c->out, "\n{\"name\": \"");
     if (name) code = put_value(c, c->out, name, put_str);
     put_words(c->out, "\", \"arguments\": ");
     if (!arguments) return fail(c->err, MOTE_EINVAL, "a tool call lacks \"arguments\"");
     if (!code) code = put_value(c, c->out, arguments, j->nodes[arguments].type == JSON_STRING ? put_str : put_json);
-    put_words(c->out, "}\n</tool_call>");
+    put_words(c->out, "}\n");
+    put_words(c->out, c->marks->call_end);
     return code;
 }
 
 /* Qwen3.5: <function=f> with one <parameter=x> for each argument */
 static int chat_call_tags(chat *c, uint32_t call) {
+    const chat_marks *const m = c->marks;
     const json *j = &c->j;
     uint32_t name = json_get(j, call, "name"), arguments = json_get(j, call, "arguments");
     if (!name || j->nodes[name].type != JSON_STRING) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"name\" must be text");
     }
-    put_words(c->out, "<tool_call>\n<function=");
+    put_words(c->out, m->call);
+    put_words(c->out, "\n");
+    put_words(c->out, m->call_name);
     put_value(c, c->out, name, put_str);
     put_words(c->out, ">\n");
     int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
@@ -243,14 +248,18 @@ static int chat_call_tags(chat *c, uint32_t call) {
     for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
         uint32_t type = j->nodes[k + 1].type;
         int as_json = type >= JSON_ARRAY || (c->family & CHAT_PRESERVE && type != JSON_STRING);
-        put_words(c->out, "<parameter=");
+        put_words(c->out, m->call_argument);
         put_value(c, c->out, k, put_str);
         put_words(c->out, ">\n");
         int code = put_value(c, c->out, k + 1, as_json ? put_json : put_str);
         if (code) return code;
-        put_words(c->out, "\n</parameter>\n");
+        put_words(c->out, "\n");
+        put_words(c->out, m->call_argument_end);
+        put_words(c->out, "\n");
     }
-    put_words(c->out, "</function>\n</tool_call>");
+    put_words(c->out, m->call_name_end);
+    put_words(c->out, "\n");
+    put_words(c->out, m->call_end);
     return MOTE_OK;
 }
 
@@ -264,7 +273,7 @@ static int chat_calls(chat *c, uint32_t message, slice content) {
         uint32_t call = k, function = json_get(j, k, "function");
         if (k > calls + 1) put_words(c->out, "\n");
         else if (qwen3 ? content.n : slice_trim(content).n) put_words(c->out, qwen3 ? "\n" : "\n\n");
-        /* What the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
+        /* The object that the call is wrapped in; Qwen3 tests truth here, so that null and {} count as no wrapper. */
         if (function && !(qwen3 && (j->nodes[function].type == JSON_NULL ||
                                     (j->nodes[function].type == JSON_OBJECT && !j->nodes[function].size)))) {
             call = function;
@@ -404,7 +413,7 @@ static uint32_t chat_list(chat *c, const char *key, int *code) {
     return 0;
 }
 
-/* Does a message end in text that can be continued? */
+/* 1: a message ends in text that can be continued. */
 static int chat_ends_in_text(const chat *c, uint32_t i) {
     const json *j = &c->j;
     uint32_t content = json_get(j, chat_message(c, i), "content"), last = 0;
@@ -425,7 +434,8 @@ static int chat_check_continued(const chat *c, int prompt) {
     return wrong ? fail(c->err, MOTE_EINVAL, "continue_final_message: %s", wrong) : MOTE_OK;
 }
 
-/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an answer. */
+/* Reads the members of a request but the messages themselves. *think: MOTE_THINK_...; *prompt: with the beginning of an
+   answer. */
 static int chat_options(chat *c, int *think, int *prompt) {
     uint32_t enable = json_get(&c->j, 0, "enable_thinking");
     int on = chat_flag(c, "enable_thinking", 0), preserve = chat_flag(c, "preserve_thinking", 0);

@@ -18,7 +18,7 @@ typedef struct chat_stream {
     const json *tools;     /* those that can be called; NULL: not known */
     void *user;
     int channel;
-    int fresh;             /* nothing but newlines so far: <think> would open the thinking */
+    int at_start;          /* nothing but newlines so far: <think> would open the thinking */
     int after_tag;         /* no text since the last tag: newlines are dropped */
     int cut_thinking;      /* a call ended the thinking, and its </think> has not come */
     size_t newlines;       /* held back */
@@ -29,11 +29,9 @@ typedef struct chat_stream {
     int broken_calls;
 } chat_stream;
 
-static const char THINK_CLOSES[] = "</think>";
-
 static void chat_stream_begin(chat_stream *s, int thinking) {
     s->channel = thinking ? MOTE_THINKING : MOTE_ANSWER;
-    s->fresh = 1;
+    s->at_start = 1;
     s->after_tag = thinking;
 }
 
@@ -52,7 +50,7 @@ static void put_newlines(chat_stream *s) {
 
 /* Text without tags. */
 static void chat_stream_text(chat_stream *s, const char *text, size_t n) {
-    const int tag_may_follow = s->channel != MOTE_ANSWER || s->fresh || s->on_call || s->cut_thinking;
+    const int tag_may_follow = s->channel != MOTE_ANSWER || s->at_start || s->on_call || s->cut_thinking;
     while (n) {
         if (*text == '\n' && (s->after_tag || tag_may_follow)) {
             s->newlines += !s->after_tag;
@@ -64,7 +62,7 @@ static void chat_stream_text(chat_stream *s, const char *text, size_t n) {
         size_t run = newline ? (size_t)(newline - text) : n;
         put_newlines(s);
         s->emit(s->user, s->channel, text, run);
-        s->fresh = s->after_tag = 0;
+        s->at_start = s->after_tag = 0;
         text += run;
         n -= run;
     }
@@ -74,13 +72,14 @@ static void chat_stream_text(chat_stream *s, const char *text, size_t n) {
 static void chat_stream_switch(chat_stream *s, int channel) {
     s->channel = channel;
     s->after_tag = 1;
-    s->fresh = 0;
+    s->at_start = 0;
     s->newlines = 0;
 }
 
 /* The tag of thinking that begins the text, if it means something now: its size; 0: there is none, -1: it may be one. */
 static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
-    const char *const tags[] = {s->fresh ? "<think>" : "", s->channel == MOTE_THINKING || s->cut_thinking ? THINK_CLOSES : ""};
+    const chat_marks *const m = chat_marks_of_answers;
+    const char *const tags[] = {s->at_start ? m->think : "", s->channel == MOTE_THINKING || s->cut_thinking ? m->think_end : ""};
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(tags[i]);
         *channel = i ? MOTE_ANSWER : MOTE_THINKING;
@@ -89,13 +88,14 @@ static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
     return 0;
 }
 
-/* What of the text a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
+/* The part of the text that a call may be read from. In the thinking that is all before </think>, which ends it (*end). */
 static slice call_text(chat_stream *s, slice text, int *end) {
-    const size_t n = sizeof THINK_CLOSES - 1;
+    const char *const closes = chat_marks_of_answers->think_end;
+    const size_t n = strlen(closes);
     size_t at = s->searched;
     if (s->channel != MOTE_THINKING) return text;
     for (; at < text.n; at++) {
-        if (text.p[at] != '<' || memcmp(text.p + at, THINK_CLOSES, text.n - at < n ? text.n - at : n)) continue;
+        if (text.p[at] != *closes || memcmp(text.p + at, closes, text.n - at < n ? text.n - at : n)) continue;
         if (text.n - at < n && *end) continue;
         if (text.n - at >= n) *end = TEXT_IS_CUT;
         break;
@@ -137,7 +137,7 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
         chat_stream_text(s, text.p, before);
         return before;
     }
-    int n = think_tag(s, text, end, &channel), on_line = s->channel == MOTE_ANSWER && (s->fresh || s->after_tag || s->newlines);
+    int n = think_tag(s, text, end, &channel), on_line = s->channel == MOTE_ANSWER && (s->at_start || s->after_tag || s->newlines);
     if (n > 0) {
         if (channel == s->channel) put_newlines(s);            /* between text and text */
         if (channel == MOTE_ANSWER) s->cut_thinking = 0;

@@ -1,4 +1,4 @@
-/* text/chat_template.c: the chat families, and which of them a template is.
+/* text/chat_template.c: which chat family a template is.
 
    A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as C in
    chat.c and give the same bytes. A program is recognised by a hash of its whole text, without indentation, empty lines and
@@ -8,40 +8,6 @@
    raised. A text of another hash that has all marks of a family, its call syntax and its way to begin an answer is used as
    that family's, with a notice, because this is what the model was trained on. One without is unknown: a model prompted
    wrongly answers badly without a word. */
-
-typedef enum chat_family {
-    CHAT_UNKNOWN = 0,
-    CHAT_QWEN3 = 1,     /* calls as JSON; the model opens <think> itself */
-    CHAT_QWEN3_5 = 2,   /* calls as <function=f><parameter=x>; the prompt ends inside an open <think> */
-    /* Published texts of one family differ: */
-    CHAT_LENIENT = 4,   /* Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object */
-    CHAT_QUIET = 8,     /* thinks only when asked to */
-    CHAT_PRESERVE = 16  /* Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON */
-} chat_family;
-
-/* The marks of a family. A turn is `turn`, the role, a line feed, the content, `turn_end` and a line feed. */
-typedef struct chat_marks {
-    int family;                                /* without the flags */
-    const char *name;                          /* mote_info.chat_template */
-    const char *turn, *turn_end, *think, *think_end, *result, *result_end;
-    const char *call, *call_end, *call_name, *call_argument;   /* the last two: of the syntax inside a call */
-} chat_marks;
-
-static const chat_marks chat_families[] = {
-    {CHAT_QWEN3, "Qwen3", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
-     "<tool_call>", "</tool_call>", "\"name", "\"arguments"},
-    {CHAT_QWEN3_5, "Qwen3.5", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
-     "<tool_call>", "</tool_call>", "<function=", "<parameter="},
-};
-
-enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
-
-/* NULL: of an unknown template. */
-static const chat_marks *chat_marks_of(int family) {
-    for (int i = 0; i < CHAT_FAMILY_COUNT; i++)
-        if (chat_families[i].family & family) return &chat_families[i];
-    return NULL;
-}
 
 /* The family of a published text, by its hash. */
 static int chat_published(slice text) {
@@ -82,7 +48,7 @@ static int has_marks(slice text, const chat_marks *m) {
     return i == sizeof marks / sizeof *marks;
 }
 
-/* Does a template that can open the thinking and close it, `open` before `closed`, do the latter unless it is asked for? begin:
+/* 1: a template that can open the thinking and close it, `open` before `closed`, does the latter unless it is asked for. begin:
    its beginning of an answer. */
 static int is_quiet(slice text, slice begin, size_t open, size_t closed) {
     static const char *const defaults[] = {"not defined", "undefined", "default(true"};    /* it thinks unless told */
@@ -94,16 +60,18 @@ static int is_quiet(slice text, slice begin, size_t open, size_t closed) {
 /* The family that a text without comments belongs to by what it says. How an answer begins tells most: after the last
    add_generation_prompt there is a thinking block that is closed at once, and in Qwen3.5 also one that stays open. */
 static int chat_recognise(slice text) {
-    static const char closed_block[] = "<think>\\n\\n</think>\\n\\n";
+    const chat_marks *const m = chat_marks_of_answers;
+    char closed_block[64];
+    snprintf(closed_block, sizeof closed_block, "%s\\n\\n%s\\n\\n", m->think, m->think_end);       /* as Jinja has line feeds */
     slice begin = slice_after(text, "add_generation_prompt");
-    size_t closed = slice_before(begin, closed_block).n, open = slice_before(begin, "<think>").n;
+    size_t closed = slice_before(begin, closed_block).n, open = slice_before(begin, m->think).n;
     int family = CHAT_UNKNOWN;
     if (begin.n == text.n || closed == begin.n) return CHAT_UNKNOWN;
-    if (open == closed) {                                      /* the first one is closed: is there another? */
-        slice after = slice_from(begin, closed + sizeof closed_block - 1);
-        open = begin.n - after.n + slice_before(after, "<think>").n;
+    if (open == closed) {                                      /* the first one is closed: another may follow */
+        slice after = slice_from(begin, closed + strlen(closed_block));
+        open = begin.n - after.n + slice_before(after, m->think).n;
     }
-    const int opens = open < begin.n, tags = slice_has(text, "<function=");
+    const int opens = open < begin.n, tags = slice_has(text, m->call_name);
     for (int i = 0; i < CHAT_FAMILY_COUNT && !family; i++) {
         const int f = chat_families[i].family;
         if (has_marks(text, &chat_families[i]) && (f == CHAT_QWEN3_5) == opens && (f == CHAT_QWEN3_5) == tags) family = f;

@@ -52,7 +52,7 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
 }
 
-/* What the model wrote in its turn, as the template renders it in the history of a later one: without the thinking, which
+/* The text of the model's turn as the template renders it in the history of a later one: without the thinking, which
    </think> or a whole call ends, as in chat_stream.c. text: a slice of `from`, after "assistant\n" and up to the turn's end. */
 static void chat_past(chat_family f, const marked_text *from, slice text, marked_text *out) {
     const chat_marks *m = chat_marks_of(f);

@@ -1,22 +1,22 @@
-// text/json.c: a JSON reader, for the files of a checkpoint and the requests of a caller. It knows nothing of what they
-// hold: their users look up keys by name, and decide what a missing or odd value means.
-//
-// Strict RFC 8259: a file that other readers would argue about is refused. One pass gives a flat array of nodes in text
-// order, 16 bytes each, that point into the text; strings stay escaped until asked for. No recursion: open containers
-// are on a stack of fixed size. Lookups scan, so big maps (vocabulary, tensor names) are walked once by their users.
+/* text/json.c: a JSON reader, for the files of a checkpoint and the requests of a caller. It knows nothing of what they
+   hold: their users look up keys by name, and decide what a missing or odd value means.
+
+   Strict RFC 8259: a file that other readers would argue about is refused. One pass gives a flat array of nodes in text
+   order, 16 bytes each, that point into the text; strings stay escaped until asked for. No recursion: open containers
+   are on a stack of fixed size. Lookups scan, so big maps (vocabulary, tensor names) are walked once by their users. */
 
 enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
 typedef struct json_node {
-    uint32_t start; // offset in the text; of a string, the first byte after the quote
-    uint32_t size;  // bytes (strings: between the quotes), elements of an array, pairs of an object
-    uint32_t next;  // the first node after this value and all it holds: children follow their parent directly
+    uint32_t start; /* offset in the text; of a string, the first byte after the quote */
+    uint32_t size;  /* bytes (strings: between the quotes), elements of an array, pairs of an object */
+    uint32_t next;  /* the first node after this value and all it holds: children follow their parent directly */
     uint32_t type;
 } json_node;
 
 typedef struct json {
-    const char *text; // the caller's, must outlive this
-    json_node *nodes; // nodes[0] is the root; an object's children are key, value, key, value...
+    const char *text; /* the caller's, must outlive this */
+    json_node *nodes; /* nodes[0] is the root; an object's children are key, value, key, value... */
     uint32_t count;
 } json;
 
@@ -26,7 +26,7 @@ typedef struct json_reader {
     json *j;
     const char *p, *end;
     uint32_t cap;
-    uint32_t open[JSON_DEPTH]; // the containers we are inside of
+    uint32_t open[JSON_DEPTH]; /* the containers we are inside of */
     int depth;
     const char *problem;
     int no_memory;
@@ -64,12 +64,12 @@ static void json_skip_space(json_reader *r) {
     while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t')) r->p++;
 }
 
-// The value of four hexadecimal digits, -1 when they are not.
+/* The value of four hexadecimal digits, -1 when they are not. */
 static int json_hex4(const char *p, const char *end) {
     int value = 0;
     if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        int c = p[i] >= 'A' && p[i] <= 'F' ? p[i] + 32 : p[i]; // lower case
+        int c = p[i] >= 'A' && p[i] <= 'F' ? p[i] + 32 : p[i]; /* lower case */
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
         if (digit < 0) return -1;
         value = value << 4 | digit;
@@ -77,7 +77,7 @@ static int json_hex4(const char *p, const char *end) {
     return value;
 }
 
-// Decodes the escape whose backslash is at p. Returns its length (2, 6, or 12 for a surrogate pair), 0 when malformed.
+/* Decodes the escape whose backslash is at p. Returns its length (2, 6, or 12 for a surrogate pair), 0 when malformed. */
 static int json_escape(const char *p, const char *end, uint32_t *cp) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (end - p < 2) return 0;
@@ -97,8 +97,8 @@ static int json_escape(const char *p, const char *end, uint32_t *cp) {
     return 12;
 }
 
-// Skips bytes that stand for themselves: ASCII but control characters, quote and backslash. Eight at a time while none
-// of them has its top bit set by (byte), (byte - 0x20), or the zero tests of (byte ^ quote), (byte ^ backslash).
+/* Skips bytes that stand for themselves: ASCII but control characters, quote and backslash. Eight at a time while none
+   of them has its top bit set by (byte), (byte - 0x20), or the zero tests of (byte ^ quote), (byte ^ backslash). */
 static const char *json_skip_plain(const char *p, const char *end) {
     const uint64_t ones = 0x0101010101010101u;
     while (end - p >= 8) {
@@ -142,7 +142,7 @@ static int json_skip_digits(json_reader *r) {
     return r->p > start;
 }
 
-// -? (0 | [1-9][0-9]*) (\.[0-9]+)? ([eE][+-]?[0-9]+)?
+/* -? (0 | [1-9][0-9]*) (\.[0-9]+)? ([eE][+-]?[0-9]+)? */
 static int json_read_number(json_reader *r) {
     const char *start = r->p;
     if (*r->p == '-') r->p++;
@@ -177,7 +177,7 @@ static int json_read_key(json_reader *r) {
     return 1;
 }
 
-// Opens a container. An empty one is closed by json_read_after, as its closing bracket comes next.
+/* Opens a container. An empty one is closed by json_read_after, as its closing bracket comes next. */
 static int json_read_open(json_reader *r, uint32_t type) {
     if (r->depth == JSON_DEPTH) return json_problem(r, "nested too deep");
     r->open[r->depth++] = r->j->count;
@@ -188,7 +188,7 @@ static int json_read_open(json_reader *r, uint32_t type) {
     return type == JSON_OBJECT ? json_read_key(r) : 1;
 }
 
-// Reads one scalar, or the beginning of a container.
+/* Reads one scalar, or the beginning of a container. */
 static int json_read_value(json_reader *r) {
     json_skip_space(r);
     if (r->p >= r->end) return json_problem(r, "unexpected end");
@@ -203,7 +203,7 @@ static int json_read_value(json_reader *r) {
     }
 }
 
-// Reads what may follow a value: closing brackets, then a comma (1: one more value comes) or the end of the root (0).
+/* Reads what may follow a value: closing brackets, then a comma (1: one more value comes) or the end of the root (0). */
 static int json_read_after(json_reader *r) {
     while (r->depth) {
         json_node *n = r->j->nodes + r->open[r->depth - 1];
@@ -225,7 +225,7 @@ static int json_read_after(json_reader *r) {
     return 0;
 }
 
-// Parses len bytes of text. `what` is the file's name for messages.
+/* Parses len bytes of text. `what` is the file's name for messages. */
 static int json_parse(json *j, const char *text, size_t len, const char *what, mote_error *err) {
     json_reader r;
     memset(j, 0, sizeof *j);
@@ -238,7 +238,7 @@ static int json_parse(json *j, const char *text, size_t len, const char *what, m
         uint32_t first = j->count;
         if (!json_read_value(&r)) break;
         json_node *n = j->nodes + first;
-        int opened = n->type >= JSON_ARRAY && n->size; // its first value comes next
+        int opened = n->type >= JSON_ARRAY && n->size; /* its first value comes next */
         more = opened || json_read_after(&r);
     }
     json_skip_space(&r);
@@ -258,14 +258,14 @@ static int json_parse(json *j, const char *text, size_t len, const char *what, m
                 (size_t)(r.p - line_start) + 1, r.problem);
 }
 
-// Is the node a string that is equal to s once unescaped?
+/* 1: the node is a string that is equal to s once unescaped. */
 static int json_equals(const json *j, uint32_t node, const char *s) {
     const json_node *n = j->nodes + node;
     if (n->type != JSON_STRING) return 0;
     const char *p = j->text + n->start, *end = p + n->size;
     while (p < end) {
         if (*p != '\\') {
-            if (*p++ != *s++) return 0; // also ends at s's NUL: a string holds no raw NUL
+            if (*p++ != *s++) return 0; /* also ends at s's NUL: a string holds no raw NUL */
             continue;
         }
         char bytes[4];
@@ -279,7 +279,7 @@ static int json_equals(const json *j, uint32_t node, const char *s) {
     return !*s;
 }
 
-// The value of a key, 0 when the node is no object or lacks it. Of duplicates the last one counts.
+/* The value of a key, 0 when the node is no object or lacks it. Of duplicates the last one counts. */
 static uint32_t json_get(const json *j, uint32_t object, const char *key) {
     uint32_t found = 0, end;
     if (j->nodes[object].type != JSON_OBJECT) return 0;
@@ -290,7 +290,7 @@ static uint32_t json_get(const json *j, uint32_t object, const char *key) {
     return found;
 }
 
-// Writes the unescaped string as far as it fits (no NUL added; out may be NULL). Returns its full length.
+/* Writes the unescaped string as far as it fits (no NUL added; out may be NULL). Returns its full length. */
 static size_t json_string(const json *j, uint32_t node, char *out, size_t cap) {
     const json_node *n = j->nodes + node;
     if (n->type != JSON_STRING) return 0;
@@ -317,7 +317,7 @@ static size_t json_string(const json *j, uint32_t node, char *out, size_t cap) {
     return size;
 }
 
-// 1 and *out for a plain non-negative integer (no sign, point or exponent) below 2^64, else 0.
+/* 1 and *out for a plain non-negative integer (no sign, point or exponent) below 2^64, else 0. */
 static int json_u64(const json *j, uint32_t node, uint64_t *out) {
     const json_node *n = j->nodes + node;
     uint64_t value = 0;
@@ -331,16 +331,16 @@ static int json_u64(const json *j, uint32_t node, uint64_t *out) {
     return 1;
 }
 
-// *out for any number that a double can hold; MOTE_EFORMAT for larger ones and for what is no number, MOTE_ENOMEM. The
-// message is up to the caller, who knows what the number is for. strtod reads the locale's decimal point, so we write
-// that one.
+/* *out for any number that a double can hold; MOTE_EFORMAT for larger ones and for what is no number, MOTE_ENOMEM. The
+   message is up to the caller, who knows what the number is for. strtod reads the locale's decimal point, so we write
+   that one. */
 static int json_double(const json *j, uint32_t node, double *out) {
     const json_node *n = j->nodes + node;
     char half[16], point[16];
     buf text = {NULL, 0, 0, 0};
     if (n->type != JSON_NUMBER) return MOTE_EFORMAT;
     snprintf(half, sizeof half, "%.1f", 0.5);
-    snprintf(point, sizeof point, "%.*s", (int)strlen(half) - 2, half + 1); // "0.5" without its digits
+    snprintf(point, sizeof point, "%.*s", (int)strlen(half) - 2, half + 1); /* "0.5" without its digits */
     for (uint32_t i = 0; i < n->size; i++) {
         char c = j->text[n->start + i];
         buf_add(&text, c == '.' ? point : &c, c == '.' ? strlen(point) : 1);

@@ -1,8 +1,8 @@
-// text/python_text.c: text as Python has it, because chat formats are programs that run on Python's strings: its str
-// methods on slices, and values of a JSON request as json.dumps(ensure_ascii=False) and str() write them. It knows
-// nothing of messages or of any one format.
+/* text/python_text.c: text as Python has it, because chat formats are programs that run on Python's strings: its str
+   methods on slices, and values of a JSON request as json.dumps(ensure_ascii=False) and str() write them. It knows
+   nothing of messages or of any one format. */
 
-// A piece of text that lies elsewhere, and what the programs do with text (Python's str methods).
+/* A piece of text that lies elsewhere, and what the programs do with text (Python's str methods). */
 typedef struct slice {
     const char *p;
     size_t n;
@@ -15,28 +15,28 @@ static slice slice_of(const char *p, size_t n) {
     return s;
 }
 
-// s[at:]
+/* s[at:] */
 static slice slice_from(slice s, size_t at) {
-    return at ? slice_of(s.p + at, s.n - at) : s; // of nothing, p may be NULL
+    return at ? slice_of(s.p + at, s.n - at) : s; /* of nothing, p may be NULL */
 }
 
 static void buf_slice(buf *out, slice s) {
     buf_add(out, s.p, s.n);
 }
 
-// Bytes of the white space character at p, 0 if it is none. Python's set: Unicode White_Space and U+001C..001F.
+/* Bytes of the white space character at p, 0 if it is none. Python's set: Unicode White_Space and U+001C..001F. */
 static size_t space_length(const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text;
     if (n >= 1 && ((p[0] >= 9 && p[0] <= 13) || (p[0] >= 0x1C && p[0] <= 0x20))) return 1;
-    if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0)) return 2; // next line, no-break space
+    if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0)) return 2; /* next line, no-break space */
     if (n < 3) return 0;
     uint32_t three = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
     int found = (three >= 0xE28080 && three <= 0xE2808A) || three == 0xE280A8 || three == 0xE280A9 ||
                 three == 0xE280AF || three == 0xE19A80 || three == 0xE2819F || three == 0xE38080;
-    return found ? 3 : 0; // U+2000..200A, 2028, 2029, 202F, 1680, 205F, 3000
+    return found ? 3 : 0; /* U+2000..200A, 2028, 2029, 202F, 1680, 205F, 3000 */
 }
 
-// strip()
+/* strip() */
 static slice slice_trim(slice s) {
     for (size_t n; (n = space_length(s.p, s.n)) > 0;) s = slice_of(s.p + n, s.n - n);
     for (size_t n = 1; n <= 3 && n <= s.n;) {
@@ -50,7 +50,7 @@ static slice slice_trim(slice s) {
     return s;
 }
 
-// lstrip('\n') and rstrip('\n')
+/* lstrip('\n') and rstrip('\n') */
 static slice slice_skip_newlines(slice s) {
     while (s.n && *s.p == '\n') s = slice_of(s.p + 1, s.n - 1);
     return s;
@@ -61,7 +61,7 @@ static slice slice_drop_newlines(slice s) {
     return s;
 }
 
-// split(tag)[0], and split(tag)[-1]: what is before the first tag, and after the last one; all of s when there is none.
+/* split(tag)[0], and split(tag)[-1]: what is before the first tag, and after the last one; all of s when there is none. */
 static slice slice_before(slice s, const char *tag) {
     size_t n = strlen(tag);
     for (size_t i = 0; i + n <= s.n; i++) {
@@ -88,7 +88,7 @@ static int slice_ends(slice s, const char *with) {
     return s.n >= n && !memcmp(s.p + s.n - n, with, n);
 }
 
-// Values as Python writes them: json.dumps(ensure_ascii=False) and str().
+/* Values as Python writes them: json.dumps(ensure_ascii=False) and str(). */
 
 static void put_string(const json *j, uint32_t node, buf *out) {
     size_t n = json_string(j, node, NULL, 0);
@@ -96,7 +96,7 @@ static void put_string(const json *j, uint32_t node, buf *out) {
     if (at) json_string(j, node, at, n);
 }
 
-// repr(float): the fewest digits that read back as the same number; an exponent outside 1e-4 .. 1e16.
+/* repr(float): the fewest digits that read back as the same number; an exponent outside 1e-4 .. 1e16. */
 static void put_double(double value, buf *out) {
     char text[40], digits[24], check[40];
     int n = 0, exponent = 0;
@@ -104,7 +104,7 @@ static void put_double(double value, buf *out) {
         snprintf(text, sizeof text, "%.*e", precision, fabs(value));
         char *p = text;
         for (n = 0; *p && *p != 'e'; p++) {
-            if (*p >= '0' && *p <= '9') digits[n++] = *p; // anything else is the locale's decimal point
+            if (*p >= '0' && *p <= '9') digits[n++] = *p; /* anything else is the locale's decimal point */
         }
         exponent = *p ? atoi(p + 1) : 0;
         snprintf(check, sizeof check, "%.*se%d", n, digits, exponent - (n - 1));
@@ -127,7 +127,7 @@ static void put_double(double value, buf *out) {
     }
 }
 
-// An integer keeps its digits, however many; a number with a point or an exponent is a double.
+/* An integer keeps its digits, however many; a number with a point or an exponent is a double. */
 static int put_number(const json *j, uint32_t node, buf *out, mote_error *err) {
     const char *text = j->text + j->nodes[node].start;
     size_t n = j->nodes[node].size;
@@ -152,7 +152,7 @@ static void put_json_string(const json *j, uint32_t node, buf *out) {
         const char *slash = (const char *)memchr(p, '\\', (size_t)(end - p)), *run_end = slash ? slash : end;
         uint32_t cp = 0;
         char text[8];
-        buf_add(out, p, (size_t)(run_end - p)); // needs no escape: it had none
+        buf_add(out, p, (size_t)(run_end - p)); /* needs no escape: it had none */
         p = run_end;
         if (p == end) break;
         p += json_escape(p, end, &cp);
@@ -165,7 +165,7 @@ static void put_json_string(const json *j, uint32_t node, buf *out) {
     buf_text(out, "\"");
 }
 
-// Recursion is at most JSON_DEPTH deep.
+/* Recursion is at most JSON_DEPTH deep. */
 static int put_json(const json *j, uint32_t node, buf *out, mote_error *err) {
     const json_node *n = j->nodes + node;
     int object = n->type == JSON_OBJECT, code;
@@ -187,7 +187,7 @@ static int put_json(const json *j, uint32_t node, buf *out, mote_error *err) {
     return MOTE_OK;
 }
 
-// str(): of lists and objects it would be Python source text, which no model should see.
+/* str(): of lists and objects it would be Python source text, which no model should see. */
 static int put_str(const json *j, uint32_t node, buf *out, mote_error *err) {
     switch (j->nodes[node].type) {
     case JSON_NULL: buf_text(out, "None"); return MOTE_OK;

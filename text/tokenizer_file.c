@@ -1,24 +1,24 @@
-// text/tokenizer_file.c: tokenizer.json -> the tables that bpe.c works with. It knows every setting of the file; what
-// comes after tokenizer_open knows none.
-//
-// What the file asks for and we do not do is refused by name. "truncation", "padding" and "post_processor" are the
-// caller's business: encoding adds no tokens.
+/* text/tokenizer_file.c: tokenizer.json -> the tables that bpe.c works with. It knows every setting of the file; what
+   comes after tokenizer_open knows none.
 
-// What loading needs.
+   What the file asks for and we do not do is refused by name. "truncation", "padding" and "post_processor" are the
+   caller's business: encoding adds no tokens. */
+
+/* The state of loading. */
 typedef struct loader {
     tokenizer *t;
     json j;
     const char *path;
     mote_error *err;
-    buf left, right; // scratch
+    buf left, right; /* scratch */
 } loader;
 
-// A node's raw text as two arguments of "%.*s", cut short.
+/* A node's raw text as two arguments of "%.*s", cut short. */
 #define QUOTE(l, node) \
     (int)((l)->j.nodes[node].size < 200 ? (l)->j.nodes[node].size : 200), (l)->j.text + (l)->j.nodes[node].start
 
-// The byte that a character of the GPT-2 alphabet stands for, -1 if it is none. Printable Latin-1 stands for itself,
-// the characters from U+0100 on for the other 68 bytes in their order.
+/* The byte that a character of the GPT-2 alphabet stands for, -1 if it is none. Printable Latin-1 stands for itself,
+   the characters from U+0100 on for the other 68 bytes in their order. */
 static int alphabet_byte(uint32_t cp) {
     if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 255 && cp != 173)) return (int)cp;
     if (cp < 256 || cp > 323) return -1;
@@ -26,27 +26,27 @@ static int alphabet_byte(uint32_t cp) {
     return k < 33 ? (int)k : k < 67 ? (int)k + 127 - 33 : 173;
 }
 
-// Replaces text by the bytes it stands for. 0, and nothing changed, when it is not in the alphabet.
+/* Replaces text by the bytes it stands for. 0, and nothing changed, when it is not in the alphabet. */
 static int alphabet_decode(char *text, size_t *size) {
     const char *p = text, *end = text + *size;
     while (p < end) {
         if (alphabet_byte(utf8_next(&p, end)) < 0) return 0;
     }
     char *out = text;
-    for (p = text; p < end;) *out++ = (char)alphabet_byte(utf8_next(&p, end)); // never longer than what was read
+    for (p = text; p < end;) *out++ = (char)alphabet_byte(utf8_next(&p, end)); /* never longer than what was read */
     *size = (size_t)(out - text);
     return 1;
 }
 
 static int load_string(const json *j, uint32_t node, buf *out) {
-    size_t n = j->nodes[node].size; // at least the unescaped size
+    size_t n = j->nodes[node].size; /* at least the unescaped size */
     char *at = (char *)buf_add(out, NULL, n);
     if (!at) return 0;
     out->size -= n - json_string(j, node, at, n);
     return 1;
 }
 
-// The members of {"type":"Sequence", key:[...]}, or the one object itself. -1 when there are more than cap.
+/* The members of {"type":"Sequence", key:[...]}, or the one object itself. -1 when there are more than cap. */
 static int load_sequence(const json *j, uint32_t node, const char *key, uint32_t *list, int cap) {
     uint32_t type = json_get(j, node, "type"), array;
     int count = 0;
@@ -90,14 +90,14 @@ static int load_normalizer(loader *l) {
     return MOTE_OK;
 }
 
-// The regular expression of a Split step, 0 when the step is anything else.
+/* The regular expression of a Split step, 0 when the step is anything else. */
 static uint32_t load_split(const json *j, uint32_t step) {
     uint32_t behavior = json_get(j, step, "behavior"), pattern = json_get(j, step, "pattern");
     if (!behavior || !json_equals(j, behavior, "Isolated") || !is_flag(j, step, "invert", JSON_FALSE)) return 0;
     return pattern ? json_get(j, pattern, "Regex") : 0;
 }
 
-// Do the steps before ByteLevel have the expressions of this splitter?
+/* 1: the steps before ByteLevel have the expressions of this splitter. */
 static int is_splitter(const json *j, const uint32_t *steps, int splits, const char *const *patterns) {
     for (int i = 0; i < splits; i++) {
         if (!patterns[i] || !json_equals(j, load_split(j, steps[i]), patterns[i])) return 0;
@@ -105,7 +105,7 @@ static int is_splitter(const json *j, const uint32_t *steps, int splits, const c
     return splits == 3 || !patterns[splits];
 }
 
-// Recognises [Split..., ByteLevel] by the exact text of the expressions.
+/* Recognises [Split..., ByteLevel] by the exact text of the expressions. */
 static int load_pre_tokenizer(loader *l) {
     const json *j = &l->j;
     uint32_t node = json_get(j, 0, "pre_tokenizer"), steps[4];
@@ -136,7 +136,7 @@ static int load_pre_tokenizer(loader *l) {
                 QUOTE(l, load_split(j, steps[splits - 1])));
 }
 
-// Everything else in the file that would change ids. Model options that are null, false, "" or 0 are off.
+/* Everything else in the file that would change ids. Model options that are null, false, "" or 0 are off. */
 static int load_options(loader *l, uint32_t model) {
     static const char *const used[] = {"type", "vocab", "merges", "ignore_merges"};
     const json *j = &l->j;
@@ -172,7 +172,7 @@ static int check_id(loader *l, uint32_t node, uint32_t name, uint32_t *id) {
     return MOTE_OK;
 }
 
-// First pass over the ids: how many tokens there are to hold.
+/* First pass over the ids: how many tokens there are to hold. */
 static int load_sizes(loader *l, uint32_t vocab, uint32_t added) {
     const json *j = &l->j;
     tokenizer *t = l->t;
@@ -231,7 +231,7 @@ static int load_vocab(loader *l, uint32_t vocab) {
     return MOTE_OK;
 }
 
-// Sets left and right to the bytes of a merge's parts: "a b" or ["a", "b"]. 0 when it has not two.
+/* Sets left and right to the bytes of a merge's parts: "a b" or ["a", "b"]. 0 when it has not two. */
 static int load_merge_parts(loader *l, uint32_t node) {
     const json *j = &l->j;
     const json_node *n = j->nodes + node;
@@ -281,7 +281,7 @@ static int load_merges(loader *l, uint32_t merges) {
     return MOTE_OK;
 }
 
-// Enters one added token into the vocabulary and into the set of those to look for.
+/* Enters one added token into the vocabulary and into the set of those to look for. */
 static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     static const char *const refused[] = {"single_word", "lstrip", "rstrip"};
     const json *j = &l->j;
@@ -307,7 +307,7 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     }
     added->size = (uint32_t)(t->bytes.size - added->start);
     token *k = t->tokens + id;
-    if (!k->flags) { // not in the model's own vocabulary
+    if (!k->flags) { /* not in the model's own vocabulary */
         k->start = (uint32_t)t->bytes.size;
         k->size = (uint32_t)l->left.size;
         buf_add(&t->bytes, l->left.data, l->left.size);
@@ -379,12 +379,12 @@ static int load_tokenizer(loader *l) {
     }
     code = load_sizes(l, vocab, added);
     if (!code) code = load_vocab(l, vocab);
-    if (!code) code = load_added(l, added); // before the merges, which must not make these
+    if (!code) code = load_added(l, added); /* before the merges, which must not make these */
     if (!code) code = load_merges(l, merges);
     return code;
 }
 
-// Opens dir/tokenizer.json. The tokenizer never changes afterwards: any number of threads may use it.
+/* Opens dir/tokenizer.json. The tokenizer never changes afterwards: any number of threads may use it. */
 static int tokenizer_open(tokenizer **out, const char *dir, mote_error *err) {
     static const char name[] = "tokenizer.json";
     char path[4096];

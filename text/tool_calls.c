@@ -36,9 +36,9 @@ static int mark_repeated(const json *j, unsigned char *gone) {
             const json_node *n = j->nodes + k;
             size_t at = fold(fnv1a(fnv1a(FNV_START, &object, sizeof object), j->text + n->start, n->size)) & mask;
             for (; places[at]; at = (at + 1) & mask) {
-                const json_node *old = j->nodes + places[at];
-                int same = objects[at] == object && old->size == n->size;
-                if (same && !memcmp(j->text + old->start, j->text + n->start, n->size)) break;
+                const json_node *earlier = j->nodes + places[at];
+                int same = objects[at] == object && earlier->size == n->size;
+                if (same && !memcmp(j->text + earlier->start, j->text + n->start, n->size)) break;
             }
             if (places[at]) gone[places[at]] = 1;
             places[at] = k;
@@ -133,13 +133,13 @@ static int call_read(call_reader *c, slice text, int end) {
     return found;
 }
 
-/* Where the first whole call begins in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
+/* The beginning of the first whole call in a text that is over, of whatever tool; text.n: there is none. *failed: no memory. */
 static size_t first_call(slice text, int *failed) {
     call_reader c;
     size_t at = 0, opened = 0;
     memset(&c, 0, sizeof c);
     for (int found = CALL_NONE; at < text.n && found != CALL_WHOLE && !call_failed(&c); at += found == CALL_WHOLE ? 0 : c.at) {
-        at += slice_before(slice_from(text, at), CALL_OPENS).n;
+        at += slice_before(slice_from(text, at), chat_marks_of_answers->call).n;
         if (at == text.n || call_opens(NULL, slice_from(text, at), TEXT_IS_CUT, 0, &opened) < 1) break;
         call_begin(&c, NULL, opened);
         found = call_read(&c, slice_from(text, at), TEXT_IS_CUT);

@@ -1,17 +1,17 @@
-// text/words.c: the pre-tokenizers, which cut text into words. They know classes of characters and the text of each
-// pattern, and nothing of tokens, merges or the file that asks for a pattern.
-//
-// tokenizer.json gives a regular expression that cuts text into words; merges never cross a cut. There is no regular
-// expression engine here: each known expression has a matcher that does what it says, and any other is refused. The
-// expressions are ordered alternatives; a matcher returns the end of what the first one that matches at p takes, or p
-// when none does. Classes of characters are disjoint bits, so a set like [^\s\p{L}\p{N}] is one mask.
+/* text/words.c: the pre-tokenizers, which cut text into words. They know classes of characters and the text of each
+   pattern, and nothing of tokens, merges or the file that asks for a pattern.
 
-enum { // sets
-    SET_NEWLINE = 1 << CLASS_NEWLINE,                           // [\r\n]
-    SET_SPACE = 1 << CLASS_SPACE | SET_NEWLINE,                 // \s, the property White_Space
+   tokenizer.json gives a regular expression that cuts text into words; merges never cross a cut. There is no regular
+   expression engine here: each known expression has a matcher that does what it says, and any other is refused. The
+   expressions are ordered alternatives; a matcher returns the end of what the first one that matches at p takes, or p
+   when none does. Classes of characters are disjoint bits, so a set like [^\s\p{L}\p{N}] is one mask. */
+
+enum {                                          /* sets */
+    SET_NEWLINE = 1 << CLASS_NEWLINE,           /* [\r\n] */
+    SET_SPACE = 1 << CLASS_SPACE | SET_NEWLINE, /* \s, the property White_Space */
     SET_CASELESS = 1 << CLASS_LM | 1 << CLASS_LO,
-    SET_UPPER = 1 << CLASS_LU | 1 << CLASS_LT | SET_CASELESS,   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}]
-    SET_LOWER = 1 << CLASS_LL | SET_CASELESS,                   // [\p{Ll}\p{Lm}\p{Lo}]
+    SET_UPPER = 1 << CLASS_LU | 1 << CLASS_LT | SET_CASELESS,   /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}] */
+    SET_LOWER = 1 << CLASS_LL | SET_CASELESS,                   /* [\p{Ll}\p{Lm}\p{Lo}] */
     SET_L = SET_UPPER | SET_LOWER,
     SET_M = 1 << CLASS_M,
     SET_N = 1 << CLASS_N,
@@ -19,7 +19,7 @@ enum { // sets
     SET_ALL = (1 << CLASS_EVEN) - 1
 };
 
-// The class bit of the character at p and its length; 0 and 0 at the end.
+/* The class bit of the character at p and its length; 0 and 0 at the end. */
 static unsigned class_at(const char *p, const char *end, int *n) {
     const char *q = p;
     if (p == end) {
@@ -31,14 +31,14 @@ static unsigned class_at(const char *p, const char *end, int *n) {
     return char_class(cp);
 }
 
-// The end of the longest run of at most `limit` characters of a set.
+/* The end of the longest run of at most `limit` characters of a set. */
 static const char *span(const char *p, const char *end, unsigned set, size_t limit) {
     int n;
     for (; limit && (class_at(p, end, &n) & set); limit--) p += n;
     return p;
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d), or without the (?i). Ignoring case, U+017F (long s) is an s.
+/* (?i:'s|'t|'re|'ve|'m|'ll|'d), or without the (?i). Ignoring case, U+017F (long s) is an s. */
 static const char *match_contraction(const char *p, const char *end, int ignore_case) {
     char c[2] = {0, 0};
     if (end - p < 2 || *p != '\'') return p;
@@ -52,8 +52,8 @@ static const char *match_contraction(const char *p, const char *end, int ignore_
     return p;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of the run; else the run but its last character, which the next
-// word may begin with; all of it at the end of the text.
+/* \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of the run; else the run but its last character, which the next
+   word may begin with; all of it at the end of the text. */
 static const char *match_space(const char *p, const char *end, int newlines) {
     const char *last = p, *line = p, *q = p;
     unsigned c;
@@ -65,7 +65,7 @@ static const char *match_space(const char *p, const char *end, int newlines) {
     return q < end && last > p ? last : q;
 }
 
-// Qwen2, Qwen3; Qwen3.5 has [\p{L}\p{M}] as letters and [^\s\p{L}\p{M}\p{N}] as the rest.
+/* Qwen2, Qwen3; Qwen3.5 has [\p{L}\p{M}] as letters and [^\s\p{L}\p{M}\p{N}] as the rest. */
 #define PATTERN_QWEN2 \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -86,10 +86,10 @@ static const char *match_qwen(const char *p, const char *end, unsigned letters) 
     return match_space(p, end, 1);
 }
 
-// The two word alternatives of GPT-4o, from the optional character before the letters on:
-//   [upper]*[lower]+(?i:'s|...)?   then   [upper]+[lower]*(?i:'s|...)?
-// where caseless letters and marks are in both sets. The first takes all of [upper]; when no lower case follows, it
-// steps back to the last character that is also in [lower], and that one character is its [lower]+.
+/* The two word alternatives of GPT-4o, from the optional character before the letters on:
+     [upper]*[lower]+(?i:'s|...)?   then   [upper]+[lower]*(?i:'s|...)?
+   where caseless letters and marks are in both sets. The first takes all of [upper]; when no lower case follows, it
+   steps back to the last character that is also in [lower], and that one character is its [lower]+. */
 static const char *match_cased(const char *p, const char *end, int need_lower) {
     const char *q = p, *both = NULL;
     unsigned c;
@@ -123,7 +123,7 @@ static const char *match_gpt4o(const char *p, const char *end) {
     return q;
 }
 
-// DeepSeek V3 splits three times, each time inside the pieces before: \p{N}{1,3}, then runs of these ranges, then:
+/* DeepSeek V3 splits three times, each time inside the pieces before: \p{N}{1,3}, then runs of these ranges, then: */
 #define PATTERN_DEEPSEEK_N "\\p{N}{1,3}"
 #define PATTERN_DEEPSEEK_CJK "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+"
 #define PATTERN_DEEPSEEK \
@@ -133,7 +133,7 @@ static const char *match_deepseek(const char *p, const char *end) {
     int n;
     unsigned first = class_at(p, end, &n);
     const char *q = p + 1;
-    if (n == 1 && (first & SET_PS)) { // all ASCII punctuation and symbols are in the list
+    if (n == 1 && (first & SET_PS)) { /* all ASCII punctuation and symbols are in the list */
         while (q < end && ((*q >= 'A' && *q <= 'Z') || (*q >= 'a' && *q <= 'z'))) q++;
         if (q > p + 1) return q;
     }
@@ -150,7 +150,7 @@ static int deepseek_cjk(uint32_t cp) {
     return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF);
 }
 
-// GPT-2, which ByteLevel applies itself: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+/* GPT-2, which ByteLevel applies itself: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const char *match_gpt2(const char *p, const char *end) {
     static const unsigned sets[3] = {SET_L, SET_N, SET_ALL & ~(SET_SPACE | SET_L | SET_N)};
     const char *q = match_contraction(p, end, 0), *rest = p + (*p == ' ');
@@ -163,7 +163,7 @@ static const char *match_gpt2(const char *p, const char *end) {
 
 typedef enum splitter { SPLIT_GPT2, SPLIT_QWEN2, SPLIT_QWEN35, SPLIT_GPT4O, SPLIT_DEEPSEEK, SPLITTERS } splitter;
 
-// The regular expressions of the Split steps of each splitter.
+/* The regular expressions of the Split steps of each splitter. */
 static const char *const split_patterns[SPLITTERS][3] = {
     {NULL, NULL, NULL},
     {PATTERN_QWEN2, NULL, NULL},
@@ -175,7 +175,7 @@ static const char *const split_patterns[SPLITTERS][3] = {
 typedef struct word_iterator {
     splitter kind;
     const char *p, *end;
-    const char *outer, *inner; // ends of the pieces of the earlier splits that p is in
+    const char *outer, *inner; /* ends of the pieces of the earlier splits that p is in */
 } word_iterator;
 
 static const char *match_word(splitter kind, const char *p, const char *end) {
@@ -188,7 +188,7 @@ static const char *match_word(splitter kind, const char *p, const char *end) {
     }
 }
 
-// Sets the ends of the pieces that begin at w->p.
+/* Sets the ends of the pieces that begin at w->p. */
 static void next_piece(word_iterator *w) {
     if (w->kind != SPLIT_DEEPSEEK) {
         w->outer = w->inner = w->end;
@@ -204,7 +204,7 @@ static void next_piece(word_iterator *w) {
     while (w->inner < w->outer && deepseek_cjk(utf8_next(&q, w->outer)) == cjk) w->inner = q;
 }
 
-// The next word of [p, end), NULL after the last. What no alternative matches is a word as well, up to the next match.
+/* The next word of [p, end), NULL after the last. What no alternative matches is a word as well, up to the next match. */
 static const char *next_word(word_iterator *w, size_t *size) {
     const char *start = w->p, *gap = start, *match = start;
     if (start == w->end) return NULL;

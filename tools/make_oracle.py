@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Long prompts through checkpoints, in float64 and as transformers computes them in BF16: for tests/gpu_accuracy.c.
+"""Long prompts through checkpoints, in float64 and as transformers computes them in BF16: for tests/cuda/gpu_accuracy.c.
 
     make_oracle.py DIR... [--tokens 100,1000,4000]
 

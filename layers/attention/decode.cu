@@ -47,9 +47,8 @@ typedef struct attention_gpu {
     float *qg;                   /* [T][heads][2][head_dim] */
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
-    void *k, *v;                 /* KV cache [context][kv_heads][head_dim] */
+    const attention_state *state;                            /* in GPU memory: the KV cache [context][kv_heads][head_dim] */
     float k_unit, v_unit;        /* what its numbers are worth; 1 but for FP8 */
-    int context;
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
@@ -57,6 +56,11 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
+
+/* The cache's keys or values. Addresses do not change while a kernel runs. */
+__device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {
+    return (char *)__ldg((const unsigned long long *)(values ? &p->state->v : &p->state->k));
+}
 
 /* The positions of a launch. */
 typedef struct attend_span {
@@ -68,7 +72,7 @@ typedef struct attend_span {
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
     s.first = p->step->position + p->offset;
-    s.end = min(s.first + p->T, p->context);
+    s.end = min(s.first + p->T, p->step->context);
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
     return s;
 }

@@ -35,10 +35,10 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
         size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
         if (warp == 0) {
             attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->k, to + i, q[i], p->k_unit);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, false), to + i, q[i], p->k_unit);
             __syncwarp();
         } else if (warp == 1) {
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(p->v, to + i, p->v_new[from + i], p->v_unit);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, true), to + i, p->v_new[from + i], p->v_unit);
         }
     }
     __syncthreads();
@@ -52,9 +52,10 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
     int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
     size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
+    const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
         float sum = 0;
-        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(p->k, base + j * stride + i), sum);
+        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, base + j * stride + i), sum);
         sum = warp_sum(sum);
         if (lane == 0) weights[j] = sum * p->k_unit;
     }
@@ -68,7 +69,7 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
         float value = o[i] * fade;
         for (int j = 0; j < count; j++)
-            value = fmaf(gpu_exp2(weights[j] - shift), attend_load<FP8>(p->v, base + j * stride + i), value);
+            value = fmaf(gpu_exp2(weights[j] - shift), attend_load<FP8>(v, base + j * stride + i), value);
         o[i] = value;
     }
     __syncthreads();

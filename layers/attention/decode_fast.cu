@@ -88,7 +88,7 @@ template <bool FP8>
 __device__ __forceinline__ void attend_load_k(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32;
     int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
-    const uint4 *row = (const uint4 *)((const char *)p->k + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
+    const uint4 *row = (const uint4 *)(attend_cache(p, false) + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
                                                                 (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
     bool some = chunk * ATTEND_CHUNK < old;
 #pragma unroll
@@ -99,7 +99,7 @@ template <bool FP8>
 __device__ __forceinline__ void attend_load_v(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32, most = old - 1 - chunk * ATTEND_CHUNK;
     int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
-    const char *base = (const char *)p->v + (size_t)chunk * ATTEND_CHUNK * stride +
+    const char *base = attend_cache(p, true) + (size_t)chunk * ATTEND_CHUNK * stride +
                        (blockIdx.x * ATTEND_DIM + thread / 32 * 32 + lane / 4 * 4) * (FP8 ? 1 : 2);
 #pragma unroll
     for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
         size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(which ? p->v : p->k, at + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
+            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
             attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
         }
     }

@@ -103,7 +103,6 @@ static void attention_lay_gpu(layout *l, const attention_shape *s, const capacit
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->kv = r->kv;
-    to->context = r->context;
     to->splits = gpu_attention_most_splits(q, s);
     to->frequencies = layout_alloc(l, (size_t)s->rotary_dim / 2 + 1);
     to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
@@ -124,8 +123,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.step = rows->step;
     p.offset = rows->offset;
     p.T = rows->T;
-    p.k = state->k;
-    p.v = state->v;
+    p.state = state;
     p.k_unit = kv_unit(p.kv, w->k_scale);
     p.v_unit = kv_unit(p.kv, w->v_scale);
     p.kv_only = rows->state_only;

@@ -34,7 +34,7 @@
 typedef struct deltanet_gpu {
     handoff link;
     deltanet_shape shape;
-    deltanet_state state;        /* in device memory */
+    const deltanet_state *state;  /* in GPU memory, as what it tells of */
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
     int T;                       /* token rows, 1..GPU_ROWS */
@@ -49,6 +49,11 @@ typedef struct deltanet_gpu {
     float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not yet divided by the RMS of o */
     float *squares;              /* [T][value_heads][room] sum of o^2 of each part of a head */
 } deltanet_gpu;
+
+/* Where a part of the state is. Addresses do not change while a kernel runs. */
+__device__ __forceinline__ float *gpu_delta_at(float *const *part) {
+    return (float *)__ldg((const unsigned long long *)part);
+}
 
 /* Blocks per value head (parts); each has eight warps of R rows of S. */
 static int gpu_delta_parts(const deltanet_shape *s) {
@@ -68,7 +73,7 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
 /* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right behind the window in
    memory, so the `replay` accepted rows of the log continue the window. */
 __device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int channel, int replay, int age) {
-    return p->state.window[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
+    return gpu_delta_at(&p->state->window)[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
 }
 
 /* One channel of the convolution, for one thread: w[lag] is the weight for the input `lag` rows earlier (0: the row
@@ -201,7 +206,7 @@ template <int R, int C> struct gpu_delta_rows {
 template <int R, int C, int STORE>
 __device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, gpu_delta_rows<R, C> *rows) {
     const deltanet_shape *s = &p->shape;
-    float *at = p->state.S + (rows->h * s->value_dim + rows->first) * s->key_dim;
+    float *at = gpu_delta_at(&p->state->S) + (rows->h * s->value_dim + rows->first) * s->key_dim;
 #pragma unroll
     for (int r = 0; r < R; r++, at += s->key_dim) {
         int n = rows->first + r < s->value_dim ? s->key_dim : 0;
@@ -224,7 +229,7 @@ __device__ __forceinline__ void gpu_load_log_k(const deltanet_gpu *p, const gpu_
     const deltanet_shape *s = &p->shape;
 #pragma unroll
     for (int i = 0; i < gpu_log<R, C, ROWS>::BATCH; i++)
-        gpu_load_key_row<C>(log->k[i], p->state.log_k + ((first + i) * s->key_heads + rows->key_head) * s->key_dim,
+        gpu_load_key_row<C>(log->k[i], gpu_delta_at(&p->state->log_k) + ((first + i) * s->key_heads + rows->key_head) * s->key_dim,
                              s->key_dim);
 }
 
@@ -234,8 +239,8 @@ __device__ __forceinline__ void gpu_load_log(const deltanet_gpu *p, const gpu_de
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C, ROWS>::LANES;
     gpu_load_log_k<R, C, ROWS>(p, rows, 0, log);
-    log->u = r < R && rows->first + r < s->value_dim ? p->state.log_u[at * s->value_dim + rows->first + r] : 0;
-    log->decay = p->state.log_decay[at];
+    log->u = r < R && rows->first + r < s->value_dim ? gpu_delta_at(&p->state->log_u)[at * s->value_dim + rows->first + r] : 0;
+    log->decay = gpu_delta_at(&p->state->log_decay)[at];
 }
 
 /* S = decay S + u k^T for the accepted rows of the log, with the operations, and in the order, of gpu_delta_tokens: the
@@ -302,7 +307,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delt
         float u = strength * fmaf(-fk * fade, total, value), o = fq * fmaf(u, kq, Sq);
         int at = (t * s->value_heads + rows->h) * s->value_dim + j;
         if (writes) p->o[at] = o * gated;
-        if (writes) p->state.log_u[at] = u;
+        if (writes) gpu_delta_at(&p->state->log_u)[at] = u;
         float square = writes ? o * o : 0;
 #pragma unroll
         for (int i = LANES; i < R * LANES; i *= 2) square += __shfl_xor_sync(~0u, square, i);
@@ -425,10 +430,10 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
             old[i] = first + i < keep ? gpu_past(p, channel, replay, keep - first - i) : 0;
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
-            if (first + i < keep) p->state.window[(size_t)(first + i) * channels + channel] = old[i];
+            if (first + i < keep) gpu_delta_at(&p->state->window)[(size_t)(first + i) * channels + channel] = old[i];
     }
     for (int t = 0; t < GPU_ROWS; t++)
-        if (t < p->T) p->state.log_raw[(size_t)t * channels + channel] = x[t];
+        if (t < p->T) gpu_delta_at(&p->state->log_raw)[(size_t)t * channels + channel] = x[t];
 }
 
 /* What gpu_delta_log has to bring up to date, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
@@ -449,7 +454,7 @@ __device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int i, int s
     for (int n = 0; n < LOG_KEYS; n++) k[n] = i + n * step < count ? p->k[i + n * step] : 0;
 #pragma unroll
     for (int n = 0; n < LOG_KEYS; n++)
-        if (i + n * step < count) p->state.log_k[i + n * step] = k[n];
+        if (i + n * step < count) gpu_delta_at(&p->state->log_k)[i + n * step] = k[n];
 }
 
 /* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
@@ -465,7 +470,7 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
         int i = item - channels;
         if (i < 0) gpu_log_channel(p, item, replay);
         else if (i < k_items) gpu_log_keys(p, i, k_items, k_count);
-        else p->state.log_decay[i - k_items] = p->decay[i - k_items];
+        else gpu_delta_at(&p->state->log_decay)[i - k_items] = p->decay[i - k_items];
     }
 }
 
@@ -570,7 +575,7 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.shape = w->shape;
     p.ratio = p.shape.value_heads / p.shape.key_heads;
     p.per_key = reciprocal_of(p.ratio);
-    p.state = *state;
+    p.state = state;
     p.conv1d = w->conv1d;
     p.A_log = w->A_log;
     p.dt_bias = w->dt_bias;

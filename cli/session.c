@@ -1,0 +1,73 @@
+/* cli/session.c: a session with the options' settings, and the sampling they ask for; with -v, the list of kernels that a step
+   launches. It knows nothing of what a command does with them. */
+
+static int same_launch(const mote_launch *a, const mote_launch *b) {
+    return !strcmp(a->stage, b->stage) && !strcmp(a->kernel, b->kernel) && !strcmp(a->format, b->format) &&
+           !memcmp(a->grid, b->grid, sizeof a->grid) && a->arch == b->arch && a->block == b->block &&
+           a->registers == b->registers && a->shared_bytes == b->shared_bytes && a->stack_bytes == b->stack_bytes;
+}
+
+/* One line for all launches that are alike, where the first of them stands. */
+static void print_launches(const mote_launch *launches, size_t count) {
+    fprintf(stderr, "  %-16s%6s%7s%14s%7s%6s%8s%7s  %-14s%s\n", "stage", "times", "code", "grid", "block", "regs",
+            "shared", "stack", "weights", "kernel");
+    for (size_t i = 0; i < count; i++) {
+        const mote_launch *l = &launches[i];
+        char grid[40], code[16];
+        size_t times = 0, first = 0;
+        while (!same_launch(l, &launches[first])) first++;
+        if (first < i) continue;
+        for (size_t k = i; k < count; k++) times += (size_t)same_launch(l, &launches[k]);
+        snprintf(grid, sizeof grid, l->grid[2] > 1 ? "%d x %d x %d" : l->grid[1] > 1 ? "%d x %d" : "%d", l->grid[0],
+                 l->grid[1], l->grid[2]);
+        snprintf(code, sizeof code, "sm_%d", l->arch);
+        fprintf(stderr, "  %-16s%6zu%7s%14s%7d%6d%8d%7d  %-14s%s\n", l->stage, times, code, grid, l->block,
+                l->registers, l->shared_bytes, l->stack_bytes, *l->format ? l->format : "-", l->kernel);
+    }
+}
+
+/* -v: what a step launches, for each number of rows asked for. */
+static int log_launches(const mote_info *info, const options *o, mote_session *session) {
+    mote_error error = {0, ""};
+    if (!on_gpu(info)) on_log(NULL, "the model is on the CPU: a step launches no kernels");
+    for (int i = 0; on_gpu(info) && (i < o->rows.count || i == 0); i++) {
+        const mote_launch *launches;
+        size_t count;
+        int rows = o->rows.count ? o->rows.value[i] : 1;
+        if (mote_launches(session, rows, &launches, &count, &error)) return report(&error);
+        clear_progress();
+        show_format(stderr, "a step of %d row%s on %s: %zu launches\n", rows, rows == 1 ? "" : "s", info->device,
+                    count);
+        print_launches(launches, count);
+    }
+    return 0;
+}
+
+static int open_session(const mote_model *model, const options *o, mote_session **session) {
+    mote_session_options how = session_options(o);
+    mote_error error = {0, ""};
+    how.context = chosen_context(o, mote_model_info(model));
+    int code = mote_session_open(model, &how, session, &error) ? report(&error) : 0;
+    if (!code && o->verbose) code = log_launches(mote_model_info(model), o, *session);
+    return code;
+}
+
+/* The model's own sampling, with what the user asked for instead. */
+static mote_sampling sampling_for(const mote_model *model, const options *o) {
+    mote_sampling s;
+    mote_sampling_defaults(model, &s);
+    if (o->greedy) {
+        uint64_t seed = s.seed;
+        memset(&s, 0, sizeof s);
+        s.seed = seed;
+    }
+    if (o->temperature >= 0) s.temperature = (float)o->temperature;
+    if (o->top_k >= 0) s.top_k = o->top_k;
+    if (o->top_p >= 0) s.top_p = (float)o->top_p;
+    if (o->min_p >= 0) s.min_p = (float)o->min_p;
+    if (!isnan(o->repetition)) s.repetition_penalty = (float)o->repetition;
+    if (!isnan(o->presence)) s.presence_penalty = (float)o->presence;
+    if (!isnan(o->frequency)) s.frequency_penalty = (float)o->frequency;
+    if (o->seed.given) s.seed = o->seed.value;
+    return s;
+}

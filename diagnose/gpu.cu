@@ -1,0 +1,90 @@
+/* diagnose/gpu.cu: what diagnose.c asks of a GPU. Nobody else may use the session's runner meanwhile. */
+
+/* Rows of a prompt that can be measured; 0: none. */
+static int gpu_measured_rows(const mote_session *s) {
+    return s->at.gpu ? s->at.runner->gpu->prefill.rows : 0;
+}
+
+/* Fills *count launches of a step of `rows` rows, as they are recorded; not submitted. */
+static int describe_step(mote_session *s, int rows, size_t *count, mote_error *err) {
+    enum { NAME = 96 };
+    struct gpu_runner *g = s->at.runner->gpu;
+    gpu_queue *q = &g->q;
+    gpu_record_step(&s->at, q, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+    const size_t recorded = (size_t)q->count;
+    q->count = 0;
+    free(g->launches);
+    g->launches = (mote_launch *)malloc(recorded * (sizeof *g->launches + NAME) + 1);
+    if (!g->launches) return fail_memory(err);
+    char *names = (char *)(g->launches + recorded);
+    for (size_t i = 0; i < recorded && q->status == cudaSuccess; i++)
+        gpu_check(q, describe_launch(&q->nodes[i], &q->launches[i], rows, names + i * NAME, NAME, &g->launches[i]),
+                  "describing the launches");
+    *count = recorded;
+    return gpu_failed(q, err);
+}
+
+static int gpu_launches(mote_session *s, int rows, const mote_launch **launches, size_t *count, mote_error *err) {
+    mote_runner *r = s->at.runner;
+    int code = runner_enter(r, &s->at, err);
+    if (code) return code;
+    code = gpu_enter(&s->at, err);
+    if (!code) code = describe_step(s, rows, count, err);
+    runner_leave(r);
+    *launches = r->gpu->launches;
+    return code;
+}
+
+/* Counts the kernels of these stages in a step. */
+static int count_launches(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
+    const mote_launch *launches;
+    size_t count;
+    int code = gpu_launches(s, m->rows, &launches, &count, err);
+    m->launches = 0;
+    for (size_t i = 0; !code && i < count; i++)
+        for (int stage = 0; stage < STAGE_COUNT; stage++)
+            m->launches += stage_in(stages, (enum stage)stage) && !strcmp(launches[i].stage, stage_names[stage]);
+    return code;
+}
+
+static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
+    int code = m->rows > BLOCK ? MOTE_OK : count_launches(s, m, stages, err);
+    if (!code) code = timeline_reset(s, err);
+    if (!code && m->rows > BLOCK) code = measure_prefill(s, m, stages, err);
+    else if (!code) code = m->drafts ? measure_cycle(s, m, err) : measure_step(s, m, stages, err);
+    int cleared = timeline_reset(s, code ? NULL : err);
+    return code ? code : cleared;
+}
+
+/* Of the weights, or, where they are few and would stay in the L2, of other memory. */
+static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
+    const size_t enough = (size_t)1 << 30, bytes = larger(m->arena_size, enough);
+    uint32_t *out = NULL;
+    char *more = NULL;
+    cudaError_t status = cudaSetDevice(m->gpu);
+    if (status == cudaSuccess) status = cudaMalloc((void **)&out, sizeof *out);
+    if (status == cudaSuccess && m->arena_size < enough) status = cudaMalloc((void **)&more, bytes);
+    if (status == cudaSuccess && more) status = cudaMemset(more, 1, bytes);
+    if (status == cudaSuccess) status = read_speed(m, more ? more : m->arena, bytes, out, bytes_per_second);
+    (void)cudaFree(out);
+    (void)cudaFree(more);
+    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "measuring the read speed");
+}
+
+static int gpu_selftest(const char *device, int sms,
+                        void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                        int *failed, mote_error *err) {
+    static const struct { const char *model; uint64_t seed; } tried[] = {
+        {"tiny:fp8", 60}, {"tiny:bf16", 12}, {"small:fp8", 4}, {"small:bf16", 0}, {"small:nvfp4", 0}, {"small:int4", 0},
+        {"small:fp8-channel", 0}};
+    selftest t;
+    memset(&t, 0, sizeof t);
+    t.row = row;
+    t.user = user;
+    t.device = device;
+    t.sms = sms;
+    t.err = err;
+    for (size_t i = 0; i < sizeof tried / sizeof *tried && !t.code; i++) try_model(&t, tried[i].model, tried[i].seed);
+    if (!t.code) *failed = t.failed;
+    return t.code;
+}

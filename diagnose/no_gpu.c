@@ -1,0 +1,28 @@
+/* diagnose/no_gpu.c: what diagnose/gpu.cu does, in a build without CUDA: no model is on a GPU there. */
+
+static int gpu_measured_rows(const mote_session *s) {
+    (void)s;
+    return 0;
+}
+
+static int gpu_launches(mote_session *s, int rows, const mote_launch **launches, size_t *count, mote_error *err) {
+    (void)s, (void)rows, (void)launches, (void)count;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
+static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
+    (void)s, (void)m, (void)stages;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
+static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
+    (void)m, (void)bytes_per_second;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
+static int gpu_selftest(const char *device, int sms,
+                        void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                        int *failed, mote_error *err) {
+    (void)device, (void)sms, (void)row, (void)user, (void)failed;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}

@@ -1,0 +1,82 @@
+/* program/model.c: from options to the library: the model they name, and how its sessions are to be opened. It knows nothing of
+   what a command does with them. */
+
+/* The bundled model: models/demo here, beside the program, beside the program's folder, or where make install puts it. */
+static int find_bundled(char *path, size_t capacity) {
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    snprintf(path, capacity, "models/demo");
+    for (int up = 0; access(path, F_OK) && up < 2; up++) {
+        while (length > 0 && program[length - 1] != '/') length--;
+        if (length <= 0) break;
+        snprintf(path, capacity, "%.*smodels/demo", (int)length, program);
+        if (up && access(path, F_OK)) snprintf(path, capacity, "%.*sshare/mote/models/demo", (int)length, program);
+        length--;
+    }
+    if (access(path, F_OK) == 0) return 0;
+    return complain(EXIT_FAILURE, "models/demo is neither here nor beside the program; name a folder with -m DIR");
+}
+
+/* The folder of the model that the options name. */
+static int find_model(options *o, int parts) {
+    static char bundled[PATH_MAX + 16];
+    if (o->synthetic) return 0;
+    if (!o->model) {
+        if (find_bundled(bundled, sizeof bundled)) return EXIT_FAILURE;
+        o->model = bundled;
+    }
+    return resolve_model(&o->model, parts == MOTE_TEXT_ONLY     ? NO_WEIGHTS
+                                    : parts == MOTE_DESCRIPTION ? ALL_OR_NO_WEIGHTS
+                                                                : ALL_WEIGHTS);
+}
+
+/* The model that the options name. With --synthetic it is a synthetic one. */
+static int open_model(options *o, int parts, mote_model **model) {
+    mote_options how = {.size = sizeof how, .parts = parts, .callbacks = callbacks(), .device = o->device,
+                        .draft_rows = o->draft_rows, .quantize = o->quantize};
+    mote_error error = {0, ""};
+    int code = find_model(o, parts);
+    if (code) return code;
+    if (o->synthetic) code = mote_open_synthetic(o->synthetic, &how, model, &error);
+    else code = mote_open(o->model, &how, model, &error);
+    if (code) code = report(&error);
+    clear_progress();
+    return code;
+}
+
+static int on_gpu(const mote_info *info) {
+    return strncmp(info->device, "cuda", 4) == 0;
+}
+
+/* The marks of the model's chats; without a known template those that its vocabulary may have all the same. */
+static const chat_marks *marks_of(const mote_model *model) {
+    const char *name = mote_model_info(model)->chat_template;
+    for (int i = 0; name && i < CHAT_FAMILY_COUNT; i++)
+        if (!strcmp(chat_families[i].name, name)) return &chat_families[i];
+    return chat_marks_of_answers;
+}
+
+static mote_session_options session_options(const options *o) {
+    mote_session_options s = {.size = sizeof s, .context = o->context, .chunk = o->chunk, .threads = o->threads,
+                              .callbacks = callbacks(), .kv = o->kv, .mtp = o->mtp, .sms = o->sms};
+    return s;
+}
+
+enum { CONTEXT_MOST = 131072 };            /* tokens that the program takes by itself */
+
+/* Finds out what context a chat can have beside the weights, less a sixteenth for what else needs memory. To be asked before
+   the weights are in memory, after find_model. Without an answer, opening them will tell why. */
+static void plan_context(options *o) {
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
+                          .quantize = o->quantize};
+    mote_session_options how = session_options(o);
+    mote_memory plan;
+    if (o->context || mote_plan(o->model, &where, &how, &plan, NULL) || plan.context_fits < 1) return;
+    o->fits = plan.context_fits - plan.context_fits / 16;
+    if (o->fits > CONTEXT_MOST) o->fits = CONTEXT_MOST;
+}
+
+/* The context of a session of this model: as asked for, or, on a GPU, as planned. */
+static int chosen_context(const options *o, const mote_info *info) {
+    return o->context || !on_gpu(info) ? o->context : o->fits;
+}

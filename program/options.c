@@ -1,0 +1,309 @@
+/* program/options.c: what can be asked for on the command line. A new option is a field and a line of the table. The parser
+   knows nothing of what a value is for: options that exclude each other are their command's business.
+
+   One table describes every option: what it takes, where the value goes, which commands know it, its line of help. */
+
+enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
+       SELFTEST = 512, SERVE = 1024 };
+enum { STOPS_MAX = 16, LIST_MAX = 16, DRAFTS_MAX = 3 };
+
+typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
+typedef struct list { int value[LIST_MAX], count; } list;
+typedef struct reals { double value[DRAFTS_MAX]; int count; } reals;
+typedef struct seed { uint64_t value; int given; } seed;
+
+typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
+    const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
+    const char *host, *api_key, *api_key_file, *cache_dir;
+    texts stop, hosts;
+    list prompts, depths, rows;
+    reals accept;
+    seed seed;
+    int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
+    int fits;                              /* tokens of context that the program chooses on a GPU; 0: the library does */
+    int kv, quantize, sms, stages, verbose, no_history, mtp, draft_rows, verify;
+    int port, parallel, queue, cors;       /* port, queue: -1: not given */
+    double temperature, top_p, min_p, overlap;
+    double cache_memory, cache_disk, request_memory;      /* GB; -1: not given */
+    double repetition, presence, frequency;                    /* NAN: not given */
+} options;
+
+static options defaults(void) {
+    options o;
+    memset(&o, 0, sizeof o);
+    o.top_k = -1;
+    o.temperature = o.top_p = o.min_p = o.overlap = o.cache_memory = o.cache_disk = o.request_memory = -1;
+    o.port = o.queue = -1;
+    o.repetition = o.presence = o.frequency = NAN;
+    o.repeat = 3;
+    return o;
+}
+
+enum { FLAG, TEXT, TEXTS, WHOLE, REAL, SEED, SWITCH, LIST, REALS, DEVICE, KV, MTP, QUANTIZE };
+
+typedef struct option {
+    const char *name, *value;              /* value: how the help calls it */
+    int kind;
+    size_t offset;
+    double low, high;
+    int commands;
+    const char *help;
+} option;
+
+#define AT(field) offsetof(options, field)
+#define EVERY (CHAT | RUN | INFO | TOKENIZE | DETOKENIZE | RENDER | LOGITS | BENCH | SERVE)
+#define COMPUTES (CHAT | RUN | SERVE | INFO | LOGITS | BENCH)
+
+static const option option_table[] = {
+    {"-m", "DIR", TEXT, AT(model), 0, 0, EVERY, "checkpoint folder (default: the bundled model, models/demo)"},
+    {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt; -p may be left out (default: what is piped in)"},
+    {"--system", "TEXT", TEXT, AT(system), 0, 0, CHAT | RUN, "system message"},
+    {"--think", "on|off", SWITCH, AT(think), 0, 0, CHAT | RUN, "think first (default: as the template has it)"},
+    {"--raw", NULL, FLAG, AT(raw), 0, 0, RUN, "feed the prompt as it is, print all that comes"},
+    {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS, "token ids to read, as little-endian int32"},
+    {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},
+    {"-o", "OUT.f32", TEXT, AT(output), 0, 0, LOGITS, "write float32 [tokens, vocabulary] here"},
+    {"--mtp", "OUT.f32", TEXT, AT(mtp_output), 0, 0, LOGITS,
+     "write the MTP layer's float32 [tokens - 1, vocabulary] here"},
+    {"--chunk", "N", WHOLE, AT(chunk), 1, 8192, COMPUTES, "tokens of a prompt computed at a time"},
+    {"-n", "N", WHOLE, AT(max_tokens), 1, INT_MAX, CHAT | RUN, "at most N tokens (default: until the context is full)"},
+    {"--stop", "TEXT", TEXTS, AT(stop), 0, 0, CHAT | RUN, "end the answer before TEXT; may be repeated"},
+    {"--greedy", NULL, FLAG, AT(greedy), 0, 0, CHAT | RUN, "always the most probable token, no penalties"},
+    {"--no-history", NULL, FLAG, AT(no_history), 0, 0, CHAT, "do not remember what is typed between runs"},
+    {"--temp", "T", REAL, AT(temperature), 0, 100, CHAT | RUN, "temperature; 0 is greedy (default: the model's own)"},
+    {"--top-k", "K", WHOLE, AT(top_k), 0, INT_MAX, CHAT | RUN, "only the K most probable tokens; 0: all"},
+    {"--top-p", "P", REAL, AT(top_p), 0, 1, CHAT | RUN, "only the most probable tokens that sum up to P"},
+    {"--min-p", "P", REAL, AT(min_p), 0, 1, CHAT | RUN, "only tokens at least P times as probable as the best"},
+    {"--repetition-penalty", "P", REAL, AT(repetition), 0, 10, CHAT | RUN, "divides logits of tokens seen; 1: none"},
+    {"--presence-penalty", "P", REAL, AT(presence), -2, 2, CHAT | RUN, "taken once from logits of tokens generated"},
+    {"--frequency-penalty", "P", REAL, AT(frequency), -2, 2, CHAT | RUN, "the same for each time it was generated"},
+    {"--seed", "N", SEED, AT(seed), 0, 0, CHAT | RUN, "same seed, same text (default: a new one)"},
+    {"-0", NULL, FLAG, AT(nul_separated), 0, 0, TOKENIZE, "the input holds texts separated by zero bytes"},
+    {"--prompt", "N,N...", LIST, AT(prompts), 1, 1 << 24, BENCH, "prompt lengths to read (default: 128,512)"},
+    {"--depth", "N,N...", LIST, AT(depths), 0, 1 << 24, BENCH,
+     "context depths to decode at (default: 0,1024; on a GPU 0,4096,32768,131072)"},
+    {"--rows", "N,N...", LIST, AT(rows), 1, 4, BENCH, "GPU: tokens decoded in one step (default: 1,2,3,4)"},
+    {"--tokens", "N", WHOLE, AT(steps), 1, 1 << 20, BENCH,
+     "steps decoded in one measurement (default: 32; on a GPU 200, at most 1000); with --ask of an answer (128)"},
+    {"--repeat", "N", WHOLE, AT(repeat), 1, 99, BENCH,
+     "measurements of which the median counts (default: 3); not for decoding on a GPU"},
+    {"--ask", "FILE", TEXT, AT(ask), 0, 0, BENCH,
+     "instead: answer its questions, one a line, without and with speculation, and compare"},
+    {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
+     "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
+    {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
+     "with --accept: share of its experts that a row has in common with the first, simulated"},
+    {"--synthetic", "NAME[:FORMAT][:N]", TEXT, AT(synthetic), 0, 0, INFO | BENCH,
+     "random weights of a known model's shapes instead of a folder, as qwen3.5-35b-a3b:fp8; :N for N layers"},
+    {"--stages", NULL, FLAG, AT(stages), 0, 0, BENCH, "GPU: each stage alone, too, at the first depth and rows"},
+    {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
+    {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
+    {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
+    {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 4)"},
+    {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
+    {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
+     "memory for what conversations had read already (default: a quarter of what is free)"},
+    {"--cache-dir", "DIR", TEXT, AT(cache_dir), 0, 0, SERVE, "keep that here for the next run, too (default: nowhere)"},
+    {"--cache-disk", "GB", REAL, AT(cache_disk), 0, 1e6, SERVE, "at most so much of it there (default: 10)"},
+    {"--request-memory", "GB", REAL, AT(request_memory), 0.001, 1e6, SERVE,
+     "memory for all requests under way; beyond it they are told to come back (default: 2)"},
+    {"--api-key", "TEXT", TEXT, AT(api_key), 0, 0, SERVE, "ask clients for this key (default: MOTE_API_KEY, if that is set)"},
+    {"--api-key-file", "FILE", TEXT, AT(api_key_file), 0, 0, SERVE, "ask clients for the key in this file"},
+    {"--allow-host", "NAME", TEXTS, AT(hosts), 0, 0, SERVE, "let clients call this machine by NAME; may be repeated"},
+    {"--cors", NULL, FLAG, AT(cors), 0, 0, SERVE, "let web pages of any origin ask"},
+    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, CHAT | RUN | INFO | SERVE,
+     "tokens of context (default: 8192; on a GPU what fits, at most 131072)"},
+    {"--context", "N", WHOLE, AT(context), 1, INT_MAX, BENCH, "tokens of context (default: what the depths need)"},
+    {"--device", "cpu|cuda[:N]", DEVICE, AT(device), 0, 0, COMPUTES, "what computes (default: a GPU if there is one)"},
+    {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
+    {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
+     "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
+    {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
+     "tokens to draft for each pass; auto: as many as pay (default)"},
+    {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
+     "turn BF16 weights into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
+    {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH | SERVE,
+     "drafts come from the first N tokens of the vocabulary (default: 65536)"},
+    {"--verify-spec", NULL, FLAG, AT(verify), 0, 0, CHAT | RUN,
+     "check speculation: decode plainly beside it and stop at the first difference"},
+    {"--sms", "N", WHOLE, AT(sms), 1, 4096, BENCH | SELFTEST,
+     "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
+     "threads, on the CPU (default: one for each processor, at most 256)"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
+    {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
+};
+enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0] };
+
+/* Slips of the hand from a to b, for "did you mean": characters too many, missing, wrong, or two of them swapped. Names here
+   are short: what does not fit is simply far away. */
+static int distance(const char *a, const char *b) {
+    int row[32], above[32] = {0}, two_above[32] = {0}, n = (int)strlen(b);
+    if (n >= 32) return INT_MAX;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        memcpy(two_above, above, sizeof above);
+        memcpy(above, row, sizeof row);
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best) best = above[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && two_above[j - 2] + 1 < best)
+                best = two_above[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+/* Keeps the candidate nearest to `typed` in *best, if it is near enough to be a slip of the hand: two of them in a longer
+   name. */
+static void consider(const char *typed, const char *candidate, const char **best) {
+    int d = distance(typed, candidate);
+    if (d <= (strlen(candidate) > 5 ? 2 : 1) && (!*best || d < distance(typed, *best))) *best = candidate;
+}
+
+static int parse_real(const char *text, double low, double high, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || text[0] == ' ' || !(value >= low && value <= high)) return 0;
+    *out = value;
+    return 1;
+}
+
+static int parse_whole(const char *text, double low, double high, int *out) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || text[0] == ' ' || (double)value < low || (double)value > high) return 0;
+    *out = (int)value;
+    return 1;
+}
+
+static int parse_seed(const char *text, uint64_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno || *end || text[0] < '0' || text[0] > '9') return 0;
+    *out = value;
+    return 1;
+}
+
+static int parse_switch(const char *text, int *out) {
+    int on = strcmp(text, "on") == 0;
+    if (!on && strcmp(text, "off")) return 0;
+    *out = on ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    return 1;
+}
+
+/* Takes the first item off a list with commas; *text is NULL after the last one. 0: too long to be a number. */
+static int next_item(const char **text, char item[32]) {
+    size_t length = strcspn(*text, ",");
+    if (length >= 32) return 0;
+    memcpy(item, *text, length);
+    item[length] = 0;
+    *text = (*text)[length] ? *text + length + 1 : NULL;
+    return 1;
+}
+
+static int parse_list(const char *text, double low, double high, list *out) {
+    char item[32];
+    for (out->count = 0; text; out->count++)
+        if (out->count == LIST_MAX || !next_item(&text, item) ||
+            !parse_whole(item, low, high, &out->value[out->count]))
+            return 0;
+    return 1;
+}
+
+/* Those that are missing are as the last one. */
+static int parse_reals(const char *text, double low, double high, reals *out) {
+    char item[32];
+    for (out->count = 0; text; out->count++)
+        if (out->count == DRAFTS_MAX || !next_item(&text, item) ||
+            !parse_real(item, low, high, &out->value[out->count]))
+            return 0;
+    for (int i = out->count; i < DRAFTS_MAX; i++) out->value[i] = out->value[i - 1];
+    return 1;
+}
+
+static int parse_device(const char *text, const char **out) {
+    *out = text;
+    if (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0) return 1;
+    return strncmp(text, "cuda:", 5) == 0 && text[5] && strspn(text + 5, "0123456789") == strlen(text + 5);
+}
+
+static const char *const kv_names[] = {NULL, "f32", "bf16", "fp8"};        /* by MOTE_KV_... */
+
+static int parse_kv(const char *text, int *out) {
+    for (int kv = MOTE_KV_F32; kv <= MOTE_KV_FP8; kv++)
+        if (strcmp(text, kv_names[kv]) == 0) return *out = kv;
+    return 0;
+}
+
+static int parse_mtp(const char *text, int *out) {
+    *out = MOTE_MTP_AUTO;
+    if (strcmp(text, "auto") == 0) return 1;
+    if (!parse_whole(text, 0, DRAFTS_MAX, out)) return 0;
+    if (*out == 0) *out = MOTE_MTP_OFF;
+    return 1;
+}
+
+/* Stores one option's value. Returns NULL, or what the option needs instead of this value. */
+static const char *set_option(const option *d, const char *value, options *o) {
+    void *at = (char *)o + d->offset;
+    texts *several = at;
+    switch (d->kind) {
+    case FLAG: *(int *)at = 1; return NULL;
+    case TEXT: *(const char **)at = value; return NULL;
+    case TEXTS:
+        if (several->count == STOPS_MAX) return "at most 16 texts";
+        several->text[several->count++] = value;
+        return NULL;
+    case WHOLE: return parse_whole(value, d->low, d->high, at) ? NULL : "a whole number";
+    case REAL: return parse_real(value, d->low, d->high, at) ? NULL : "a number";
+    case SEED: ((seed *)at)->given = 1; return parse_seed(value, &((seed *)at)->value) ? NULL : "a whole number";
+    case SWITCH: return parse_switch(value, at) ? NULL : "on or off";
+    case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
+    case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
+    case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
+    case MTP: return parse_mtp(value, at) ? NULL : "auto, 0, 1, 2 or 3";
+    case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : "up to 3 numbers with commas between them";
+    default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
+    }
+}
+
+/* The options of one command; name: the command's, for messages. */
+static int parse_options(const char *name, int command, int count, char **arguments, options *o) {
+    for (int i = 0; i < count; i++) {
+        char *typed = arguments[i], *value = NULL;
+        const option *d = NULL;
+        const char *near = NULL, *needs;
+        if (typed[0] != '-' || !typed[1]) {
+            const char **one = command == HELP ? &o->topic : command == RUN ? &o->prompt : NULL;
+            if (!one || *one)
+                return complain(EXIT_USAGE, "%s: unexpected argument '%s'; see mote %s --help", name, typed, name);
+            *one = typed;
+            continue;
+        }
+        if (typed[1] == '-' && (value = strchr(typed, '='))) *value++ = 0;
+        for (int k = 0; k < OPTION_COUNT; k++) {
+            if (!(option_table[k].commands & command)) continue;
+            if (strcmp(typed, option_table[k].name) == 0) d = &option_table[k];
+            consider(typed, option_table[k].name, &near);
+        }
+        if (!d && near && strlen(typed) > 2)
+            return complain(EXIT_USAGE, "%s: unknown option '%s'; did you mean %s?", name, typed, near);
+        if (!d) return complain(EXIT_USAGE, "%s: unknown option '%s'; see mote %s --help", name, typed, name);
+        if (d->kind == FLAG && value) return complain(EXIT_USAGE, "%s: %s takes no value", name, typed);
+        if (d->kind != FLAG && !value && ++i < count) value = arguments[i];
+        if (d->kind != FLAG && !value) return complain(EXIT_USAGE, "%s: %s needs a value: %s", name, typed, d->value);
+        needs = set_option(d, value, o);
+        if (needs && d->high > 0)
+            return complain(EXIT_USAGE, "%s: %s needs %s from %.0f to %.0f, not '%s'", name, typed, needs, d->low,
+                            d->high, value);
+        if (needs) return complain(EXIT_USAGE, "%s: %s needs %s, not '%s'", name, typed, needs, value);
+    }
+    return 0;
+}

@@ -1,0 +1,121 @@
+/* run/cuda.cu: a runner on a GPU: its memory, its stream, its graphs, and which slot they work for. Decode is run/step.cu, prompts
+   are run/prefill.cu.
+
+   Graphs and scratch belong to the runner; one slot at a time is resident. Captured kernels find what is a slot's through tables
+   that the resident slot has filled: states (addresses of every layer's state) and step_parameters. What a step leaves in scratch
+   for the next one, step_parameters and the residual rows, goes with the slot when another becomes resident; logits are computed
+   again from these rows when they are wanted (the same bits: a row's arithmetic does not depend on its neighbours). All of this is
+   in stream order: nobody waits for it. */
+
+enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
+
+/* Logits in the runner's scratch: none, of the resident slot's last row in row 0, or of every row of its block. */
+enum gpu_logits { LOGITS_NOWHERE, LOGITS_OF_LAST, LOGITS_OF_ALL };
+
+struct gpu_runner {
+    gpu_queue q;
+    cudaStream_t stream;
+    slot *resident;              /* NULL: none */
+    cudaGraphExec_t graph[2][GPU_KINDS][GPU_ROWS + 1];      /* [with the MTP layer][..][rows] */
+    cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
+    step_parameters *step;
+    layer_state *states;                                    /* [layers + 1] in GPU memory: the resident slot's */
+    sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
+    sampling_parameters *greedy;                            /* in GPU memory: for drafts */
+    float *x, *mtp_x, *mtp_in;                              /* [GPU_ROWS][hidden], of mtp_in 2 hidden */
+    layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
+    float *logits, *mtp_logits, *draft_logits;              /* [GPU_ROWS][vocab], [GPU_ROWS][vocab], [draft rows] */
+    enum gpu_logits logits_of;
+    int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
+    uint64_t *picks;
+    volatile gpu_mailbox *mailbox;                          /* pinned memory: the sampler posts tokens, the host polls */
+    uint32_t sequence;                                      /* number of the last post that was queued */
+    mote_launch *launches;                                  /* of mote_launches */
+    prefill_scratch prefill;
+    cudaEvent_t layer_done[2];                              /* of prefill: recorded after every other layer */
+};
+
+/* In GPU memory, what a slot keeps while another is resident. */
+struct gpu_slot {
+    step_parameters *step;
+    layer_state *states;         /* [layers + 1] */
+    float *x;                    /* [GPU_ROWS][hidden] */
+    sampling_parameters sampling;                           /* of the answer that is being generated */
+};
+
+/* From here on everything begins at a multiple of so many floats from the base. */
+static void layout_align(layout *l, size_t unit) {
+    l->unit = unit;
+    l->used = (l->used + unit - 1) / unit * unit;
+}
+
+static void *layout_bytes(layout *l, size_t bytes) {
+    return layout_alloc(l, (bytes + sizeof(float) - 1) / sizeof(float));
+}
+
+static int gpu_failed(const gpu_queue *q, mote_error *err) {
+    return q->status == cudaSuccess ? MOTE_OK : gpu_fail(err, q->status, q->failed);
+}
+
+/* Sets the sampling parameters on the GPU if they have changed. */
+static void gpu_set_sampling(slot *s, const sampling_parameters *parameters) {
+    struct gpu_runner *g = s->runner->gpu;
+    s->gpu->sampling = *parameters;
+    if (!memcmp(parameters, &g->sampling_on_device, sizeof *parameters)) return;
+    gpu_put(&g->q, gpu_put_sampling_kernel, g->parameters, parameters);
+    g->sampling_on_device = *parameters;
+}
+
+static void gpu_move(gpu_queue *q, void *to, const void *from, size_t bytes) {
+    gpu_check(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream), "changing the session");
+}
+
+/* Puts the resident slot aside. */
+static void gpu_swap_out(struct gpu_runner *g) {
+    slot *s = g->resident;
+    if (!s) return;
+    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
+    gpu_move(&g->q, s->gpu->x, g->x, GPU_ROWS * (size_t)s->m->c.hidden * sizeof(float));
+    g->resident = NULL;
+}
+
+/* The device and this slot are what follows is about. */
+static int gpu_enter(slot *s, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_check(&g->q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    if (g->resident != s && g->q.status == cudaSuccess) {
+        gpu_swap_out(g);
+        gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1);
+        gpu_move(&g->q, g->states, s->gpu->states, ((size_t)s->m->c.layers + 1) * sizeof *g->states);
+        gpu_move(&g->q, g->x, s->gpu->x, GPU_ROWS * (size_t)s->m->c.hidden * sizeof(float));
+        gpu_set_sampling(s, &s->gpu->sampling);
+        g->logits_of = LOGITS_NOWHERE;
+        g->resident = s;
+    }
+    return gpu_failed(&g->q, err);
+}
+
+/* Waits until the GPU has done all that was queued. */
+static int gpu_finish(slot *s, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_check(&g->q, cudaStreamSynchronize(g->stream), "a step");
+    return gpu_failed(&g->q, err);
+}
+
+/* Copies between the slot's memory and memory here, in either direction. */
+static int gpu_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    if (!n) return MOTE_OK;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_check(&g->q, cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, g->stream), "copying a session");
+    return gpu_finish(s, err);
+}
+
+static int gpu_clear(slot *s, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    int code = gpu_enter(s, err);
+    if (!code) gpu_check(&g->q, cudaMemsetAsync(s->recurrent, 0, s->recurrent_floats * sizeof(float), g->stream), "clearing");
+    return code ? code : gpu_failed(&g->q, err);
+}
+

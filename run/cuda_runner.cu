@@ -1,0 +1,151 @@
+/* run/cuda_runner.cu: a runner and its slots on a GPU: how their memory is laid out, how they are opened and closed. The executor of
+   a model whose weights are on a GPU. */
+
+static void gpu_lay_slot(layout *l, slot *s) {
+    layout_align(l, 32);                                    /* an L2 line: 128 bytes */
+    s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
+    s->gpu->states = (layer_state *)layout_bytes(l, ((size_t)s->m->c.layers + 1) * sizeof *s->gpu->states);
+    s->gpu->x = layout_alloc(l, GPU_ROWS * (size_t)s->m->c.hidden);
+}
+
+static void gpu_lay_runner(layout *l, mote_runner *r) {
+    const mote_model *m = r->m;
+    const capacity most = capacity_of(&r->o, r->o.context);
+    const size_t T = GPU_ROWS, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    struct gpu_runner *g = r->gpu;
+    gpu_queue q;
+    memset(&q, 0, sizeof q);
+    q.sms = r->o.sms;
+    layout_align(l, 32);
+    g->step = (step_parameters *)layout_bytes(l, sizeof *g->step);
+    g->parameters = (sampling_parameters *)layout_bytes(l, sizeof *g->parameters);
+    g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
+    g->states = (layer_state *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->states);
+    g->x = layout_alloc(l, T * hidden);
+    g->mtp_x = layout_alloc(l, T * hidden);
+    g->mtp_in = layout_alloc(l, T * 2 * hidden);
+    layer_lay_gpu(l, &m->largest, &most, &q, &g->layers);
+    g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
+    g->layers.moe.chosen = g->chosen;
+    g->logits = layout_alloc(l, T * vocab);
+    g->mtp_logits = layout_alloc(l, T * vocab);
+    g->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
+    g->picks = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
+    layout_prefill(l, m, &r->o, &g->prefill);
+}
+
+/* What all attention layers share: how many splits and warps to use, and the rotary frequencies, computed as rotary_angles does. */
+static void gpu_prepare_attention(mote_runner *r) {
+    const attention_shape *a = &r->m->largest.attention;
+    struct gpu_runner *g = r->gpu;
+    attention_gpu *to = &g->layers.attention;
+    const int half = a->rotary_dim / 2;
+    float *f = (float *)malloc(((size_t)half + 1) * sizeof *f);
+    if (!gpu_check(&g->q, f ? cudaSuccess : cudaErrorMemoryAllocation, "the rotary frequencies")) return;
+    to->splits = gpu_attention_splits(&g->q, a, to->kv, to->splits);
+    to->prefill_warps = attention_prefill_warps(r->m->gpu_shared);
+    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(a->theta, (float)(2 * i) / (float)a->rotary_dim);
+    gpu_check(&g->q, cudaMemcpyAsync(to->frequencies, f, (size_t)half * sizeof(float), cudaMemcpyHostToDevice, g->stream),
+              "copying the rotary frequencies");
+    free(f);                                                /* pageable: it has been read */
+}
+
+static int gpu_open(mote_runner *r, mote_error *err) {
+    const mote_model *m = r->m;
+    const size_t bytes = layout_runner(r, NULL) * sizeof(float);
+    struct gpu_runner *g = r->gpu;
+    gpu_queue *q = &g->q;
+    r->rows = GPU_ROWS;
+    q->sms = r->o.sms;
+    q->shared = m->gpu_shared;
+    q->dependent = m->gpu_cc >= 90;
+    q->prefetch = m->gpu_cache / GPU_PREFETCH_SHARE / 128 * 128;
+    q->stages = ALL_STAGES;
+    gpu_check(q, cudaSetDevice(m->gpu), "choosing the GPU");
+    if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
+    if (q->status == cudaSuccess)
+        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
+    if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
+    for (int i = 0; i < 2 && q->status == cudaSuccess; i++)
+        gpu_check(q, cudaEventCreateWithFlags(&g->layer_done[i], cudaEventDisableTiming), "an event");
+    if (q->status != cudaSuccess) return gpu_failed(q, err);
+    layout_runner(r, r->memory);
+    r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
+    memset((void *)g->mailbox, 0, sizeof *g->mailbox);
+    q->stream = g->stream;
+    gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
+    if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
+    sampling_parameters greedy;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.k = 1;
+    gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
+    return gpu_failed(q, err);
+}
+
+static void gpu_close(mote_runner *r) {
+    struct gpu_runner *g = r->gpu;
+    if (!g) return;
+    if (r->owner == getpid() && cudaSetDevice(r->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
+        if (g->stream) (void)cudaStreamSynchronize(g->stream);
+        for (int i = 0; i < 2 * GPU_KINDS * (GPU_ROWS + 1); i++)
+            if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
+        for (int i = 0; i < (GPU_ROWS + 1) * GPU_ROWS; i++)
+            if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
+        for (int i = 0; i < 2; i++)
+            if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
+        if (g->stream) (void)cudaStreamDestroy(g->stream);
+        if (r->memory) (void)cudaFree(r->memory);
+        if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
+        (void)cudaGetLastError();
+    }
+    free(g->q.nodes);
+    free(g->q.launches);
+    free(g->launches);
+}
+
+/* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
+static void gpu_capture_steps(slot *s) {
+    struct gpu_runner *g = s->runner->gpu;
+    cudaGraphExec_t (*graph)[GPU_ROWS + 1] = g->graph[s->has_mtp];
+    for (int T = 1; T <= GPU_ROWS && g->q.status == cudaSuccess; T++)
+        if (!graph[GPU_LAST_LOGITS][T]) graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
+    if (!graph[GPU_NO_LOGITS][GPU_ROWS] && g->q.status == cudaSuccess)
+        graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);
+}
+
+static int gpu_slot_open(slot *s, mote_error *err) {
+    const size_t bytes = s->floats * sizeof(float), host = s->host_floats * sizeof(float);
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_queue *q = &g->q;
+    gpu_check(q, cudaSetDevice(s->m->gpu), "choosing the GPU");
+    if (q->status != cudaSuccess) return gpu_failed(q, err);
+    cudaError_t status = cudaMalloc((void **)&s->memory, bytes);
+    if (status == cudaSuccess) status = cudaHostAlloc((void **)&s->host, host, cudaHostAllocDefault);
+    if (status != cudaSuccess) return gpu_fail(err, status, "allocating a session");
+    layout_slot(s->memory, s->host, s);
+    memset(s->host, 0, host);
+    gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
+    step_parameters step = gpu_step_of(s);
+    gpu_put(q, gpu_put_step_kernel, s->gpu->step, &step);
+    gpu_check(q, cudaMemcpyAsync(s->gpu->states, s->state, ((size_t)s->m->c.layers + 1) * sizeof *s->state, cudaMemcpyHostToDevice,
+                                 g->stream), "copying addresses");
+    gpu_capture_steps(s);
+    return gpu_finish(s, err);
+}
+
+static void gpu_slot_close(slot *s) {
+    struct gpu_runner *g = s->runner->gpu;
+    if (s->runner->owner != getpid() || cudaSetDevice(s->m->gpu) != cudaSuccess) return;    /* CUDA does not survive a fork */
+    if (g->stream) (void)cudaStreamSynchronize(g->stream);
+    if (g->resident == s) g->resident = NULL;
+    if (s->memory) (void)cudaFree(s->memory);
+    if (s->host) (void)cudaFreeHost(s->host);
+    (void)cudaGetLastError();
+}
+
+static const executor cuda_executor = {
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_unit = PREFILL_UNIT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .lay_runner = gpu_lay_runner,
+    .lay_slot = gpu_lay_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
+    .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .fold = gpu_fold, .draft = gpu_draft_tokens,
+    .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear, .finish = gpu_finish, .prepare = gpu_capture_cycles,
+    .time_pass = gpu_time_pass, .can_sample = gpu_samples, .step = gpu_step, .cycle = gpu_cycle};

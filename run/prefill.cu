@@ -1,0 +1,224 @@
+/* run/prefill.cu: the forward pass over the many token rows of a prompt, on a GPU. It knows slots and the model; the kernels
+   belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/step.cu's.
+
+   A prompt is read in super-chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
+   tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_UNIT, as
+   the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the super-chunk.
+
+   What a super-chunk leaves behind is what decode leaves behind: KV rows, S and window with nothing pending, last_hidden,
+   and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
+   back to what they were: the timeline ends before it. */
+
+enum {
+    PREFILL_UNIT = 64,           /* token rows */
+    PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
+};
+
+/* Can prefill run this model? Otherwise its prompts are decoded. */
+static int prefill_runs(const mote_model *m, dtype kv) {
+    for (int i = 0; i < m->c.layers; i++)
+        if (!layer_can_prefill(&m->layers[i], kv)) return 0;
+    if (m->has_mtp && (!layer_can_prefill(&m->mtp, kv) || !prefill_takes(&m->mtp_fc))) return 0;
+    return prefill_takes(&m->lm_head) && (size_t)m->c.hidden * 3 * sizeof(float) <= GPU_SHARED;
+}
+
+/* info.prefill_from. */
+static int prefill_from(const mote_model *m) {
+    return m->gpu >= 0 && prefill_runs(m, DTYPE_BF16) ? PREFILL_FROM : 0;
+}
+
+/* Floats of the states of a slot that cannot be truncated, with the MTP layer's. */
+static size_t recurrent_floats(const mote_model *m, const run_options *o) {
+    const capacity r = capacity_of(o, o->context);
+    layout l = layout_from(NULL);
+    layout_states(&l, m, &r, ROLLBACK_REPLAY, m->has_mtp, NULL);
+    return l.used;
+}
+
+/* Lays out what prefill needs: also room for `before`, a copy of a slot's recurrent state. */
+static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
+    const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
+    const dtype kv = kv_type_of(o->kv);
+    memset(p, 0, sizeof *p);
+    if (!prefill_runs(m, kv)) return;
+    p->rows = o->chunk;
+    const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
+    p->room_bytes = larger(layer_prefill_room(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
+    p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
+    layout_align(l, 64);
+    p->x = layout_alloc(l, rows * hidden);
+    p->u_unit = layout_alloc(l, rows);
+    p->ids = (int32_t *)(void *)layout_alloc(l, rows);
+    p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
+    p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
+    p->before = layout_alloc(l, recurrent_floats(m, o));
+}
+
+static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
+    const struct gpu_runner *g = s->runner->gpu;
+    prefill_rows r;
+    memset(&r, 0, sizeof r);
+    r.stream = g->stream;
+    r.sms = g->q.sms;
+    r.T = T;
+    r.position = position;
+    r.stages = g->q.stages;
+    r.factor = s->m->bf16_factor;
+    r.x = g->prefill.x;
+    r.u = g->prefill.u;
+    r.u_unit = g->prefill.u_unit;
+    r.room = g->prefill.room;
+    return r;
+}
+
+/* The last row of a super-chunk, for what follows it: x as it is, and normed. One block. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const float *x, const float *norm, int cols, float eps,
+                                                                       float *to_x, float *to_hidden) {
+    __shared__ float shared[GPU_WARPS];
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to_x[i] = x[i];
+    gpu_norm_row(to_hidden, x, norm, cols, eps, shared);
+}
+
+/* The MTP layer's input of the super-chunk's rows from `skip` on, as F16 with a unit a row; see layers/mtp.cu. */
+typedef struct prefill_mtp_input {
+    gpu_matrix embed_tokens;
+    const int32_t *ids;
+    const float *x, *norm;       /* [T][cols] behind the last layer; final norm */
+    const float *last_hidden;    /* [cols] final row before the super-chunk */
+    const float *norm_embedding, *norm_hidden;
+    uint16_t *in;                /* F16 [T - skip][2 cols] */
+    float *unit;
+    float eps;
+    int skip;
+} prefill_mtp_input;
+
+/* Block t has row t + skip. Shared memory: [3][cols] floats. */
+static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __grid_constant__ prefill_mtp_input p) {
+    extern __shared__ __align__(16) float row[];
+    __shared__ float shared[GPU_WARPS];
+    const int t = blockIdx.x + p.skip, cols = p.embed_tokens.cols;
+    float *spare = row + 2 * cols, top = 0;
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) spare[i] = gpu_weight(&p.embed_tokens, p.ids[t], i);
+    __syncthreads();
+    gpu_norm_row(row, spare, p.norm_embedding, cols, p.eps, shared);
+    if (t) gpu_norm_row(spare, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
+    for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
+    top = block_max(top, shared);
+    prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
+}
+
+/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
+static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
+    const mote_model *m = s->m;
+    prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
+    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                          r->stream), "reading the logits");
+}
+
+static int prefill_head_rows(const slot *s, const prefill_rows *r) {
+    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
+}
+
+/* Logits of T rows of x to the host, in pieces that fit the room. */
+static void prefill_logits(const slot *s, const prefill_rows *r, const float *norm, int T, float *logits) {
+    const int piece = prefill_head_rows(s, r);
+    for (int t = 0; t < T; t += piece)
+        prefill_head(s, r, norm, t, T - t < piece ? T - t : piece, logits + (size_t)t * (size_t)s->m->c.vocab);
+}
+
+/* The same to who looks on, a few rows at a time. */
+static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_watch *watch, mote_error *err) {
+    const int room = prefill_head_rows(s, r), piece = room < watch->rows_most ? room : watch->rows_most;
+    int code = MOTE_OK;
+    for (int t = 0; t < T && !code; t += piece) {
+        const int n = T - t < piece ? T - t : piece;
+        prefill_head(s, r, s->m->norm, t, n, watch->rows);
+        code = gpu_finish(s, err);
+        if (!code) watch->logits(watch->user, watch->rows, t, n);
+    }
+    return code;
+}
+
+/* The MTP layer over the super-chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
+static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logits) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    prefill_rows r = *main_rows;
+    prefill_mtp_input p;
+    memset(&p, 0, sizeof p);
+    p.skip = r.position == 0;
+    r.T -= p.skip;
+    r.position += p.skip - 1;
+    r.state_only = mtp_logits == NULL;
+    if (!r.T) return;
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.ids = g->prefill.ids;
+    p.x = r.x;
+    p.norm = m->norm;
+    p.last_hidden = s->last_hidden;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.in = (uint16_t *)(void *)r.room;
+    p.unit = r.u_unit;
+    p.eps = m->c.eps;
+    const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
+    gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
+    prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
+    const gemm_rows in = {p.in, p.unit, 1};
+    prefill_linear(&r, &m->mtp_fc, in, r.T, r.x);
+    gpu_check(&g->q, layer_run_prefill(&r, &m->mtp, &g->layers, &s->state[m->c.layers]), "the MTP layer");
+    if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
+}
+
+/* The layers, one launched while the one before it runs, so that a cancel is heard between two of them. */
+static int prefill_layers(slot *s, const prefill_rows *r, const block_watch *watch, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
+        if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
+        if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
+        gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
+        gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
+    }
+    return gpu_failed(&g->q, err);
+}
+
+static void prefill_copy(struct gpu_runner *g, float *to, const float *from, size_t floats) {
+    gpu_check(&g->q, cudaMemcpyAsync(to, from, floats * sizeof(float), cudaMemcpyDeviceToDevice, g->stream), "a copy");
+}
+
+/* Nothing is left to repeat before it (b->replay is 0), nor after it: the states are those after the last row. If it fails or is
+   cancelled, they are those before. */
+static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t hidden = (size_t)m->c.hidden;
+    prefill_rows r = prefill_rows_of(s, b->T, b->position);
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    prefill_copy(g, g->prefill.before, s->recurrent, s->recurrent_floats);
+    gpu_check(&g->q, cudaMemcpyAsync(g->prefill.ids, b->ids, (size_t)b->T * sizeof(int32_t), cudaMemcpyHostToDevice, g->stream),
+              "copying tokens");
+    prefill_embed(&r, &m->embed_tokens, g->prefill.ids);
+    code = prefill_layers(s, &r, watch, err);
+    if (code) {
+        if (g->q.status == cudaSuccess) prefill_copy(g, s->recurrent, g->prefill.before, s->recurrent_floats);
+        return code;
+    }
+    if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
+    if (watch->logits && (code = prefill_watched(s, &r, b->T, watch, err))) return code;
+    const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
+    prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, s->hidden);
+    if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
+    prefill_copy(g, s->last_hidden, s->hidden, hidden);
+    gpu_check(&g->q, cudaGetLastError(), "prefill");
+    gpu_launched(s, 1, GPU_NO_LOGITS);
+    return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+}
+
+/* Super-chunks end at multiples of PREFILL_UNIT. */
+static int gpu_prompt_rows(const slot *s, int position, size_t count) {
+    const int rows = s->runner->gpu->prefill.rows, end = position / PREFILL_UNIT * PREFILL_UNIT + rows;
+    return (size_t)(end - position) < count ? end - position : (int)count;
+}

@@ -1,0 +1,329 @@
+/* run/runner.c: a runner: what belongs to a device and is shared by sessions: its threads or its stream, the scratch of a forward
+   pass, on a GPU the graphs. A session has a slot on it, which keeps what lasts from one call to the next. One call computes at a
+   time; a call on another slot of the runner waits for it.
+
+   Knows the model and its layers. It does not know what tokens mean, nor where a timeline ends: a block says what is to be
+   computed. What a device does is a table of functions, an executor: run/cpu.c, run/cuda.cu. */
+
+enum { MAX_CHUNK = 8192 };       /* token rows of a pass */
+
+/* What runner and slots are laid out for; all filled in. */
+typedef struct run_options {
+    int context, chunk, threads; /* the longest of its slots; most token rows of a pass; threads that compute */
+    int kv;                      /* MOTE_KV_... */
+    int sms;                     /* of a GPU, to fill */
+} run_options;
+
+/* Scratch of a pass on the CPU. */
+typedef struct scratch {
+    float *x, *u, *hidden;                                  /* [chunk][hidden] */
+    float *mtp_in;                                          /* [chunk][2 hidden] */
+    float *draft_logits;                                    /* [draft rows] */
+    token_digits *digits;                                   /* of a chunk of those, or of final rows */
+    layer_jobs jobs;                                        /* of the layers, for a chunk */
+} scratch;
+
+typedef struct memory_parts { size_t kv, state, scratch; } memory_parts;   /* floats */
+
+/* A session's part of a runner. */
+typedef struct slot {
+    mote_runner *runner;
+    const mote_model *m;
+    int context, has_mtp;        /* tokens; the MTP layer has a state */
+    float *memory;               /* of the device: all that follows up to logits */
+    size_t floats, host_floats;  /* of memory; of host */
+    layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
+    float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
+    size_t recurrent_floats;
+    float *hidden;               /* [BLOCK][hidden] after the final norm, of the last block's rows */
+    float *last_hidden;          /* [hidden] the one before that block */
+    float *host;                 /* on a GPU: pinned memory of what follows */
+    float *logits;               /* [vocab] after the last token, if logits_here */
+    float *block_logits;         /* [BLOCK][vocab] of a block of drafts; NULL without the MTP layer */
+    int logits_here;
+    int logits_set;              /* they were written from outside: the device has others */
+    int logits_in_block;         /* block_logits has those of all rows of the block */
+    int last_row;                /* of the block's rows: the last token's */
+    struct gpu_slot *gpu;        /* NULL: on the CPU */
+} slot;
+
+/* Token rows to compute. */
+typedef struct block {
+    const int32_t *ids;          /* [T] */
+    int T, position;             /* rows; tokens before them */
+    int replay;                  /* rows of the block before that are in the timeline, and in the states only as a log */
+    int last;                    /* the logits after the last row are wanted later on */
+    float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
+    float *mtp_logits;           /* to be filled with those of all rows but the one at position 0; NULL: not wanted */
+} block;
+
+/* Who looks on while a long block is computed. */
+typedef struct block_watch {
+    void *user;
+    int (*layer)(void *user, double rows);                  /* so many rows' worth is done; returns nonzero to cancel */
+    void (*logits)(void *user, const float *rows, int first, int n);       /* rows first .. first + n - 1; NULL: not wanted */
+    float *rows;                 /* [rows_most][vocab] for them, in host memory */
+    int rows_most;
+} block_watch;
+
+/* What a device does, with the runner entered. Functions return MOTE_OK or an error. */
+typedef struct executor {
+    int kv, chunk, chunk_unit;   /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
+    int shares_memory;           /* with the host: what that needs for a session counts, too */
+    size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
+    void (*lay_runner)(layout *l, mote_runner *r);          /* scratch */
+    void (*lay_slot)(layout *l, slot *s);                   /* what a slot has besides states and hidden rows */
+    int (*open)(mote_runner *r, mote_error *err);           /* allocates; on failure close() follows */
+    void (*close)(mote_runner *r);
+    int (*slot_open)(slot *s, mote_error *err);             /* on failure slot_close() follows */
+    void (*slot_close)(slot *s);
+    int (*forward)(slot *s, const block *b, mote_error *err);
+    /* Calls of runner.prompt_from tokens and more are read by prompt(), in blocks of prompt_rows() of those that are left. */
+    int (*prompt_rows)(const slot *s, int position, size_t count);
+    int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
+    int (*fold)(slot *s, const block *b, mote_error *err);  /* forward() of a block that is dropped; what was prepared stays */
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, mote_error *err);    /* after b->ids[0], not computed yet */
+    int (*logits)(slot *s, mote_error *err);                /* brings them here */
+    int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory */
+    int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
+    int (*finish)(slot *s, mote_error *err);                /* waits for all that was asked for */
+    int (*prepare)(slot *s, mote_error *err);               /* before an answer: what would cost time in its middle */
+    int (*time_pass)(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err);    /* NULL: by forward() */
+    /* Sampling on the device; NULL: there is none. b: its position is that of the token, nothing is computed yet. */
+    int (*can_sample)(const slot *s, const mote_sampling *p);
+    int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
+    int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
+} executor;
+
+struct mote_runner {
+    int holders;                 /* who has not closed it: the application, and each slot (atomic) */
+    const mote_model *m;
+    pid_t owner;                 /* the process whose runner it is, and whose threads */
+    const executor *on;
+    run_options o;
+    int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
+    pthread_mutex_t lock;        /* held while a call computes */
+    uintptr_t thread;            /* that holds it; 0: none (atomic) */
+    const slot *inside;          /* the slot of the call that computes */
+    float *memory;               /* of the device: scratch */
+    pool *threads;               /* on the CPU */
+    scratch s;                   /* the same */
+    struct gpu_runner *gpu;
+};
+
+static const executor *executor_of(const mote_model *m);
+
+/* Ids that can be chosen: those the tokenizer knows. Above them the table is padding. */
+static int known_vocab(const mote_model *m) {
+    const int known = m->text ? tokenizer_vocab(m->text) : m->c.vocab;
+    return min_int(known, m->c.vocab);
+}
+
+/* The type that MOTE_KV_... stands for. */
+static dtype kv_type_of(int kv) {
+    return kv == MOTE_KV_BF16 ? DTYPE_BF16 : kv == MOTE_KV_FP8 ? DTYPE_FP8 : DTYPE_F32;
+}
+
+/* Rows of a pass, on the CPU a chunk of a prompt or a block of drafts. */
+static capacity capacity_of(const run_options *o, int context) {
+    capacity r;
+    r.context = context;
+    r.rows = max_int(o->chunk, BLOCK);
+    r.threads = o->threads;
+    r.kv = kv_type_of(o->kv);
+    return r;
+}
+
+/* Lays out the states of those layers that are rolled back in one way. state: NULL: only counts. */
+static void layout_states(layout *l, const mote_model *m, const capacity *r, enum rollback rollback, int mtp, layer_state *state) {
+    layer_state unused;
+    for (int i = 0; i < m->c.layers + mtp; i++) {
+        const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        if (layer_rollback(of->mixer.kind) == rollback) layer_lay_state(of, l, r, state ? &state[i] : &unused);
+    }
+}
+
+/* What a slot keeps where the host can use it. */
+static void layout_host(layout *l, slot *s) {
+    const size_t vocab = (size_t)s->m->c.vocab;
+    s->logits = layout_alloc(l, vocab);
+    s->block_logits = s->has_mtp ? layout_alloc(l, BLOCK * vocab) : NULL;
+}
+
+/* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. Truncated states come
+   first, so that the others lie together. */
+static memory_parts layout_slot(float *base, float *host, slot *s) {
+    const size_t hidden = (size_t)s->m->c.hidden;
+    capacity r = capacity_of(&s->runner->o, s->context);
+    layout l = layout_from(base), on_host = layout_from(host);
+    memory_parts parts;
+    layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
+    parts.kv = l.used;
+    s->recurrent = base ? base + l.used : NULL;
+    layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
+    parts.state = s->recurrent_floats = l.used - parts.kv;
+    s->last_hidden = layout_alloc(&l, hidden);
+    s->hidden = layout_alloc(&l, BLOCK * hidden);
+    s->runner->on->lay_slot(&l, s);
+    layout_host(s->gpu ? &on_host : &l, s);
+    parts.scratch = l.used - parts.kv - parts.state;
+    s->floats = l.used;
+    s->host_floats = on_host.used;
+    return parts;
+}
+
+/* Lays out a runner's scratch from `base`, with NULL it only counts; returns its floats. */
+static size_t layout_runner(mote_runner *r, float *base) {
+    layout l = layout_from(base);
+    r->on->lay_runner(&l, r);
+    return l.used;
+}
+
+static int runner_is_ours(const mote_runner *r) {
+    return __atomic_load_n(&r->thread, __ATOMIC_RELAXED) == (uintptr_t)pthread_self();
+}
+
+/* Nobody else computes until runner_leave. Refused inside a call on the runner: a callback would overwrite its scratch. */
+static int runner_enter(mote_runner *r, const slot *s, mote_error *err) {
+    if (runner_is_ours(r))
+        return fail(err, MOTE_EINVAL, "the runner is busy: a callback must not use the runner of the call that it is called from");
+    pthread_mutex_lock(&r->lock);
+    __atomic_store_n(&r->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
+    r->inside = s;
+    return MOTE_OK;
+}
+
+static void runner_leave(mote_runner *r) {
+    r->inside = NULL;
+    __atomic_store_n(&r->thread, 0, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
+static void runner_free(mote_runner *r) {
+    const mote_model *m = r->m;
+    r->on->close(r);
+    if (r->owner == getpid()) pthread_mutex_destroy(&r->lock);
+    free(r->gpu);
+    free(r);
+    mote_close((mote_model *)m);
+}
+
+/* A runner without memory, threads or stream, to be laid out; runner_free frees it. NULL: there is no memory. */
+static mote_runner *runner_shell(const mote_model *m, const run_options *o) {
+    mote_runner *r = (mote_runner *)calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->holders = 1;
+    r->m = model_hold(m);
+    r->owner = getpid();
+    r->on = executor_of(m);
+    r->o = *o;
+    pthread_mutex_init(&r->lock, NULL);
+    if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;
+    runner_free(r);
+    return NULL;
+}
+
+static mote_runner *runner_hold(mote_runner *r) {
+    __atomic_add_fetch(&r->holders, 1, __ATOMIC_RELAXED);
+    return r;
+}
+
+static void runner_drop(mote_runner *r) {
+    if (!__atomic_sub_fetch(&r->holders, 1, __ATOMIC_ACQ_REL)) runner_free(r);
+}
+
+/* Makes *s a slot of the runner that has no memory yet. To be closed in any case. */
+static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_error *err) {
+    memset(s, 0, sizeof *s);
+    s->runner = runner_hold(r);
+    s->m = r->m;
+    s->context = context;
+    s->has_mtp = has_mtp;
+    s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
+    if (r->on->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->on->slot_bytes);
+    return s->state && (s->gpu || !r->on->slot_bytes) ? MOTE_OK : fail_memory(err);
+}
+
+/* Allocates a slot, all zero. */
+static int slot_open(slot *s, mote_error *err) {
+    int code = runner_enter(s->runner, s, err);
+    if (code) return code;
+    (void)layout_slot(NULL, NULL, s);
+    code = s->runner->on->slot_open(s, err);
+    runner_leave(s->runner);
+    return code;
+}
+
+/* Also in a forked child, from inside a call on another slot of the runner, and after a callback has left one on this slot by an
+   exception. */
+static void slot_close(slot *s) {
+    mote_runner *r = s->runner;
+    if (!r) return;
+    int alive = r->owner == getpid(), ours = alive && runner_is_ours(r);
+    if (alive && !ours) (void)runner_enter(r, s, NULL);
+    int leaves = alive && r->inside == s;
+    r->on->slot_close(s);
+    if (leaves) runner_leave(r);
+    free(s->gpu);
+    free(s->state);
+    memset(s, 0, sizeof *s);
+    runner_drop(r);
+}
+
+/* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when
+   the next block begins. */
+static float *slot_final_row(const slot *s, int accepted) {
+    return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)s->m->c.hidden : s->last_hidden;
+}
+
+/* The block's first `rows` rows are those that count. */
+static void slot_keep(slot *s, int rows) {
+    const size_t vocab = (size_t)s->m->c.vocab;
+    if (rows - 1 != s->last_row) s->logits_here = 0;
+    s->last_row = rows - 1;
+    if (!s->logits_in_block) return;
+    s->logits_here = 1;
+    memcpy(s->logits, s->block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
+}
+
+/* What executors do, with the runner entered. */
+#define RUN(CALL)                                                                                                     \
+    {                                                                                                                 \
+        int code = runner_enter(s->runner, s, err);                                                                   \
+        if (code) return code;                                                                                        \
+        code = s->runner->on->CALL;                                                                                   \
+        runner_leave(s->runner);                                                                                      \
+        return code;                                                                                                  \
+    }
+
+static int slot_forward(slot *s, const block *b, mote_error *err) RUN(forward(s, b, err))
+static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) RUN(prompt(s, b, watch, err))
+static int slot_fold(slot *s, const block *b, mote_error *err) RUN(fold(s, b, err))
+static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
+static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
+static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
+static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
+
+static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) RUN(draft(s, b, k, drafts, err))
+
+static int slot_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err)
+    RUN(time_pass(s, b, k, pass, draft, err))
+
+static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) RUN(step(s, b, p, id, err))
+
+static int slot_cycle(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err)
+    RUN(cycle(s, b, p, drafts, ids, count, err))
+
+static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
+#undef RUN
+
+/* s->logits has been written from outside: it is what counts. */
+static void slot_set_logits(slot *s) {
+    s->logits_here = s->logits_set = 1;
+}
+
+/* s->logits holds the last token's. */
+static int slot_logits(slot *s, mote_error *err) {
+    return s->logits_here ? MOTE_OK : slot_read_logits(s, err);
+}

@@ -1,0 +1,383 @@
+/* run/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It knows slots and
+   the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
+
+   A step runs the same stages in the same order as cpu_forward, for one to four rows. Its kernels are recorded and linked
+   (gpu_submit), and the launches captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and
+   replayed. What changes from step to step (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler
+   writes before the graph runs; what changes from slot to slot is there, too, and in the table of states.
+
+   The host never waits inside a step. gpu_step queues the sampling of a token and the step that runs this token, and
+   returns when the token is in the mailbox, while the GPU is still computing. So the logits of the last row stay on the GPU
+   until something reads them, and lm_head itself runs only for rows whose logits are wanted.
+
+   A cycle of speculation is one graph, too, for each number of rows and of drafts: the step; gpu_accept, which chooses what
+   follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
+   next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
+
+/* What a slot's first step begins with; also the addresses and the limit that all its steps have. */
+static step_parameters gpu_step_of(const slot *s) {
+    step_parameters step;
+    memset(&step, 0, sizeof step);
+    step.context = s->context;
+    step.hidden = s->hidden;
+    step.last_hidden = s->last_hidden;
+    return step;
+}
+
+/* T rows of x through a layer; offset: their first position minus that of the step. */
+static void gpu_record_layer(slot *s, gpu_queue *q, const layer *l, const layer_state *state, int T, float *x,
+                             int offset, int state_only) {
+    const struct gpu_runner *g = s->runner->gpu;
+    gpu_rows rows = {q, T, g->step, offset, state_only, x};
+    layer_record(&rows, l, &g->layers, state);
+}
+
+/* The kernels that are recorded next are those of the MTP layer, or no longer. */
+static void gpu_set_mtp(slot *s, gpu_queue *q, int in_mtp) {
+    q->in_mtp = in_mtp;
+    q->layer = in_mtp ? s->m->c.layers : -1;
+}
+
+static gpu_mtp_input gpu_mtp_input_of(const slot *s) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_mtp_input p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.norm = m->norm;
+    p.norm_embedding = m->mtp_norm_embedding;
+    p.norm_hidden = m->mtp_norm_hidden;
+    p.in = g->mtp_in;
+    p.eps = m->c.eps;
+    return p;
+}
+
+static void gpu_record_mtp(slot *s, gpu_queue *q, int T, int logits) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
+    gpu_set_mtp(s, q, 1);
+    gpu_mtp_start(q, &p, T);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
+    gpu_record_layer(s, q, &m->mtp, &g->states[m->c.layers], T, g->mtp_x, -1, !logits);
+    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
+    gpu_set_mtp(s, q, 0);
+}
+
+/* Records draft number i, from 0 on, as in cpu_draft. Its position and the token before it are in step_parameters. */
+static void gpu_record_draft(slot *s, gpu_queue *q, int i) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(s);
+    gpu_sampling choice;
+    memset(&choice, 0, sizeof choice);
+    p.draft = i;
+    p.x = g->mtp_x;
+    p.norm = m->mtp_norm;
+    choice.parameters = g->greedy;
+    choice.logits = g->draft_logits;
+    choice.T = 1;
+    choice.n = m->draft_head.rows;
+    choice.picks = g->picks;
+    choice.step = g->step;
+    choice.draft = i + 1;
+    gpu_set_mtp(s, q, 1);
+    gpu_draft_start(q, &p);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, 1);
+    gpu_record_layer(s, q, &m->mtp, &g->states[m->c.layers], 1, g->mtp_x, i - 1, 0);
+    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
+    gpu_sample(q, KERNEL_DRAW, &choice, gpu_draw);
+    gpu_set_mtp(s, q, 0);
+}
+
+/* Records the sampling and verification of the tokens that follow the T rows just computed. */
+static void gpu_record_accept(slot *s, gpu_queue *q, int T) {
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_sampling p;
+    memset(&p, 0, sizeof p);
+    p.parameters = g->parameters;
+    p.logits = g->logits;
+    p.stride = (size_t)s->m->c.vocab;
+    p.T = T;
+    p.n = known_vocab(s->m);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.mailbox = g->mailbox;
+    gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
+}
+
+/* Records all kernels of a step of T rows. */
+static void gpu_record_step(slot *s, gpu_queue *q, int T, enum gpu_kind kind) {
+    const mote_model *m = s->m;
+    struct gpu_runner *g = s->runner->gpu;
+    gpu_embedding p;
+    memset(&p, 0, sizeof p);
+    p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
+    p.step = g->step;
+    p.x = g->x;
+    p.has_mtp = s->has_mtp;
+    q->layer = -1;
+    gpu_embed(q, &p, T);
+    for (int i = 0; i < m->c.layers; i++) {
+        q->layer = i;
+        gpu_record_layer(s, q, &m->layers[i], &g->states[i], T, g->x, 0, 0);
+    }
+    q->layer = -1;
+    if (kind == GPU_LAST_LOGITS)
+        gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
+    if (s->has_mtp) gpu_record_mtp(s, q, T, kind == GPU_MTP_LOGITS);
+}
+
+/* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
+   then `drafts` drafts. Stages that q->stages leaves out are not in it. */
+static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int drafts) {
+    gpu_queue *q = &s->runner->gpu->q;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
+        return NULL;
+    if (T) gpu_record_step(s, q, T, kind);
+    if (T && drafts >= 0) gpu_record_accept(s, q, T);
+    for (int i = 0; i < drafts; i++) gpu_record_draft(s, q, i);
+    gpu_submit(q);
+    cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
+    if (gpu_check(q, status, "capturing a step"))
+        gpu_check(q, cudaGraphInstantiate(&ready, graph, 0), "preparing a step");
+    if (graph) (void)cudaGraphDestroy(graph);
+    return ready;
+}
+
+static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
+    s->last_row = T - 1;
+    s->logits_here = s->logits_set = s->logits_in_block = 0;
+    s->runner->gpu->logits_of = kind == GPU_NO_LOGITS ? LOGITS_NOWHERE : kind == GPU_LAST_LOGITS ? LOGITS_OF_LAST : LOGITS_OF_ALL;
+}
+
+/* Launches the graph of a step, captured if this is the first time. step_parameters are set by an earlier launch. */
+static void gpu_launch_step(slot *s, int T, enum gpu_kind kind) {
+    struct gpu_runner *g = s->runner->gpu;
+    cudaGraphExec_t *graph = &g->graph[s->has_mtp][kind][T];
+    if (!*graph) *graph = gpu_capture(s, T, kind, -1);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a step");
+    gpu_launched(s, T, kind);
+}
+
+/* The same for a cycle, which posts to the mailbox unless T is 0. */
+static void gpu_launch_cycle(slot *s, int T, int drafts) {
+    struct gpu_runner *g = s->runner->gpu;
+    cudaGraphExec_t *graph = &g->cycle[T][drafts];
+    if (!*graph) *graph = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a cycle");
+    if (!T) return;
+    g->sequence++;
+    gpu_launched(s, T, GPU_ALL_LOGITS);
+}
+
+/* The logits after the timeline's last row, on the GPU: records lm_head for them if the step left it out, or another slot has been
+   resident since. */
+static const float *gpu_last_logits(slot *s) {
+    struct gpu_runner *g = s->runner->gpu;
+    const mote_model *m = s->m;
+    const size_t row = (size_t)s->last_row, vocab = (size_t)m->c.vocab;
+    if (s->logits_set) g->logits_of = LOGITS_NOWHERE;
+    if (g->logits_of == LOGITS_OF_ALL) return g->logits + row * vocab;
+    if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
+        gpu_check(&g->q, cudaMemcpyAsync(g->logits, s->logits, vocab * sizeof(float), cudaMemcpyHostToDevice, g->stream),
+                  "copying logits");
+    else if (g->logits_of == LOGITS_NOWHERE)
+        gpu_head(&g->q, &m->lm_head, m->norm, g->x + row * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
+    g->logits_of = LOGITS_OF_LAST;
+    s->logits_set = 0;
+    return g->logits;
+}
+
+/* Copies these to s->logits. */
+static int gpu_fetch_logits(slot *s, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    const float *logits = gpu_last_logits(s);
+    gpu_submit(&g->q);
+    gpu_check(&g->q, cudaMemcpyAsync(s->logits, logits, (size_t)s->m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                                     g->stream), "reading the logits");
+    code = gpu_finish(s, err);
+    s->logits_here = !code;
+    return code;
+}
+
+static void gpu_set_step(slot *s, const block *b) {
+    struct gpu_runner *g = s->runner->gpu;
+    step_parameters step = gpu_step_of(s);
+    step.position = b->position;
+    step.replay = b->replay;
+    step.sequence = g->sequence;
+    for (int t = 0; t < b->T; t++) step.ids[t] = b->ids[t];
+    gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
+}
+
+/* Waits for the GPU only if it copies logits to the host. */
+static int gpu_forward(slot *s, const block *b, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_set_step(s, b);
+    gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
+                                                                                                  : GPU_NO_LOGITS);
+    s->logits_in_block = b->logits && b->logits == s->block_logits;
+    if (b->logits)
+        gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
+                  "reading the logits");
+    if (b->mtp_logits && T > skip)
+        gpu_check(&g->q, cudaMemcpyAsync(b->mtp_logits, g->mtp_logits + skip * vocab, (T - skip) * vocab * sizeof(float),
+                                         cudaMemcpyDeviceToHost, g->stream), "reading the MTP logits");
+    return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
+}
+
+/* What the GPU has prepared for the next pass waits in the slot meanwhile. */
+static int gpu_fold(slot *s, const block *b, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
+    code = gpu_forward(s, b, err);
+    gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, 0);
+    return code;
+}
+
+/* Waits for the post with the current sequence number: *count ids; the last is -1 if a logit was NaN. Polls pinned memory;
+   every 4,096 polls it asks the stream whether it has failed or, without a post, is done. The second look at `posted` is
+   needed: the post may have come between the poll and the query. */
+static int mailbox_wait(slot *s, int32_t *ids, int *count, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    for (unsigned i = 1; g->mailbox->posted >> 32 != g->sequence; i++) {
+        if (i % 4096) continue;
+        cudaError_t status = cudaStreamQuery(g->stream);
+        if (status != cudaErrorNotReady && g->mailbox->posted >> 32 != g->sequence)
+            gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
+        if (g->q.status != cudaSuccess) return gpu_failed(&g->q, err);
+    }
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    *count = (int)(uint32_t)g->mailbox->posted;
+    for (int i = 0; i < *count; i++) ids[i] = g->mailbox->ids[i];
+    return MOTE_OK;
+}
+
+/* Queues the sampling of the token at b->position: gpu_draw makes it the first token of the next step and posts it. */
+static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
+    struct gpu_runner *g = s->runner->gpu;
+    sampling_parameters parameters;
+    gpu_sampling p;
+    memset(&parameters, 0, sizeof parameters);
+    memset(&p, 0, sizeof p);
+    parameters.temperature = sampling->temperature;
+    parameters.k = sampling->temperature > 0 ? sampling->top_k : 1;
+    parameters.top_p = sampling->top_p;
+    parameters.min_p = sampling->min_p;
+    parameters.seed = sampling->seed;
+    gpu_set_sampling(s, &parameters);
+    p.parameters = g->parameters;
+    p.logits = gpu_last_logits(s);
+    p.T = 1;
+    p.n = known_vocab(s->m);
+    p.picks = g->picks;
+    p.step = g->step;
+    p.mailbox = g->mailbox;
+    p.position = b->position;
+    p.replay = b->replay;
+    g->sequence++;
+    gpu_sample(&g->q, KERNEL_DRAW, &p, gpu_draw);
+    gpu_submit(&g->q);
+}
+
+/* Drafts for passes in which the host samples. */
+static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    int code = gpu_enter(s, err);
+    if (code || !k) return code;
+    gpu_set_step(s, b);
+    gpu_launch_cycle(s, 0, k);
+    gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
+              "reading drafts");
+    return gpu_finish(s, err);
+}
+
+/* Captures all cycles that an answer may need, so that none is captured in its middle: for a small model that takes as long as
+   tens of tokens. */
+static int gpu_capture_cycles(slot *s, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    int code = gpu_enter(s, err);
+    for (int T = 0; T <= GPU_ROWS && !code; T++)
+        for (int drafts = !T; drafts < GPU_ROWS && g->q.status == cudaSuccess; drafts++)
+            if (!g->cycle[T][drafts]) g->cycle[T][drafts] = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    return code ? code : gpu_failed(&g->q, err);
+}
+
+/* Times cycles as they follow each other in an answer or, with k = 0, plain steps. b: k + 1 rows; none becomes part of the
+   timeline. */
+static int gpu_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err) {
+    enum { TIMES = 4 };
+    mote_sampling greedy;
+    block next = *b;
+    int code = gpu_enter(s, err);
+    if (code) return code;
+    memset(&greedy, 0, sizeof greedy);
+    gpu_choose_next(s, &next, &greedy);
+    double start = 0;
+    for (int i = -1; i <= 2 * TIMES; i++) {                 /* -1: capture and warm-up; then passes; then drafts alone */
+        if (i == 0 || i == TIMES || i == 2 * TIMES) {
+            if ((code = gpu_finish(s, err))) break;
+            if (i == TIMES) *pass = (seconds() - start) / TIMES;
+            if (i == 2 * TIMES) *draft = (seconds() - start) / TIMES;
+            start = seconds();
+        }
+        if (i >= TIMES && !k) continue;
+        if (i < TIMES) gpu_set_step(s, &next);
+        if (i >= TIMES || i < 0) gpu_launch_cycle(s, 0, k);
+        if (i < TIMES && k) gpu_launch_cycle(s, k + 1, k);
+        if (i < TIMES && !k) gpu_choose_next(s, &next, &greedy);
+        if (i < TIMES && !k) gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+        next.replay = 0;                                    /* the first pass has brought the states up to the timeline's end */
+    }
+    if (!k) *draft = 0;
+    return code;
+}
+
+static int gpu_samples(const slot *s, const mote_sampling *p) {
+    return gpu_can_sample(known_vocab(s->m), p->temperature, p->top_k);
+}
+
+static int gpu_not_a_number(mote_error *err) {
+    return fail(err, MOTE_EFORMAT, "a logit is not a number: are the weights damaged?");
+}
+
+/* Queues the sampling of a token and the step that runs it; waits for the token only. */
+static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int32_t *id, mote_error *err) {
+    int count, code = gpu_enter(s, err);
+    if (code) return code;
+    gpu_choose_next(s, b, sampling);
+    gpu_launch_step(s, 1, GPU_LAST_LOGITS);
+    code = gpu_failed(&s->runner->gpu->q, err);
+    if (!code) code = mailbox_wait(s, id, &count, err);
+    return !code && *id < 0 ? gpu_not_a_number(err) : code;
+}
+
+/* A pass of b->T rows by the GPU alone: their tokens are in step_parameters already, but for one row, whose token is chosen here.
+   `drafts` are made for the next pass. ids: the first row's token, then those that follow the accepted rows, *count of them; the
+   last of these begins the next pass. */
+static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
+                     mote_error *err) {
+    int one, code = gpu_enter(s, err);
+    if (!code && b->T == 1) {
+        gpu_choose_next(s, b, sampling);
+        code = mailbox_wait(s, ids, &one, err);
+        if (!code && ids[0] < 0) code = gpu_not_a_number(err);
+    }
+    if (code) return code;
+    gpu_launch_cycle(s, b->T, drafts);
+    code = gpu_failed(&s->runner->gpu->q, err);
+    return code ? code : mailbox_wait(s, ids + 1, count, err);
+}

@@ -1,0 +1,45 @@
+/* session/plan.c: the memory that a model and a session would take, of a checkpoint that is not loaded. */
+
+int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
+              mote_error *error) {
+    mote_callbacks silent;
+    mote_options how;
+    mote_session_options given, o;
+    mote_error failure;
+    checkpoint files;
+    binder b;
+    mote_session *s = NULL;
+    memset(&silent, 0, sizeof silent);
+    if (!dir || !plan) return fail(error, MOTE_EINVAL, "mote_plan: needs a folder and a place for the plan");
+    int code = take_options(&how, sizeof how, OPTIONS_0_3, model, "mote_options", error);
+    if (!code) code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
+    if (code) return code;
+    if (!error) error = &failure;
+    mote_model *m = model_new(how.device, 0, &silent, error);
+    if (!m) return error->code;
+    if (how.draft_rows > 0) m->draft_rows = how.draft_rows;
+    m->quantize = how.quantize;
+    code = model_bind(m, &files, &b, dir, 1, &silent, error);
+    if (!code) code = session_options(m, &given, &o, error);
+    if (!code && !(s = session_shell(m, &o, error))) code = error->code;
+    if (!code) {
+        const uint64_t available = device_available(m), left = available > b.arena ? available - b.arena : 0;
+        const memory_parts parts = fit_chunk(s, &given, left);
+        plan->weights = b.arena;
+        plan->kv = parts.kv * sizeof(float);
+        plan->state = parts.state * sizeof(float);
+        plan->scratch = parts.scratch * sizeof(float);
+        plan->total = b.arena + parts_bytes(&parts);
+        plan->available = available;
+        plan->context = s->o.context;
+        plan->chunk = s->o.chunk;
+        plan->context_fits = -1;
+        plan->estimated = m->info.estimated;
+        if (available) plan->context_fits = context_that_fits(s, left);
+    }
+    if (s) session_free(s);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    mote_close(m);
+    return code;
+}

@@ -1,0 +1,118 @@
+/* session/timeline.c: the only writer of a timeline: its tokens, how many there are, which rows of the last block are part of it, what
+   of it is still only in the log.
+
+   A block of up to BLOCK rows can be kept in part after it was computed. KV rows after the end are overwritten later, and DeltaNet
+   repeats the kept rows from its log when the next block runs. */
+
+/* Rows of timeline_forward. */
+static int session_rows(const mote_session *s) {
+    return s->at.runner->rows;
+}
+
+/* s->at.logits holds the last token's. */
+static int session_logits(mote_session *s, mote_error *err) {
+    return s->count ? slot_logits(&s->at, err) : MOTE_OK;
+}
+
+/* Where the final row of the last token is. */
+static float *session_final_row(const mote_session *s) {
+    return slot_final_row(&s->at, s->accepted);
+}
+
+/* T rows after the timeline are being computed, and not yet part of it. */
+static void timeline_computed(mote_session *s, int T) {
+    s->block_at = s->count;
+    s->pending = T <= BLOCK ? T : 0;
+    s->accepted = 0;
+}
+
+/* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most BLOCK rows, fewer,
+   and then fewer or more again. */
+static void timeline_keep(mote_session *s, int rows) {
+    s->count = s->valid = s->block_at + rows;
+    s->accepted = s->pending ? rows : 0;
+    slot_keep(&s->at, rows);
+}
+
+/* Takes none of the block's rows. What the timeline has is then all in the states: nothing is left to repeat. */
+static void timeline_drop(mote_session *s) {
+    s->count = s->valid = s->block_at;
+    s->pending = s->accepted = 0;
+}
+
+static block timeline_block(const mote_session *s, const int32_t *ids, int T) {
+    block b;
+    memset(&b, 0, sizeof b);
+    b.ids = ids;
+    b.T = T;
+    b.position = s->count;
+    b.replay = s->accepted;
+    return b;
+}
+
+/* Computes T <= session_rows rows after the timeline. logits: [T][vocab], or NULL for only those after the last row, and these need
+   be there only if it is the `last` block of several. The rows are not part of the timeline until timeline_keep. */
+static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
+                            mote_error *err) {
+    block b = timeline_block(s, ids, T);
+    b.last = last;
+    b.logits = logits;
+    b.mtp_logits = mtp_logits;
+    int code = slot_forward(&s->at, &b, err);
+    memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
+    timeline_computed(s, T);
+    return code;
+}
+
+/* Brings the states up to the end of the timeline: its last token is computed once more after it, and dropped. What the device has
+   prepared for the next pass stays. */
+static int timeline_fold(mote_session *s, mote_error *err) {
+    int32_t id = s->tokens[s->count - 1];
+    int code = session_logits(s, err);
+    block b = timeline_block(s, &id, 1);
+    b.last = 1;
+    b.logits = s->at.block_logits;
+    if (!code) code = slot_fold(&s->at, &b, err);
+    timeline_computed(s, 1);
+    timeline_drop(s);
+    if (!code) slot_set_logits(&s->at);
+    return code;
+}
+
+/* Computes T rows after the timeline as a part of a prompt, and makes them part of it. */
+static int timeline_prompt(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits, const block_watch *watch,
+                           mote_error *err) {
+    int code = s->accepted ? timeline_fold(s, err) : MOTE_OK;
+    if (code) return code;
+    block b = timeline_block(s, ids, T);
+    b.logits = logits;
+    b.mtp_logits = mtp_logits;
+    s->valid = s->count;                                    /* KV rows after the end are overwritten */
+    code = slot_prompt(&s->at, &b, watch, err);
+    if (code) return code;
+    memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
+    timeline_computed(s, T);
+    s->count += T;
+    s->valid = s->block_at = s->generated_from = s->count;
+    s->pending = 0;
+    return MOTE_OK;
+}
+
+/* The timeline is what a checkpoint or a saved session says; its states and logits are written. */
+static void timeline_set(mote_session *s, int count, int generated_from, int pending, int accepted) {
+    s->count = count;
+    s->generated_from = generated_from;
+    s->pending = pending;
+    s->accepted = accepted;
+    slot_set_logits(&s->at);
+}
+
+static int timeline_reset(mote_session *s, mote_error *err) {
+    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    return slot_clear(&s->at, err);
+}
+
+int mote_reset(mote_session *session, mote_error *error) {
+    int code = session_enter(session, 1, "mote_reset: needs a session", error);
+    return code ? code : timeline_reset(session, error);
+}

@@ -1,0 +1,111 @@
+// Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones; and
+// of what opening does inside: how much context fits, synthetic weights, experts at equal distances.
+// Usage: test_checkpoint [DATA], from the top of the repository; DATA is the unpacked data folder.
+//
+// Parts
+//   checkpoint_container.c   the container, 134 safetensors files
+//   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
+//   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
+//   checkpoint_large.c       large checkpoints
+//   here                     inside: plans and synthetic weights
+
+#include "../../engine.cu"
+#include "api.h"
+#include "folders.h"
+
+#include "checkpoint_container.c"
+#include "checkpoint_tensors.c"
+#include "checkpoint_text.c"
+#include "checkpoint_large.c"
+
+// ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
+
+// The most context that fits into the memory of a context's plan is that one or, where it costs no more, a longer one.
+static void test_fits(void) {
+    static const char fixture[] = "tests/fixtures/bf16-as-3.5";
+    mote_model *m = model_of(fixture, MOTE_EVERYTHING);
+    mote_options o = {.device = "cpu"};
+    mote_session_options so = {.threads = 2}, planned = so;
+    EXPECT(MOTE_OK, session_options(m, &so, &so, &failure));
+    mote_session *s = session_shell(m, &so, &failure);
+    if (!CHECK(s != NULL, "a session")) return;
+    for (int context = 1, most = m->info.context_max; context <= most; context += 1 + context / 3) {
+        mote_memory p;
+        planned.context = context;
+        EXPECT(MOTE_OK, mote_plan(fixture, &o, &planned, &p, &failure));
+        uint64_t session = p.total - p.weights;
+        int fits = context_that_fits(s, session), one_less = context_that_fits(s, session - 1);
+        CHECK(fits >= context && one_less < context, "context %d: %d fit, with a byte less %d", context, fits, one_less);
+    }
+    CHECK(context_that_fits(s, 0) == 0, "something fits into nothing");
+    session_free(s);
+    mote_close(m);
+}
+
+// The spread of what is made up, and codes that are no NaN.
+static void test_made_values(void) {
+    double bf16 = 0, fp8 = 0;
+    int wrong = 0, n = 1 << 16;
+    for (uint32_t i = 0; i < (uint32_t)n; i++) {
+        float w = float_of_bf16(made_bf16(7, i)), s = made_scale(9, i);
+        uint8_t code = made_fp8(8, i);
+        float v = fp8_bits(code) * FP8_UNIT;
+        int bell = made_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
+        wrong += (code & 0x7f) == 0x7f || !(fabsf(v - (float)clipped) <= fabsf((float)clipped) / 16);
+        wrong += !(s > 0 && s < 128);
+        bf16 += (double)w * w;
+        fp8 += (double)(v * s) * (v * s);
+    }
+    CHECK(!wrong, "%d wrong FP8 codes or scales", wrong);
+    CHECK(fabs(sqrt(bf16 / n) - 0.02) < 0.002 && fabs(sqrt(fp8 / n) - 0.02) < 0.006, "spread %g in BF16, %g in FP8",
+          sqrt(bf16 / n), sqrt(fp8 / n));
+}
+
+// The same name makes the same bytes, and the experts of a matrix lie at equal distances, as GPUs read them.
+static void test_made(const char *name) {
+    mote_options o = {.device = "cpu"};
+    mote_model *m = NULL, *again = NULL;
+    size_t stride = 0;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &again, &failure));
+    if (m && again) {
+        moe_weights *w = &m->layers[1].ffn.w.moe;
+        int E = m->c.shapes.moe.experts;
+        CHECK(m->arena_size == again->arena_size && !memcmp(m->arena, again->arena, m->arena_size), "%s: differs", name);
+        CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", name);
+        const char *first = (const char *)w->down_proj[0].component[CODES], *last = (const char *)w->down_proj[E - 1].component[CODES];
+        CHECK(last == first + (size_t)(E - 1) * stride, "%s: the last expert is elsewhere", name);
+        w->up_proj[E - 2].format = FORMAT_F16;
+        CHECK(!experts_stride(w, E, &stride), "%s: two types have a stride", name);
+    }
+    mote_close(m);
+    mote_close(again);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    test_main_begin("test_checkpoint", argc, argv);
+    if (!temp_open()) return test_main_end();
+    test_container();
+    test_container_generator();
+    test_tensors();
+    test_quantised();
+    test_shards();
+    test_without_mtp();
+    test_prefixes();
+    test_cancel();
+    test_text();
+    test_large_index();
+    test_large_tokenizer();
+    test_fits();
+    test_made_values();
+    test_made("tiny:fp8");
+    test_made("tiny:bf16");
+    test_made("tiny:nvfp4");
+    test_made("tiny:nvfp4-experts");
+    test_made("tiny:int4");
+    test_made("tiny:int4-experts");
+    test_made("tiny:fp8-channel");
+    temp_close();
+    return test_main_end();
+}

@@ -1,0 +1,288 @@
+// Tests of config.json: sizes and keys made wrong one at a time, what has one value in all its forms, published configurations.
+// Usage: test_config [DATA], from the top of the repository; DATA is the unpacked data folder.
+
+#include "../../engine.cu"
+#include "api.h"
+#include "folders.h"
+
+
+// Sets "field": value in config.json, whatever the value was.
+static int config_set(const char *field, const char *value) {
+    char key[80], old[4096];
+    buf text = {0};
+    mote_error err;
+    snprintf(key, sizeof key, "\"%s\": ", field);
+    const char *at = read_file(temp_dir, CONFIG, &text, &err) ? NULL : strstr(text.data, key);
+    if (at) snprintf(old, sizeof old, "%s%.*s", key, (int)strcspn(at + strlen(key), ",\n"), at + strlen(key));
+    buf_free(&text);
+    strncat(key, value, sizeof key - strlen(key) - 1);
+    return CHECK(at && temp_replace(CONFIG, old, key), "config.json has no %s", field);
+}
+
+static void test_config_sizes(void) {
+    static const char *const fields[] = {
+        "num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "num_experts",
+        "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"};
+    static const char *const values[] = {"-1", "0", "2.5", "4.0", "1e1", "\"4\"", "null", "true", "[4]", "4294967297",
+                                         "99999999999999999999999", "18446744073709551615", "2147483648"};
+    for (size_t i = 0; i < COUNT(fields); i++) {
+        const char *needles[3] = {CONFIG, fields[i]}, *missing[3] = {CONFIG, fields[i], "missing"};
+        char key[80], title[128];
+        for (size_t v = 0; v < COUNT(values); v++) {
+            snprintf(title, sizeof title, "%s = %s", fields[i], values[v]);
+            if (!temp_fixture(TIED) || !config_set(fields[i], values[v])) return;
+            check_open(title, MOTE_WEIGHTS_ONLY, BAD, needles);
+            check_plan(title, BAD, needles);
+        }
+        snprintf(key, sizeof key, "\"%s\":", fields[i]);
+        temp_fixture(TIED);
+        temp_replace(CONFIG, key, "\"other\":");
+        check_open(key, MOTE_WEIGHTS_ONLY, BAD, missing);
+        check_plan(key, BAD, missing);
+        temp_fixture(TIED);                                   // a size that is fine, but not that of the tensors
+        config_set(fields[i], strcmp(fields[i], "num_experts_per_tok") ? "6" : "4");
+        const char *none[3] = {NULL};
+        if (strcmp(fields[i], "linear_num_key_heads")) check_open(fields[i], MOTE_WEIGHTS_ONLY, BAD, none);
+    }
+    for (int shared = 0; shared < 2; shared++) {              // rows of all experts: more than an int counts
+        const char *field = shared ? "shared_expert_intermediate_size" : "moe_intermediate_size";
+        const char *needles[3] = {CONFIG, "num_experts"};
+        temp_fixture(TIED);
+        config_set("num_experts", "16384");
+        config_set(field, "1048576");
+        check_open(field, MOTE_WEIGHTS_ONLY, NOT, needles);
+        check_plan(field, NOT, needles);
+    }
+}
+
+static void test_config(void) {
+    static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
+                      last[] = "'dtype': 'float32'";
+    const wrong_folder cases[] = {
+        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'llama'", "", NOT, SAME, {"model_type", "llama"}},
+        {"a number for a model", TIED, REPLACE, CONFIG, type, "'model_type': 35", "", NOT, SAME, {"model_type"}},
+        {"a list of models", TIED, REPLACE, CONFIG, type, "'model_type': [1,2,3]", "", NOT, SAME, {"model_type"}},
+        {"no model_type", TIED, REPLACE, CONFIG, type, "'type': 1", "", BAD, SAME, {"model_type", "missing"}},
+        {"text_config a string", TIED, REPLACE, CONFIG, last, "'text_config': 'x'", "", BAD, SAME, {"text_config"}},
+        {"text_config empty", TIED, REPLACE, CONFIG, last, "'text_config': {}", "", BAD, SAME, {"missing"}},
+        {"config a list", TIED, TEXT, CONFIG, "[]", "", "", BAD, SAME, {CONFIG}},
+        {"config empty", TIED, TEXT, CONFIG, "", "", "", BAD, SAME, {CONFIG}},
+        {"config cut", TIED, CUT, CONFIG, "4", "", "", BAD, SAME, {CONFIG, "JSON"}},
+        {"config not there", TIED, REMOVE, CONFIG, "", "", "", MOTE_EIO, SAME, {CONFIG}},
+        {"layer_types short", TIED, REPLACE, CONFIG, "'full_attention',", "", "", BAD, SAME, {"layer_types", "2"}},
+        {"layer_types long", TIED, REPLACE, CONFIG, "'full_attention',", "'full_attention','full_attention',", "",
+         BAD, SAME, {"layer_types", "2"}},
+        {"layer_types a string", TIED, REPLACE, CONFIG, "'layer_types': [", "'layer_types': 'x', 'y': [", "", BAD,
+         SAME, {"layer_types"}},
+        {"sliding attention", TIED, REPLACE, CONFIG, "'full_attention'", "'sliding_attention'", "", NOT, SAME,
+         {"layer_types[0]"}},
+        {"a number in layer_types", TIED, REPLACE, CONFIG, "'full_attention'", "0", "", NOT, SAME, {"layer_types[0]"}},
+        {"other layers", TIED, REPLACE, CONFIG, "'full_attention'", "'linear_attention'", "", BAD, SAME,
+         {"model.layers.0.linear_attn", "missing"}},
+        {"YaRN", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", NOT, SAME, {"rope_type",
+         "yarn"}},
+        {"YaRN the old way", TIED, REPLACE, CONFIG, last, "'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}", "",
+         NOT, SAME, {"rope_scaling"}},
+        {"no rope_scaling", TIED, REPLACE, CONFIG, last, "'rope_scaling': null", "", OK, SAME, {NULL}},
+        {"rope_theta 0", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 0", "", BAD, SAME,
+         {"rope_theta"}},
+        {"rope_theta 1e999", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 1e999", "", BAD, SAME,
+         {"rope_theta"}},
+        {"partial_rotary_factor 2", TIED, REPLACE, CONFIG, "'partial_rotary_factor': 1.0",
+         "'partial_rotary_factor': 2", "", BAD, SAME, {"partial_rotary_factor"}},
+        {"odd rotary size", TIED, REPLACE, CONFIG, "'partial_rotary_factor': 1.0", "'partial_rotary_factor': 0.4375",
+         "", NOT, SAME, {"partial_rotary_factor", "7"}},
+        {"eps a string", TIED, REPLACE, CONFIG, "'rms_norm_eps': 0.01", "'rms_norm_eps': '0.01'", "", BAD, SAME,
+         {"rms_norm_eps"}},
+        {"eps negative", TIED, REPLACE, CONFIG, "'rms_norm_eps': 0.01", "'rms_norm_eps': -1e-6", "", BAD, SAME,
+         {"rms_norm_eps"}},
+        {"gelu", TIED, REPLACE, CONFIG, "'silu'", "'gelu'", "", NOT, SAME, {"hidden_act", "gelu", "silu"}},
+        {"attention_bias", TIED, REPLACE, CONFIG, "'attention_bias': false", "'attention_bias': true", "", NOT, SAME,
+         {"attention_bias"}},
+        {"no output gate", TIED, REPLACE, CONFIG, "'attn_output_gate': true", "'attn_output_gate': false", "", NOT,
+         SAME, {"attn_output_gate"}},
+        {"dense layers", TIED, REPLACE, CONFIG, last, "'mlp_only_layers': [0]", "", NOT, SAME, {"mlp_only_layers"}},
+        {"sparse step", TIED, REPLACE, CONFIG, last, "'decoder_sparse_step': 2", "", NOT, SAME,
+         {"decoder_sparse_step"}},
+        {"raw top-k weights", TIED, REPLACE, CONFIG, last, "'norm_topk_prob': false", "", NOT, SAME,
+         {"norm_topk_prob"}},
+        {"AWQ", TIED, REPLACE, CONFIG, last, "'quantization_config': {'quant_method': 'awq'}", "", OK, SAME,
+         {"config.json says", "awq"}},
+        {"AWQ of another layout", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'awq', 'version': 'gemv'}", "", NOT, SAME, {"version", "gemv", "gemm"}},
+        {"GPTQ of another layout", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'gptq', 'checkpoint_format': 'gptq_p'}", "", NOT, SAME,
+         {"checkpoint_format", "gptq_p"}},
+        {"NVFP4", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'modelopt', 'quant_algo': 'NVFP4'}", "", OK, SAME, {"config.json says",
+         "modelopt"}},
+        {"E5M2", TIED, REPLACE, CONFIG, last, "'quantization_config': {'quant_method': 'fp8', 'fmt': 'e5m2'}", "",
+         NOT, SAME, {"fmt", "e5m2"}},
+        {"blocks of nothing", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [0, 128]}", "", NOT, SAME,
+         {"weight_block_size"}},
+        {"one block size", TIED, REPLACE, CONFIG, last,
+         "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}", "", NOT, SAME,
+         {"weight_block_size"}},
+        {"other blocks than the scales'", FP8, REPLACE, CONFIG, "128", "64", "", BAD, SAME, {F, "_scale_inv", "shape"}},
+        {"more experts chosen than there are", TIED, REPLACE, CONFIG, "'num_experts_per_tok': 1",
+         "'num_experts_per_tok': 4", "", BAD, SAME, {"num_experts_per_tok", "4", "3"}},
+        {"query heads", TIED, REPLACE, CONFIG, "'num_attention_heads': 2", "'num_attention_heads': 3", "", BAD, SAME,
+         {"num_attention_heads", "num_key_value_heads"}},
+        {"value heads", TIED, REPLACE, CONFIG, "'linear_num_value_heads': 2", "'linear_num_value_heads': 3", "", BAD,
+         SAME, {"linear_num_value_heads", "linear_num_key_heads"}},
+        {"a head that is not there", TIED, REPLACE, CONFIG, "'tie_word_embeddings': true",
+         "'tie_word_embeddings': false", "", BAD, SAME, {"lm_head.weight", "missing", "[64, 28]"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const wrong_folder *w = &cases[i];
+        if (!temp_fixture(w->fixture)) continue;
+        apply_edit(w);
+        check_open(w->title, MOTE_WEIGHTS_ONLY, w->code, w->needles);
+        check_plan(w->title, w->code, w->needles);
+    }
+}
+
+// What is checked for one value, given in another form that means the same, and what is near it and does not. The model is the
+// same then, to the bit of a number.
+static void test_config_forms(void) {
+    static const char rope[] = "'rope_parameters': {\n  'rope_type': 'default',\n  'rope_theta': 10000.0,\n"
+                               "  'partial_rotary_factor': 1.0\n },";
+    static const struct { const char *from, *to; int code; const char *needles[3]; } cases[] = {
+        {rope, "'rope_theta':10000.0,'partial_rotary_factor':1.0,'rope_scaling':{'rope_type':'default',"
+               "'mrope_section':[11,11,10],'mrope_interleaved':true},", OK, {NULL}},
+        {rope, "'rope_theta':10000,'partial_rotary_factor':1,'rope_scaling':{'type':'mrope','mrope_section':[11,11,10]},", OK, {NULL}},
+        {rope, "'rope_scaling':{'rope_type':'default','rope_theta':1e4,'partial_rotary_factor':1},", OK, {NULL}},
+        {rope, "'rope_theta':10000.0,'partial_rotary_factor':1.0,'rope_parameters':null,'rope_scaling':{},", OK, {NULL}},
+        {"'rope_type': 'default'", "'type': 'default'", OK, {NULL}},
+        {"'rope_type': 'default'", "'rope_type': null", OK, {NULL}},
+        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type", "linear", "default"}},
+        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "default only"}},
+        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "default only"}},
+        {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", NOT, {"rope_scaling.type is yarn", "default only"}},
+        {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", NOT, {"rope_scaling.rope_type is yarn"}},
+        {"'head_dim'", "'rope_scaling': [1], 'head_dim'", NOT, {"rope_scaling is a list", "null only"}},
+        {"'silu'", "'SiLU'", OK, {NULL}},
+        {"'silu'", "'swish'", OK, {NULL}},
+        {"'silu'", "'silu|swish'", NOT, {"hidden_act is silu|swish, mote supports silu only"}},
+        {"'silu'", "'silu\\u0000'", NOT, {"hidden_act"}},
+        {"'silu'", "''", NOT, {"hidden_act"}},
+        {"'attention_bias': false", "'attention_bias': 0", OK, {NULL}},
+        {"'attention_bias': false", "'attention_bias': 0.0, 'output_gate_type': 'SWISH'", OK, {NULL}},
+        {"'attention_bias': false", "'attention_bias': 1", NOT, {"attention_bias is 1, mote supports false only"}},
+        {"'attention_bias': false", "'attention_bias': 1e999", NOT, {"attention_bias is 1e999"}},
+        {"'attn_output_gate': true", "'attn_output_gate': 1, 'norm_topk_prob': 1.0", OK, {NULL}},
+        {"'attn_output_gate': true", "'attn_output_gate': 0", NOT, {"attn_output_gate is 0, mote supports true only"}},
+        {"'head_dim'", "'decoder_sparse_step': 1.0, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'decoder_sparse_step': 10e-1, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'decoder_sparse_step': 1.5, 'head_dim'", NOT, {"decoder_sparse_step is 1.5, mote supports 1 only"}},
+        {"'tie_word_embeddings': true", "'tie_word_embeddings': 1", OK, {NULL}},
+        {"'head_dim'", "'quantization_config': {'fmt': 'E4M3'}, 'head_dim'", OK, {NULL}},
+        {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'GEMM'}, 'head_dim'", OK, {"config.json says"}},
+        {"'head_dim'", "'quantization_config': {'quant_method': 'AWQ', 'version': 'gemv'}, 'head_dim'", NOT, {"version is gemv"}},
+    };
+    config want, got;
+    mote_error err = {0};
+    if (!temp_fixture(TIED) || !CHECK(!config_read(&want, temp_dir, &err), "%s", err.message)) return;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char from[QUOTED], to[QUOTED];
+        temp_fixture(TIED);
+        if (!CHECK(temp_replace(CONFIG, quoted(cases[i].from, from), quoted(cases[i].to, to)), "no %s", from)) continue;
+        check_open(cases[i].to, MOTE_WEIGHTS_ONLY, cases[i].code, cases[i].needles);
+        check_plan(cases[i].to, cases[i].code, cases[i].needles);
+        if (cases[i].code) continue;
+        CHECK(!config_read(&got, temp_dir, &err), "%s", err.message);
+        CHECK(config_fingerprint(&got) == config_fingerprint(&want), "%s: another model", cases[i].to);
+        free(got.mixers);
+    }
+    free(want.mixers);
+}
+
+// ---- Configurations of published models -------------------------------------------------------------------------------
+
+static int read_config(const char *dir, const char *name, config *c, mote_error *err) {
+    temp_empty();
+    buf text = {0};
+    int code = read_file(dir, name, &text, err);
+    if (!code) temp_write(CONFIG, text.data, text.size);
+    buf_free(&text);
+    return code ? code : config_read(c, temp_dir, err);
+}
+
+static void test_published_configs(void) {
+    static const struct {
+        const char *name;
+        int layers, hidden, heads, value_heads, experts, top_k, expert_size;
+    } known[] = {
+        {"Qwen--Qwen3.5-35B-A3B_config.json", 40, 2048, 16, 32, 256, 8, 512},
+        {"Qwen--Qwen3.5-122B-A10B_config.json", 48, 3072, 32, 64, 256, 8, 1024},
+        {"Qwen--Qwen3.5-397B-A17B_config.json", 60, 4096, 32, 64, 512, 10, 1024},
+        {"InferSim--qwen3.5-35B-A3B_config.json", 40, 2048, 16, 32, 256, 8, 512},
+        {"InferSim--qwen3.5-122B-A10B_config.json", 48, 3072, 32, 64, 256, 8, 1024},
+        {"bryce-hoehn--Qwen3.5-25B-REAP-A3B_config.json", 40, 2048, 16, 32, 180, 8, 512}};
+    static const char *const accepted[] = {"nvidia--Qwen3.5-397B-A17B-NVFP4_config.json",
+                                           "nvidia--Qwen3.5-122B-A10B-NVFP4_config.json",
+                                           "nvidia--Qwen3.6-35B-A3B-NVFP4_config.json",
+                                           "nvidia--Qwen3-235B-A22B-NVFP4_config.json", "Qwen--Qwen3-235B-A22B_config.json",
+                                           "Qwen--Qwen3-235B-A22B-FP8_config.json", "Qwen--Qwen3-30B-A3B_config.json",
+                                           "Qwen--Qwen3-30B-A3B-FP8_config.json"};
+    char dir[512];
+    int refused = 0, opened = 0;
+    if (!test_data_dir()) {
+        test_skip("published configurations need the data folder");
+        return;
+    }
+    snprintf(dir, sizeof dir, "%s/configs", test_data_dir());
+    for (size_t i = 0; i < COUNT(known); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
+        const deltanet_shape *d = &c.shapes.deltanet;
+        const attention_shape *a = &c.shapes.attention;
+        const moe_shape *e = &c.shapes.moe;
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads && a->kv_heads == 2 &&
+              d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
+              e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
+              e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
+              c.mtp_layers == 1 && a->theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.eos == 248044 && !c.tied,
+              "%s: sizes", known[i].name);
+        for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
+        free(c.mixers);
+    }
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        config c;
+        mote_error err = {0};
+        size_t i = 0;
+        while (i < COUNT(known) && strcmp(known[i].name, e->d_name)) i++;
+        if (i < COUNT(known) || !strstr(e->d_name, "_config.json") || strstr(e->d_name, "generation")) continue;
+        int code = read_config(dir, e->d_name, &c, &err);
+        for (size_t k = 0; k < COUNT(accepted); k++)
+            if (!strcmp(e->d_name, accepted[k])) i = COUNT(known) + 1;
+        if (i > COUNT(known)) {
+            CHECK(!code, "%s: %s", e->d_name, err.message);
+            if (!code) free(c.mixers);
+            opened++;
+            continue;
+        }
+        CHECK(code == (strstr(err.message, "model_type is missing") ? MOTE_EFORMAT : MOTE_EUNSUPPORTED) &&
+              strstr(err.message, "model_type") && strstr(err.message, CONFIG),
+              "%s: code %d: %s", e->d_name, code, err.message);
+        refused++;
+    }
+    if (d) closedir(d);
+    CHECK(refused > 25 && opened == (int)COUNT(accepted), "%d other configurations, and %d known ones", refused, opened);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_config", argc, argv);
+    if (!temp_open()) return test_main_end();
+    test_config_sizes();
+    test_config();
+    test_config_forms();
+    test_published_configs();
+    temp_close();
+    return test_main_end();
+}

@@ -1,0 +1,220 @@
+// A part of test_kernels: attention.
+
+typedef struct attention_case {
+    attention_shape shape;
+    attention_weights w;
+    int length;
+    float *qg, *k, *v;           /* [length][...] as projected */
+} attention_case;
+
+static void naive_norm_rotate(const float *x, const float *w, const attention_shape *s, int position, float theta,
+                              double *out) {
+    double sum = 0;
+    int d = s->head_dim, half = s->rotary_dim / 2;
+    for (int i = 0; i < d; i++) sum += (double)x[i] * x[i];
+    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (double)w[i];
+    for (int i = 0; i < half; i++) {
+        double angle = position * pow(theta, -2.0 * i / s->rotary_dim), a = out[i], b = out[half + i];
+        out[i] = a * cos(angle) - b * sin(angle);
+        out[half + i] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+// Encoding: every code gives itself back; halfway between two neighbours the even one, and beside that the nearer one.
+static void test_kv_codes(void) {
+    int bad_bf16 = 0, bad_fp8 = 0;
+    for (uint32_t c = 0; c < 65536; c++) {
+        float f = float_of_bf16((uint16_t)c);
+        bad_bf16 += bf16_of_float(f) != (isnan(f) ? 0x7fff : c);
+        if (c % 0x8000 >= 0x7f80) continue;
+        uint32_t bits = c << 16, up = c + 1, even = c & 1 ? up : c;        /* up may be infinity: as rounding has it */
+        bad_bf16 += bf16_of_float(float_of_bits(bits | 0x8000)) != even;
+        bad_bf16 += bf16_of_float(float_of_bits(bits | 0x7fff)) != c || bf16_of_float(float_of_bits(bits | 0x8001)) != up;
+    }
+    CHECK(!bad_bf16, "BF16: %d roundings are wrong", bad_bf16);
+    for (uint32_t c = 0; c < 256; c++) {
+        float f = float_of_fp8((uint8_t)c), sign = c & 0x80 ? -1.0f : 1.0f;
+        bad_fp8 += fp8_of_float(f) != (c % 0x80 == 0x7f ? 0x7f : c);
+        if (c % 0x80 >= 0x7e) continue;
+        float half = (f + fp8_value(c + 1)) / 2;
+        bad_fp8 += fp8_of_float(half) != (c & 1 ? c + 1 : c);
+        bad_fp8 += fp8_of_float(nextafterf(half, 0)) != c || fp8_of_float(nextafterf(half, sign * 1000)) != c + 1;
+    }
+    CHECK(!bad_fp8, "FP8: %d roundings are wrong", bad_fp8);
+    static const float large[] = {448.0001f, 463.9f, 464, 465, 480, 1e4f, 3e38f, INFINITY};
+    for (int i = 0; i < 8; i++)
+        CHECK(fp8_of_float(large[i]) == 0x7e && fp8_of_float(-large[i]) == 0xfe, "FP8 of %g", (double)large[i]);
+    static const uint32_t nans[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff};
+    for (int i = 0; i < 5; i++)
+        CHECK(fp8_of_float(float_of_bits(nans[i])) == 0x7f && bf16_of_float(float_of_bits(nans[i])) == 0x7fff &&
+              isnan(float_of_fp8(0x7f)) && isnan(float_of_fp8(0xff)), "NaN %x", nans[i]);
+}
+
+// e^x of a sample of all floats from -0 to -87.
+static void test_exp_below(void) {
+    double worst = 0;
+    for (uint32_t bits = 0x80000000; float_of_bits(bits) >= -87; bits += 10007) {
+        const double want = exp(float_of_bits(bits));
+        int exponent;
+        frexp(want, &exponent);
+        worst = fmax(worst, fabs(exp_below(float_of_bits(bits)) - want) / ldexp(1, exponent - 24));
+    }
+    CHECK(worst < 2, "exp_below is off by %g units of the last bit", worst);
+    CHECK(exp_below(0) == 1 && !exp_below(-88) && !exp_below(-INFINITY) && isnan(exp_below(NAN)), "exp_below at the ends");
+}
+
+// The output of head h at position t.
+static void naive_attention(const attention_case *c, int t, int h, float theta, double *out) {
+    const attention_shape *s = &c->shape;
+    int d = s->head_dim, kh = h * s->kv_heads / s->heads;
+    const float *q = c->qg + (t * s->heads + h) * 2 * d;
+    double query[128], key[128], weight[2 * SPAN + 8], sum = 0;
+    naive_norm_rotate(q, c->w.q_norm, s, t, theta, query);
+    for (int p = 0; p <= t; p++) {
+        double score = 0;
+        naive_norm_rotate(c->k + (p * s->kv_heads + kh) * d, c->w.k_norm, s, p, theta, key);
+        for (int i = 0; i < d; i++) score += query[i] * key[i];
+        sum += weight[p] = exp(score / sqrt(d));
+    }
+    for (int i = 0; i < d; i++) {
+        out[i] = 0;
+        for (int p = 0; p <= t; p++) out[i] += weight[p] / sum * c->v[(p * s->kv_heads + kh) * d + i];
+        out[i] /= 1 + exp(-(double)q[d + i]);
+    }
+}
+
+// In blocks of T rows: o [length][heads][head_dim].
+static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, dtype kv_type, float *o) {
+    const attention_shape *s = &c->shape;
+    size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
+    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2);
+    capacity room_for = {c->length, T, threads, kv_type};
+    float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
+    float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
+    memcpy(qg, c->qg, n * wide * 2 * sizeof(float));
+    memcpy(k_new, c->k, n * kv * sizeof(float));
+    for (int first = 0; first < c->length; first += T) {
+        int rows = c->length - first < T ? c->length - first : T;
+        attention_job job;
+        memset(&job, 0, sizeof job);
+        job.shape = s;
+        job.w = &c->w;
+        job.T = rows;
+        job.position = first;
+        job.angles = angles;
+        job.qg = qg + (size_t)first * wide * 2;
+        job.k_new = k_new + (size_t)first * kv;
+        job.v_new = c->v + (size_t)first * kv;
+        job.kv = kv_type;
+        job.k = k;
+        job.v = v;
+        job.parts = parts;
+        job.o = o + (size_t)first * wide;
+        rotary_angles(angles, first, rows, s->rotary_dim, theta);
+        stage_rope_attend(p, &job);
+    }
+    float *all[] = {k, v, qg, parts, angles, k_new};
+    for (int i = 0; i < 6; i++) free(all[i]);
+}
+
+static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, size_t length, pool **pools) {
+    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f, 1};
+    attention_case c;
+    size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
+    memset(&c, 0, sizeof c);
+    c.shape = shape;
+    c.length = (int)length;
+    c.qg = random_floats(length * wide * 2, 3);
+    c.k = random_floats(length * kv, 3);
+    c.v = random_floats(length * kv, 1);
+    float *q_norm = random_floats((size_t)head_dim, 1), *k_norm = random_floats((size_t)head_dim, 1);
+    c.w.q_norm = q_norm;
+    c.w.k_norm = k_norm;
+    double *want = (double *)room(length * wide * sizeof(double));
+    float *o = floats(length * wide), *other = floats(length * wide);
+    for (int i = 0; i < c.length * heads; i++) naive_attention(&c, i / heads, i % heads, 1e4f, want + i * head_dim);
+    for (dtype kv_type = DTYPE_F32; kv_type <= DTYPE_FP8; kv_type = (dtype)(kv_type + 1)) {
+        /* A key or value is off by at most 1/2^9 (BF16) or 1/2^4 (FP8) of itself: scores of some units move that much. */
+        double allowed = kv_type == DTYPE_F32 ? 2e-5 : kv_type == DTYPE_BF16 ? 0.02 : 0.35;
+        if (kv_type == DTYPE_F16) continue;
+        attention_run(&c, pools[0], 1, 1, 1e4f, kv_type, o);
+        CHECK(distance(o, want, length * wide) < allowed, "attention %d:%d heads of %d, KV type %d: off by %g", heads,
+              kv_heads, head_dim, kv_type, distance(o, want, length * wide));
+        for (int T = 2; T <= (int)length; T += length > 40 ? (int)length / 2 : T < 5 ? 1 : 9) {
+            attention_run(&c, pools[T % 3], T % 3 + 1, T, 1e4f, kv_type, other);
+            CHECK(same_bits(o, other, length * wide), "attention in blocks of %d differs, KV type %d", T, kv_type);
+        }
+    }
+    float *all[] = {c.qg, c.k, c.v, q_norm, k_norm, o, other};
+    for (int i = 0; i < 7; i++) free(all[i]);
+    free(want);
+}
+
+// Keys and values far beyond 448, in an FP8 cache: with the layer's scales nothing is cut off, for any number of rows; other
+// caches do not use the scales.
+static void test_kv_scales(pool **pools) {
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
+    const float k_scale = 11, v_scale = 13;
+    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f, 1};
+    attention_case c, scaled;
+    float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
+    float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
+    double *want = (double *)room(LENGTH * WIDE * sizeof(double));
+    memset(&c, 0, sizeof c);
+    c.shape = shape;
+    c.length = LENGTH;
+    c.qg = random_floats(LENGTH * WIDE * 2, 3);
+    c.k = random_floats(LENGTH * KV, 3);
+    c.v = floats(LENGTH * KV);
+    for (int i = 0; i < DIM; i++) k_norm[i] = 1000 * random_float(), q_norm[i] = 0.002f * random_float();
+    c.w.q_norm = q_norm;
+    c.w.k_norm = k_norm;
+    scaled = c;
+    scaled.w.k_scale = &k_scale;
+    scaled.w.v_scale = &v_scale;
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    for (int i = 0; i < LENGTH * HEADS; i++) naive_attention(&c, i / HEADS, i % HEADS, 1e4f, want + i * DIM);
+    attention_run(&c, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) > 0.5, "without scales: off by only %g", distance(o, want, LENGTH * WIDE));
+    attention_run(&scaled, pools[0], 1, 1, 1e4f, DTYPE_FP8, o);
+    CHECK(distance(o, want, LENGTH * WIDE) < 0.1, "with scales: off by %g", distance(o, want, LENGTH * WIDE));
+    for (int T = 2; T <= LENGTH; T += T < 5 ? 1 : 9) {
+        memcpy(c.v, v, LENGTH * KV * sizeof(float));
+        attention_run(&scaled, pools[T % 3], T % 3 + 1, T, 1e4f, DTYPE_FP8, other);
+        CHECK(same_bits(o, other, LENGTH * WIDE), "scales in blocks of %d", T);
+    }
+    memcpy(c.v, v, LENGTH * KV * sizeof(float));
+    attention_run(&c, pools[0], 1, 7, 1e4f, DTYPE_BF16, o);
+    attention_run(&scaled, pools[0], 1, 7, 1e4f, DTYPE_BF16, other);
+    CHECK(same_bits(o, other, LENGTH * WIDE), "scales change a BF16 cache");
+    void *all[] = {c.qg, c.k, c.v, v, o, other, want};
+    for (int i = 0; i < 7; i++) free(all[i]);
+}
+
+// Scores far apart neither overflow nor give NaN: the best one wins.
+static void test_attention_extremes(pool *p) {
+    float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
+    float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
+    float cache_k[4], cache_v[4] = {5, 6}, parts[2 * (2 + PART_EXTRA)], o[2], angles[1] = {0};
+    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f, 1};
+    attention_weights w;
+    attention_job job;
+    memset(&w, 0, sizeof w);
+    memset(&job, 0, sizeof job);
+    w.q_norm = q_norm;
+    w.k_norm = k_norm;
+    cache_k[0] = cache_k[1] = 1e4f;
+    job.shape = &s;
+    job.w = &w;
+    job.T = job.position = 1;
+    job.angles = angles;
+    job.qg = qg;
+    job.k_new = k + 2;
+    job.v_new = v + 2;
+    job.k = cache_k;
+    job.v = cache_v;
+    job.parts = parts;
+    job.o = o;
+    stage_rope_attend(p, &job);
+    CHECK(o[0] == 5 && o[1] == 6, "extreme scores: %g %g", (double)o[0], (double)o[1]);
+}

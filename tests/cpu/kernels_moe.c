@@ -1,0 +1,234 @@
+// A part of test_kernels: mixture of experts.
+
+// Is e among the top_k of the logits, the lower index first among equals?
+static int is_chosen(const float *logits, int experts, int top_k, int e) {
+    int before = 0;
+    for (int i = 0; i < experts; i++) before += logits[i] > logits[e] || (logits[i] == logits[e] && i < e);
+    return before < top_k;
+}
+
+static void check_choice(const float *logits, int experts, int top_k, const int32_t *choice, const float *weight) {
+    double sum = 0, share = 0;
+    int n = 0, wrong = 0;
+    for (int e = 0; e < experts; e++)
+        if (is_chosen(logits, experts, top_k, e)) sum += exp(logits[e]);
+    for (int e = 0; e < experts; e++) {
+        if (!is_chosen(logits, experts, top_k, e)) continue;
+        wrong += choice[n] != e || !near(weight[n], exp(logits[e]) / sum, 1e-6);
+        share += weight[n++];
+    }
+    CHECK(!wrong && n == top_k, "%d of %d experts: %d wrong", top_k, experts, wrong);
+    CHECK(near(share, 1, 1e-6), "weights sum to %g", share);
+}
+
+static void test_moe_choose(void) {
+    float logits[64], weight[64];
+    int32_t choice[64];
+    for (int round = 0; round < 3000; round++) {
+        int experts = random_int(1, round % 3 ? 8 : 64), top_k = random_int(1, experts);
+        for (int e = 0; e < experts; e++) logits[e] = round % 2 ? 5 * random_float() : (float)random_int(-2, 2);
+        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        moe_choose(&shape, logits, choice, weight);
+        check_choice(logits, experts, top_k, choice, weight);
+    }
+}
+
+// With NaN or infinite logits the weights may be anything; the choice is still top_k different experts, ascending.
+static void test_moe_choose_nan(void) {
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY, 0, 1};
+    float logits[12], weight[12];
+    int32_t choice[12];
+    for (int round = 0; round < 3000; round++) {
+        int experts = random_int(1, 12), top_k = random_int(1, experts), bad = 0;
+        for (int e = 0; e < experts; e++) logits[e] = odd[random_int(0, 5)];
+        for (int i = 0; i < 12; i++) choice[i] = 1 << 30;
+        const moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        moe_choose(&shape, logits, choice, weight);
+        for (int i = 0; i < top_k; i++)
+            bad += choice[i] < 0 || choice[i] >= experts || (i && choice[i] <= choice[i - 1]);
+        for (int i = top_k; i < 12; i++) bad += choice[i] != 1 << 30;
+        CHECK(!bad, "%d of %d experts with NaN", top_k, experts);
+    }
+}
+
+typedef struct moe_case {
+    moe_shape shape;
+    moe_weights w;
+    random_matrix router, gate, *expert;
+    float *norm, *x;             /* x: [length][hidden] */
+    int length;
+} moe_case;
+
+static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int shared, int length, int nvfp4) {
+    moe_case c;
+    moe_shape shape = {hidden, experts, top_k, size, shared, 1e-6f, 0};
+    memset(&c, 0, sizeof c);
+    c.shape = shape;
+    c.length = length;
+    c.norm = random_floats((size_t)hidden, 0.5f);
+    c.x = random_floats((size_t)(length * hidden), 1);
+    c.router = matrix_new(FORMAT_F32, experts, hidden, 1, 1);
+    c.gate = matrix_new(FORMAT_BF16, 1, hidden, 1, 1);
+    c.expert = (random_matrix *)room((size_t)(3 * experts + 3) * sizeof *c.expert);
+    matrix *m = (matrix *)room((size_t)(3 * experts + 3) * sizeof *m);
+    c.w.norm = c.norm;
+    c.w.router = c.router.w;
+    c.w.shared_expert_gate = c.gate.w;
+    c.w.gate_proj = m;
+    c.w.up_proj = m + experts + 1;
+    c.w.down_proj = m + 2 * (experts + 1);
+    for (int i = 0; i < 3 * (experts + 1); i++) {
+        int e = i % (experts + 1), down = i / (experts + 1) == 2, inner = e == experts ? shared : size;
+        c.expert[i] = matrix_new(nvfp4 ? FORMAT_NVFP4 : i % 2 ? FORMAT_F16 : FORMAT_F32, down ? hidden : inner,
+                                 down ? inner : hidden, 1, 1);
+        m[i] = c.expert[i].w;
+    }
+    return c;
+}
+
+static void moe_case_delete(moe_case *c) {
+    for (int i = 0; i < 3 * (c->shape.experts + 1); i++) matrix_delete(&c->expert[i]);
+    matrix_delete(&c->router);
+    matrix_delete(&c->gate);
+    free(c->expert);
+    free(c->w.gate_proj);
+    free(c->norm);
+    free(c->x);
+}
+
+static moe_job moe_job_new(const moe_case *c, int T) {
+    moe_job job;
+    size_t rows = (size_t)T, uses = rows * (size_t)(c->shape.top_k + 1);
+    memset(&job, 0, sizeof job);
+    job.shape = &c->shape;
+    job.w = &c->w;
+    job.T = T;
+    job.u = floats(rows * (size_t)c->shape.hidden);
+    job.router = floats(rows * (size_t)c->shape.experts);
+    job.shared_gate = floats(rows);
+    job.choice = (int32_t *)room(uses * 4);
+    job.weight = floats(uses);
+    job.list = (int32_t *)room((size_t)(c->shape.experts + 1) * 4);
+    job.first = (int32_t *)room((size_t)(c->shape.experts + 2) * 4);
+    job.assignment_row = (int32_t *)room(uses * 4);
+    job.assignment_weight = floats(uses);
+    job.h = floats(uses * (size_t)moe_width(&c->shape));
+    for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
+    job.digits = (token_digits *)room(rows * moe_digit_room(&c->shape) * sizeof(float));
+    job.x = floats(rows * (size_t)c->shape.hidden);
+    return job;
+}
+
+static void moe_job_delete(moe_job *job) {
+    void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
+                   job->assignment_weight, job->h, job->x, job->digits};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+// The list is the choices sorted by expert and row, each exactly once; the shared expert comes last with all rows.
+static void check_uses(const moe_job *job) {
+    int experts = job->shape->experts, top_k = job->shape->top_k, at = 0, n = 0, bad = 0;
+    for (int e = 0; e < experts; e++) {
+        int from = at;
+        for (int i = 0; i < job->T * top_k; i++) {
+            if (job->choice[i] != e) continue;
+            bad += job->assignment_row[at] != i / top_k || job->assignment_weight[at] != job->weight[i];
+            at++;
+        }
+        if (at == from) continue;
+        bad += job->list[n] != e || job->first[n] != from;
+        n++;
+    }
+    bad += job->count != n + 1 || job->list[n] != experts || job->first[n] != at || job->first[n + 1] != at + job->T;
+    for (int t = 0; t < job->T; t++, at++)
+        bad += job->assignment_row[at] != t || job->assignment_weight[at] != sigmoid(job->shared_gate[t]);
+    CHECK(!bad, "uses of %d rows, %d of %d experts: %d wrong", job->T, top_k, experts, bad);
+}
+
+static void test_moe_list_assignments(void) {
+    for (int round = 0; round < 500; round++) {
+        int experts = random_int(1, 20), top_k = random_int(1, experts), T = random_int(1, 12);
+        moe_case c;
+        memset(&c, 0, sizeof c);
+        moe_shape shape = {1, experts, top_k, 1, 1, 0, 0};
+        c.shape = shape;
+        moe_job job = moe_job_new(&c, T);
+        for (int i = 0; i < T * experts; i++) job.router[i] = random_float();
+        for (int t = 0; t < T; t++) {
+            job.shared_gate[t] = random_float();
+            moe_choose(&shape, job.router + t * experts, job.choice + t * top_k, job.weight + t * top_k);
+        }
+        moe_list_assignments(&job);
+        check_uses(&job);
+        moe_job_delete(&job);
+    }
+}
+
+static double naive_mlp(const moe_case *c, int e, const double *u, int r) {
+    int n = c->shape.experts + 1, hidden = c->shape.hidden;
+    int inner = e == n - 1 ? c->shape.shared_size : c->shape.expert_size;
+    double y = 0;
+    for (int i = 0; i < inner; i++) {
+        double gate = 0, up = 0;
+        for (int j = 0; j < hidden; j++) {
+            gate += c->expert[e].value[i * hidden + j] * u[j];
+            up += c->expert[n + e].value[i * hidden + j] * u[j];
+        }
+        y += c->expert[2 * n + e].value[r * inner + i] * gate / (1 + exp(-gate)) * up;
+    }
+    return y;
+}
+
+// One row in double: softmax over all experts, the best top_k renormalised, plus the gated shared expert.
+static void naive_moe(const moe_case *c, const float *x, double *out) {
+    int hidden = c->shape.hidden, experts = c->shape.experts;
+    double u[64], score[64], sum = 0, square = 0, gate = 0;
+    float logits[64];
+    for (int i = 0; i < hidden; i++) square += (double)x[i] * x[i];
+    for (int i = 0; i < hidden; i++) u[i] = x[i] / sqrt(square / hidden + 1e-6) * (double)c->norm[i];
+    for (int i = 0; i < hidden; i++) gate += c->gate.value[i] * u[i];
+    for (int e = 0; e < experts; e++) {
+        score[e] = 0;
+        for (int i = 0; i < hidden; i++) score[e] += c->router.value[e * hidden + i] * u[i];
+        logits[e] = (float)score[e];
+    }
+    for (int e = 0; e < experts; e++)
+        if (is_chosen(logits, experts, c->shape.top_k, e)) sum += exp(score[e]);
+    for (int r = 0; r < hidden; r++) {
+        out[r] = x[r] + naive_mlp(c, experts, u, r) / (1 + exp(-gate));
+        for (int e = 0; e < experts; e++)
+            if (is_chosen(logits, experts, c->shape.top_k, e)) out[r] += exp(score[e]) / sum * naive_mlp(c, e, u, r);
+    }
+}
+
+static void moe_run(const moe_case *c, pool *p, int T, float *out) {
+    size_t hidden = (size_t)c->shape.hidden;
+    for (int first = 0; first < c->length; first += T) {
+        int rows = c->length - first < T ? c->length - first : T;
+        moe_job job = moe_job_new(c, rows);
+        memcpy(job.x, c->x + (size_t)first * hidden, (size_t)rows * hidden * sizeof(float));
+        stage_norm_router(p, &job);
+        stage_experts_up(p, &job);
+        stage_experts_down(p, &job);
+        memcpy(out + (size_t)first * hidden, job.x, (size_t)rows * hidden * sizeof(float));
+        moe_job_delete(&job);
+    }
+}
+
+static void test_moe(int hidden, int experts, int top_k, int size, int shared, int nvfp4, pool **pools) {
+    moe_case c = moe_case_new(hidden, experts, top_k, size, shared, 70, nvfp4);
+    size_t n = (size_t)(c.length * hidden);
+    float *one = floats(n), *other = floats(n);
+    double *want = (double *)room(n * sizeof(double));
+    for (int t = 0; t < c.length; t++) naive_moe(&c, c.x + t * hidden, want + t * hidden);
+    moe_run(&c, pools[0], 1, one);
+    CHECK(distance(one, want, n) < 1e-5, "experts: off by %g", distance(one, want, n));
+    for (int T = 2; T <= 70; T += T < 9 ? 1 : 61) {
+        moe_run(&c, pools[T % 3], T, other);
+        CHECK(same_bits(one, other, n), "experts in blocks of %d differ", T);
+    }
+    free(one);
+    free(other);
+    free(want);
+    moe_case_delete(&c);
+}

@@ -1,0 +1,410 @@
+// Tests of cuda/schedule.c, without a GPU: what schedule_link makes of the schedules of real models, that it refuses those which
+// break a rule, and that no order of events that programmatic dependent launch allows goes wrong on those it accepts.
+//
+// Contents   1. Schedules of models   2. Refusals   3. A machine that runs schedules in random order   4. Shared memory
+//            5. Main
+
+#include "../../engine.h"
+#include "../../kernels.cu"
+#include "../../cuda/schedule.c"
+#include "test.h"
+
+enum { MOST_NODES = 640, FIRST_BYTES = 1 << 20, LIMIT = 1 << 16 };
+
+static node nodes[MOST_NODES];
+static int count;
+
+static node *add(enum kernel_kind kind, int layer, int in_mtp) {
+    static const char weights[1];
+    node *n = &nodes[count++];
+    memset(n, 0, sizeof *n);
+    n->kind = kind;
+    n->layer = layer;
+    n->in_mtp = in_mtp;
+    n->can_poll = 1;
+    n->pieces = 1;
+    n->blocks = 100;
+    if (kind == KERNEL_IN_PROJ || kind == KERNEL_QKV || kind == KERNEL_HEAD) {
+        n->first_weights.from = weights;
+        n->first_weights.bytes = FIRST_BYTES;
+    }
+    return n;
+}
+
+// ---- 1. Schedules of models -----------------------------------------------------------------------------------------
+
+// The kernels of a kind of layer, in their order.
+static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
+    for (int k = 0; k < KERNEL_KINDS; k++)
+        if (stage_kinds[kernels[k].stage] == kind) add((enum kernel_kind)k, layer, in_mtp);
+}
+
+static void add_mtp(int layers, int whole) {
+    add(KERNEL_FC, layers, 1);
+    if (whole) {
+        add_kind(LAYER_ATTENTION, layers, 1);
+        add_kind(LAYER_MOE, layers, 1);
+        add(KERNEL_HEAD, layers, 1);
+        return;
+    }
+    add(KERNEL_QKV, layers, 1);
+    add(KERNEL_ATTEND, layers, 1);
+}
+
+// A step of a model with attention in every `interval`th layer, with logits, and `drafts` drafts behind it.
+static void add_step(int layers, int interval, int drafts) {
+    count = 0;
+    add(KERNEL_EMBED, -1, 0);
+    for (int i = 0; i < layers; i++) {
+        add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
+        add_kind(LAYER_MOE, i, 0);
+    }
+    add(KERNEL_HEAD, -1, 0);
+    add(KERNEL_MTP_ROWS, layers, 1);
+    add_mtp(layers, 0);
+    if (drafts < 0) return;
+    add(KERNEL_PICK, -1, 0);
+    add(KERNEL_ACCEPT, -1, 0);
+    for (int i = 0; i < drafts; i++) {
+        add(KERNEL_DRAFT_ROW, layers, 1);
+        add_mtp(layers, 1);
+        add(KERNEL_PICK, -1, 1);
+        add(KERNEL_DRAW, -1, 1);
+    }
+}
+
+static int link_all(int tagged) {
+    schedule_conflict c = {0, 0, 0, ""};
+    int ok = schedule_link(nodes, count, tagged, LIMIT, 1, &c);
+    return ok ? 1 : (printf("node %d (%s) and %d (%s): %s\n", c.node, kernels[nodes[c.node].kind].name, c.with,
+                            kernels[nodes[c.with].kind].name, c.rule), 0);
+}
+
+// Which kernels poll, tag and prefetch in a real step.
+static void test_real(int layers, int interval) {
+    int x = 0, logits = 0;
+    add_step(layers, interval, 3);
+    if (!CHECK(link_all(1), "%d layers, attention in every %d.", layers, interval)) return;
+    for (int i = 0; i < count; i++) {
+        const node *n = &nodes[i];
+        const kernel_uses *k = &kernels[n->kind];
+        int polls = !n->in_mtp && n->layer > 0 && k->polls;
+        CHECK(!n->link.await.mask == !polls, "node %d, %s of layer %d polls: %d", i, k->name, n->layer, !polls);
+        if (polls)
+            CHECK(n->link.await.bits == ((uint32_t)(k->polls == BUFFER_X ? x : logits) & 3), "node %d awaits", i);
+        CHECK(!n->link.publish.mask == (n->in_mtp || !k->tags), "node %d, %s tags", i, k->name);
+        if (n->in_mtp || !k->tags) continue;
+        int generation = k->tags == BUFFER_X ? ++x : ++logits;
+        CHECK(n->link.publish.bits == ((uint32_t)generation & 3), "node %d, %s: generation %d", i, k->name, generation);
+    }
+    for (int i = 0; i + 2 < count; i++) {
+        uint32_t bytes = nodes[i].kind == KERNEL_UP && nodes[i + 2].first_weights.bytes ? LIMIT : 0;
+        const prefetch_span *p = &nodes[i].link.prefetch;
+        CHECK(p->bytes == bytes, "node %d prefetches %u bytes", i, p->bytes);
+        CHECK(!bytes || (p->share % 128 == 0 && p->share * 100 >= bytes), "node %d: shares of %u", i, p->share);
+    }
+    CHECK(x == 2 * layers && logits == layers, "%d and %d generations", x, logits);
+    link_all(0);
+    for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without dependent launch", i);
+}
+
+// A kernel that is launched in pieces is not polled, and its pieces share a generation: a row's bits do not depend on the
+// number of rows. Without experts_up nothing bounds the age of a value: nothing is polled.
+static void test_pieces(void) {
+    add_step(4, 4, -1);
+    for (int i = 0; i < count; i++)
+        if (nodes[i].kind == KERNEL_ROUTER) {
+            memmove(nodes + i + 1, nodes + i, (size_t)(count++ - i) * sizeof *nodes);
+            nodes[i].pieces = nodes[i + 1].pieces = 2;
+            nodes[++i].piece = 1;
+        }
+    CHECK(link_all(1), "pieces");
+    for (int i = 1; i < count; i++) {
+        if (nodes[i].kind == KERNEL_UP) CHECK(!nodes[i].link.await.mask, "a kernel in pieces is polled");
+        if (nodes[i].piece) CHECK(nodes[i].link.publish.bits == nodes[i - 1].link.publish.bits, "pieces of one generation");
+    }
+    add_step(8, 4, -1);
+    int left = 0;
+    for (int i = 0; i < count; i++)
+        if (nodes[i].kind != KERNEL_UP) nodes[left++] = nodes[i];
+    count = left;
+    schedule_conflict c;
+    CHECK(schedule_link(nodes, count, 1, LIMIT, 0, &c), "a step cut down");
+    for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without experts_up", i);
+}
+
+// ---- 2. Refusals ----------------------------------------------------------------------------------------------------
+
+static void refused(int at, int with, unsigned buffers, const char *rule) {
+    schedule_conflict c = {-1, -1, 0, ""};
+    int ok = schedule_link(nodes, count, 1, LIMIT, 1, &c);
+    CHECK(!ok && c.node == at && c.with == with && c.buffers == buffers && strstr(c.rule, rule), "refused: node %d and %d: %s",
+          c.node, c.with, c.rule);
+}
+
+static void test_refusals(void) {
+    count = 0;                                  // experts_down reads x early: its predecessor must have released late
+    add(KERNEL_EMBED, -1, 0);
+    add(KERNEL_DOWN, 0, 0);
+    refused(1, 0, BUFFER_X, "early read");
+    count = 0;                                  // a layer's state belongs to one kernel of a step
+    add(KERNEL_DELTA, 0, 0);
+    add(KERNEL_IN_PROJ, 0, 0);
+    add(KERNEL_DELTA, 0, 0);
+    refused(2, 0, BUFFER_S | BUFFER_LOG, "early read");
+    nodes[2].layer = 1;                         // another layer's is another
+    CHECK(link_all(1), "two layers' states");
+    count = 0;                                  // two drafts in a row, without the kernel that chooses between them
+    add(KERNEL_ATTEND, 4, 1);
+    add(KERNEL_O_PROJ, 4, 1);
+    add(KERNEL_ATTEND, 4, 1);
+    refused(2, 0, BUFFER_KV, "early read");
+    nodes[1].kind = KERNEL_DRAW;                // which never releases: what is before it is complete
+    CHECK(link_all(1), "two drafts");
+    count = 0;                                  // routing is stored before experts_up releases, h behind
+    add(KERNEL_UP, 0, 0);
+    add(KERNEL_DOWN, 0, 0);
+    CHECK(link_all(1), "early read of what is stored before the release");
+}
+
+// ---- 3. A machine that runs schedules in random order -------------------------------------------------------------------
+
+// What a value in memory is: the node that stored it, and its tag.
+typedef struct content { int writer; unsigned tag; } content;
+
+enum { LAYERS = 3, DO_START, DO_EARLY, DO_POLL, DO_WAIT, DO_READ, DO_WRITE, DO_RELEASE, DO_END };
+
+typedef struct running {
+    int started, polled, waited, released, ended;
+    unsigned early_reads, early_writes, reads, writes;      // still to be done
+} running;
+
+static running run[MOST_NODES];
+static content memory[BUFFERS][LAYERS];
+
+static content *cell(const node *n, int b) {
+    return &memory[b][BUFFERS_OF_LAYER >> b & 1 && n->layer >= 0 ? n->layer % LAYERS : 0];
+}
+
+// The node before i that stores this buffer last; -1: none.
+static int writer_before(int i, int b) {
+    for (int j = i - 1; j >= 0; j--) {
+        unsigned stored = node_buffers(&nodes[j], kernels[nodes[j].kind].writes);
+        if (stored >> b & 1 && cell(&nodes[j], b) == cell(&nodes[i], b)) return j;
+    }
+    return -1;
+}
+
+static int right_value(int i, int b) {
+    return cell(&nodes[i], b)->writer == writer_before(i, b);
+}
+
+// A node stores a buffer: no node before it may still have to read it, or to store it.
+static int store(int i, int b) {
+    int ok = 1;
+    for (int j = 0; j < i; j++) {
+        unsigned left = run[j].early_reads | run[j].reads | run[j].early_writes | run[j].writes;
+        // what the tagged values of the predecessor depend on, it has loaded when they are seen
+        if (run[i].polled && j == i - 1)
+            left &= node_buffers(&nodes[j], kernels[nodes[j].kind].loose_reads | (kernels[nodes[j].kind].writes &
+                                                                                 ~kernels[nodes[j].kind].tags));
+        if (left >> b & 1 && cell(&nodes[j], b) == cell(&nodes[i], b)) ok = 0;
+    }
+    content *c = cell(&nodes[i], b);
+    c->writer = i;
+    c->tag = kernels[nodes[i].kind].tags >> b & 1 && nodes[i].link.publish.mask ? nodes[i].link.publish.bits
+                                                                                : random_bits() & 3;
+    return ok;
+}
+
+static int lowest(unsigned set) {
+    int b = random_int(0, BUFFERS - 1);
+    while (!(set >> b & 1)) b = (b + 1) % BUFFERS;
+    return b;
+}
+
+// Tries to take one event of node i; *wrong: it went wrong. 0: there was none to take.
+static int event(int i, int *wrong) {
+    running *r = &run[i];
+    const node *n = &nodes[i];
+    const kernel_uses *k = &kernels[n->kind];
+    if (r->ended || (!r->started && i && !run[i - 1].released && !run[i - 1].ended)) return 0;
+    if (!r->started) {
+        r->started = 1;
+        r->released = k->release == RELEASE_ENTRY;
+        return 1;
+    }
+    if (r->early_reads) {
+        int b = lowest(r->early_reads);
+        r->early_reads &= ~(1u << b);
+        *wrong |= !right_value(i, b);
+        return 1;
+    }
+    if (r->early_writes) {
+        int b = lowest(r->early_writes);
+        r->early_writes &= ~(1u << b);
+        r->writes &= ~(1u << b);
+        *wrong |= !store(i, b);
+        return 1;
+    }
+    if (n->link.await.mask && !r->polled) {
+        int b = lowest(k->polls);
+        if (cell(n, b)->tag != n->link.await.bits) return 0;
+        r->polled = 1;
+        *wrong |= !right_value(i, b);                       // an older value with the same tag?
+        for (b = 0; b < BUFFERS; b++)                       // all else that it reads is there, too
+            if (k->reads >> b & 1) *wrong |= !right_value(i, b);
+        r->reads = 0;
+        return 1;
+    }
+    unsigned free = r->waited ? r->writes : r->polled ? r->writes & k->polled_writes : 0;
+    if (free && (!r->waited || !r->reads) && (r->waited || random_int(0, 1))) {
+        int b = lowest(free);
+        r->writes &= ~(1u << b);
+        *wrong |= !store(i, b);
+        return 1;
+    }
+    if (!r->waited) return i && !run[i - 1].ended ? 0 : (r->waited = 1);
+    if (r->reads) {
+        int b = lowest(r->reads);
+        r->reads &= ~(1u << b);
+        *wrong |= !right_value(i, b);
+        return 1;
+    }
+    if (k->release == RELEASE_LATE && !r->released && !(r->writes & k->released)) return r->released = 1;
+    return r->writes ? 0 : (r->ended = 1);
+}
+
+// Runs the schedule once. 0: it hung, or something went wrong.
+static int run_once(void) {
+    int first = 0, wrong = 0;
+    memset(run, 0, sizeof run);
+    for (int b = 0; b < BUFFERS; b++)
+        for (int l = 0; l < LAYERS; l++) memory[b][l].writer = -1, memory[b][l].tag = random_bits() & 3;
+    for (int i = 0; i < count; i++) {
+        const kernel_uses *k = &kernels[nodes[i].kind];
+        run[i].early_reads = node_buffers(&nodes[i], k->early_reads);
+        run[i].early_writes = node_buffers(&nodes[i], k->early_writes);
+        run[i].reads = node_buffers(&nodes[i], k->reads);
+        run[i].writes = node_buffers(&nodes[i], k->writes);
+    }
+    while (first < count && !wrong) {
+        int started = first, moved = 0;
+        while (started < count && run[started].started) started++;
+        int from = random_int(first, started < count ? started : count - 1), span = (started < count ? started : count - 1) - first + 1;
+        for (int j = 0; j < span && !moved; j++) moved = event(first + (from - first + j) % span, &wrong);
+        if (!moved) return 0;
+        while (first < count && run[first].ended) first++;
+    }
+    return !wrong;
+}
+
+static void test_machine(void) {
+    int accepted = 0, polls = 0, wrong = 0, caught = 0;
+    int rounds = test_brief ? 300 : 20000;
+    for (int round = 0; round < rounds; round++) {
+        count = 0;
+        int n = random_int(2, 14);
+        for (int i = 0; i < n; i++) {
+            node *x = add((enum kernel_kind)random_int(KERNEL_IN_PROJ, KERNEL_DOWN), random_int(0, LAYERS - 1), 0);
+            x->can_poll = random_int(0, 4) > 0;
+            // likely successors, so that there is something to poll
+            if (i && random_int(0, 2)) x->layer = x[-1].layer;
+            if (i && random_int(0, 2) && x[-1].kind < KERNEL_DOWN) x->kind = (enum kernel_kind)(x[-1].kind + 1);
+            if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
+        }
+        schedule_conflict c;
+        int ok = schedule_link(nodes, count, 1, LIMIT, 1, &c);
+        if (!ok) schedule_link(nodes, count, 1, LIMIT, 0, &c);
+        accepted += ok;
+        for (int i = 0; i < count; i++) polls += ok && nodes[i].link.await.mask;
+        for (int again = 0; again < 5; again++) {
+            int went = run_once();
+            if (ok) wrong += !went;
+            else if (!went && ++caught) break;
+        }
+    }
+    CHECK(!wrong, "%d runs of accepted schedules went wrong", wrong);
+    CHECK(accepted > rounds / 50 && polls > rounds / 200, "%d accepted, with %d polls", accepted, polls);
+    CHECK(caught > rounds / 50, "the machine sees only %d of the schedules that are refused go wrong", caught);
+    printf("%d random schedules: %d accepted with %d polls; of the others %d were seen going wrong\n", rounds, accepted, polls,
+           caught);
+}
+
+// Real steps, and such with a broken tag, which the machine must notice.
+static void test_machine_real(void) {
+    int went = 0;
+    for (int again = 0; again < (test_brief ? 3 : 100); again++) {
+        add_step(8, 4, 2);
+        link_all(1);
+        CHECK(run_once(), "a real step, run %d", again);
+    }
+    for (int again = 0; again < 100; again++) {
+        add_step(8, 4, -1);
+        link_all(1);
+        for (int i = 0; i < count; i++)
+            if (nodes[i].kind == KERNEL_ROUTER && nodes[i].layer == 5) nodes[i].link.await.bits ^= 2;
+        went += run_once();
+    }
+    CHECK(went < 100, "a wrong tag was never noticed");
+}
+
+// ---- 4. Shared memory -----------------------------------------------------------------------------------------------
+
+enum { KB = 1024, SMS = 132, MOST_SHARED = 228 * KB };
+
+static node *add_shared(enum kernel_kind kind, int shared, int blocks) {
+    node *n = add(kind, 0, 0);
+    n->shared = shared;
+    n->blocks = blocks;
+    return n;
+}
+
+static void test_shared(void) {
+    count = 0;
+    CHECK(schedule_shared(nodes, 0, SMS, MOST_SHARED) == 0, "no kernels need no shared memory");
+    add_shared(KERNEL_ROUTER, 10 * KB, SMS);
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 10 * KB, "one kernel needs its own");
+    add_shared(KERNEL_UP, 30 * KB, SMS);
+    add_shared(KERNEL_DOWN, 20 * KB, SMS - 4);
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 50 * KB, "a block beside one of its predecessor");
+    nodes[1].blocks = SMS + 1;
+    CHECK(schedule_shared(nodes, count, SMS, MOST_SHARED) == 60 * KB, "two of a kernel with more blocks than SMs");
+    CHECK(schedule_shared(nodes, count, SMS, 40 * KB) == 40 * KB, "at most what there is");
+    CHECK(schedule_block_shared(nodes, count, 1, SMS, 60 * KB, MOST_SHARED) == 30 * KB, "a block has its own");
+    for (int need = 40 * KB; need <= MOST_SHARED; need += KB) {
+        const int got = schedule_block_shared(nodes, count, 2, SMS, need, MOST_SHARED);
+        CHECK(got >= 20 * KB && 2 * got > need, "%d KB of %d KB: a second block fits", got / KB, need / KB);
+    }
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 32 * KB + 1, "of 64 KB, the next size to 60");
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 101 * KB, 100 * KB) == 50 * KB + 1, "of the most there is");
+    nodes[1].shared = 32 * KB;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "its predecessor's would not fit");
+    nodes[1].shared = 30 * KB;
+    add_shared(KERNEL_IN_PROJ, 32 * KB, 2 * SMS);
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "its successor's would not fit");
+    nodes[3].shared = 31 * KB;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 32 * KB + 1, "both fit where they take less than half");
+    nodes[2].blocks = SMS + 1;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 20 * KB, "more blocks than SMs");
+    nodes[2].blocks = SMS;
+    nodes[2].shared = 40 * KB;
+    CHECK(schedule_block_shared(nodes, count, 2, SMS, 60 * KB, MOST_SHARED) == 40 * KB, "more than half: its own is enough");
+}
+
+// ---- 5. Main --------------------------------------------------------------------------------------------------------
+
+int main(int argc, char **argv) {
+    test_main_begin("test_schedule", argc, argv);
+    test_real(40, 4);
+    test_real(48, 4);
+    test_real(60, 4);
+    test_real(4, 1);
+    test_real(5, 100);
+    test_pieces();
+    test_refusals();
+    test_machine();
+    test_machine_real();
+    test_shared();
+    return test_main_end();
+}

@@ -1,0 +1,372 @@
+// Tests of what an answer must be, on the bundled model: JSON of a schema, a required call in both syntaxes, a budget of thinking; with
+// tokens drawn nearly at random, so that only the mask makes the answer what it is.
+//
+// Contents   1. Helpers   2. Schemas   3. Calls   4. Budgets   5. What is refused, and memory that is
+//
+// Usage: test_constraint [--brief]
+
+#include "../../engine.cu"
+#include "no_memory.h"
+#include "test.h"
+
+// ---- 1. Helpers -----------------------------------------------------------------------------------------------------
+
+enum { TOKENS = 4096 };
+
+static mote_model *model;
+static mote_session *session;
+static mote_error error;
+
+typedef struct told { buf text[3]; buf calls; int32_t ids[TOKENS]; int count; } told;      // by channel
+
+static int hear_text(void *user, int channel, const char *text, size_t size) {
+    buf_add(&((told *)user)->text[channel], text, size);
+    return 0;
+}
+
+static int hear_token(void *user, int32_t id) {
+    told *t = (told *)user;
+    if (t->count < TOKENS) t->ids[t->count++] = id;
+    return 0;
+}
+
+static int hear_call(void *user, const char *call, size_t size) {
+    told *t = (told *)user;
+    if (t->calls.size) buf_text(&t->calls, ",");
+    buf_add(&t->calls, call, size);
+    return 0;
+}
+
+static void forget(told *t) {
+    for (int i = 0; i < 3; i++) buf_free(&t->text[i]);
+    buf_free(&t->calls);
+    memset(t, 0, sizeof *t);
+}
+
+// Answers a question, drawn at a temperature at which hardly anything depends on the model.
+static int answer(mote_generation *g, uint64_t seed, int think, told *t, mote_result *r) {
+    mote_sampling p;
+    memset(&p, 0, sizeof p);
+    memset(t, 0, sizeof *t);
+    p.temperature = 4;
+    p.top_p = 0.999f;
+    p.seed = seed;
+    g->sampling = &p;
+    g->max_tokens = g->max_tokens ? g->max_tokens : 300;
+    g->think = think;
+    g->on_text = hear_text;
+    g->on_token = hear_token;
+    g->on_call = g->tools ? hear_call : NULL;
+    g->user = t;
+    mote_reset(session, NULL);
+    int code = mote_ask(session, "Hello", g, r, &error);
+    CHECK(!code, "%s", error.message);
+    for (int i = 0; i < 3; i++) buf_add(&t->text[i], "", 1);
+    buf_add(&t->calls, "", 1);
+    return code;
+}
+
+// Is the value of the schema? By the validator of enums, not by the machine that made it.
+static int is_of(const char *schema_text, const char *value, size_t size) {
+    buf both = {NULL, 0, 0, 0};
+    json j;
+    schema *s = schema_new();
+    int ok = 0;
+    buf_text(&both, "{\"schema\": ");
+    buf_text(&both, schema_text);
+    buf_text(&both, ", \"value\": ");
+    buf_add(&both, value, size);
+    buf_text(&both, "}");
+    if (!json_parse(&j, both.data, both.size, "value", NULL)) {
+        uint32_t schema = json_get(&j, 0, "schema");
+        s->j = &j;
+        s->root = schema;
+        ok = value_fits(s, json_get(&j, 0, "value"), schema, 0);
+        json_free(&j);
+    }
+    schema_free(s);
+    buf_free(&both);
+    return ok;
+}
+
+// ---- 2. Schemas ---------------------------------------------------------------------------------------------------------
+
+static const char PERSON[] =
+    "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", \"maxLength\": 12}, \"age\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 120}, "
+    "\"mood\": {\"enum\": [\"gl\\u00fccklich\", \"s\\/ad\", null]}, \"mail\": {\"type\": \"string\", \"pattern\": \"^[a-z]{1,8}@[a-z]{1,8}\\\\.de$\"}}, "
+    "\"required\": [\"name\", \"age\", \"mood\", \"mail\"], \"additionalProperties\": false}";
+
+typedef struct seen_logits { int rows, masked; } seen_logits;
+
+static int see_logits(void *user, float *logits, int n) {
+    seen_logits *s = (seen_logits *)user;
+    int masked = 0;
+    for (int i = 0; i < n; i++) masked += logits[i] == -INFINITY;
+    s->rows++;
+    s->masked += masked > n / 2;
+    return 0;
+}
+
+static void test_schema(void) {
+    for (int think = MOTE_THINK_ON; think <= MOTE_THINK_OFF; think++) {
+        mote_generation g = {0};
+        mote_result r;
+        told t;
+        g.schema = PERSON;
+        g.max_tokens = 1500;
+        if (think == MOTE_THINK_ON) g.thinking_budget = 9;
+        if (answer(&g, 0, think, &t, &r)) return;
+        CHECK(r.stop == MOTE_STOP_EOS, "it ends by itself: %d, %s", r.stop, t.text[MOTE_ANSWER].data);
+        CHECK(is_of(PERSON, t.text[MOTE_ANSWER].data, t.text[MOTE_ANSWER].size - 1), "not of the schema: %s", t.text[MOTE_ANSWER].data);
+        forget(&t);
+    }
+    // The application's word is the last one, on masked logits.
+    mote_generation g = {0};
+    seen_logits seen = {0, 0};
+    g.schema = "{\"const\": 1234567}";
+    g.on_logits = see_logits;
+    g.user = &seen;
+    g.think = MOTE_THINK_OFF;
+    mote_reset(session, NULL);
+    CHECK(!mote_ask(session, "Hello", &g, NULL, &error) && seen.rows > 2 && seen.masked == seen.rows, "%d of %d rows are masked", seen.masked, seen.rows);
+    // Drafts change nothing.
+    char first[2][600] = {"", ""};
+    for (int k = 0; k < 2; k++) {
+        mote_session_options o = {0};
+        mote_session *kept = session;
+        told t;
+        mote_generation h = {0};
+        o.context = 2048;
+        o.mtp = k ? 3 : MOTE_MTP_OFF;
+        h.schema = PERSON;
+        h.thinking_budget = 6;
+        CHECK(!mote_session_open(model, &o, &session, &error), "%s", error.message);
+        answer(&h, 5, MOTE_THINK_ON, &t, NULL);
+        snprintf(first[k], sizeof first[k], "%.300s|%.250s", t.text[1].data, t.text[0].data);
+        forget(&t);
+        mote_session_close(session);
+        session = kept;
+    }
+    CHECK(!strcmp(first[0], first[1]), "'%s' without drafts, '%s' with", first[0], first[1]);
+}
+
+// ---- 3. Calls -----------------------------------------------------------------------------------------------------------
+
+static const char PARAMETERS[] =
+    "{\"type\": \"object\", \"properties\": {\"path\": {\"type\": \"string\", \"maxLength\": 30}, \"lines\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 99}, "
+    "\"how\": {\"enum\": [\"rb\", \"r\\n\\\"\", \"\", 7]}, \"flags\": {\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"maxItems\": 2}, "
+    "\"code\": {\"type\": \"string\", \"pattern\": \"^[A-Z]{2}\\\\d$\"}, \"more\": {\"anyOf\": [{\"type\": \"null\"}, {\"type\": \"object\", \"properties\": "
+    "{\"x\": {\"type\": \"number\"}}, \"required\": [\"x\"]}]}}, \"required\": [\"path\", \"lines\", \"how\", \"code\"]}";
+
+static char *tools_of(const char *first, const char *second) {
+    static char text[4096];
+    snprintf(text, sizeof text,
+             "[{\"type\": \"function\", \"function\": {\"name\": \"%s\", \"parameters\": %s}}, {\"name\": \"%s\", \"parameters\": {\"type\": "
+             "\"object\", \"properties\": {}}}]", first, PARAMETERS, second);
+    return text;
+}
+
+static int others_called;        // of the second tool
+
+static int is_control(int32_t id) {
+    return tokenizer_is_added(model->text, id);
+}
+
+// All that was generated is calls: control tokens only around them, and the turn's end.
+static void check_calls(const told *t, const mote_result *r, const char *name) {
+    json j;
+    int controls = 0, n = 0;
+    buf list = {NULL, 0, 0, 0};
+    for (int i = 0; i < t->count; i++) controls += is_control(t->ids[i]);
+    CHECK(r->calls > 0 && !r->broken_calls, "%d calls, %d broken: %s%s", r->calls, r->broken_calls, t->text[0].data, t->text[2].data);
+    CHECK(controls == 2 * r->calls + (r->stop == MOTE_STOP_EOS), "%d control tokens, %d calls", controls, r->calls);
+    CHECK(t->text[MOTE_ANSWER].size == 1, "text beside the call: '%s'", t->text[MOTE_ANSWER].data);
+    buf_text(&list, "[");
+    buf_text(&list, t->calls.data);
+    buf_text(&list, "]");
+    if (CHECK(!json_parse(&j, list.data, list.size, "calls", &error), "%s", error.message))
+        for (uint32_t k = 1; k < j.nodes[0].next; k = j.nodes[k].next, n++) {
+            uint32_t called = json_get(&j, k, "name"), arguments = json_get(&j, k, "arguments");
+            buf text = {NULL, 0, 0, 0};
+            put_json(&j, arguments, &text, &error);
+            if (json_equals(&j, called, name)) CHECK(is_of(PARAMETERS, text.data, text.size), "arguments %.*s", (int)text.size, text.data);
+            else CHECK(json_equals(&j, called, "nothing") && j.nodes[arguments].size == 0, "another call: %s", list.data);
+            buf_free(&text);
+        }
+    json_free(&j);
+    buf_free(&list);
+}
+
+static void test_calls(int family, const char *name, const char *escaped) {
+    chat_family before = model->family;
+    int ended = 0;
+    model->family = (chat_family)family;
+    for (uint64_t seed = 0; seed < (test_brief ? 4 : 6); seed++) {
+        mote_generation g = {0};
+        mote_result r;
+        told t;
+        g.tools = tools_of(escaped, "nothing");
+        g.tool_choice = MOTE_TOOLS_REQUIRED;
+        g.one_call = seed % 2;
+        g.tool = seed % 4 < 2 ? name : NULL;
+        g.max_tokens = 400;
+        g.thinking_budget = seed % 3 ? 4 : 0;
+        if (answer(&g, seed, seed % 3 ? MOTE_THINK_ON : MOTE_THINK_OFF, &t, &r)) break;
+        if (r.stop == MOTE_STOP_EOS || r.stop == MOTE_STOP_CALL) ended++;
+        if (r.stop == MOTE_STOP_EOS || r.stop == MOTE_STOP_CALL) {
+            // thinking's own control tokens are no matter of the call
+            int from = 0;
+            for (int i = 0; i < t.count; i++)
+                if (t.ids[i] == tokenizer_find(model->text, "</think>")) from = i + 1;
+            memmove(t.ids, t.ids + from, (size_t)(t.count - from) * sizeof *t.ids);
+            t.count -= from;
+            check_calls(&t, &r, name);
+            CHECK(!g.one_call || r.calls == 1, "%d calls where one is wanted", r.calls);
+            CHECK(!g.tool || !strstr(t.calls.data, "nothing"), "another tool is called: %s", t.calls.data);
+            others_called += strstr(t.calls.data, "nothing") != NULL;
+        }
+        forget(&t);
+    }
+    CHECK(ended > (test_brief ? 0 : 2), "%d answers ended", ended);
+    model->family = before;
+}
+
+// ---- 4. Budgets -----------------------------------------------------------------------------------------------------------
+
+static void test_budget(void) {
+    for (int budget = 1; budget < 20; budget += 9) {
+        mote_generation g = {0};
+        mote_result r;
+        told t;
+        int32_t end = tokenizer_find(model->text, "</think>");
+        int at = 0;
+        g.thinking_budget = budget;
+        g.max_tokens = 120;
+        if (answer(&g, 7, MOTE_THINK_ON, &t, &r)) return;
+        while (at < t.count && t.ids[at] != end) at++;
+        if (at > budget) {
+            CHECK(strstr(t.text[MOTE_THINKING].data, "Considering the limited time") != NULL, "no sentence: %s", t.text[MOTE_THINKING].data);
+            CHECK(!strstr(t.text[MOTE_ANSWER].data, "Considering"), "it is in the answer: %s", t.text[MOTE_ANSWER].data);
+            CHECK(at < budget + 60, "thinking of %d tokens, budget %d", at, budget);
+        }
+        CHECK(budget > 1 || at > budget, "nothing was closed");
+        CHECK(t.text[MOTE_ANSWER].size > 1, "no answer");
+        forget(&t);
+        // Where nothing thinks, it changes nothing.
+        char plain[200] = "";
+        for (int k = 0; k < 2; k++) {
+            g.thinking_budget = k ? budget : 0;
+            if (answer(&g, 3, MOTE_THINK_OFF, &t, &r)) return;
+            if (!k) snprintf(plain, sizeof plain, "%.190s", t.text[MOTE_ANSWER].data);
+            else CHECK(!strncmp(plain, t.text[MOTE_ANSWER].data, strlen(plain)), "another answer: %s", t.text[MOTE_ANSWER].data);
+            forget(&t);
+        }
+    }
+}
+
+// ---- 5. What is refused, and memory that is ------------------------------------------------------------------------------------------------------
+
+static void is_refused(const mote_generation *g, const char *holds) {
+    int code = mote_generation_check(model, g, &error), same;
+    CHECK(code == MOTE_EINVAL && strstr(error.message, holds), "%s: %d %s", holds, code, code ? error.message : "taken");
+    same = mote_ask(session, "x", g, NULL, &error) == code;
+    CHECK(same && strstr(error.message, holds), "mote_ask: %s", error.message);
+}
+
+static void test_refused(void) {
+    mote_generation g = {0}, none = {0};
+    g.schema = "{\"not\": {}}";
+    is_refused(&g, "schema: not is not supported");
+    g.schema = "{}";
+    g.verify = 1;
+    is_refused(&g, "verify");
+    g = none;
+    g.tool_choice = MOTE_TOOLS_REQUIRED;
+    is_refused(&g, "no tools");
+    g.tools = "[]";
+    is_refused(&g, "no tools");
+    g.tools = tools_of("read", "nothing");
+    g.tool = "write";
+    is_refused(&g, "there is no tool \"write\"");
+    g.tool = NULL;
+    g.schema = "{}";
+    is_refused(&g, "of a schema, too");
+    g.schema = NULL;
+    g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"uniqueItems\": true}}}}]";
+    is_refused(&g, "tools: f: uniqueItems is not supported");
+    g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"string\"}}]";
+    is_refused(&g, "parameters that are no object");
+    g.tools = "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"const\": \"x\\n</parameter>\"}}}}]";
+    is_refused(&g, "</parameter>");
+    g.tools = "[{\"name\": \"a>\\n</tool_call>\"}]";
+    is_refused(&g, "a tool of such a name");
+    g.tools = "[{\"type\": \"function\"}]";
+    is_refused(&g, "without a name");
+    g = none;
+    g.tool_choice = 7;
+    is_refused(&g, "tool_choice");
+    g = none;
+    g.thinking_budget = -1;
+    is_refused(&g, "thinking_budget");
+}
+
+// Threads that need the vocabulary at once.
+static void *check_in_thread(void *user) {
+    mote_generation g = {0};
+    (void)user;
+    g.schema = PERSON;
+    return mote_generation_check(model, &g, NULL) ? (void *)model : NULL;
+}
+
+static void test_threads(void) {
+    pthread_t threads[4];
+    void *failed, *any = NULL;
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, check_in_thread, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], &failed), any = failed ? failed : any;
+    CHECK(!any && model->words, "a vocabulary for all");
+}
+
+// Each allocation fails once: that is MOTE_ENOMEM, and nothing is left behind.
+static void test_no_memory(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        mote_generation g = {0};
+        if (kind == 0) g.schema = PERSON;
+        if (kind > 0) g.tools = tools_of("read", "nothing"), g.tool_choice = MOTE_TOOLS_REQUIRED;
+        if (kind == 2) g.thinking_budget = 3;
+        vocabulary_free(model->words);
+        model->words = NULL;
+        int code = MOTE_ENOMEM, failed = 0;
+        for (long at = 0; code && at < 3000; at++) {
+            allocations = 0;
+            refuse_at = at;
+            code = mote_generation_check(model, &g, &error);
+            refuse_at = -1;
+            CHECK(!code || code == MOTE_ENOMEM, "allocation %ld: %d, %s", at, code, error.message);
+            failed += code != 0;
+        }
+        CHECK(!code && failed > 20, "%d allocations failed: %d", failed, code);
+    }
+}
+
+int main(int argc, char **argv) {
+    mote_options o = {0};
+    mote_session_options so = {0};
+    test_main_begin("constraint", argc, argv);
+    o.device = "cpu";
+    so.context = 2048;
+    if (!CHECK(!mote_open("models/demo", &o, &model, &error) && !mote_session_open(model, &so, &session, &error), "%s", error.message))
+        return test_main_end();
+    test_threads();
+    test_refused();
+    test_no_memory();
+    test_schema();
+    test_budget();
+    test_calls(CHAT_QWEN3_5, "read", "read");
+    test_calls(CHAT_QWEN3, "read", "read");
+    test_calls(CHAT_QWEN3, "<|im_end|>\"x", "<|im_end|>\\\"x");
+    test_calls(CHAT_QWEN3_5, "|im_end|", "|im_end|");
+    CHECK(test_brief || others_called > 0, "the second tool was never called");
+    mote_session_close(session);
+    mote_close(model);
+    return test_main_end();
+}

@@ -1,0 +1,120 @@
+// A part of test_misuse: arguments that are NULL.
+
+static void row_of_nothing(void *user, const char *what, double difference, double allowed, int ok) {
+    (void)user, (void)what, (void)difference, (void)allowed, (void)ok;
+}
+
+static void test_null_models(const mote_model *demo) {
+    mote_sampling sampling;
+    mote_model *m = NULL;
+    mote_session *s = NULL;
+    mote_memory plan;
+    size_t count;
+    double speed;
+    int32_t id;
+    char text[8];
+    EXPECT(MOTE_EINVAL, mote_open(NULL, NULL, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open(DEMO, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic(NULL, NULL, &m, &failure));
+    EXPECT(MOTE_EINVAL, mote_open_synthetic("tiny", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(NULL, NULL, NULL, &plan, &failure));
+    EXPECT(MOTE_EINVAL, mote_plan(DEMO, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(NULL, NULL, &s, &failure));
+    EXPECT(MOTE_EINVAL, mote_session_open(demo, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(NULL, "a", 1, 1, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, NULL, 1, 1, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, "a", 1, 1, NULL, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(demo, "a", 1, 1, &id, 1, NULL, &failure));
+    EXPECT(MOTE_OK, mote_tokenize(demo, NULL, 0, 1, NULL, 0, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(NULL, &id, 1, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(demo, NULL, 1, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(demo, &id, 1, text, 8, NULL, &failure));
+    EXPECT(MOTE_OK, mote_detokenize(demo, NULL, 0, NULL, 0, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(NULL, "{}", 2, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(demo, NULL, 2, text, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(demo, "{}", 2, text, 8, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(NULL, "{}", 2, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(demo, NULL, 2, &id, 1, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(demo, "{}", 2, &id, 1, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(NULL, 0, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, -1, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_read_speed(demo, 257, &speed, &failure));
+    EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, NULL, NULL, (int *)&id, &failure));
+    EXPECT(MOTE_EINVAL, mote_selftest(NULL, 0, row_of_nothing, NULL, NULL, &failure));
+    CHECK(!mote_model_info(NULL) && !mote_token_bytes(NULL, 0, &count) && !mote_token_bytes(demo, 0, NULL), "no model");
+    mote_sampling_defaults(NULL, &sampling);
+    CHECK(sampling.temperature == 0 && sampling.top_k == 0, "sampling of no model");
+    mote_sampling_defaults(demo, NULL);
+    mote_close(NULL);
+    mote_session_close(NULL);
+    mote_checkpoint_free(NULL);
+    CHECK(!m && !s, "something was opened");
+}
+
+static void test_null_sessions(const mote_model *demo) {
+    mote_session *s = session_on(demo, 64, NULL), *clone = NULL;
+    mote_checkpoint *checkpoint = NULL;
+    mote_measurement measurement = {0};
+    mote_speculation speculation;
+    const mote_launch *launches;
+    mote_logprob told;
+    float logprob;
+    int32_t id = 1;
+    size_t count = 0;
+    char bytes[8];
+    feed_some(s, 0, 5);
+    EXPECT(MOTE_EINVAL, mote_feed(NULL, &id, 1, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed(s, NULL, 1, &failure));
+    EXPECT(MOTE_OK, mote_feed(s, NULL, 0, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logits(NULL, &id, 1, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(NULL, &id, 1, 0, &told, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, NULL, 1, 0, &told, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 0, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, &id, 1, 1, &told, NULL, &failure));
+    EXPECT(MOTE_OK, mote_feed_logprobs(s, NULL, 0, 0, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_drop_thinking(NULL, NULL, &failure));
+    EXPECT(MOTE_OK, mote_drop_thinking(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask_count(NULL, "a", NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask_count(s, NULL, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_OK, mote_ask_count(s, "a", NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_sample(NULL, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_sample(s, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_step(NULL, NULL, &id, &failure));
+    EXPECT(MOTE_EINVAL, mote_step(s, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(NULL, 1, &id, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, NULL, &logprob, &failure));
+    EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, &id, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_generate(NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask(NULL, "a", NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_ask(s, NULL, NULL, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore(NULL, "{}", 2, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_chat_restore(s, NULL, 0, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_reset(NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(NULL, &speculation, &failure));
+    EXPECT(MOTE_EINVAL, mote_speculation_of(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_checkpoint_take(NULL, &checkpoint, &failure));
+    EXPECT(MOTE_EINVAL, mote_checkpoint_take(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_rewind(NULL, checkpoint, &failure));
+    EXPECT(MOTE_EINVAL, mote_rewind(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_clone(NULL, &clone, &failure));
+    EXPECT(MOTE_EINVAL, mote_clone(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(NULL, bytes, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(s, NULL, 8, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_save(s, bytes, 8, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_load(NULL, bytes, 8, &failure));
+    EXPECT(MOTE_EINVAL, mote_load(s, NULL, 8, &failure));
+    EXPECT(MOTE_EINVAL, mote_save_file(NULL, "a", &failure));
+    EXPECT(MOTE_EINVAL, mote_save_file(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(NULL, "a", &failure));
+    EXPECT(MOTE_EINVAL, mote_load_file(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_measure(NULL, &measurement, &failure));
+    EXPECT(MOTE_EINVAL, mote_measure(s, NULL, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(NULL, 1, &launches, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(s, 1, NULL, &count, &failure));
+    EXPECT(MOTE_EINVAL, mote_launches(s, 1, &launches, NULL, &failure));
+    CHECK(!mote_tokens(NULL, &count) && count == 0 && mote_tokens(s, NULL) && !mote_context(NULL) && !mote_logits(NULL),
+          "calls without a code");
+    CHECK(mote_feed(NULL, NULL, 1, NULL) == MOTE_EINVAL, "no place for the error");
+    mote_session_close(s);
+}

@@ -1,0 +1,249 @@
+// Tests of text: rendering, recognition of templates, the answer as a stream of channels, and what becomes of text from
+// outside on its way to token ids, in the calls of section 3 of engine.h and in mote_ask; also when memory runs out.
+// Usage: test_chat [DATA], from the top of the repository: the folder that holds tokenizers, chat_templates and
+// chat_goldens; without it those tests are skipped.
+//
+// Parts
+//   chat_rendering.c   rendering, in literal cases; malformed requests; turns
+//   chat_streams.c     the answer as a stream of channels
+//   chat_outside.c     text from outside on its way to token ids; the same text, the same tokens
+//   chat_memory.c      memory that runs out
+//   here               arguments; published templates and goldens
+
+#include "../../engine.cu"
+#include "api.h"
+#include "files.h"
+#include "no_memory.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { QWEN3 = CHAT_QWEN3, QWEN35 = CHAT_QWEN3_5, LENIENT35 = CHAT_QWEN3_5 | CHAT_LENIENT };
+
+#include "chat_rendering.c"
+#include "chat_streams.c"
+#include "chat_outside.c"
+
+// ---- Arguments ------------------------------------------------------------------------------------------------------
+
+static void test_arguments(const mote_model *m) {
+    static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"</think>\"}]}";
+    static const char hello[] = "<think>Hello";
+    int32_t ids[64];
+    char text[256];
+    size_t n = 99, size = sizeof request - 1;
+    mote_model bare = text_model(NULL, CHAT_UNKNOWN), silent = text_model(m->text, CHAT_UNKNOWN);
+    mote_model mute = text_model(NULL, m->family);
+#define REFUSED(code, call) (n = 99, EXPECT(code, call), CHECK(n == 0, "the count after " #call))
+    REFUSED(MOTE_EINVAL, mote_tokenize(NULL, hello, 3, 0, ids, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_tokenize(m, NULL, 3, 0, ids, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_tokenize(m, hello, 3, 0, NULL, 64, &n, &failure));
+    EXPECT(MOTE_EINVAL, mote_tokenize(m, hello, 3, 0, ids, 64, NULL, &failure));
+    REFUSED(MOTE_EINVAL, mote_detokenize(NULL, ids, 1, text, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_detokenize(m, NULL, 1, text, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_detokenize(m, ids, 1, NULL, 64, &n, &failure));
+    EXPECT(MOTE_EINVAL, mote_detokenize(m, ids, 1, text, 64, NULL, &failure));
+    REFUSED(MOTE_EINVAL, mote_render(NULL, request, size, text, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_render(m, NULL, 0, text, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_render(m, request, size, NULL, 64, &n, &failure));
+    EXPECT(MOTE_EINVAL, mote_render(m, request, size, text, 64, NULL, &failure));
+    REFUSED(MOTE_EINVAL, mote_render_tokens(NULL, request, size, ids, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_render_tokens(m, NULL, 0, ids, 64, &n, &failure));
+    REFUSED(MOTE_EINVAL, mote_render_tokens(m, request, size, NULL, 64, &n, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(m, request, size, ids, 64, NULL, &failure));
+    REFUSED(MOTE_EINVAL, mote_render_tokens(m, request, size - 1, ids, 64, &n, &failure));
+    CHECK(strstr(failure.message, "chat request: "), "<%s>", failure.message);
+    REFUSED(MOTE_EUNSUPPORTED, mote_tokenize(&bare, hello, 3, 0, ids, 64, &n, &failure));
+    REFUSED(MOTE_EUNSUPPORTED, mote_detokenize(&bare, ids, 1, text, 64, &n, &failure));
+    REFUSED(MOTE_EUNSUPPORTED, mote_render(&silent, request, size, text, 64, &n, &failure));
+    REFUSED(MOTE_EUNSUPPORTED, mote_render_tokens(&silent, request, size, ids, 64, &n, &failure));
+    REFUSED(MOTE_EUNSUPPORTED, mote_render_tokens(&mute, request, size, ids, 64, &n, &failure));
+    CHECK(!mote_token_bytes(NULL, 1, &n) && !mote_token_bytes(m, 1, NULL) && !mote_token_bytes(&bare, 1, &n), "bytes");
+    EXPECT(MOTE_OK, mote_tokenize(m, NULL, 0, 1, NULL, 0, &n, &failure));
+    EXPECT(MOTE_OK, mote_detokenize(m, NULL, 0, NULL, 0, &n, &failure));
+    EXPECT(MOTE_EINVAL, mote_render_tokens(m, request, size, NULL, 0, &n, &failure));
+    size_t needed = n;
+    CHECK(needed > 10, "%zu tokens needed", needed);
+    EXPECT(MOTE_EINVAL, mote_render_tokens(m, request, size, ids, needed - 1, &n, &failure));
+    EXPECT(MOTE_OK, mote_render_tokens(m, request, size, ids, needed, &n, &failure));
+    CHECK(n == needed && ids[0] == tokenizer_find(m->text, "<|im_start|>"), "%zu tokens of %zu", n, needed);
+    int32_t think = tokenizer_find(m->text, "<think>");
+    EXPECT(MOTE_OK, mote_tokenize(m, hello, sizeof hello - 1, 1, ids, 64, &n, &failure));
+    CHECK(ids[0] == think, "trusted text");
+    EXPECT(MOTE_OK, mote_tokenize(m, hello, sizeof hello - 1, 0, ids, 64, &n, &failure));
+    CHECK(ids[0] != think && n > 3, "plain text");
+}
+
+#include "chat_memory.c"
+
+// ---- Published templates and goldens --------------------------------------------------------------------------------
+
+static const char MODIFIED[] = "Qwen3.5.community-modified.Li-Lee"; // used as Qwen3.5's, but not rendered as it says
+
+static int golden_family(const char *name) { // what we say a template of this file name is
+    if (!strcmp(name, MODIFIED)) return QWEN35;
+    if (!strcmp(name, "Qwen-Qwen3-0.6B") || !strcmp(name, "Qwen3.from-tokenizer_config")) return QWEN3;
+    if (!strcmp(name, "Qwen3.5-4B")) return QWEN35;
+    if (!strcmp(name, "Qwen3.5-35B-A3B.from-REAP")) return LENIENT35;
+    return strcmp(name, "Qwen3.5.from-ComfyUI-tokenizer_config") ? CHAT_UNKNOWN : QWEN35 | CHAT_QUIET;
+}
+
+// The family; text is copied, as detection cuts its comments.
+static int detect(const char *text, size_t n, int *modified) {
+    buf copy = {0};
+    buf_add(&copy, text, n);
+    int family = (int)chat_detect(copy.data, copy.size, modified);
+    buf_free(&copy);
+    return family;
+}
+
+// The same program with other white space is the same. A published one with another word in it is used as its family's, one of
+// which half is missing is not.
+static void check_detect(const char *name, const buf *text) {
+    int want = golden_family(name), modified = 0, published = want && strcmp(name, MODIFIED);
+    buf other;
+    memset(&other, 0, sizeof other);
+    int got = detect(text->data, text->size, &modified);
+    CHECK(got == want && modified == !published, "%s: family %d, modified %d", name, got, modified);
+    for (size_t i = 0; i < text->size; i++) { // other line ends and a longer tail: the same
+        if (text->data[i] == '\n') buf_text(&other, " \r");
+        buf_add(&other, text->data + i, 1);
+    }
+    buf_text(&other, " \r\n\r\n");
+    CHECK(detect(other.data, other.size, &modified) == want && modified == !published, "%s: not seen with other line ends", name);
+    CHECK(detect(text->data, text->size / 2, &modified) == CHAT_UNKNOWN, "%s: seen in its first half", name);
+    slice before = slice_before(slice_of(text->data, text->size), "message");
+    other.size = 0;
+    buf_slice(&other, before);
+    buf_text(&other, "another_");
+    buf_slice(&other, slice_from(slice_of(text->data, text->size), before.n));
+    CHECK(detect(other.data, other.size, &modified) == want && modified, "%s: changed, family %d, modified %d", name, want, modified);
+    buf_free(&other);
+}
+
+static void check_goldens(const char *dir, const char *name, int family, const tokenizer *t) {
+    char file[300];
+    buf text, args, want;
+    json j;
+    mote_error err;
+    memset(&text, 0, sizeof text);
+    memset(&args, 0, sizeof args);
+    memset(&want, 0, sizeof want);
+    snprintf(file, sizeof file, "%s.json", name);
+    if (read_file(dir, file, &text, &err) || json_parse(&j, text.data, text.size, file, &err)) {
+        CHECK(0, "%s", err.message);
+        buf_free(&text);
+        return;
+    }
+    for (uint32_t k = 1; k < j.nodes[0].next; k = j.nodes[k].next) {
+        uint32_t rendered = json_get(&j, k, "rendered");
+        char label[400];
+        args.size = want.size = 0;
+        put_json(&j, json_get(&j, k, "args"), &args, NULL);
+        if (rendered) put_string(&j, rendered, &want);
+        buf_text(&want, ""); // not NULL even when empty
+        snprintf(label, sizeof label, "%s case %u", name, k);
+        check_render(family, args.data, args.size, rendered ? want.data : NULL, want.size, label);
+        if (t && rendered) check_same_tokens(t, family, args.data, args.size, label);
+    }
+    json_free(&j);
+    buf_free(&text);
+    buf_free(&args);
+    buf_free(&want);
+}
+
+static void test_published(const char *data, const tokenizer *qwen3, const tokenizer *qwen35) {
+    char templates[1024], goldens[1024], name[256];
+    int seen = 0, known = 0;
+    snprintf(templates, sizeof templates, "%s/chat_templates", data);
+    snprintf(goldens, sizeof goldens, "%s/chat_goldens", data);
+    DIR *dir = opendir(templates);
+    if (!dir) {
+        test_skip("no chat templates and goldens in the data folder");
+        return;
+    }
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        const char *dot = strstr(e->d_name, ".jinja");
+        buf text;
+        mote_error err;
+        memset(&text, 0, sizeof text);
+        if (!dot) continue;
+        snprintf(name, sizeof name, "%.*s", (int)(dot - e->d_name), e->d_name);
+        if (read_file(templates, e->d_name, &text, &err)) {
+            CHECK(0, "%s", err.message);
+            continue;
+        }
+        check_detect(name, &text);
+        buf_free(&text);
+        seen++;
+        if (!golden_family(name) || !strcmp(name, MODIFIED)) continue;
+        known++;
+        check_goldens(goldens, name, golden_family(name), golden_family(name) & QWEN3 ? qwen3 : qwen35);
+    }
+    closedir(dir);
+    CHECK(seen > 20 && known == 5, "%d templates, %d of them known", seen, known);
+}
+
+// DATA/tokenizers/name/file, which need not be called tokenizer.json. NULL when it cannot be opened.
+static tokenizer *open_tokenizer(const char *data, const char *name, const char *file) {
+    char path[4096];
+    tokenizer *t = NULL;
+    mote_error err = {0, "no such file"};
+    snprintf(path, sizeof path, "%s/tokenizers/%s/%s", data, name, file);
+    char *full = realpath(path, NULL);
+    CHECK(full && !symlink(full, temp_path("tokenizer.json")) && !tokenizer_open(&t, temp_dir, &err), "%s: %s", path,
+          err.message);
+    temp_empty();
+    free(full);
+    return t;
+}
+
+static void test_with_data(const char *data) {
+    tokenizer *qwen3 = open_tokenizer(data, "qwen3", "tokenizer.json");
+    tokenizer *qwen35 = open_tokenizer(data, "qwen3_5", "tokenizer.reconstructed.json");
+    compared = not_compared = 0;
+    test_published(data, qwen3, qwen35);
+    CHECK(compared > 40 && not_compared < compared, "%d renderings compared, %d not", compared, not_compared);
+    if (qwen3) {
+        test_tool_result(qwen3);
+        test_same_tokens(qwen3);
+        test_past(qwen3, families, 2);
+        test_outside(qwen3, families, 2);
+    }
+    if (qwen35) {
+        test_same_tokens(qwen35);
+        test_past(qwen35, families + 2, COUNT(families) - 2);
+        test_outside(qwen35, families + 2, COUNT(families) - 2);
+    }
+    tokenizer_free(qwen3);
+    tokenizer_free(qwen35);
+}
+
+static void test_demo(void) {
+    mote_options o;
+    mote_model *m;
+    memset(&o, 0, sizeof o);
+    o.parts = MOTE_TEXT_ONLY;
+    EXPECT(MOTE_OK, mote_open("models/demo", &o, &m, &failure));
+    if (failure.code) return;
+    test_arguments(m);
+    test_same_tokens(m->text);
+    test_past(m->text, families, COUNT(families));
+    test_past_call();
+    test_outside(m->text, families, COUNT(families));
+    test_memory(m->text);
+    mote_close(m);
+}
+
+int main(int argc, char **argv) {
+    test_main_begin("test_chat", argc, argv);
+    if (!temp_open()) return test_main_end();
+    test_render();
+    test_malformed();
+    test_turn();
+    test_stream();
+    test_demo();
+    if (test_data_dir()) test_with_data(test_data_dir());
+    else test_skip("no data folder: published chat templates, goldens and tokenizers");
+    temp_close();
+    return test_main_end();
+}
