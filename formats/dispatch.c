@@ -9,9 +9,9 @@ static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 static const tensor_encoding *const tensor_encodings[] = {TENSOR_ENCODINGS(ENCODING_ADDRESS)};
 #undef ENCODING_ADDRESS
 
-static int part_count(const tensor_encoding *e) {
+static int part_count(const tensor_encoding *s) {
     int n = 0;
-    while (n < MAX_PARTS && e->parts[n].suffix) n++;
+    while (n < MAX_PARTS && s->parts[n].suffix) n++;
     return n;
 }
 
