@@ -1,13 +1,11 @@
-/* checkpoint/bind.c: finds every tensor of the model. Knows names and shapes, and reads no weights.
+/* checkpoint/bind.c: gives every tensor of the model its place. Knows shapes, and reads no weights; must not know what any tensor
+   is called: families do.
 
-   The model asks for each tensor it needs, by name and shape; binding finds it, checks it, gives it a place in the one
+   A family asks for each tensor that its model needs, by name and shape; binding finds it, checks it, gives it a place in the one
    block of memory that will hold all weights, and puts it on the list of what to load. When all are bound, a tensor that
    nobody asked for is an error: a checkpoint that holds more than the model is not the model. Matrices keep the numbers they
-   are stored in, plane by plane, however the file spells their format (formats/formats.c); vectors (norms, gates, conv1d),
+   are stored in, component by component, whatever their tensor encoding is (formats/formats.c); vectors (norms, gates, conv1d),
    small as they are, become float. */
-
-/* families/families.c */
-static void family_bind(const struct model_family *f, binder *b);
 
 static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of) {
     b->kind = kind;
@@ -15,65 +13,64 @@ static void bind_as(binder *b, enum module_kind kind, uint64_t used, uint64_t of
     b->of = of;
 }
 
-/* Puts a plane of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
+/* Puts a component of rows x cols numbers, stored from byte `offset` of a tensor on or converted, on the list, to lie at the next
    64-byte boundary of the arena. A vector's `of` has the format of floats. */
-static load_item *bind_load(binder *b, const tensor *t, const plane_source *source, const matrix *of, int plane, int rows,
+static load_item *bind_load(binder *b, const tensor *t, const component_source *source, const matrix *of, int component, int rows,
                             int cols, const void **target) {
     load_item *item = (load_item *)buf_add(&b->items, NULL, sizeof *item);
     uint64_t numbers = (uint64_t)rows * (uint64_t)cols;
-    int is_weight = plane == CODES || plane == VECTOR;
+    int is_weight = component == CODES || component == VECTOR;
     if (!item) {
         b->code = fail_memory(b->err);
         return NULL;
     }
     memset(item, 0, sizeof *item);
-    item->from = b->made ? NULL : t;
+    item->from = b->mix ? NULL : t;
     item->source = source;
     item->of = *of;
-    item->plane = plane;
+    item->component = component;
     item->rows = rows;
     item->cols = cols;
-    item->size = b->made ? 0 : t->size;
+    item->size = b->mix ? 0 : t->size;
     item->at = b->arena;
-    item->is_mtp = b->kind == IN_MTP;
+    item->module = b->kind;
     item->target = target;
-    item->made = made_floats_of(b->made ? b->name : "");
-    b->arena += item_room(item);
+    b->arena += item_capacity(item);
     mote_module *m = &b->m->modules[b->kind];
     uint64_t held = item_held(item);
     m->parameters += is_weight ? numbers : 0;
     m->bytes += held;
     m->bytes_per_token += held * b->used / b->of;
-    if (is_weight && b->kind != IN_MTP) b->m->info.active_parameters += numbers * b->used / b->of;
+    if (is_weight) b->active[b->kind] += numbers * b->used / b->of;
     return item;
 }
 
 /* Notes of what a module consists. */
-static void bind_seen(binder *b, enum spelled s, const matrix *w) {
-    const enum format f = spellings[s]->format;
+static void bind_seen(binder *b, enum encoding e, const matrix *w) {
+    const enum format f = tensor_encodings[e]->format;
     int *group = &b->group[b->kind];
-    b->spelled[b->kind] |= 1u << s;
+    b->encodings[b->kind] |= 1u << e;
     b->formats[b->kind] |= 1u << f;
     if (format_has_groups(f)) *group = !*group || *group == w->block_cols ? w->block_cols : -1;
 }
 
-/* Has a spelled matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
+/* Has an encoded matrix these sizes of blocks: those that config.json says, or, of groups of columns, those that the scales
    tell. 0: it cannot have as many groups as they say. */
-static int bind_blocks(const binder *b, const spelling *s, const tensor *const *part, matrix *w) {
-    w->format = s->format;
-    w->block_rows = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
-    w->block_cols = s == spellings[SPELLED_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
-    if (!format_has_groups(s->format)) return 1;
+static int bind_blocks(const binder *b, const tensor_encoding *e, const tensor *const *part, matrix *w) {
+    w->format = e->format;
+    w->block_rows = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_rows;
+    w->block_cols = e == tensor_encodings[ENCODING_FP8_TENSOR] ? ONE_BLOCK : b->m->c.fp8_cols;
+    if (!format_has_groups(e->format)) return 1;
     w->block_rows = 1;
     w->block_cols = w->cols;
-    for (int k = 0; k < part_count(s); k++) {
-        const char *g = strchr(s->parts[k].shape, 'g');
-        const int dim = g && g > s->parts[k].shape;
-        if (!g || s->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
+    for (int k = 0; k < part_count(e); k++) {
+        const char *g = strchr(e->parts[k].shape, 'g');
+        const int dim = g && g > e->parts[k].shape;
+        if (!g || e->parts[k].optional || !part[k] || part[k]->dims != 2) continue;
         const uint64_t groups = part[k]->shape[dim];
         if (!groups || (uint64_t)w->cols % groups) return 0;
         w->block_cols = (int)((uint64_t)w->cols / groups);
-        if (b->m->gpu >= 0 && w->block_cols < 64) w->format = (enum format)formats[s->format]->fine;
+        if (b->m->memory->packs && w->block_cols < 64) w->format = (enum format)formats[e->format]->fine;
         return groups == 1 || w->block_cols == 32 || w->block_cols == 64 || w->block_cols == 128;
     }
     return 1;
@@ -90,55 +87,55 @@ static int part_fits(const tensor *t, const matrix_part *p, const matrix *w) {
     return fits;
 }
 
-/* The tensors of a matrix that are there, by a spelling; b->name's first `module` bytes name it. How well it fits: 100 when
+/* The tensors of a matrix that are there, by an encoding; b->name's first `module` bytes name it. How well it fits: 100 when
    all is as it should be, else more the more of it is there. */
-static int bind_try(binder *b, size_t module, const spelling *s, matrix *w, const tensor **part) {
+static int bind_try(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor **part) {
     int there = 0, wrong = 0, codes = 0;
     memset(part, 0, MAX_PARTS * sizeof *part);
-    for (int k = 0; k < part_count(s); k++) {
-        snprintf(b->name + module, sizeof b->name - module, "%s", s->parts[k].suffix);
+    for (int k = 0; k < part_count(e); k++) {
+        snprintf(b->name + module, sizeof b->name - module, "%s", e->parts[k].suffix);
         part[k] = bind_tensor(b, b->name);
         there += table_find(&b->files->table, b->name) != NULL;
     }
-    wrong = !bind_blocks(b, s, part, w) || w->cols % s->cols || w->rows % s->rows;
-    for (int k = 0; k < part_count(s); k++) {
-        const int fits = part[k] ? stored_as(part[k], &s->parts[k]) && part_fits(part[k], &s->parts[k], w)
-                                 : s->parts[k].optional;
-        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &s->parts[k]);
+    wrong = !bind_blocks(b, e, part, w) || w->cols % e->cols || w->rows % e->rows;
+    for (int k = 0; k < part_count(e); k++) {
+        const int fits = part[k] ? stored_as(part[k], &e->parts[k]) && part_fits(part[k], &e->parts[k], w)
+                                 : e->parts[k].optional;
+        if (k == CODES) codes = fits ? 2 : part[k] && stored_as(part[k], &e->parts[k]);
         wrong |= !fits;
     }
     return !wrong ? 100 : !there ? 0 : there + 10 * codes;
 }
 
-/* The spelling of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
+/* The encoding of a matrix, by the tensors that are there: the first that has all of its own. Without one that which most
    of is there, and binding says what is wrong with it. */
-static enum spelled bind_spelling(binder *b, size_t module, matrix *w, const tensor **part) {
-    int best = 0, found = SPELLED_F32;
-    for (int s = 0; s < SPELLING_COUNT && best < 100; s++) {
-        if (s == SPELLED_QUANTISED) continue;
-        const int fit = bind_try(b, module, spellings[s], w, part);
-        if (fit > best) best = fit, found = s;
+static enum encoding bind_encoding(binder *b, size_t module, matrix *w, const tensor **part) {
+    int best = 0, found = ENCODING_F32;
+    for (int e = 0; e < ENCODING_COUNT && best < 100; e++) {
+        if (e == ENCODING_QUANTISED) continue;
+        const int fit = bind_try(b, module, tensor_encodings[e], w, part);
+        if (fit > best) best = fit, found = e;
     }
-    bind_try(b, module, spellings[found], w, part);
-    return (enum spelled)found;
+    bind_try(b, module, tensor_encodings[found], w, part);
+    return (enum encoding)found;
 }
 
 /* Checks all tensors of a matrix, and takes them. */
-static void bind_parts(binder *b, size_t module, const spelling *s, matrix *w, const tensor *const *part) {
-    const int blocks = bind_blocks(b, s, part, w);
-    for (int k = 0; k < part_count(s) && !b->code; k++) {
-        const matrix_part *p = &s->parts[k];
+static void bind_parts(binder *b, size_t module, const tensor_encoding *e, matrix *w, const tensor *const *part) {
+    const int blocks = bind_blocks(b, e, part, w);
+    for (int k = 0; k < part_count(e) && !b->code; k++) {
+        const matrix_part *p = &e->parts[k];
         uint64_t shape[2];
         const char *rest, *group = strchr(p->shape, 'g');
         const int dims = part_shape(p->shape, w, shape, &rest);
         snprintf(b->name + module, sizeof b->name - module, "%s", p->suffix);
         tensor *t = bind_tensor(b, b->name);
-        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(s->format) ? -1 : dims);
+        if (!t && !p->optional) b->code = bind_missing(b, shape, group && format_has_groups(e->format) ? -1 : dims);
         if (!t) continue;
         if (!stored_as(t, p) || (!part_fits(t, p, w) && (blocks || !group))) b->code = bind_misfit(b, t, shape, dims, p);
-        else if (w->cols % s->cols || w->rows % s->rows)
+        else if (w->cols % e->cols || w->rows % e->rows)
             b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s: a matrix of %d x %d, and %s needs multiples of %d x %d",
-                           b->files->shards[t->file].path, b->name, w->rows, w->cols, s->name, s->rows, s->cols);
+                           b->files->shards[t->file].path, b->name, w->rows, w->cols, e->name, e->rows, e->cols);
         else if (!blocks && group)
             b->code = fail(b->err, MOTE_EUNSUPPORTED,
                            "%s: tensor %s: its shape does not fit %d columns in groups of 32, 64, 128 or all of them",
@@ -157,31 +154,22 @@ static void bind_ignored(binder *b, size_t module) {
     }
 }
 
-/* Matrices that stay as they are when the others are quantised, as in the official FP8 checkpoints. */
-static int keeps_its_type(const char *name, size_t n) {
-    static const char *const plain[] = {"embed_tokens", "lm_head",   "mlp.gate", "shared_expert_gate",
-                                        "in_proj_a",    "in_proj_b", "mtp.fc"};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (n >= strlen(plain[i]) && !memcmp(name + n - strlen(plain[i]), plain[i], strlen(plain[i]))) return 1;
-    return 0;
-}
-
 /* Makes BF16 weights FP8 blocks of 128 x 128 if that is asked for. */
-static enum spelled bind_quantised(const binder *b, enum spelled s, size_t module, matrix *w) {
-    if (s != SPELLED_BF16 || !b->m->quantize || b->made || keeps_its_type(b->name, module)) return s;
+static enum encoding bind_quantised(const binder *b, enum encoding e, matrix *w) {
+    if (e != ENCODING_BF16 || !b->m->quantize || b->mix) return e;
     w->format = FORMAT_FP8_BLOCK;
     w->block_rows = w->block_cols = TILE;
-    return SPELLED_QUANTISED;
+    return ENCODING_QUANTISED;
 }
 
-/* Puts the planes of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
-static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
-    const spelling *s = spellings[as];
-    for (int i = 0; i < formats[w->format]->plane_count && !b->code; i++) {
-        const plane *p = &formats[w->format]->planes[i];
-        const plane_source *from = &s->planes[i];
-        load_item *item = bind_load(b, part[from->part], from, w, i, plane_rows(p, w), plane_cols(p, w), &w->plane[i]);
-        if (!item || b->made) continue;
+/* Puts the components of a matrix on the list. offset, size: where in the tensor of its codes it is; 0: it is all of it. */
+static void bind_components(binder *b, enum encoding as, matrix *w, const tensor *const *part, uint64_t offset, uint64_t size) {
+    const tensor_encoding *e = tensor_encodings[as];
+    for (int i = 0; i < formats[w->format]->component_count && !b->code; i++) {
+        const component *p = &formats[w->format]->components[i];
+        const component_source *from = &e->components[i];
+        load_item *item = bind_load(b, part[from->part], from, w, i, component_rows(p, w), component_cols(p, w), &w->component[i]);
+        if (!item || b->mix) continue;
         if (size) item->offset = offset, item->size = size;
         for (int k = 0; k < MAX_PARTS; k++)
             if (from->needs >> k & 1) item->part[k] = part[k];
@@ -189,51 +177,52 @@ static void bind_planes(binder *b, enum spelled as, matrix *w, const tensor *con
     bind_seen(b, as, w);
 }
 
-/* A made-up matrix. Groups are of 128 columns, as they mostly are. */
-static void bind_made_matrix(binder *b, matrix *w) {
+/* A matrix without files. Groups are of 128 columns, as they mostly are. */
+static void bind_synthetic_matrix(binder *b, matrix *w, int kept) {
     const tensor *none[MAX_PARTS];
-    const enum spelled s = made_spelling(b->made, b->name);
+    const enum encoding e = mix_encoding(b->mix, b->kind, kept);
     memset(none, 0, sizeof none);
-    w->format = spellings[s]->format;
-    w->block_rows = w->block_cols = s == SPELLED_FP8_TENSOR ? ONE_BLOCK : TILE;
+    w->format = tensor_encodings[e]->format;
+    w->block_rows = w->block_cols = e == ENCODING_FP8_TENSOR ? ONE_BLOCK : TILE;
     if (format_has_groups(w->format)) w->block_rows = 1;
-    bind_planes(b, s, w, none, 0, 0);
+    bind_components(b, e, w, none, 0, 0);
 }
 
-/* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. */
-static void bind_matrix_named(binder *b, matrix *w, int rows, int cols) {
+/* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as it is. */
+static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept) {
     const tensor *part[MAX_PARTS];
     const size_t module = strlen(b->name) - strlen(".weight");
     if (b->code) return;
     w->rows = rows;
     w->cols = cols;
     b->name[module] = 0;
-    if (b->made) {
-        bind_made_matrix(b, w);
+    if (b->mix) {
+        bind_synthetic_matrix(b, w, kept);
         return;
     }
-    enum spelled s = bind_spelling(b, module, w, part);
-    bind_parts(b, module, spellings[s], w, part);
+    enum encoding e = bind_encoding(b, module, w, part);
+    bind_parts(b, module, tensor_encodings[e], w, part);
     if (b->code) return;
     bind_ignored(b, module);
     b->name[module] = 0;
-    claims_compare(b->said, b->name, s > SPELLED_BF16, spellings[s]->name);
-    snprintf(b->name + module, sizeof b->name - module, "%s", spellings[s]->parts[CODES].suffix);
-    s = bind_quantised(b, s, module, w);
-    bind_planes(b, s, w, part, 0, 0);
+    quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
+    snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
+    if (!kept) e = bind_quantised(b, e, w);
+    bind_components(b, e, w, part, 0, 0);
 }
 
 /* Puts a vector on the list, as floats. */
-static void bind_floats(binder *b, const tensor *t, const plane_source *source, int plane, const float **v, int rows, int cols) {
+static void bind_floats(binder *b, const tensor *t, const component_source *source, int component, const float **v, int rows,
+                        int cols) {
     matrix none;
     memset(&none, 0, sizeof none);
     none.format = FORMAT_F32;
-    load_item *item = bind_load(b, t, source, &none, plane, rows, cols, (const void **)v);
+    load_item *item = bind_load(b, t, source, &none, component, rows, cols, (const void **)v);
     if (!item) return;
     item->part[0] = item->from;
-    if (plane != VECTOR) return;
+    if (component != VECTOR) return;
     b->formats[b->kind] |= 1u << t->type;
-    b->spelled[b->kind] |= 1u << t->type;
+    b->encodings[b->kind] |= 1u << t->type;
 }
 
 static void bind_vector_named(binder *b, const float **v, const uint64_t *shape, int dims) {
@@ -250,7 +239,13 @@ static void bind_name(binder *b, const char *where, const char *what) {
 
 static void bind_matrix(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
     bind_name(b, where, what);
-    bind_matrix_named(b, w, rows, cols);
+    bind_matrix_named(b, w, rows, cols, 0);
+}
+
+/* A matrix that stays as it is when the others are quantised, as in the official FP8 checkpoints. */
+static void bind_kept(binder *b, const char *where, const char *what, matrix *w, int rows, int cols) {
+    bind_name(b, where, what);
+    bind_matrix_named(b, w, rows, cols, 1);
 }
 
 static void bind_vector(binder *b, const char *where, const char *what, const float **v, int n) {
@@ -270,14 +265,14 @@ static void bind_zero_centered(binder *b, const char *where, const char *what, c
 /* A tensor that may be there, and is not needed. */
 static void bind_unneeded(binder *b, const char *where, const char *what) {
     bind_name(b, where, what);
-    tensor *t = b->made ? NULL : bind_tensor(b, b->name);
+    tensor *t = b->mix ? NULL : bind_tensor(b, b->name);
     if (t) t->used = 1;
 }
 
 /* The scale of an FP8 KV cache, where the checkpoint has one: a single number, by the first of `count` names. */
 static void bind_kv_scale(binder *b, const char *where, const char *const *names, int count, const float **scale) {
     const uint64_t one[1] = {1};
-    for (int i = 0; i < count && !b->code && !b->made; i++) {
+    for (int i = 0; i < count && !b->code && !b->mix; i++) {
         bind_name(b, where, names[i]);
         tensor *t = bind_tensor(b, b->name);
         if (!t) continue;
@@ -291,167 +286,29 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
     }
 }
 
-/* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
-static void bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
-    const moe_shape *c = &w->shape;
-    uint64_t up[3] = {(uint64_t)c->experts, 2 * (uint64_t)c->expert_size, (uint64_t)c->hidden};
-    uint64_t down[3] = {(uint64_t)c->experts, (uint64_t)c->hidden, (uint64_t)c->expert_size};
-    bind_name(b, where, "mlp.experts.gate_up_proj");
-    const tensor *gate_up = bind_find(b, up, 3, &vector_part);
-    bind_name(b, where, "mlp.experts.down_proj");
-    const tensor *down_proj = bind_find(b, down, 3, &vector_part);
-    for (int e = 0; e < c->experts && !b->code; e++) {
-        matrix *all[3] = {&w->gate_proj[e], &w->up_proj[e], &w->down_proj[e]};
-        for (int i = 0; i < 3 && !b->code; i++) {
-            const tensor *part[MAX_PARTS] = {i < 2 ? gate_up : down_proj};
-            const uint64_t size = part[0]->size / (uint64_t)(c->experts * (i < 2 ? 2 : 1));
-            all[i]->format = (enum format)part[0]->type;
-            all[i]->rows = i < 2 ? c->expert_size : c->hidden;
-            all[i]->cols = i < 2 ? c->hidden : c->expert_size;
-            const enum spelled s = bind_quantised(b, (enum spelled)part[0]->type, strlen(b->name), all[i]);
-            bind_planes(b, s, all[i], part, size * (uint64_t)(i < 2 ? 2 * e + i : e), size);
-        }
-    }
+/* Matrix number i of `count` of one size that lie in a tensor of plain numbers. */
+static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w, int rows, int cols) {
+    const tensor *part[MAX_PARTS] = {t};
+    const uint64_t size = t->size / (uint64_t)count;
+    w->format = (enum format)t->type;
+    w->rows = rows;
+    w->cols = cols;
+    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
 }
 
-/* Drafts need no more of lm_head than the tokens that occur: its first rows, because a BPE vocabulary is in the order of its
-   merges, the most frequent pairs first. What lies behind, rare words and special tokens, is never drafted and costs a
-   pass when it comes. On a GPU they are a copy in FP8, half the bytes of BF16, unless lm_head's weights are as small. A
-   target's logits always come from all of lm_head as it is. */
-static void bind_draft_head(binder *b) {
-    mote_model *m = b->m;
-    matrix *w = &m->draft_head;
-    if (b->code) return;
-    *w = m->lm_head;
-    if (w->rows > m->draft_rows) w->rows = m->draft_rows;
-    m->draft_at = b->arena;
-    if (m->gpu < 0 || formats[w->format]->planes[CODES].bits <= 8) return;
-    w->format = FORMAT_FP8_BLOCK;
-    w->block_rows = w->block_cols = TILE;
-    for (int i = 0; i < fp8_block_format.plane_count; i++) b->arena += matrix_plane_room(w, i);
-    m->modules[IN_MTP].bytes += matrix_bytes(w);
-}
-
-/* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
-   back. */
-static void bind_mtp(binder *b, void (*bind)(binder *)) {
-    mote_model *m = b->m;
-    mote_error *err = b->err, why;
-    const size_t items = b->items.size, arena = b->arena;
-    if (b->code) return;
-    b->err = &why;
-    bind(b);
-    b->err = err;
-    if (!b->code) return;
-    if (!b->missing[0]) {
-        fail(err, b->code, "%s", why.message);
-        return;
-    }
-    b->code = MOTE_OK;
-    b->items.size = items;
-    b->arena = arena;
-    b->formats[IN_MTP] = b->spelled[IN_MTP] = 0;
-    b->group[IN_MTP] = m->has_mtp = 0;
-    memset(&m->modules[IN_MTP], 0, sizeof m->modules[IN_MTP]);
-    memset(&m->mtp, 0, sizeof m->mtp);
-}
-
-/* Is this the name of a tensor of a quantised matrix, behind the module's? */
+/* Is this the name of a tensor of a quantised matrix, after the module's? */
 static int is_scale(const char *suffix) {
     int is = 0;
-    for (int s = 0; s < SPELLING_COUNT; s++)
-        for (int k = 0; k < part_count(spellings[s]); k++) is |= !strcmp(spellings[s]->parts[k].suffix, suffix);
+    for (int e = 0; e < ENCODING_COUNT; e++)
+        for (int k = 0; k < part_count(tensor_encodings[e]); k++) is |= !strcmp(tensor_encodings[e]->parts[k].suffix, suffix);
     return is && strcmp(suffix, ".weight");
 }
 
-/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
-   these the index may also list what is not there. */
-static void bind_leftovers(binder *b, const mote_callbacks *callbacks) {
-    const tensor_table *table = &b->files->table;
-    const char *dir = b->files->dir;
-    int vision = 0, mtp = 0;
-    for (size_t i = 0; i < table_count(table) && !b->code; i++) {
-        const tensor *t = table_at(table, i);
-        const char *name = table_name(table, t), *end = strrchr(name, '.'), *path = b->files->shards[t->file].path;
-        if (t->used || (b->m->c.tied && has_part(name, "lm_head."))) continue;
-        if (has_part(name, "visual.")) vision++;
-        else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
-        else if (t->type < 0) b->code = checkpoint_missing(b->files, t, b->err);
-        else if (end && is_scale(end))
-            b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s belongs to another format than the tensors beside it", path, name);
-        else b->code = fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes", path, name);
-    }
-    if (b->code) return;
-    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
-    if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
-    else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
-    else if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", dir);
-}
-
-/* Kernels find expert e's matrices *stride bytes times e behind those of expert 0: all planes of gate, up and down. So they
-   lie when all experts are stored alike. 0: they do not. */
-static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
-    const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};
-    uintptr_t zero = (uintptr_t)w->gate_proj[0].plane[CODES];
-    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].plane[CODES] - zero) : 0;
-    for (int i = 0; i < 3; i++)
-        for (int e = 1; e < experts; e++) {
-            const matrix *first = all[i], *x = all[i] + e;
-            if (x->format != first->format) return 0;
-            for (int p = 0; p < formats[x->format]->plane_count; p++)
-                if ((uintptr_t)x->plane[p] != (uintptr_t)first->plane[p] + *stride * (size_t)e) return 0;
-        }
-    return 1;
-}
-
-/* What the kernels ask of a model. */
-static int check_gpu(const binder *b) {
-    const mote_model *m = b->m;
-    const config *c = &m->c;
-    const unsigned *in = b->formats;
-    unsigned multiplied = in[IN_DELTANET] | in[IN_ATTENTION] | in[IN_EXPERTS] | in[IN_SHARED] | in[IN_MTP];
-    const char *wrong = NULL;
-    if (m->gpu < 0) return MOTE_OK;
-    for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
-        const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
-        wrong = sublayer_unfit(&l->mixer);
-        if (!wrong) wrong = sublayer_unfit(&l->ffn);
-    }
-    for (int f = 0; f < FORMAT_COUNT; f++)
-        if (multiplied >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
-            wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
-    return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
-                 : MOTE_OK;
-}
-
-/* Before loading, when all addresses are NULL, this compares the types; after it, the addresses, too. */
-static int check_experts(const binder *b) {
-    const mote_model *m = b->m;
-    size_t stride;
-    for (int i = 0; i <= m->c.layers && m->gpu >= 0; i++) {
-        if (i == m->c.layers && !m->has_mtp) continue;
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
-            return fail(b->err, MOTE_EUNSUPPORTED,
-                        "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
-                        b->files->dir, i);
-    }
-    return MOTE_OK;
-}
-
-/* Everything the model's family has. On success all tensors have a place in the arena. */
-static void bind_model(binder *b, const mote_callbacks *callbacks) {
-    mote_model *m = b->m;
-    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
-    if (!m->layers) b->code = fail_memory(b->err);
-    else family_bind(m->c.family, b);
-    for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
-        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        sublayer_widen(&m->largest, &l->mixer);
-        sublayer_widen(&m->largest, &l->ffn);
-    }
-    if (m->has_mtp) bind_draft_head(b);
-    if (!b->code) bind_leftovers(b, callbacks);
-    if (!b->code) b->code = check_gpu(b);
-    if (!b->code) b->code = check_experts(b);
+/* A tensor of the files that nobody asked for and nobody knows. */
+static int bind_unexpected(const binder *b, const tensor *t) {
+    const char *name = table_name(&b->files->table, t), *end = strrchr(name, '.'), *path = b->files->shards[t->file].path;
+    if (t->type < 0) return checkpoint_missing(b->files, t, b->err);
+    if (end && is_scale(end))
+        return fail(b->err, MOTE_EFORMAT, "%s: tensor %s belongs to another format than the tensors beside it", path, name);
+    return fail(b->err, MOTE_EFORMAT, "%s: tensor %s is not part of the model that config.json describes", path, name);
 }

@@ -1,8 +1,5 @@
-/* checkpoint/config.c: config.json to numbers that have been checked. Knows nothing of tensors.
-
-   config.json, flat or with the text model inside "text_config". What all families have in common is read here, the rest by
-   the family (families/). Sizes have no defaults: a wrong guess would be a wrong model. What mote does not implement is
-   refused by name. */
+/* checkpoint/config.c: what reads config.json to numbers that have been checked, and what it says of quantisation. Knows nothing of
+   tensors, and no family: families/ read the keys of models. */
 
 struct model_family;
 
@@ -130,74 +127,4 @@ static void config_quantization(config_reader *r, config *c) {
     c->asymmetric = symmetric && config_is(r->j, symmetric, "false");
     if (!c->zeros_stored) config_only(r, q, "checkpoint_format", "gptq");
     config_blocks(r, q, c);
-}
-
-/* What all families have: the sizes of the residual stream and of the vocabulary. */
-static void config_common(config_reader *r, config *c) {
-    config_int(r, "num_hidden_layers", 1, 1 << 12, &c->layers);
-    config_int(r, "hidden_size", 1, 1 << 20, &c->hidden);
-    config_int(r, "vocab_size", 1, 1 << 24, &c->vocab);
-    config_int_or(r, "max_position_embeddings", 1, 1 << 24, 32768, &c->context_max);
-    config_float(r, r->text, "rms_norm_eps", 0, 1, 1e-6f, &c->eps);
-}
-
-static void config_ends(config_reader *r, config *c) {
-    uint64_t eos;
-    uint32_t tied = json_get(r->j, 0, "tie_word_embeddings"), end = json_get(r->j, r->text, "eos_token_id");
-    if (!tied) tied = json_get(r->j, r->text, "tie_word_embeddings");
-    c->tied = config_true(r->j, tied);
-    c->eos = end && json_u64(r->j, end, &eos) && eos < (uint64_t)c->vocab ? (int32_t)eos : -1;
-}
-
-/* Part of a model's fingerprint: all that config.json says of it. */
-static uint64_t config_fingerprint(const config *c) {
-    const deltanet_shape *d = &c->shapes.deltanet;
-    const attention_shape *a = &c->shapes.attention;
-    const moe_shape *e = &c->shapes.moe;
-    const int32_t numbers[] = {c->layers,  c->hidden,  c->vocab,       c->context_max, c->mtp_layers,  a->heads,
-                               a->kv_heads, a->head_dim, a->rotary_dim, d->key_heads,   d->value_heads, d->key_dim,
-                               d->value_dim, d->taps,    e->experts,    e->top_k,       e->expert_size, e->shared_size,
-                               c->tied,    c->fp8_rows, c->fp8_cols,    c->eos};
-    const float reals[] = {c->eps, a->theta};
-    uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
-    if (c->zeros_stored || c->asymmetric) hash = fnv1a(fnv1a(hash, &c->zeros_stored, sizeof(int)), &c->asymmetric, sizeof(int));
-    return fnv1a(hash, c->mixers, (size_t)c->layers);
-}
-
-/* The family of this model_type; NULL: none that mote runs, and *err says which those are. families/families.c */
-static const struct model_family *family_find(const json *j, uint32_t type, const char *dir, mote_error *err);
-static void family_read(const struct model_family *f, config_reader *r, config *c);
-
-/* Reads dir/config.json. On success c->mixers is the caller's to free. */
-static int config_read(config *c, const char *dir, mote_error *err) {
-    buf text;
-    json j;
-    config_reader r;
-    memset(c, 0, sizeof *c);
-    memset(&text, 0, sizeof text);
-    int code = read_json(dir, "config.json", &text, &j, err);
-    if (code) return code;
-    memset(&r, 0, sizeof r);
-    r.j = &j;
-    r.dir = dir;
-    r.err = err;
-    r.text = json_get(&j, 0, "text_config");
-    uint32_t type = json_get(&j, 0, "model_type");
-    if (!type) r.code = fail(err, MOTE_EFORMAT, "%s/config.json: model_type is missing", dir);
-    else if (!(c->family = family_find(&j, type, dir, err))) r.code = MOTE_EUNSUPPORTED;
-    else if (r.text && j.nodes[r.text].type != JSON_OBJECT)
-        r.code = fail(err, MOTE_EFORMAT, "%s/config.json: text_config is not an object", dir);
-    if (!r.code) {
-        config_common(&r, c);
-        config_ends(&r, c);
-        family_read(c->family, &r, c);
-        config_quantization(&r, c);
-    }
-    if (r.code) {
-        free(c->mixers);
-        c->mixers = NULL;
-    }
-    json_free(&j);
-    buf_free(&text);
-    return r.code;
 }

@@ -1,20 +1,22 @@
 /* checkpoint/find.c: finds a tensor by its name, checks shape and type, and says what is wrong: what is missing, what was
-   expected and what is there. Of a made-up checkpoint it finds whatever is asked for. Reads no weights. The
-   binder, here, is what all of binding shares. */
+   expected and what is there. Without files it finds whatever is asked for. Reads no weights, and must not know what any tensor is
+   called: families do. The binder, here, is what all of binding shares. */
 
 typedef struct binder {
     checkpoint *files;
     mote_model *m;
-    claims *said;                              /* of files: what config.json says of them */
-    const struct recipe *made;                 /* all is made up, by this; NULL: it is in files */
-    tensor made_up[2];                         /* the last two tensors asked for */
-    int made_next;
+    quantization_check *check;                 /* of files */
+    const quantization_mix *mix;               /* there are no files, tensors are stored like this; NULL: they are in files */
+    tensor synthetic[2];                       /* where there are no files: the last two tensors asked for */
+    int next_synthetic;
     buf items;                                 /* struct load_item */
     size_t arena;                              /* bytes given out */
     enum module_kind kind;                     /* of what is being bound */
+    const char *together;                      /* the module that it is one of many of, the experts of a layer; NULL: of none */
     uint64_t used, of;                         /* the share of it that one token reads */
+    uint64_t active[MODULE_KINDS];             /* parameters that one token uses */
     unsigned formats[MODULE_KINDS];            /* bit set of formats seen; a vector has that of its numbers */
-    unsigned spelled[MODULE_KINDS];            /* bit set of spellings seen */
+    unsigned encodings[MODULE_KINDS];          /* bit set of encodings seen */
     int group[MODULE_KINDS];                   /* columns of INT4's groups; -1: of several widths */
     char prefix[64];                           /* of the text model's names: "model.language_model.", "model." */
     char head_prefix[64];                      /* of lm_head's: "" */
@@ -28,29 +30,6 @@ typedef struct binder {
 static tensor *bind_tensor(const binder *b, const char *name) {
     tensor *t = table_find(&b->files->table, name);
     return t && t->type >= 0 ? t : NULL;
-}
-
-static int has_prefix(const char *name, const char *prefix) {
-    return !strncmp(name, prefix, strlen(prefix));
-}
-
-/* Has a name this part, "mtp.", at its beginning or after a dot? Checkpoints differ in what they put before it. */
-static int has_part(const char *name, const char *part) {
-    const char *at = strstr(name, part);
-    return at && (at == name || at[-1] == '.');
-}
-
-/* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
-static void bind_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
-    const tensor_table *table = &b->files->table;
-    snprintf(prefix, size, "%s", none);
-    for (size_t i = 0; !b->made && i < table_count(table); i++) {
-        const char *name = table_name(table, table_at(table, i));
-        const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
-        if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
-        snprintf(prefix, size, "%.*s", (int)n, name);
-        return;
-    }
 }
 
 /* "[4096, 2048]" */
@@ -71,12 +50,12 @@ static const char *names_text(char *out, size_t size, const char *const *names, 
     return out;
 }
 
-/* The first tensor beside b->name that belongs to a spelling; NULL: there is none. */
+/* The first tensor beside b->name that belongs to an encoding; NULL: there is none. */
 static const char *bind_beside(binder *b, char *name, size_t size) {
     const char *end = strrchr(b->name, '.');
-    for (int i = 0; i < SPELLING_COUNT && end; i++)
-        for (int k = 0; k < part_count(spellings[i]); k++) {
-            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, spellings[i]->parts[k].suffix);
+    for (int i = 0; i < ENCODING_COUNT && end; i++)
+        for (int k = 0; k < part_count(tensor_encodings[i]); k++) {
+            snprintf(name, size, "%.*s%s", (int)(end - b->name), b->name, tensor_encodings[i]->parts[k].suffix);
             if (bind_tensor(b, name)) return name;
         }
     return NULL;
@@ -94,16 +73,6 @@ static int bind_missing(binder *b, const uint64_t *shape, int dims) {
                 beside ? ", beside " : "", beside ? beside : "");
 }
 
-/* diagnose/synthetic.c: the spelling of a made-up matrix, or of a layer's experts, by its name. */
-static enum spelled made_spelling(const struct recipe *r, const char *name);
-
-/* Whether the checkpoint holds a tensor. A made-up one is like those published: experts are stacked in BF16 only. */
-static int bind_has(const binder *b, const char *name) {
-    if (!b->made) return bind_tensor(b, name) != NULL;
-    if (!strcmp(name, "mtp.fc.weight")) return b->m->c.mtp_layers > 0;
-    return !strstr(name, "mlp.experts.gate_up_proj") || made_spelling(b->made, name) == SPELLED_BF16;
-}
-
 /* The type of a part's tensor; -1: F32, F16 or BF16. */
 static int stored_type(const matrix_part *p) {
     int type = 0;
@@ -112,11 +81,11 @@ static int stored_type(const matrix_part *p) {
     return type;
 }
 
-/* The tensor b->name of a made-up checkpoint: experts that are stacked, or a vector. */
-static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
+/* The tensor b->name where there are no files: experts that are stacked, or a vector. */
+static tensor *bind_synthetic(binder *b, const uint64_t *shape, int dims) {
     uint64_t elements = 1;
-    tensor *t = &b->made_up[b->made_next];
-    b->made_next ^= 1;
+    tensor *t = &b->synthetic[b->next_synthetic];
+    b->next_synthetic ^= 1;
     memset(t, 0, sizeof *t);
     t->type = TYPE_BF16;
     t->dims = dims;
@@ -125,31 +94,20 @@ static tensor *bind_made(binder *b, const uint64_t *shape, int dims) {
     return t;
 }
 
-/* What made-up vectors hold: norms' weights near 1, decays from long to short. */
-static made_floats made_floats_of(const char *name) {
-    static const struct { const char *end; made_floats values; } known[] = {
-        {"linear_attn.A_log", {0, 255, 0x1.6p-7f}}, {"linear_attn.dt_bias", {-255, 255, 0x1p-6f}},
-        {"linear_attn.conv1d.weight", {-128, 255, 0x1p-8f}}, {"norm.weight", {896, 255, 0x1p-10f}}};                                       /* the others */
-    size_t last = sizeof known / sizeof *known - 1, n = strlen(name);
-    for (size_t i = 0; i < last; i++)
-        if (n >= strlen(known[i].end) && !strcmp(name + n - strlen(known[i].end), known[i].end)) return known[i].values;
-    return known[last].values;
-}
-
 /* Is t stored as this part is? */
 static int stored_as(const tensor *t, const matrix_part *p) {
     return p->stored ? t->type == stored_type(p) : t->type <= TYPE_BF16;
 }
 
-/* The types in which spellings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
+/* The types in which encodings store a tensor that is called like this part: "F32, F16, BF16 or F8_E4M3". */
 static const char *stored_text(char *out, size_t size, const matrix_part *p) {
     const char *names[TYPE_COUNT];
     int n = 0;
     for (int type = 0; type < TYPE_COUNT; type++) {
         int fits = !p->stored && type <= TYPE_BF16;
-        for (int i = 0; *p->suffix && i < SPELLING_COUNT; i++)
-            for (int k = 0; k < part_count(spellings[i]); k++) {
-                const matrix_part *other = &spellings[i]->parts[k];
+        for (int i = 0; *p->suffix && i < ENCODING_COUNT; i++)
+            for (int k = 0; k < part_count(tensor_encodings[i]); k++) {
+                const matrix_part *other = &tensor_encodings[i]->parts[k];
                 if (strcmp(other->suffix, p->suffix)) continue;
                 fits |= other->stored ? stored_type(other) == type : type <= TYPE_BF16;
             }
@@ -181,7 +139,7 @@ static int bind_misfit(binder *b, const tensor *t, const uint64_t *shape, int di
 /* The tensor b->name, checked for shape and type; NULL (and b->code) when something is wrong. */
 static tensor *bind_find(binder *b, const uint64_t *shape, int dims, const matrix_part *p) {
     if (b->code) return NULL;
-    if (b->made) return bind_made(b, shape, dims);
+    if (b->mix) return bind_synthetic(b, shape, dims);
     tensor *t = bind_tensor(b, b->name);
     if (!t) b->code = bind_missing(b, shape, dims);
     else if (!same_shape(t, shape, dims) || !stored_as(t, p)) b->code = bind_misfit(b, t, shape, dims, p);

@@ -1,8 +1,8 @@
 /* checkpoint/folder.c: the files of a checkpoint folder and their index. Knows nothing of what the tensors are for.
 
-   Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken
-   from the file it names. One that is not there, or whose file is not, is missing only if it is asked for. Tensors of a listed file that the index forgot are accepted, and so is a file
-   that AutoRound puts beside the others and does not always list. */
+   Either model.safetensors, or the shards that model.safetensors.index.json names. The index decides: a tensor is taken from
+   the file it names. One that is not there, or whose file is not, is missing only if it is asked for. Tensors of a listed file
+   that the index forgot are accepted, and so is a file that AutoRound puts beside the others and does not always list. */
 
 enum { PATH_SIZE = 4096, MAX_SHARDS = 1000 };             /* all are open at once: a process may have 1024 files */
 

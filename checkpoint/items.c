@@ -1,16 +1,19 @@
-/* checkpoint/items.c: the list of what to load, in items: a plane of a matrix, or a vector, from where and to where. Binding
+/* checkpoint/items.c: the list of what to load, in items: a component of a matrix, or a vector, from where and to where. Binding
    makes the list (checkpoint/bind.c), loading works it off (checkpoint/load.c, load_cuda.cu). Knows formats; must not know
    names. */
 
+/* A tensor's type in a container is its type in the mathematics, of those that it can compute with. */
+static_assert((int)TYPE_F32 == (int)DTYPE_F32 && (int)TYPE_F16 == (int)DTYPE_F16 && (int)TYPE_BF16 == (int)DTYPE_BF16 &&
+              (int)TYPE_FP8 == (int)DTYPE_FP8, "container_types begins with the types of dtype");
 static_assert((int)FORMAT_F32 == (int)TYPE_F32 && (int)FORMAT_F16 == (int)TYPE_F16 && (int)FORMAT_BF16 == (int)TYPE_BF16,
               "the formats of plain numbers are called like their types");
-static_assert((int)SPELLED_F32 == (int)TYPE_F32 && (int)SPELLED_F16 == (int)TYPE_F16 && (int)SPELLED_BF16 == (int)TYPE_BF16,
-              "and so are their spellings");
+static_assert((int)ENCODING_F32 == (int)TYPE_F32 && (int)ENCODING_F16 == (int)TYPE_F16 && (int)ENCODING_BF16 == (int)TYPE_BF16,
+              "and so are their encodings");
 
 enum { VECTOR = -1, KV_SCALE = -2 };
 
-/* A vector is loaded like a plane of a matrix. */
-static const plane vector_plane = {32, 1, 1, 0, NULL, NULL, NULL};
+/* A vector is loaded like a component of a matrix. */
+static const component vector_component = {32, 1, 1, 0, NULL, NULL, NULL};
 static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32]) {
     const float *scale = (const float *)numbers;
     size_t i = 0;
@@ -19,7 +22,7 @@ static size_t find_wrong_kv_scale(const void *numbers, size_t n, char value[32])
     return i;
 }
 
-static const plane kv_scale_plane = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
+static const component kv_scale_component = {32, 1, 1, 0, find_wrong_kv_scale, "scale", "a positive number from 2^-64 to 2^64"};
 static const matrix_part vector_part = {"", NULL, "", 0};
 
 static int vector_floats(conversion *c, void *to) {
@@ -27,7 +30,7 @@ static int vector_floats(conversion *c, void *to) {
     return -1;
 }
 
-static const plane_source vector_source = {0, 1, vector_floats};
+static const component_source vector_source = {0, 1, vector_floats};
 
 /* Weights of a norm that a checkpoint keeps around zero: what is multiplied with is 1 + w. */
 static int norm_floats(conversion *c, void *to) {
@@ -37,25 +40,25 @@ static int norm_floats(conversion *c, void *to) {
     return -1;
 }
 
-static const plane_source norm_source = {0, 1, norm_floats};
+static const component_source norm_source = {0, 1, norm_floats};
 
 typedef struct load_item {
-    const tensor *from;                        /* NULL: made up */
+    const tensor *from;                        /* NULL: there are no files */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
-    const plane_source *source;                /* how */
-    matrix of;                                 /* the matrix that this is a plane of: its format and sizes */
-    int plane;                                 /* CODES...; VECTOR, KV_SCALE */
+    const component_source *source;                /* how */
+    matrix of;                                 /* the matrix that this is a component of: its format and sizes */
+    int component;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
-    int is_mtp;
+    enum module_kind module;
     const void **target;                       /* the pointer to set */
-    made_floats made;                          /* what a made-up vector holds */
+    made_floats values;                        /* of a synthetic vector: set before it is filled */
 } load_item;
 
-static const plane *item_plane(const load_item *item) {
-    if (item->plane < 0) return item->plane == KV_SCALE ? &kv_scale_plane : &vector_plane;
-    return &formats[item->of.format]->planes[item->plane];
+static const component *item_component(const load_item *item) {
+    if (item->component < 0) return item->component == KV_SCALE ? &kv_scale_component : &vector_component;
+    return &formats[item->of.format]->components[item->component];
 }
 
 /* Is it read as it is stored, or converted? */
@@ -63,15 +66,16 @@ static int item_converts(const load_item *item) {
     return item->source->convert != NULL;
 }
 
-/* Bytes in the arena: those it holds, and with the zeros behind them. */
+/* Bytes in the arena: those it holds, and with the zeros after them. */
 static size_t item_held(const load_item *item) {
-    return (size_t)item->rows * plane_bytes(item_plane(item), item->cols);
+    return (size_t)item->rows * component_bytes(item_component(item), item->cols);
 }
 
-static size_t item_room(const load_item *item) {
-    return item->plane >= 0 ? matrix_plane_room(&item->of, item->plane) : plane_room(item_plane(item), item->rows, item->cols);
+static size_t item_capacity(const load_item *item) {
+    return item->component >= 0 ? matrix_component_capacity(&item->of, item->component)
+                                : component_capacity(item_component(item), item->rows, item->cols);
 }
 
 static size_t item_words(const load_item *item) {
-    return plane_words(item_plane(item), item->rows, item->cols);
+    return component_words(item_component(item), item->rows, item->cols);
 }

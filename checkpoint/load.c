@@ -36,7 +36,7 @@ static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t
 /* Checks `n` bytes of an item's numbers in memory, those from `at` on. */
 static int check_numbers(const checkpoint *files, const load_item *item, const void *bytes, size_t at, size_t n,
                          mote_error *err) {
-    const plane *p = item_plane(item);
+    const component *p = item_component(item);
     size_t numbers = n * 8 / (size_t)p->bits;
     char value[32];
     size_t wrong = p->find_wrong ? p->find_wrong(bytes, numbers, value) : numbers;
@@ -78,31 +78,4 @@ static int load_converted(const mote_model *m, const checkpoint *files, const lo
         return fail(err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s", files->shards[item->part[wrong]->file].path,
                     table_name(&files->table, item->part[wrong]), c.why);
     return code ? code : check_numbers(files, item, to, 0, item_held(item), err);
-}
-
-static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
-    const shard *s = &files->shards[item->from->file];
-    char *to = m->arena + item->at;
-    size_t n = (size_t)item->size, held = item_held(item);
-    memset(to + held, 0, item_room(item) - held);                     /* up to the next item */
-    if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
-    int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
-    if (!code) code = check_numbers(files, item, to, 0, n, err);
-    if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to, 0, n);
-    return code;
-}
-
-/* Reads the weights into an arena in host memory. */
-static int load_cpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    load_item *items = (load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items;
-    uint64_t done = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
-        int code = load_item_bytes(b->m, b->files, &items[i], err);
-        if (code) return code;
-        done += items[i].size;
-        if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
-    }
-    return MOTE_OK;
 }

@@ -47,7 +47,7 @@ static void loader_failed(gpu_loader *l, const mote_error *err) {
     __atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
 }
 
-/* On a GPU that shares the host's memory: gives back what of a file is in the page cache; the weights need the room. n 0: to its
+/* On a GPU that shares the host's memory: gives back what of a file is in the page cache; the weights need the memory. n 0: to its
    end. */
 static void leave_cache(const gpu_loader *l, const shard *s, uint64_t offset, size_t n) {
     if (l->m->gpu_integrated) (void)posix_fadvise(s->fd, (off_t)offset, (off_t)n, POSIX_FADV_DONTNEED);
@@ -84,8 +84,8 @@ static int is_cached(int fd, uint64_t offset, size_t n) {
     return syscall(CACHESTAT, fd, &range, &pages, 0) == 0 && pages.cached * (uint64_t)sysconf(_SC_PAGESIZE) >= n;
 }
 
-/* Reads n bytes from an aligned offset into an aligned buffer with room for whole blocks: what is not in the page cache by direct
-   I/O as far as it goes (not every file system has it, and it ends at the last whole block of a file), the rest through it. */
+/* Reads n bytes from an aligned offset into an aligned buffer that has capacity for whole blocks: what is not in the page cache by
+   direct I/O as far as it goes (not every file system has it, and it ends at the last whole block of a file), the rest through it. */
 static int read_piece(const gpu_loader *l, int file, char *to, size_t n, uint64_t offset, mote_error *err) {
     const shard *s = &l->files->shards[file];
     const int direct = is_cached(s->fd, offset, n) ? -1 : l->direct[file];
@@ -127,7 +127,7 @@ static int reader_piece(gpu_loader *l, const load_piece *p, char *buffer, cudaSt
     return code;
 }
 
-/* Reads pieces until none are left. A buffer is overwritten only after the event behind its copies: they read it. */
+/* Reads pieces until none are left. A buffer is overwritten only after the event that follows its copies: they read it. */
 static int reader_pieces(gpu_loader *l, char *buffers, cudaStream_t stream, const cudaEvent_t *copied,
                          mote_error *err) {
     for (size_t n = 0; !__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE); n++) {
@@ -250,12 +250,12 @@ static int load_kv_scales(binder *b, mote_error *err) {
     const size_t count = b->items.size / sizeof *items;
     size_t scales = 0;
     cudaError_t status = cudaSuccess;
-    for (size_t i = 0; i < count; i++) scales += items[i].plane == KV_SCALE;
+    for (size_t i = 0; i < count; i++) scales += items[i].component == KV_SCALE;
     if (!scales) return MOTE_OK;
     b->m->kv_scales = (float *)malloc(scales * sizeof(float));
     if (!b->m->kv_scales) return fail_memory(err);
     for (size_t i = 0; i < count && status == cudaSuccess; i++) {
-        if (items[i].plane != KV_SCALE) continue;
+        if (items[i].component != KV_SCALE) continue;
         float *to = b->m->kv_scales + --scales;
         *items[i].target = to;
         status = cudaMemcpy(to, b->m->arena + items[i].at, sizeof *to, cudaMemcpyDeviceToHost);
@@ -263,8 +263,8 @@ static int load_kv_scales(binder *b, mote_error *err) {
     return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "reading the scales of the KV cache");
 }
 
-/* Reads the weights into an arena on a GPU. */
-static int load_gpu(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+/* Reads the weights into the arena. */
+static int cuda_load(binder *b, const mote_callbacks *callbacks, mote_error *err) {
     gpu_loader l;
     uint64_t total = 0;
     memset(&l, 0, sizeof l);

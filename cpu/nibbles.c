@@ -173,7 +173,7 @@ LEVEL static void FOR(int4_sums)(const matrix *w, int row, int rows, const token
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][STRETCH_LANES] __attribute__((aligned(64)));
-    const float unit = w->format == FORMAT_NVFP4 ? *(const float *)w->plane[FACTOR] * (0.5f * 0x1p8f) : 1;
+    const float unit = w->format == FORMAT_NVFP4 ? *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f) : 1;
     if (w->format == FORMAT_NVFP4) FOR(nvfp4_sums)(w, row, rows, x, count, sum);
     else FOR(int4_sums)(w, row, rows, x, count, sum);
     for (int j = 0; j < count; j++)

@@ -107,10 +107,10 @@ LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const tok
 /* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
    which are likely to be next. Into the L2: the L1 is full of this tile's floats and the token rows. */
 LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, int rows, int col, int n) {
-    const size_t bytes = (size_t)formats[w->format]->planes[CODES].bits / 8;
+    const size_t bytes = (size_t)formats[w->format]->components[CODES].bits / 8;
     const size_t next = col + n < w->cols ? (size_t)(col + n) : (size_t)w->cols * (size_t)rows;
     for (int r = 0; r < rows; r++) {
-        const uintptr_t at = (uintptr_t)from[r].plane[CODES] + next * bytes;
+        const uintptr_t at = (uintptr_t)from[r].component[CODES] + next * bytes;
         for (size_t i = 0; i < (size_t)n * bytes; i += CACHE_LINE) __builtin_prefetch((const void *)(at + i), 0, 2);
     }
 }
@@ -129,7 +129,7 @@ LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_ro
     for (int i = 0; i < n; i += STREAM_COLS)
         for (int r = 0; r < 4; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
-            FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col + i, STREAM_COLS, weights);
+            FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col + i, STREAM_COLS, weights);
             for (int k = 0; k < STREAM_COLS; k += LANES)
                 for (int j = 0; j < count; j++)
                     partial[j][r] += *(const FOR(vec) *)(weights + k) * *(const FOR(vec) *)(x[j] + i + k);
@@ -161,7 +161,7 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), unit[TILE_COLS / STREAM_COLS];
-    const float *scale = (const float *)(const void *)from[0].plane[SCALES];
+    const float *scale = (const float *)(const void *)from[0].component[SCALES];
     const int blocks = w->format == FORMAT_FP8_BLOCK;
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
@@ -174,7 +174,7 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
             continue;
         }
 #endif
-        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].plane[CODES] + col, n, tile[r]);
+        for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
         FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? unit : NULL);
     }
 }
@@ -199,9 +199,9 @@ LEVEL static void FOR(add_floats)(float (*sum)[ROW_BLOCK][LANES], const matrix *
    stream faster than several. rows and f are constants. */
 LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, const float *x, float *y, const enum format f) {
     const weight_row first = row_of(w, row, f);
-    const char *codes = first.plane[CODES];
-    const float *scale = (const float *)(const void *)first.plane[SCALES];
-    const size_t bytes = (size_t)formats[f]->planes[CODES].bits / 8, below = (size_t)w->cols * bytes;
+    const char *codes = first.component[CODES];
+    const float *scale = (const float *)(const void *)first.component[SCALES];
+    const size_t bytes = (size_t)formats[f]->components[CODES].bits / 8, below = (size_t)w->cols * bytes;
     uintptr_t ahead = (uintptr_t)codes + bytes_ahead((size_t)rows * below);
     FOR(vec) partial[4];
     for (int r = 0; r < rows; r++) partial[r] = (FOR(vec)){0};

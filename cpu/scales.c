@@ -9,5 +9,5 @@ static int e4m3_order(const matrix *w) {
 
 /* What sums of a row's unpacked codes are multiplied with. */
 static float row_unit(const weight_row *row) {
-    return *(const float *)(const void *)row->plane[SCALES] * E4M3_UNIT;
+    return *(const float *)(const void *)row->component[SCALES] * E4M3_UNIT;
 }

@@ -34,13 +34,13 @@ static int nibble_order(const matrix *w) {
 
 /* f is a constant. */
 INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enum format f) {
-    const plane *planes = formats[f]->planes;
+    const component *components = formats[f]->components;
     const int col = stretch * STRETCH, group = f == FORMAT_NVFP4 ? NVFP4_GROUP : w->block_cols;
     const int words = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
-    const size_t codes = (size_t)w->cols / 2, scales = plane_bytes(&planes[SCALES], plane_cols(&planes[SCALES], w));
+    const size_t codes = (size_t)w->cols / 2, scales = component_bytes(&components[SCALES], component_cols(&components[SCALES], w));
     const size_t scale = (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4);
-    nibble_row r = {(const uint8_t *)w->plane[CODES] + (size_t)row * codes + (size_t)(col / 2),
-                    (const char *)w->plane[SCALES] + (size_t)row * scales + scale, stretch,
+    nibble_row r = {(const uint8_t *)w->component[CODES] + (size_t)row * codes + (size_t)(col / 2),
+                    (const char *)w->component[SCALES] + (size_t)row * scales + scale, stretch,
                     f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words, group > STRETCH ? group / STRETCH - 1 : 0,
                     group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales};
     if (group >= w->cols) r.shift = 4;

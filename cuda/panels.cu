@@ -1,8 +1,8 @@
 /* cuda/panels.cu: a weight matrix in a GPU's memory: its packed layout, how it is packed when it is loaded, and where an
    element lies. Knows matrices; must not know token rows, fragments or stages.
 
-   Layout. Eight rows (a row panel) of a k block lie together: of the first packed plane, the codes, 64 bytes of each row, row
-   behind row, 32 where codes have four bits; then of the next plane, as many bytes of each row as go with those weights. The k
+   Layout. Eight rows (a row panel) of a k block lie together: of the first packed component, the codes, 64 bytes of each row, row
+   behind row, 32 where codes have four bits; then of the next component, as many bytes of each row as go with those weights. The k
    blocks of a panel follow each other, then the next panel. Rows are padded with zeros to whole panels and whole k blocks. The
    bytes of a weight stay what they were.
 
@@ -13,7 +13,7 @@
 enum { K_BLOCK_COLS = 64 };      /* of a k block, in formats of eight bits and most of four */
 
 static int format_k_block_cols(enum format f) {
-    const plane *codes = &formats[f]->planes[CODES];
+    const component *codes = &formats[f]->components[CODES];
     return codes->packed * 8 / codes->bits;
 }
 
@@ -30,16 +30,16 @@ typedef struct gpu_matrix {
     enum format format;
 } gpu_matrix;
 
-/* A plane to be packed: [rows][row_bytes] as in the file. */
-typedef struct gpu_packed_plane {
+/* A component to be packed: [rows][row_bytes] as in the file. */
+typedef struct gpu_packed_component {
     const char *from;
     int64_t row_bytes;
     int part, shared;            /* bytes of a row in a k block; k blocks that have the same ones */
-} gpu_packed_plane;
+} gpu_packed_component;
 
 /* total: bytes of `to`. */
 typedef struct gpu_packing {
-    gpu_packed_plane plane[MAX_PLANES];
+    gpu_packed_component component[MAX_COMPONENTS];
     char *to;
     int rows, k_blocks, panel_bytes;
     int64_t total;
@@ -49,41 +49,41 @@ static __global__ void gpu_pack_kernel(const __grid_constant__ gpu_packing p) {
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.total; at += (int64_t)gridDim.x * blockDim.x) {
         const int64_t block = at / p.panel_bytes, k_block = block % p.k_blocks;
         int rest = (int)(at % p.panel_bytes), i = 0;
-        for (; rest >= PANEL_ROWS * p.plane[i].part; i++) rest -= PANEL_ROWS * p.plane[i].part;
-        const gpu_packed_plane &of = p.plane[i];
+        for (; rest >= PANEL_ROWS * p.component[i].part; i++) rest -= PANEL_ROWS * p.component[i].part;
+        const gpu_packed_component &of = p.component[i];
         const int64_t row = block / p.k_blocks * PANEL_ROWS + rest / of.part, byte = k_block / of.shared * of.part + rest % of.part;
         p.to[at] = row < p.rows && byte < of.row_bytes ? of.from[row * of.row_bytes + byte] : 0;
     }
 }
 
-/* Bytes of eight rows of a k block, in all packed planes. */
+/* Bytes of eight rows of a k block, in all packed components. */
 static int format_panel_bytes(enum format f) {
     int bytes = 0;
-    for (int i = 0; i < formats[f]->plane_count; i++) bytes += PANEL_ROWS * formats[f]->planes[i].packed;
+    for (int i = 0; i < formats[f]->component_count; i++) bytes += PANEL_ROWS * formats[f]->components[i].packed;
     return bytes;
 }
 
-/* Bytes of all packed planes of a matrix. */
+/* Bytes of all packed components of a matrix. */
 static size_t packed_bytes(const matrix *w) {
     size_t bytes = 0;
-    for (int i = 0; i < formats[w->format]->plane_count; i++)
-        if (formats[w->format]->planes[i].packed) bytes += matrix_plane_room(w, i);
+    for (int i = 0; i < formats[w->format]->component_count; i++)
+        if (formats[w->format]->components[i].packed) bytes += matrix_component_capacity(w, i);
     return bytes;
 }
 
-/* Packs the planes that lie at `from`, each in its room, to `to`. */
+/* Packs the components that lie at `from`, each in its room, to `to`. */
 static cudaError_t gpu_pack(const matrix *w, const char *from, char *to, int sms) {
     gpu_packing p;
     memset(&p, 0, sizeof p);
-    for (int i = 0, k = 0; i < formats[w->format]->plane_count; i++) {
-        const plane *of = &formats[w->format]->planes[i];
+    for (int i = 0, k = 0; i < formats[w->format]->component_count; i++) {
+        const component *of = &formats[w->format]->components[i];
         if (!of->packed) continue;
-        p.plane[k].from = from;
-        p.plane[k].row_bytes = (int64_t)plane_bytes(of, plane_cols(of, w));
+        p.component[k].from = from;
+        p.component[k].row_bytes = (int64_t)component_bytes(of, component_cols(of, w));
         const int columns = of->cols ? of->cols : w->block_cols;
-        p.plane[k].shared = columns > K_BLOCK_COLS ? columns / K_BLOCK_COLS : 1;
-        p.plane[k++].part = of->packed;
-        from += matrix_plane_room(w, i);
+        p.component[k].shared = columns > K_BLOCK_COLS ? columns / K_BLOCK_COLS : 1;
+        p.component[k++].part = of->packed;
+        from += matrix_component_capacity(w, i);
     }
     p.to = to;
     p.rows = w->rows;

@@ -14,27 +14,27 @@ static matrix try_shape(enum format format, int rows, int cols) {
     return w;
 }
 
-/* A matrix for both, whose planes lie at `data` and `there`, random; `raw`: room on the GPU for it as it is before it is
+/* A matrix for both, whose components lie at `data` and `there`, random; `raw`: room on the GPU for it as it is before it is
    packed. */
 static void try_matrix(selftest *t, matrix *here, matrix *there, char *data, char *at, char *raw) {
     *there = *here;
-    for (int i = 0; i < formats[here->format]->plane_count; i++) {
-        const plane *p = &formats[here->format]->planes[i];
-        const int rows = plane_rows(p, here), cols = plane_cols(p, here);
-        here->plane[i] = data;
-        there->plane[i] = at;
+    for (int i = 0; i < formats[here->format]->component_count; i++) {
+        const component *p = &formats[here->format]->components[i];
+        const int rows = component_rows(p, here), cols = component_cols(p, here);
+        here->component[i] = data;
+        there->component[i] = at;
         try_random(t);
-        format_random(here->format, i, (uint32_t)(t->random >> 32), data, 0, (uint32_t)plane_words(p, rows, cols), 1);
-        try_put(t, p->packed ? raw : at, data, (size_t)rows * plane_bytes(p, cols));
-        data += matrix_plane_room(here, i);
-        at += matrix_plane_room(here, i);
-        raw += p->packed ? matrix_plane_room(here, i) : 0;
+        format_random(here->format, i, (uint32_t)(t->random >> 32), data, 0, (uint32_t)component_words(p, rows, cols), 1);
+        try_put(t, p->packed ? raw : at, data, (size_t)rows * component_bytes(p, cols));
+        data += matrix_component_capacity(here, i);
+        at += matrix_component_capacity(here, i);
+        raw += p->packed ? matrix_component_capacity(here, i) : 0;
     }
 }
 
 static void try_pack(selftest *t, const matrix *there, const char *raw) {
     gpu_queue *q = &t->g->q;
-    if (!t->code && gpu_check(q, gpu_pack(there, raw, (char *)there->plane[CODES], q->sms), "packing a matrix"))
+    if (!t->code && gpu_check(q, gpu_pack(there, raw, (char *)there->component[CODES], q->sms), "packing a matrix"))
         gpu_check(q, cudaDeviceSynchronize(), "packing a matrix");
 }
 
@@ -72,12 +72,12 @@ static void try_format(selftest *t, enum format format, int cols) {
     try_row(t, 2e-5, "matrix %s %dx%d", formats[format]->name, here.rows, cols);
 }
 
-/* Words of plane i of a matrix of 64 columns, such that every code occurs, of four bits under every scale or zero point.
+/* Words of component i of a matrix of 64 columns, such that every code occurs, of four bits under every scale or zero point.
    Factors and other scales are powers of two: what comes out is exact. */
-static void try_table_plane(const matrix *here, int i) {
-    const plane *p = &formats[here->format]->planes[i];
-    const uint32_t n = (uint32_t)plane_words(p, plane_rows(p, here), plane_cols(p, here));
-    char *to = (char *)here->plane[i];
+static void try_table_component(const matrix *here, int i) {
+    const component *p = &formats[here->format]->components[i];
+    const uint32_t n = (uint32_t)component_words(p, component_rows(p, here), component_cols(p, here));
+    char *to = (char *)here->component[i];
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t four = (2 * k & 15) | (2 * k + 1 & 15) << 4, byte = (k & 0x7f) == 0x7f ? 0 : k & 0xff;
         const float unit = 0.25f;
@@ -98,13 +98,13 @@ static int try_table_matrix(selftest *t, enum format format, matrix *here, matri
     char *raw = (char *)kv->v;
     *here = try_shape(format, TABLE_ROWS, TABLE_COLS);
     try_matrix(t, here, there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
-    if (t->code || formats[format]->planes[CODES].bits > 8) return 0;
-    for (int i = 0; i < formats[format]->plane_count; i++) {
-        const plane *p = &formats[format]->planes[i];
-        try_table_plane(here, i);
-        try_put(t, p->packed ? raw : (char *)there->plane[i], here->plane[i],
-                (size_t)plane_rows(p, here) * plane_bytes(p, plane_cols(p, here)));
-        raw += p->packed ? matrix_plane_room(here, i) : 0;
+    if (t->code || formats[format]->components[CODES].bits > 8) return 0;
+    for (int i = 0; i < formats[format]->component_count; i++) {
+        const component *p = &formats[format]->components[i];
+        try_table_component(here, i);
+        try_put(t, p->packed ? raw : (char *)there->component[i], here->component[i],
+                (size_t)component_rows(p, here) * component_bytes(p, component_cols(p, here)));
+        raw += p->packed ? matrix_component_capacity(here, i) : 0;
     }
     try_pack(t, there, (char *)kv->v);
     return 1;

@@ -1,85 +1,33 @@
-/* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. */
+/* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. May use model/ and
+   checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
-/* Words begin, begin + step, ... before end, of an item that lies at `to`. No item has 2^31 of them. The seed is of the
-   item's place in the arena. */
-BOTH void made_range(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
-    uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
-    made_floats f = item->made;
-    if (item->plane == VECTOR)
-        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
-    else format_random(item->of.format, item->plane, seed, to, begin, end, step);
-}
-
-enum { MADE_PIECE = 1 << 16 };                                 /* words */
-
-typedef struct made_job { const load_item *item; char *to; uint32_t words; } made_job;
-
-SIMD static void made_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
-    made_range(item, to, begin, end, 1);
-}
-
-static void made_body(void *context, int begin, int end, int thread) {
-    const made_job *job = (const made_job *)context;
-    uint32_t from = (uint32_t)begin * MADE_PIECE, upto = (uint32_t)end * MADE_PIECE;
-    (void)thread;
-    made_piece(job->item, job->to, from, upto < job->words ? upto : job->words);
-}
-
-#ifdef __CUDACC__
-static __global__ void gpu_make(const __grid_constant__ load_item item, char *to, uint32_t words) {
-    made_range(&item, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
-}
-
-static int make_gpu_item(const mote_model *m, const load_item *item, mote_error *err) {
-    uint32_t n = (uint32_t)item_words(item), blocks = (n - 1) / GPU_THREADS + 1, most = (uint32_t)m->gpu_sms * 16;
-    gpu_make<<<blocks < most ? blocks : most, GPU_THREADS>>>(*item, m->arena + item->at, n);
-    cudaError_t status = cudaGetLastError();
-    return status == cudaSuccess ? MOTE_OK : gpu_fail(err, status, "making weights");
-}
-#endif
-
-static int make_item(const mote_model *m, pool *threads, const load_item *item, mote_error *err) {
-    made_job job;
-#ifdef __CUDACC__
-    if (m->gpu >= 0) return make_gpu_item(m, item, err);
-#endif
-    (void)err;
-    size_t held = item_held(item);
-    job.item = item;
-    job.to = m->arena + item->at;
-    job.words = (uint32_t)item_words(item);
-    memset(job.to + held, 0, item_room(item) - held);
-    parallel(threads, (int)((job.words + MADE_PIECE - 1) / MADE_PIECE), made_body, &job);
-    return MOTE_OK;
-}
-
-static int processors(void);
-
-/* Fills the arena of a made-up checkpoint. */
-static int make_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
-    const load_item *items = (const load_item *)(void *)b->items.data;
-    size_t n = b->items.size / sizeof *items;
-    int code = arena_open(b, err);
-    pool *threads = code ? NULL : pool_open(b->m->gpu < 0 ? processors() : 1);
-    if (!code && !threads) code = fail(err, MOTE_ENOMEM, "the system gives no threads to make weights");
-    for (size_t i = 0; i < n && !code; i++) {
-        if (cancelled(callbacks)) code = fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
-        else code = make_item(b->m, threads, &items[i], err);
-        if (!code && i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
+/* What the vector at this address holds: decays from long to short, weights of norms near 1. */
+static made_floats vector_values(const mote_model *m, const void **target) {
+    static const made_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
+                             norm = {896, 255, 0x1p-10f};
+    for (int i = 0; i < m->c.layers; i++) {
+        const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;
+        if (m->layers[i].mixer.kind != LAYER_DELTANET) continue;
+        if (target == (const void **)&w->A_log) return A_log;
+        if (target == (const void **)&w->dt_bias) return dt_bias;
+        if (target == (const void **)&w->conv1d) return conv1d;
     }
-    pool_close(threads);
-#ifdef __CUDACC__
-    if (!code && b->m->gpu >= 0) {
-        cudaError_t status = cudaDeviceSynchronize();
-        if (status != cudaSuccess) code = gpu_fail(err, status, "making weights");
-    }
-    if (!code && b->m->gpu >= 0) code = pack_weights(b, err);
-#endif
+    return norm;
+}
+
+/* Fills the arena. */
+static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    load_item *items = (load_item *)(void *)b->items.data;
+    for (size_t i = 0; i < b->items.size / sizeof *items; i++)
+        if (items[i].component == VECTOR) items[i].values = vector_values(b->m, items[i].target);
+    int code = place_weights(b, err);
+    if (!code) code = b->m->memory->fill(b, callbacks, err);
+    if (!code) code = b->m->memory->complete(b, err);
     if (!code) report(callbacks, "making weights", 1);
     return code;
 }
 
-/* Shapes to make models of, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
+/* Shapes of synthetic models, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
 typedef struct preset {
     const char *name;
     int layers, hidden, vocab, context;
@@ -129,52 +77,19 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     return MOTE_OK;
 }
 
-/* How the matrices of a made-up checkpoint are stored. The first four are one format in all large matrices, the others what
-   is published: nvidia's mixed NVFP4, and that of experts alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
-typedef struct recipe {
-    const char *name;
-    enum spelled experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
-} recipe;
-
-static const recipe recipes[] = {
-    {"f32", SPELLED_F32, SPELLED_F32, SPELLED_F32, SPELLED_BF16, SPELLED_F32},
-    {"f16", SPELLED_F16, SPELLED_F16, SPELLED_F16, SPELLED_BF16, SPELLED_F16},
-    {"bf16", SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8", SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_FP8_BLOCK, SPELLED_BF16, SPELLED_FP8_BLOCK},
-    {"nvfp4", SPELLED_NVFP4, SPELLED_NVFP4, SPELLED_FP8_TENSOR, SPELLED_NVFP4, SPELLED_BF16},
-    {"nvfp4-experts", SPELLED_NVFP4, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"int4", SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_INT4_CT, SPELLED_BF16, SPELLED_BF16},
-    {"int4-experts", SPELLED_GPTQ, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16, SPELLED_BF16},
-    {"fp8-channel", SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_FP8_CHANNEL, SPELLED_BF16, SPELLED_BF16}};
-
-enum { RECIPES = sizeof recipes / sizeof *recipes, RECIPE_DEFAULT = 3 };       /* as most checkpoints are */
-
-static const struct recipe *recipe_named(const char *name) {
-    for (int i = 0; i < RECIPES; i++)
-        if (!strcmp(recipes[i].name, name)) return &recipes[i];
-    return &recipes[RECIPE_DEFAULT];
-}
-
-static enum spelled made_spelling(const struct recipe *r, const char *name) {
-    if (!strcmp(name, "lm_head")) return r->head;
-    if (keeps_its_type(name, strlen(name))) return SPELLED_BF16;
-    if (has_prefix(name, "mtp.")) return r->mtp;
-    return strstr(name, ".experts.") ? r->experts : strstr(name, ".shared_expert.") ? r->shared : r->mixers;
-}
-
-/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *made how its matrices are stored. 0: not known. */
-static int preset_find(const char *name, preset *found, const recipe **made) {
+/* "qwen3.5-35b-a3b:bf16:4" -> the preset, with 4 layers, and in *mix how its matrices are stored. 0: not known. */
+static int preset_find(const char *name, preset *found, const quantization_mix **mix) {
     size_t n = strcspn(name, ":");
     const char *rest = name + n;
-    *made = &recipes[RECIPE_DEFAULT];
+    *mix = &quantization_mixes[MIX_DEFAULT];
     memset(found, 0, sizeof *found);
     for (int i = 0; i < PRESETS; i++)
         if (strlen(presets[i].name) == n && !memcmp(presets[i].name, name, n)) *found = presets[i];
     if (!found->name) return 0;
-    for (int i = 0; i < RECIPES && *rest; i++) {
-        n = strlen(recipes[i].name);
-        if (strncmp(rest + 1, recipes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
-        *made = &recipes[i];
+    for (int i = 0; i < MIX_COUNT && *rest; i++) {
+        n = strlen(quantization_mixes[i].name);
+        if (strncmp(rest + 1, quantization_mixes[i].name, n) || (rest[1 + n] && rest[1 + n] != ':')) continue;
+        *mix = &quantization_mixes[i];
         rest += 1 + n;
         break;
     }
@@ -187,14 +102,14 @@ static int preset_find(const char *name, preset *found, const recipe **made) {
 }
 
 static int preset_unknown(const char *name, mote_error *err) {
-    const char *names[PRESETS], *endings[RECIPES];
-    char known[200], made[128];
+    const char *names[PRESETS], *endings[MIX_COUNT];
+    char known[200], mixes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
-    for (int i = 0; i < RECIPES; i++) endings[i] = recipes[i].name;
+    for (int i = 0; i < MIX_COUNT; i++) endings[i] = quantization_mixes[i].name;
     return fail(err, MOTE_EINVAL,
                 "no synthetic model \"%.60s\": there are %s, each with :%s (default :%s), and :N for its first N layers", name,
                 names_text(known, sizeof known, names, PRESETS, ", ", ", "),
-                names_text(made, sizeof made, endings, RECIPES, ", :", " or :"), recipes[RECIPE_DEFAULT].name);
+                names_text(mixes, sizeof mixes, endings, MIX_COUNT, ", :", " or :"), quantization_mixes[MIX_DEFAULT].name);
 }
 
 int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error) {
@@ -203,7 +118,7 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
     binder b;
     mote_error failure;
     preset p;
-    const recipe *made;
+    const quantization_mix *mix;
     memset(&files, 0, sizeof files);
     memset(&b, 0, sizeof b);
     int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
@@ -212,16 +127,16 @@ int mote_open_synthetic(const char *name, const mote_options *options, mote_mode
         o.draft_rows < 0 || o.quantize)
         return fail(error, MOTE_EINVAL, "mote_open_synthetic: needs a name, a place for the model, no text, draft_rows of 0 or "
                                         "more, and quantize of 0: the name says the format");
-    if (!preset_find(name, &p, &made)) return preset_unknown(name, error);
+    if (!preset_find(name, &p, &mix)) return preset_unknown(name, error);
     if (!error) error = &failure;
     mote_model *m = model_new(o.device, 0, &o.callbacks, error);
     if (!m) return error->code;
     if (o.draft_rows) m->draft_rows = o.draft_rows;
     files.dir = name;
     code = preset_config(&p, &m->c, error);
-    if (!code) code = model_bind_to(m, &files, made, &b, &o.callbacks, error);
-    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), made->name, strlen(made->name));  /* weights are made of it */
-    if (!code && o.parts != MOTE_DESCRIPTION) code = make_weights(&b, &o.callbacks, error);
+    if (!code) code = model_bind_to(m, &files, mix, &b, &o.callbacks, error);
+    if (!code) m->fingerprint = fnv1a(config_fingerprint(&m->c), mix->name, strlen(mix->name));  /* weights follow from it */
+    if (!code && o.parts != MOTE_DESCRIPTION) code = fill_weights(&b, &o.callbacks, error);
     buf_free(&b.items);
     if (code) mote_close(m);
     else *model = m;

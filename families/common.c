@@ -1,5 +1,5 @@
-/* families/common.c: what several families have in common: keys of config.json, and names of tensors. Knows the shapes of layers, and
-   nothing of any one family. */
+/* families/common.c: what several families have in common: keys of config.json, and names of tensors. Knows the shapes of layers,
+   and nothing of any one family. */
 
 /* ---- config.json ---- */
 
@@ -83,10 +83,29 @@ static void common_moe_flags(config_reader *r) {
 
 /* ---- Tensors ---- */
 
+/* Has a name this part, "mtp.", at its beginning or after a dot? Checkpoints differ in what they put before it. */
+static int has_part(const char *name, const char *part) {
+    const char *at = strstr(name, part);
+    return at && (at == name || at[-1] == '.');
+}
+
+/* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
+static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
+    const tensor_table *table = &b->files->table;
+    snprintf(prefix, size, "%s", none);
+    for (size_t i = 0; !b->mix && i < table_count(table); i++) {
+        const char *name = table_name(table, table_at(table, i));
+        const size_t n = has_part(name, part) ? (size_t)(strstr(name, part) - name) : size;
+        if (n >= size || has_part(name, "mtp.") || has_part(name, "visual.")) continue;
+        snprintf(prefix, size, "%.*s", (int)n, name);
+        return;
+    }
+}
+
 /* How a family keeps its norms' weights: bind_vector or bind_zero_centered. */
 typedef void norm_binder(binder *b, const char *where, const char *what, const float **v, int n);
 
-/* The MTP layer is bound as IN_MTP by the caller, the others as IN_ATTENTION. */
+/* The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_ATTENTION. */
 static void common_bind_attention(binder *b, const char *where, attention_weights *w, norm_binder *bind_norm) {
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
@@ -100,18 +119,45 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     bind_kv_scale(b, where, v_scales, 3, &w->v_scale);
     bind_unneeded(b, where, "self_attn.q_scale");              /* queries are not quantised */
     bind_unneeded(b, where, "self_attn.prob_scale");
-    if (b->kind == IN_MTP) bind_as(b, IN_MTP, 0, 1);           /* from here on only read when the MTP layer drafts */
+    if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
+}
+
+/* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */
+static void common_bind_experts_stacked(binder *b, const char *where, moe_weights *w) {
+    const moe_shape *s = &w->shape;
+    const int experts = s->experts, size = s->expert_size, hidden = s->hidden;
+    uint64_t up[3] = {(uint64_t)experts, 2 * (uint64_t)size, (uint64_t)hidden};
+    uint64_t down[3] = {(uint64_t)experts, (uint64_t)hidden, (uint64_t)size};
+    bind_name(b, where, "mlp.experts.gate_up_proj");
+    const tensor *gate_up = bind_find(b, up, 3, &vector_part);
+    bind_name(b, where, "mlp.experts.down_proj");
+    const tensor *down_proj = bind_find(b, down, 3, &vector_part);
+    for (int e = 0; e < experts && !b->code; e++) {
+        bind_stacked(b, gate_up, 2 * e, 2 * experts, &w->gate_proj[e], size, hidden);
+        if (!b->code) bind_stacked(b, gate_up, 2 * e + 1, 2 * experts, &w->up_proj[e], size, hidden);
+        if (!b->code) bind_stacked(b, down_proj, e, experts, &w->down_proj[e], hidden, size);
+    }
+}
+
+/* Whether experts are stacked. In checkpoints as they are published those in BF16 are. */
+static int common_experts_stacked(const binder *b, const char *where) {
+    char name[192];
+    if (b->mix) return mix_encoding(b->mix, b->kind, 0) == ENCODING_BF16;
+    snprintf(name, sizeof name, "%smlp.experts.gate_up_proj", where);
+    return bind_tensor(b, name) != NULL;
 }
 
 /* Routed experts, stacked or one by one. */
 static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    bind_name(b, where, "mlp.experts.gate_up_proj");
-    if (bind_has(b, b->name)) {
-        bind_experts_stacked(b, where, w);
+    char all[192];
+    if (common_experts_stacked(b, where)) {
+        common_bind_experts_stacked(b, where, w);
         return;
     }
+    snprintf(all, sizeof all, "%smlp.experts", where);
+    b->together = all;
     for (int e = 0; e < s->experts && !b->code; e++) {
         char expert[192];
         snprintf(expert, sizeof expert, "%smlp.experts.%d.", where, e);
@@ -119,10 +165,12 @@ static void common_bind_experts(binder *b, const char *where, moe_weights *w) {
         bind_matrix(b, expert, "up_proj.weight", &w->up_proj[e], s->expert_size, s->hidden);
         bind_matrix(b, expert, "down_proj.weight", &w->down_proj[e], s->hidden, s->expert_size);
     }
+    b->together = NULL;
 }
 
-/* Room for the matrices of all experts of all layers, `extra` layers more than the model's; experts_of gives a layer its own. */
-static void common_expert_room(binder *b, int experts, int extra) {
+/* Memory for the matrices of all experts of all layers, `extra` layers more than the model's; common_layer_experts gives a layer
+   its own. */
+static void common_allocate_experts(binder *b, int experts, int extra) {
     mote_model *m = b->m;
     const size_t per_layer = 3 * ((size_t)experts + 1);
     m->experts = (matrix *)calloc(per_layer * (size_t)(m->c.layers + extra), sizeof *m->experts);
@@ -140,13 +188,58 @@ static void common_layer_experts(const mote_model *m, int layer, moe_weights *w)
 static void common_bind_ends(binder *b, norm_binder *bind_norm) {
     mote_model *m = b->m;
     const config *c = &m->c;
-    bind_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
-    bind_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
-    bind_as(b, IN_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
-    bind_matrix(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
-    bind_as(b, IN_HEAD, 1, 1);
+    common_name_prefix(b, "embed_tokens.", "model.", b->prefix, sizeof b->prefix);
+    common_name_prefix(b, "lm_head.", "", b->head_prefix, sizeof b->head_prefix);
+    bind_as(b, MODULE_EMBED, 1, c->tied ? 1 : (uint64_t)c->vocab);
+    bind_kept(b, b->prefix, "embed_tokens.weight", &m->embed_tokens, c->vocab, c->hidden);
+    bind_as(b, MODULE_HEAD, 1, 1);
     if (c->tied) m->lm_head = m->embed_tokens;
-    else bind_matrix(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
-    bind_as(b, IN_NORMS, 1, 1);
+    else bind_kept(b, b->head_prefix, "lm_head.weight", &m->lm_head, c->vocab, c->hidden);
+    bind_as(b, MODULE_NORMS, 1, 1);
     bind_norm(b, b->prefix, "norm.weight", &m->norm, c->hidden);
+}
+
+/* Binds an MTP layer. It only makes a model faster: with a tensor missing it is left out, and what was bound of it is taken
+   back. */
+static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
+    mote_model *m = b->m;
+    mote_error *err = b->err, why;
+    const size_t items = b->items.size, arena = b->arena;
+    if (b->code) return;
+    b->err = &why;
+    bind(b);
+    b->err = err;
+    if (!b->code) return;
+    if (!b->missing[0]) {
+        fail(err, b->code, "%s", why.message);
+        return;
+    }
+    b->code = MOTE_OK;
+    b->items.size = items;
+    b->arena = arena;
+    b->formats[MODULE_MTP] = b->encodings[MODULE_MTP] = 0;
+    b->group[MODULE_MTP] = m->has_mtp = 0;
+    memset(&m->modules[MODULE_MTP], 0, sizeof m->modules[MODULE_MTP]);
+    memset(&m->mtp, 0, sizeof m->mtp);
+}
+
+/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
+   these the index may also list what is not there. */
+static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
+    const tensor_table *table = &b->files->table;
+    const char *dir = b->files->dir;
+    int vision = 0, mtp = 0;
+    for (size_t i = 0; i < table_count(table) && !b->code; i++) {
+        const tensor *t = table_at(table, i);
+        const char *name = table_name(table, t);
+        if (t->used || (b->m->c.tied && has_part(name, "lm_head."))) continue;
+        if (has_part(name, "visual.")) vision++;
+        else if (has_part(name, "mtp.") && (!b->m->has_mtp || t->type < 0)) mtp++;
+        else b->code = bind_unexpected(b, t);
+    }
+    if (b->code) return;
+    if (vision) notice(callbacks, "%s: %d vision tensors ignored: mote reads text only", dir, vision);
+    if (b->missing[0]) notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s is missing", dir, b->missing);
+    else if (mtp && !b->m->has_mtp) notice(callbacks, "%s: %d MTP tensors ignored: there is no mtp.fc.weight", dir, mtp);
+    else if (b->m->c.mtp_layers && !b->m->has_mtp) notice(callbacks, "%s: no MTP layer in this checkpoint", dir);
 }

@@ -22,6 +22,7 @@ static const model_family model_families[] = {
 
 enum { FAMILY_COUNT = sizeof model_families / sizeof *model_families };
 
+/* The family of this model_type; NULL: none that mote runs, and *err says which those are. */
 static const model_family *family_find(const json *j, uint32_t type, const char *dir, mote_error *err) {
     char known[256] = "";
     size_t n = 0;
@@ -36,10 +37,8 @@ static const model_family *family_find(const json *j, uint32_t type, const char 
     return NULL;
 }
 
-static void family_read(const model_family *f, config_reader *r, config *c) {
-    f->read(r, c);
-}
-
-static void family_bind(const model_family *f, binder *b) {
-    f->bind(b);
+/* Binds every tensor of the model, its layers allocated, to what the family calls it. */
+static void family_bind(binder *b, const mote_callbacks *callbacks) {
+    b->m->c.family->bind(b);
+    if (!b->code) common_leftovers(b, callbacks);
 }

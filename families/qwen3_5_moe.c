@@ -80,11 +80,11 @@ static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w
     const deltanet_shape *s = &w->shape;
     int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
     uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)s->taps};
-    bind_as(b, IN_DELTANET, 1, 1);
+    bind_as(b, MODULE_DELTANET, 1, 1);
     bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, 2 * keys + values, s->hidden);
     bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, values, s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
+    bind_kept(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
+    bind_kept(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
     bind_name(b, where, "linear_attn.conv1d.weight");
     bind_vector_named(b, &w->conv1d, conv, 3);
@@ -95,14 +95,14 @@ static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w
 
 static void qwen_bind_moe(binder *b, const char *where, int layer, moe_weights *w) {
     const moe_shape *s = &w->shape;
-    int mtp = b->kind == IN_MTP, shared = s->experts;
+    int mtp = b->kind == MODULE_MTP, shared = s->experts;
     common_layer_experts(b->m, layer, w);
-    if (!mtp) bind_as(b, IN_ROUTER, 1, 1);
-    bind_matrix(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
-    bind_matrix(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, s->hidden);
-    if (!mtp) bind_as(b, IN_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
+    if (!mtp) bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "mlp.gate.weight", &w->router, s->experts, s->hidden);
+    bind_kept(b, where, "mlp.shared_expert_gate.weight", &w->shared_expert_gate, 1, s->hidden);
+    if (!mtp) bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
     common_bind_experts(b, where, w);
-    if (!mtp) bind_as(b, IN_SHARED, 1, 1);
+    if (!mtp) bind_as(b, MODULE_SHARED, 1, 1);
     bind_matrix(b, where, "mlp.shared_expert.gate_proj.weight", &w->gate_proj[shared], s->shared_size, s->hidden);
     bind_matrix(b, where, "mlp.shared_expert.up_proj.weight", &w->up_proj[shared], s->shared_size, s->hidden);
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
@@ -123,11 +123,11 @@ static void qwen_bind_layer(binder *b, int index, layer *l) {
     qwen_shape_layer(&b->m->c, (enum layer_kind)b->m->c.mixers[index], l);
     int attends = l->mixer.kind == LAYER_ATTENTION;
     layer_weights *w = &l->mixer.w;
-    bind_as(b, IN_NORMS, 1, 1);
+    bind_as(b, MODULE_NORMS, 1, 1);
     bind_zero_centered(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
                 b->m->c.hidden);
     bind_zero_centered(b, where, "post_attention_layernorm.weight", &l->ffn.w.moe.norm, b->m->c.hidden);
-    bind_as(b, IN_ATTENTION, 1, 1);
+    bind_as(b, MODULE_ATTENTION, 1, 1);
     if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
     else qwen_bind_deltanet(b, where, &w->deltanet);
     qwen_bind_moe(b, where, index, &l->ffn.w.moe);
@@ -137,9 +137,9 @@ static void qwen_bind_layer(binder *b, int index, layer *l) {
 static void qwen_bind_mtp(binder *b) {
     mote_model *m = b->m;
     int hidden = m->c.hidden;
-    bind_as(b, IN_MTP, 1, 1);
+    bind_as(b, MODULE_MTP, 1, 1);
     qwen_shape_layer(&m->c, LAYER_ATTENTION, &m->mtp);
-    bind_matrix(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
+    bind_kept(b, "mtp.", "fc.weight", &m->mtp_fc, hidden, 2 * hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_embedding.weight", &m->mtp_norm_embedding, hidden);
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
     bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
@@ -152,9 +152,9 @@ static void qwen_bind_mtp(binder *b) {
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
 static void qwen3_5_moe_bind(binder *b) {
     mote_model *m = b->m;
-    common_expert_room(b, m->c.shapes.moe.experts, 1);
+    common_allocate_experts(b, m->c.shapes.moe.experts, 1);
     common_bind_ends(b, bind_zero_centered);
-    m->has_mtp = bind_has(b, "mtp.fc.weight");
+    m->has_mtp = b->mix ? m->c.mtp_layers > 0 : bind_tensor(b, "mtp.fc.weight") != NULL;
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i]);
-    if (m->has_mtp) bind_mtp(b, qwen_bind_mtp);
+    if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
 }

@@ -31,20 +31,20 @@ static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
     a->shape = b->m->c.shapes.attention;
     e->shape = b->m->c.shapes.moe;
     common_layer_experts(b->m, index, e);
-    bind_as(b, IN_NORMS, 1, 1);
+    bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);
     bind_vector(b, where, "post_attention_layernorm.weight", &e->norm, e->shape.hidden);
-    bind_as(b, IN_ATTENTION, 1, 1);
+    bind_as(b, MODULE_ATTENTION, 1, 1);
     common_bind_attention(b, where, a, bind_vector);
-    bind_as(b, IN_ROUTER, 1, 1);
-    bind_matrix(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
-    bind_as(b, IN_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);
+    bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
+    bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);
     common_bind_experts(b, where, e);
 }
 
 static void qwen3_moe_bind(binder *b) {
     mote_model *m = b->m;
-    common_expert_room(b, m->c.shapes.moe.experts, 0);
+    common_allocate_experts(b, m->c.shapes.moe.experts, 0);
     common_bind_ends(b, bind_vector);
     for (int i = 0; i < m->c.layers && !b->code; i++) qwen3_moe_bind_layer(b, i, &m->layers[i]);
 }

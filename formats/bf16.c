@@ -2,12 +2,12 @@
 
 static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
-static const spelling bf16_spelling = {
+static const tensor_encoding bf16_encoding = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;
-    unpack_bf16((const uint16_t *)(const void *)row->plane[CODES] + col, n, out);
+    unpack_bf16((const uint16_t *)(const void *)row->component[CODES] + col, n, out);
 }
 
 /* Standard deviation 0.02 */
@@ -18,12 +18,12 @@ BOTH uint16_t made_bf16(uint32_t seed, uint32_t i) {
     return (uint16_t)((bits + 0x8000) >> 16);
 }
 
-BOTH void bf16_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    (void)plane;
+BOTH void bf16_random(int component, uint32_t seed, uint32_t i, void *to) {
+    (void)component;
     ((uint16_t *)to)[i] = made_bf16(seed, i);
 }
 
-BOTH unsigned bf16_inspect(int plane, const void *numbers, size_t i) {
-    (void)plane;
+BOTH unsigned bf16_inspect(int component, const void *numbers, size_t i) {
+    (void)component;
     return inspect_magnitude(((const uint16_t *)numbers)[i] & 0x7fffu, 0x7f80u);
 }

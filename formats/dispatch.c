@@ -1,15 +1,15 @@
-/* formats/dispatch.c: what the tables of formats and of spellings generate: arrays of their descriptions, and a switch for
+/* formats/dispatch.c: what the tables of formats and of tensor encodings generate: arrays of their descriptions, and a switch for
    each of the formats' functions. */
 
 #define FORMAT_ADDRESS(NAME, name) &name##_format,
 static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 #undef FORMAT_ADDRESS
 
-#define SPELLING_ADDRESS(NAME, name) &name##_spelling,
-static const spelling *const spellings[] = {SPELLINGS(SPELLING_ADDRESS)};
-#undef SPELLING_ADDRESS
+#define ENCODING_ADDRESS(NAME, name) &name##_encoding,
+static const tensor_encoding *const tensor_encodings[] = {TENSOR_ENCODINGS(ENCODING_ADDRESS)};
+#undef ENCODING_ADDRESS
 
-static int part_count(const spelling *s) {
+static int part_count(const tensor_encoding *s) {
     int n = 0;
     while (n < MAX_PARTS && s->parts[n].suffix) n++;
     return n;
@@ -18,7 +18,7 @@ static int part_count(const spelling *s) {
 /* Has it numbers for groups of columns, whose width the shape of the scales tells? */
 static int format_has_groups(enum format f) {
     int has = 0;
-    for (int i = 0; i < formats[f]->plane_count; i++) has |= formats[f]->planes[i].rows && !formats[f]->planes[i].cols;
+    for (int i = 0; i < formats[f]->component_count; i++) has |= formats[f]->components[i].rows && !formats[f]->components[i].cols;
     return has;
 }
 
@@ -41,29 +41,29 @@ static int part_shape(const char *form, const matrix *w, uint64_t shape[2], cons
 /* Does it have numbers for blocks whose sides config.json says? */
 static int format_has_blocks(enum format f) {
     int has = 0;
-    for (int i = 0; i < formats[f]->plane_count; i++) has |= !formats[f]->planes[i].rows;
+    for (int i = 0; i < formats[f]->component_count; i++) has |= !formats[f]->components[i].rows;
     return has;
 }
 
 /* k blocks of a row. */
 static int matrix_k_blocks(const matrix *w) {
-    const plane *codes = &formats[w->format]->planes[CODES];
-    return (int)((plane_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
+    const component *codes = &formats[w->format]->components[CODES];
+    return (int)((component_bytes(codes, w->cols) - 1) / (size_t)codes->packed) + 1;
 }
 
-/* Bytes of memory that plane i of a matrix is given. Packed planes follow each other, and are packed together. */
-static size_t matrix_plane_room(const matrix *w, int i) {
-    const plane *p = &formats[w->format]->planes[i];
+/* Bytes of memory that component i of a matrix is given. Packed components follow each other, and are packed together. */
+static size_t matrix_component_capacity(const matrix *w, int i) {
+    const component *p = &formats[w->format]->components[i];
     const size_t packed = (size_t)gpu_row_panels(w->rows) * (size_t)matrix_k_blocks(w) * (size_t)(PANEL_ROWS * p->packed);
-    const size_t plain = plane_room(p, plane_rows(p, w), plane_cols(p, w));    /* more, of narrow groups: INT4_FINE */
+    const size_t plain = component_capacity(p, component_rows(p, w), component_cols(p, w));    /* more, of narrow groups */
     return packed > plain ? (packed + 63) / 64 * 64 : plain;
 }
 
-/* Bytes of all planes of a matrix. */
+/* Bytes of all components of a matrix. */
 static uint64_t matrix_bytes(const matrix *w) {
     uint64_t n = 0;
-    for (const plane *p = formats[w->format]->planes, *end = p + formats[w->format]->plane_count; p < end; p++)
-        n += (uint64_t)plane_rows(p, w) * plane_bytes(p, plane_cols(p, w));
+    for (const component *p = formats[w->format]->components, *end = p + formats[w->format]->component_count; p < end; p++)
+        n += (uint64_t)component_rows(p, w) * component_bytes(p, component_cols(p, w));
     return n;
 }
 
@@ -75,10 +75,10 @@ static inline double matrix_operations(const matrix *w) {
 /* Of a matrix of format f. */
 INLINE weight_row row_of(const matrix *w, int row, const enum format f) {
     weight_row r = {{NULL}};
-    for (int i = 0; i < formats[f]->plane_count; i++) {
-        const plane *p = &formats[f]->planes[i];
+    for (int i = 0; i < formats[f]->component_count; i++) {
+        const component *p = &formats[f]->components[i];
         size_t at = (size_t)(row / (p->rows ? p->rows : w->block_rows));
-        r.plane[i] = (const char *)w->plane[i] + at * plane_bytes(p, plane_cols(p, w));
+        r.component[i] = (const char *)w->component[i] + at * component_bytes(p, component_cols(p, w));
     }
     return r;
 }
@@ -115,15 +115,15 @@ static void matrix_floats(const matrix *w, int row, int col, int n, float *out) 
     matrix_row_floats(w, &r, col, n, out);
 }
 
-/* Words begin, begin + step, ... before end of a plane = random ones. */
-BOTH void format_random(enum format f, int plane, uint32_t seed, void *to, uint32_t begin, uint32_t end, uint32_t step) {
+/* Words begin, begin + step, ... before end of a component = random ones. */
+BOTH void format_random(enum format f, int component, uint32_t seed, void *to, uint32_t begin, uint32_t end, uint32_t step) {
     switch (f) {
 #define FORMAT_CASE(NAME, name)                                                                               \
     case FORMAT_##NAME:                                                                                       \
-        if (plane == CODES)                                                                                   \
+        if (component == CODES)                                                                                   \
             for (uint32_t i = begin; i < end; i += step) name##_random(CODES, seed, i, to);                   \
         else                                                                                                  \
-            for (uint32_t i = begin; i < end; i += step) name##_random(plane, seed, i, to);                   \
+            for (uint32_t i = begin; i < end; i += step) name##_random(component, seed, i, to);                   \
         break;
         FORMATS(FORMAT_CASE)
 #undef FORMAT_CASE
@@ -131,10 +131,10 @@ BOTH void format_random(enum format f, int plane, uint32_t seed, void *to, uint3
     }
 }
 
-/* WEIGHTS_... of word i of a plane. */
-BOTH unsigned format_inspect(enum format f, int plane, const void *words, size_t i) {
+/* WEIGHTS_... of word i of a component. */
+BOTH unsigned format_inspect(enum format f, int component, const void *words, size_t i) {
     switch (f) {
-#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: return name##_inspect(plane, words, i);
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: return name##_inspect(component, words, i);
         FORMATS(FORMAT_CASE)
 #undef FORMAT_CASE
         default: return 0;

@@ -3,7 +3,7 @@
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
     memset(&g, 0, sizeof g);
-    g.data = (const char *)w->plane[CODES];
+    g.data = (const char *)w->component[CODES];
     g.rows = w->rows;
     g.cols = w->cols;
     g.k_blocks = matrix_k_blocks(w);

@@ -2,25 +2,25 @@
 
 static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
-static const spelling f16_spelling = {
+static const tensor_encoding f16_encoding = {
     "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;
-    unpack_f16((const uint16_t *)(const void *)row->plane[CODES] + col, n, out);
+    unpack_f16((const uint16_t *)(const void *)row->component[CODES] + col, n, out);
 }
 
 /* Standard deviation 0.018; a bell's 9 bits times 2^-13 are exact, and normal numbers. */
-BOTH void f16_random(int plane, uint32_t seed, uint32_t i, void *to) {
+BOTH void f16_random(int component, uint32_t seed, uint32_t i, void *to) {
     uint32_t bits;
     int32_t bell = made_bell(seed, i);
     float f = (float)bell * 0x1p-13f;
-    (void)plane;
+    (void)component;
     memcpy(&bits, &f, 4);
     ((uint16_t *)to)[i] = (uint16_t)(bell ? ((bits & 0x7fffffff) - (112u << 23)) >> 13 | (bits >> 31) << 15 : 0);
 }
 
-BOTH unsigned f16_inspect(int plane, const void *numbers, size_t i) {
-    (void)plane;
+BOTH unsigned f16_inspect(int component, const void *numbers, size_t i) {
+    (void)component;
     return inspect_magnitude(((const uint16_t *)numbers)[i] & 0x7fffu, 0x7c00u);
 }

@@ -2,12 +2,12 @@
 
 static const weight_format f32_format = {"F32", 1, {{32, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
-static const spelling f32_spelling = {
+static const tensor_encoding f32_encoding = {
     "F32", FORMAT_F32, 1, 1, {{".weight", "F32", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     (void)w;
-    memcpy(out, (const float *)(const void *)row->plane[CODES] + col, (size_t)n * sizeof *out);
+    memcpy(out, (const float *)(const void *)row->component[CODES] + col, (size_t)n * sizeof *out);
 }
 
 /* Standard deviation 0.02 */
@@ -15,12 +15,12 @@ BOTH float made_f32(uint32_t seed, uint32_t i) {
     return (float)made_bell(seed, i) * 0x1.1bcp-13f;
 }
 
-BOTH void f32_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    (void)plane;
+BOTH void f32_random(int component, uint32_t seed, uint32_t i, void *to) {
+    (void)component;
     ((float *)to)[i] = made_f32(seed, i);
 }
 
-BOTH unsigned f32_inspect(int plane, const void *numbers, size_t i) {
-    (void)plane;
+BOTH unsigned f32_inspect(int component, const void *numbers, size_t i) {
+    (void)component;
     return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffffu, 0x7f800000u);
 }

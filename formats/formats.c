@@ -1,24 +1,24 @@
 /* formats/formats.c: the table of weight formats, and what the file of each one defines. Knows matrices as arrays of
    numbers; must not know layers, files or threads.
 
-   A matrix consists of planes, arrays of numbers. The first, CODES, has a number for each weight. The others have one for
-   so many rows and columns: scales, or a factor of all weights. Computing, checking, packing and counting go over planes
+   A matrix consists of components, arrays of numbers. The first, CODES, has a number for each weight. The others have one for
+   so many rows and columns: scales, or a factor of all weights. Computing, checking, packing and counting go over components
    and do not ask for the format.
 
-   Checkpoints spell one format in several ways. A spelling lists the tensors that stand for a matrix, and says how each
-   plane is made of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which spelling a
+   Checkpoints store one format in several ways. A tensor encoding lists the tensors that stand for a matrix, and says how each
+   component comes of them: most lie in memory as they are stored, the rest is converted when it is loaded. Which encoding a
    matrix has is seen from the tensors that are there.
 
    A format is formats/name.c, and formats/name.cu for its kernels, with a line here and in kernels.cu. It defines
-     name_format     a weight_format: what it is called, and its planes
+     name_format     a weight_format: what it is called, and its components
      name_floats     columns of a row, as floats
-     name_random     random numbers for made-up models
+     name_random     random numbers for synthetic models
      name_inspect    whether a number is zero, or not finite
      format_name     in name.cu: see formats/fragments.cu
-   and its spellings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
+   and its tensor encodings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
    In hot code the format is a constant.
 
-   The planes of a matrix [rows][cols]; `packed` ones lie in row panels in a GPU's memory (cuda/panels.cu), the others row
+   The components of a matrix [rows][cols]; `packed` ones lie in row panels in a GPU's memory (cuda/panels.cu), the others row
    by row, without gaps between the rows:
      F32, F16, BF16  CODES the weights, packed
      FP8_BLOCK       CODES E4M3, packed. SCALES F32 [blocks down][blocks across], of block_rows x block_cols weights;
@@ -38,7 +38,7 @@
     X(INT4_FINE, int4_fine)
 
 /* The first whose tensors are all there counts; without one, what is missing is said of that of which most are there. */
-#define SPELLINGS(X) \
+#define TENSOR_ENCODINGS(X) \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(FP8_BLOCK, fp8_block) X(FP8_TENSOR, fp8_tensor) X(FP8_CHANNEL, fp8_channel) \
     X(FP8_BLOCK_CT, fp8_block_ct) X(NVFP4, nvfp4) X(NVFP4_CT, nvfp4_ct) X(GPTQ, gptq) X(AWQ, awq) X(INT4_CT, int4_ct) \
     X(QUANTISED, quantised)
@@ -46,14 +46,14 @@
 #define FORMAT_ENUMERATOR(NAME, name) FORMAT_##NAME,
 enum format { FORMATS(FORMAT_ENUMERATOR) FORMAT_COUNT };
 #undef FORMAT_ENUMERATOR
-#define SPELLING_ENUMERATOR(NAME, name) SPELLED_##NAME,
-enum spelled { SPELLINGS(SPELLING_ENUMERATOR) SPELLING_COUNT };
-#undef SPELLING_ENUMERATOR
+#define ENCODING_ENUMERATOR(NAME, name) ENCODING_##NAME,
+enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
+#undef ENCODING_ENUMERATOR
 
-enum { CODES, SCALES, FACTOR, MAX_PLANES = 4, MAX_PARTS = 5 };
+enum { CODES, SCALES, FACTOR, MAX_COMPONENTS = 4, MAX_PARTS = 5 };
 
-/* A plane of a format. */
-typedef struct plane {
+/* A component of a format. */
+typedef struct component {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
     int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */
@@ -61,12 +61,12 @@ typedef struct plane {
     /* The first of n numbers that is not allowed, in *value how it is written; n: all are. NULL: any will do. */
     size_t (*find_wrong)(const void *numbers, size_t n, char value[32]);
     const char *number, *allowed;                  /* for the message: "scale", "finite numbers" */
-} plane;
+} component;
 
 typedef struct weight_format {
     const char *name;            /* in reports: "FP8" */
-    int plane_count;
-    plane planes[MAX_PLANES];
+    int component_count;
+    component components[MAX_COMPONENTS];
     const char *(*unfit)(int block_rows, int block_cols);      /* what kernels do not take; NULL: they take all */
     int fine;                    /* what it is on a GPU where groups are narrower than 64 columns; of formats with groups */
 } weight_format;
@@ -74,85 +74,85 @@ typedef struct weight_format {
 typedef struct matrix {
     enum format format;
     int rows, cols;
-    const void *plane[MAX_PLANES];
-    int block_rows, block_cols;  /* sides of a block, for planes that have a number for each */
+    const void *component[MAX_COMPONENTS];
+    int block_rows, block_cols;  /* sides of a block, for components that have a number for each */
 } matrix;
 
-/* Where a row's numbers lie, in each plane. */
-typedef struct weight_row { const char *plane[MAX_PLANES]; } weight_row;
+/* Where a row's numbers lie, in each component. */
+typedef struct weight_row { const char *component[MAX_COMPONENTS]; } weight_row;
 
 /* A tensor that stands for a matrix, or for a part of it. */
 typedef struct matrix_part {
-    const char *suffix;          /* its name behind the module's: ".weight" */
+    const char *suffix;          /* its name after the module's: ".weight" */
     const char *stored;          /* its type in the file; NULL: F32, F16 or BF16 */
     const char *shape;           /* "n k/8": the matrix's rows, and an eighth of its columns. h, g: its blocks down and
-                                    across. Behind "|" another that is as good */
+                                    across. After "|" another that is as good */
     int optional;
 } matrix_part;
 
-/* What planes are made of: the tensors of a matrix, and what a plane of it needs to know. */
+/* What components are made of: the tensors of a matrix, and what a component of it needs to know. */
 typedef struct conversion {
     const matrix *w;
-    int rows, cols;              /* of the plane, in numbers */
+    int rows, cols;              /* of the component, in numbers */
     const void *part[MAX_PARTS]; /* the tensors' bytes; NULL: not there, or not needed */
     int type[MAX_PARTS];         /* their types, dtype or another */
     int zeros_stored, asymmetric;/* of GPTQ, as config.json has it: zero points are not stored less one; differ from 8 */
     char why[96];                /* what is wrong, for the message */
 } conversion;
 
-/* How a plane is made. */
-typedef struct plane_source {
+/* How a component is made. */
+typedef struct component_source {
     int part;                    /* of this tensor */
     unsigned needs;              /* and of these: a bit set */
 
     /* NULL: as it is stored. Else fills `to`; returns -1, or the tensor that cannot be, and c->why. */
     int (*convert)(conversion *c, void *to);
-} plane_source;
+} component_source;
 
-typedef struct spelling {
+typedef struct tensor_encoding {
     const char *name;            /* in reports: "FP8 per tensor" */
     enum format format;
     int rows, cols;              /* the matrix has a multiple of so many */
     matrix_part parts[MAX_PARTS];       /* the first has the codes; up to the first without a suffix */
-    plane_source planes[MAX_PLANES];
-} spelling;
+    component_source components[MAX_COMPONENTS];
+} tensor_encoding;
 
 enum {
     TILE = 128,                  /* columns turned into floats at a time, the width of an FP8 block */
     ONE_BLOCK = 1 << 29          /* sides of a block that is all of a matrix */
 };
 
-/* Numbers of a plane along the matrix's rows, and along its columns. */
-INLINE int plane_rows(const plane *p, const matrix *w) {
+/* Numbers of a component along the matrix's rows, and along its columns. */
+INLINE int component_rows(const component *p, const matrix *w) {
     return (w->rows - 1) / (p->rows ? p->rows : w->block_rows) + 1;
 }
 
-INLINE int plane_cols(const plane *p, const matrix *w) {
+INLINE int component_cols(const component *p, const matrix *w) {
     return (w->cols - 1) / (p->cols ? p->cols : w->block_cols) + 1;
 }
 
 /* Bytes of n numbers side by side. */
-INLINE size_t plane_bytes(const plane *p, int n) {
+INLINE size_t component_bytes(const component *p, int n) {
     return ((size_t)n * (size_t)p->bits + 7) / 8;
 }
 
-/* Made-up models and the checks of a loaded one see a plane as words: numbers, or, where those have less than 8 bits,
+/* Synthetic models and the checks of a loaded one see a component as words: numbers, or, where those have less than 8 bits,
    bytes. */
-INLINE size_t plane_words(const plane *p, int rows, int cols) {
-    return (size_t)rows * (p->bits < 8 ? plane_bytes(p, cols) : (size_t)cols);
+INLINE size_t component_words(const component *p, int rows, int cols) {
+    return (size_t)rows * (p->bits < 8 ? component_bytes(p, cols) : (size_t)cols);
 }
 
-/* In a GPU's memory eight rows (a row panel) of a k block of each packed plane lie together, see cuda/panels.cu. A packed
-   plane is given the room that takes on a CPU, too. */
+/* In a GPU's memory eight rows (a row panel) of a k block of each packed component lie together, see cuda/panels.cu. A packed
+   component is given the memory that takes on a CPU, too. */
 enum { PANEL_ROWS = 8 };
 
 static int gpu_row_panels(int rows) {
     return (rows + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* Bytes of a plane's numbers side by side, with zeros to the next 64. */
-static size_t plane_room(const plane *p, int rows, int cols) {
-    return ((size_t)rows * plane_bytes(p, cols) + 63) / 64 * 64;
+/* Bytes of a component's numbers side by side, with zeros to the next 64. */
+static size_t component_capacity(const component *p, int rows, int cols) {
+    return ((size_t)rows * component_bytes(p, cols) + 63) / 64 * 64;
 }
 
 /* What name_inspect finds. */

@@ -43,26 +43,26 @@ static int fp8_widen_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling fp8_block_spelling = {
+static const tensor_encoding fp8_block_encoding = {
     "FP8", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale_inv", NULL, "h g", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* As compressed-tensors has it. */
-static const spelling fp8_block_ct_spelling = {
+static const tensor_encoding fp8_block_ct_encoding = {
     "FP8", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "h g", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 /* One scale for all of the matrix, which is one block. */
-static const spelling fp8_tensor_spelling = {
+static const tensor_encoding fp8_tensor_encoding = {
     "FP8 per tensor", FORMAT_FP8_BLOCK, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "|1", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};
 
 INLINE void fp8_block_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint8_t *__restrict code = (const uint8_t *)row->plane[CODES] + col;
-    const float *scale = (const float *)(const void *)row->plane[SCALES];
+    const uint8_t *__restrict code = (const uint8_t *)row->component[CODES] + col;
+    const float *scale = (const float *)(const void *)row->component[SCALES];
     scale += col / w->block_cols;
     for (int i = 0, end = w->block_cols - col % w->block_cols; i < n; i = end, end += w->block_cols, scale++)
         unpack_fp8(code + i, (end < n ? end : n) - i, *scale, out + i);      /* a block's columns have one scale */
@@ -110,7 +110,7 @@ static int quantised_codes(conversion *c, void *to) {
 }
 
 /* Not found by its tensors: chosen instead of BF16. */
-static const spelling quantised_spelling = {
+static const tensor_encoding quantised_encoding = {
     "BF16 as FP8", FORMAT_FP8_BLOCK, 1, 1, {{".weight", "BF16", "n k", 0}},
     {{0, 1u << 0, quantised_codes}, {0, 1u << 0, quantised_scales}}};
 
@@ -132,11 +132,11 @@ BOTH float made_scale(uint32_t seed, uint32_t i) {
     return made_float(seed, i, f);
 }
 
-BOTH void fp8_block_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    if (plane == CODES) ((uint8_t *)to)[i] = made_fp8(seed, i);
+BOTH void fp8_block_random(int component, uint32_t seed, uint32_t i, void *to) {
+    if (component == CODES) ((uint8_t *)to)[i] = made_fp8(seed, i);
     else ((float *)to)[i] = made_scale(seed, i);
 }
 
-BOTH unsigned fp8_block_inspect(int plane, const void *numbers, size_t i) {
-    return plane == CODES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
+BOTH unsigned fp8_block_inspect(int component, const void *numbers, size_t i) {
+    return component == CODES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
 }

@@ -22,7 +22,7 @@ struct format_fp8_block : format_of_16_bytes {
                (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
     }
     static void place(gpu_matrix *g, const matrix *w) {
-        g->scale = (const float *)w->plane[SCALES];
+        g->scale = (const float *)w->component[SCALES];
         g->row_shift = log2_of(w->block_rows);
         g->k_block_shift = log2_of(w->block_cols) - 6;
         g->scale_cols = (w->cols - 1) / w->block_cols + 1;

@@ -28,7 +28,7 @@ struct format_fp8_row {
         return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) * (w->scale[row] * FP8_UNIT);
     }
     static void place(gpu_matrix *g, const matrix *w) {
-        g->scale = (const float *)w->plane[SCALES];
+        g->scale = (const float *)w->component[SCALES];
         g->scale_cols = 1;
     }
 };

@@ -21,7 +21,7 @@
      prefill    raw -> A fragments in F16, of step `step`, times `factor` where the format has no scales: for cuda/gemm.cu.
                 prefill_loads: how many of them 64 columns take, 1 or 2. Not of F32 and F16
      weight     a single one, for kernels that gather rows
-     place      fills in what a gpu_matrix has for this format: where its planes behind the codes lie */
+     place      fills in what a gpu_matrix has for this format: where its components behind the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */
 

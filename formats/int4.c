@@ -97,7 +97,7 @@ static int gptq_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling gptq_spelling = {
+static const tensor_encoding gptq_encoding = {
     "GPTQ INT4", FORMAT_INT4, 8, 8,
     {{".qweight", "I32", "k/8 n", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0},
      {".g_idx", "I32", "k", 1}},
@@ -133,7 +133,7 @@ static int awq_scales(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling awq_spelling = {
+static const tensor_encoding awq_encoding = {
     "AWQ INT4", FORMAT_INT4, 8, 8,
     {{".qweight", "I32", "k n/8", 0}, {".qzeros", "I32", "g n/8", 0}, {".scales", NULL, "g n", 0}},
     {{0, 1u << 0, awq_codes}, {2, 1u << 1 | 1u << 2, awq_scales}}};
@@ -159,7 +159,7 @@ static int int4_ct_scales(conversion *c, void *to) {
     return int4_check_order(c, 4);
 }
 
-static const spelling int4_ct_spelling = {
+static const tensor_encoding int4_ct_encoding = {
     "INT4", FORMAT_INT4, 1, 8,
     {{".weight_packed", "I32", "n k/8", 0}, {".weight_scale", NULL, "n g", 0}, {".weight_shape", "I64", "2", 0},
      {".weight_zero_point", "I32", "n/8 g", 1}, {".weight_g_idx", "I32", "k", 1}},
@@ -169,8 +169,8 @@ static const spelling int4_ct_spelling = {
 
 /* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
 INLINE void int4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint32_t *group = (const uint32_t *)(const void *)row->plane[SCALES];
-    const uint8_t *codes = (const uint8_t *)row->plane[CODES];
+    const uint32_t *group = (const uint32_t *)(const void *)row->component[SCALES];
+    const uint8_t *codes = (const uint8_t *)row->component[CODES];
     for (int i = col; i < col + n; i++) {
         const uint32_t word = group[i / w->block_cols];
         out[i - col] = ((float)nibble_at(codes, i) - (float)(word & INT4_ZERO)) * int4_scale(word);
@@ -187,16 +187,16 @@ BOTH uint8_t made_int4(uint32_t seed, uint32_t i) {
     return (uint8_t)byte;
 }
 
-BOTH void int4_random(int plane, uint32_t seed, uint32_t i, void *to) {
+BOTH void int4_random(int component, uint32_t seed, uint32_t i, void *to) {
     made_floats f = {96, 63, 0x1.1p-14f};
     float scale = made_float(seed, i, f);
     uint32_t word;
     memcpy(&word, &scale, 4);
-    if (plane == CODES) ((uint8_t *)to)[i] = made_int4(seed, i);
+    if (component == CODES) ((uint8_t *)to)[i] = made_int4(seed, i);
     else ((uint32_t *)to)[i] = (word & ~(uint32_t)INT4_ZERO) | 8;
 }
 
-BOTH unsigned int4_inspect(int plane, const void *numbers, size_t i) {
-    if (plane == CODES) return ((const uint8_t *)numbers)[i] != 0x88 ? WEIGHTS_NOT_ZERO : 0;
+BOTH unsigned int4_inspect(int component, const void *numbers, size_t i) {
+    if (component == CODES) return ((const uint8_t *)numbers)[i] != 0x88 ? WEIGHTS_NOT_ZERO : 0;
     return inspect_magnitude(((const uint32_t *)numbers)[i] & 0x7fffffe0u, 0x7f800000u);
 }

@@ -1,5 +1,5 @@
-/* formats/int4_fine.c: INT4 in groups of 32 columns, as a GPU has it: the planes of int4.c, packed in k blocks of 32 columns, so that
-   a row has one scale and one zero point in each. The CPU needs no such difference: there these matrices are INT4. */
+/* formats/int4_fine.c: INT4 in groups of 32 columns, as a GPU has it: the components of int4.c, packed in k blocks of 32 columns,
+   so that a row has one scale and one zero point in each. The CPU needs no such difference: there these matrices are INT4. */
 
 static const weight_format int4_fine_format = {
     "INT4", 2,
@@ -10,10 +10,10 @@ INLINE void int4_fine_floats(const matrix *w, const weight_row *row, int col, in
     int4_floats(w, row, col, n, out);
 }
 
-BOTH void int4_fine_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    int4_random(plane, seed, i, to);
+BOTH void int4_fine_random(int component, uint32_t seed, uint32_t i, void *to) {
+    int4_random(component, seed, i, to);
 }
 
-BOTH unsigned int4_fine_inspect(int plane, const void *numbers, size_t i) {
-    return int4_inspect(plane, numbers, i);
+BOTH unsigned int4_fine_inspect(int component, const void *numbers, size_t i) {
+    return int4_inspect(component, numbers, i);
 }

@@ -36,7 +36,7 @@ static int nvfp4_factor(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling nvfp4_spelling = {
+static const tensor_encoding nvfp4_encoding = {
     "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
     {{".weight", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0}, {".weight_scale_2", "F32", "|1", 0}},
     {{0, 0, NULL}, {1, 0, NULL}, {2, 1u << 2, nvfp4_factor}}};
@@ -49,7 +49,7 @@ static int nvfp4_divisor(conversion *c, void *to) {
     return -1;
 }
 
-static const spelling nvfp4_ct_spelling = {
+static const tensor_encoding nvfp4_ct_encoding = {
     "NVFP4", FORMAT_NVFP4, 1, NVFP4_GROUP,
     {{".weight_packed", "U8", "n k/2", 0}, {".weight_scale", "F8_E4M3", "n k/16", 0},
      {".weight_global_scale", "F32", "1|", 0}},
@@ -72,21 +72,21 @@ INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
 
 /* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
 INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
-    const uint8_t *scale = (const uint8_t *)row->plane[SCALES], *codes = (const uint8_t *)row->plane[CODES];
-    const float factor = *(const float *)(const void *)row->plane[FACTOR];
+    const uint8_t *scale = (const uint8_t *)row->component[SCALES], *codes = (const uint8_t *)row->component[CODES];
+    const float factor = *(const float *)(const void *)row->component[FACTOR];
     (void)w;
     for (int i = col; i < col + n; i++)
         out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_UNIT * factor);
 }
 
 /* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of made-up BF16 weights. */
-BOTH void nvfp4_random(int plane, uint32_t seed, uint32_t i, void *to) {
-    if (plane == CODES) ((uint8_t *)to)[i] = (uint8_t)made_bits(seed, i);
-    else if (plane == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (made_bits(seed, i) & 15));
+BOTH void nvfp4_random(int component, uint32_t seed, uint32_t i, void *to) {
+    if (component == CODES) ((uint8_t *)to)[i] = (uint8_t)made_bits(seed, i);
+    else if (component == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (made_bits(seed, i) & 15));
     else ((float *)to)[i] = 0x1.8p-8f;
 }
 
-BOTH unsigned nvfp4_inspect(int plane, const void *numbers, size_t i) {
-    if (plane == CODES) return ((const uint8_t *)numbers)[i] & 0x77 ? WEIGHTS_NOT_ZERO : 0;
-    return plane == SCALES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
+BOTH unsigned nvfp4_inspect(int component, const void *numbers, size_t i) {
+    if (component == CODES) return ((const uint8_t *)numbers)[i] & 0x77 ? WEIGHTS_NOT_ZERO : 0;
+    return component == SCALES ? inspect_magnitude(((const uint8_t *)numbers)[i] & 0x7fu, 0x7fu) : f32_inspect(CODES, numbers, i);
 }

@@ -87,7 +87,7 @@ struct format_nvfp4 {
         return e2m1_value(code) * (__uint_as_float(scale << 20) * FP8_UNIT * *w->scale);
     }
     static void place(gpu_matrix *g, const matrix *w) {
-        g->scale = (const float *)w->plane[FACTOR];
+        g->scale = (const float *)w->component[FACTOR];
         g->row_shift = g->k_block_shift = 30;
         g->scale_cols = 1;
     }

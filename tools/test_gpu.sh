@@ -92,7 +92,7 @@ check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
 check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
-making_weights=kernel_substring=gpu_make,kernel_substring=gpu_pack_kernel,kernel_substring=gpu_quantise
+making_weights=kernel_substring=gpu_fill,kernel_substring=gpu_pack_kernel,kernel_substring=gpu_quantise
 production() {
     local tool=$1
     shift

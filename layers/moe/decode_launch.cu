@@ -11,7 +11,7 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     p.up = gpu_matrix_of(&w->up_proj[0]);
     p.down = gpu_matrix_of(&w->down_proj[0]);
     p.per_tile = reciprocal_of(p.gate.panels);
-    p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - p.gate.data : 0;
+    p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - p.gate.data : 0;
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     p.norm = w->norm;
     return p;

@@ -200,10 +200,10 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
 /* A product of the slots; most: tiles. */
 static void moe_prefill_grouped(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p, gpu_gemm *of) {
     const int experts = p->moe.shape.experts, slots = of->T;
-    const char *first = (const char *)w->gate_proj[0].plane[CODES];
+    const char *first = (const char *)w->gate_proj[0].component[CODES];
     of->tiles = p->tiles;
     of->tile_count = p->tile_count;
-    of->expert_stride = experts > 1 ? (const char *)w->gate_proj[1].plane[CODES] - first : 0;
+    of->expert_stride = experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - first : 0;
     gemm_launch(of, p->width, slots / p->width + (slots < experts ? slots : experts), r->stream);
 }
 

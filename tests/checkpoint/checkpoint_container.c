@@ -237,7 +237,7 @@ static void test_container_generator(void) {
         int tensors = REJECT, fd = open(temp_path(line), O_RDONLY);
         if (sscanf(tab + 1, "OK n=%d", &tensors) != 1) tensors = REJECT;
         for (size_t i = 0; i < COUNT(stricter); i++)
-            if (has_prefix(line, stricter[i])) tensors = REJECT;
+            if (!strncmp(line, stricter[i], strlen(stricter[i]))) tensors = REJECT;
         if (CHECK(fd >= 0, "%s is not there", line)) {
             check_container(line, fd, tensors);
             close(fd);

@@ -1,5 +1,5 @@
 // Tests of the checkpoint reader: the container, whole folders made wrong one way at a time, large ones; and
-// of what opening does inside: how much context fits, made-up weights, experts at equal distances.
+// of what opening does inside: how much context fits, synthetic weights, experts at equal distances.
 // Usage: test_checkpoint [DATA], from the top of the repository; DATA is the unpacked data folder.
 //
 // Parts
@@ -7,7 +7,7 @@
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
-//   here                     inside: plans and made-up weights
+//   here                     inside: plans and synthetic weights
 
 #include "../../engine.cu"
 #include "api.h"
@@ -18,7 +18,7 @@
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
 
-// ---- Inside: plans and made-up weights ------------------------------------------------------------------------------
+// ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
 // The most context that fits into the memory of a context's plan is that one or, where it costs no more, a longer one.
 static void test_fits(void) {
@@ -73,8 +73,8 @@ static void test_made(const char *name) {
         int E = m->c.shapes.moe.experts;
         CHECK(m->arena_size == again->arena_size && !memcmp(m->arena, again->arena, m->arena_size), "%s: differs", name);
         CHECK(experts_stride(w, E, &stride) && stride, "%s: no stride", name);
-        CHECK((const char *)w->down_proj[E - 1].plane[CODES] == (const char *)w->down_proj[0].plane[CODES] + (size_t)(E - 1) * stride,
-              "%s: the last expert is elsewhere", name);
+        const char *first = (const char *)w->down_proj[0].component[CODES], *last = (const char *)w->down_proj[E - 1].component[CODES];
+        CHECK(last == first + (size_t)(E - 1) * stride, "%s: the last expert is elsewhere", name);
         w->up_proj[E - 2].format = FORMAT_F16;
         CHECK(!experts_stride(w, E, &stride), "%s: two types have a stride", name);
     }

@@ -10,44 +10,44 @@ static int cols_for(enum format type, int cols) {
     return (cols + unit - 1) / unit * unit;
 }
 
-// A random number of a plane that is as stored, and no NaN.
-static void random_number(enum format type, int plane, void *data, size_t i) {
+// A random number of a component that is as stored, and no NaN.
+static void random_number(enum format type, int component, void *data, size_t i) {
     uint16_t half = (uint16_t)((random_bits() & 0x83ff) | (uint32_t)random_int(10, 15) << 10);
     uint16_t bf16 = (uint16_t)(random_bits() & 0x80ff) | 0x3f00;
     float f = random_float();
     uint32_t word;
     memcpy(&word, &f, 4);
-    if (plane == CODES && type == FORMAT_F16) ((uint16_t *)data)[i] = half;
-    else if (plane == CODES && type == FORMAT_BF16) ((uint16_t *)data)[i] = bf16;
-    else if (plane == CODES && (type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW))
+    if (component == CODES && type == FORMAT_F16) ((uint16_t *)data)[i] = half;
+    else if (component == CODES && type == FORMAT_BF16) ((uint16_t *)data)[i] = bf16;
+    else if (component == CODES && (type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW))
         ((uint8_t *)data)[i] = (uint8_t)((random_bits() & 0x80) | (uint32_t)random_int(0, 0x7e));
-    else if (plane == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
-    else if (plane == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
-    else if (plane == SCALES && format_has_groups(type)) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
+    else if (component == CODES && type != FORMAT_F32) ((uint8_t *)data)[i] = (uint8_t)random_bits();
+    else if (component == SCALES && type == FORMAT_NVFP4) ((uint8_t *)data)[i] = (uint8_t)random_int(0x20, 0x48);
+    else if (component == SCALES && format_has_groups(type)) ((uint32_t *)data)[i] = (word & ~31u) | (uint32_t)random_int(0, 16);
     else ((float *)data)[i] = f;
 }
 
-// The weight of random planes, by the textbook. at: which number of its plane each one is.
+// The weight of random components, by the textbook. at: which number of its component each one is.
 static double value_of(const matrix *w, int row, int col) {
-    size_t at[MAX_PLANES] = {0};
-    const plane *p = formats[w->format]->planes;
-    for (int i = 0; i < formats[w->format]->plane_count; i++) {
+    size_t at[MAX_COMPONENTS] = {0};
+    const component *p = formats[w->format]->components;
+    for (int i = 0; i < formats[w->format]->component_count; i++) {
         int rows = p[i].rows ? p[i].rows : w->block_rows, cols = p[i].cols ? p[i].cols : w->block_cols;
         at[i] = (size_t)(row / rows) * (size_t)((w->cols - 1) / cols + 1) + (size_t)(col / cols);
     }
-    const float *scale = (const float *)w->plane[SCALES];
-    const uint8_t *bytes = (const uint8_t *)w->plane[CODES];
+    const float *scale = (const float *)w->component[SCALES];
+    const uint8_t *bytes = (const uint8_t *)w->component[CODES];
     uint32_t nibble = bytes[at[CODES] / 2] >> (at[CODES] % 2 ? 4 : 0) & 15, word = 0;
     double block = 0;
     switch ((int)w->format) {
-    case FORMAT_F32: return ((const float *)w->plane[CODES])[at[CODES]];
-    case FORMAT_F16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 5, 10, 1);
-    case FORMAT_BF16: return code_value(((const uint16_t *)w->plane[CODES])[at[CODES]], 8, 7, 1);
+    case FORMAT_F32: return ((const float *)w->component[CODES])[at[CODES]];
+    case FORMAT_F16: return code_value(((const uint16_t *)w->component[CODES])[at[CODES]], 5, 10, 1);
+    case FORMAT_BF16: return code_value(((const uint16_t *)w->component[CODES])[at[CODES]], 8, 7, 1);
     case FORMAT_NVFP4:
-        block = code_value(((const uint8_t *)w->plane[SCALES])[at[SCALES]], 4, 3, 0);
-        return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->plane[FACTOR])[0]);
+        block = code_value(((const uint8_t *)w->component[SCALES])[at[SCALES]], 4, 3, 0);
+        return code_value(nibble, 2, 1, 0) * (double)(float)(block * ((const float *)w->component[FACTOR])[0]);
     case FORMAT_INT4: case FORMAT_INT4_FINE:
-        word = ((const uint32_t *)w->plane[SCALES])[at[SCALES]];
+        word = ((const uint32_t *)w->component[SCALES])[at[SCALES]];
         return ((double)nibble - (word & 31)) * (double)float_of_bits(word & ~31u);
     default: return (float)code_value(bytes[at[CODES]], 4, 3, 0) * scale[at[SCALES]];
     }
@@ -57,12 +57,12 @@ static random_matrix matrix_new(enum format type, int rows, int cols, int block_
     random_matrix r;
     matrix w = {type, rows, cols, {NULL}, format_has_groups(type) ? 1 : block_rows, block_cols};
     size_t size = 0, at = 0;
-    for (int i = 0; i < formats[type]->plane_count; i++) size += matrix_plane_room(&w, i);
+    for (int i = 0; i < formats[type]->component_count; i++) size += matrix_component_capacity(&w, i);
     r.data = room(size);
-    for (int i = 0; i < formats[type]->plane_count; at += matrix_plane_room(&w, i), i++) {
-        const plane *p = &formats[type]->planes[i];
-        w.plane[i] = (char *)r.data + at;
-        for (size_t n = plane_words(p, plane_rows(p, &w), plane_cols(p, &w)); n--;)
+    for (int i = 0; i < formats[type]->component_count; at += matrix_component_capacity(&w, i), i++) {
+        const component *p = &formats[type]->components[i];
+        w.component[i] = (char *)r.data + at;
+        for (size_t n = component_words(p, component_rows(p, &w), component_cols(p, &w)); n--;)
             random_number(type, i, (char *)r.data + at, n);
     }
     r.value = (double *)room((size_t)rows * (size_t)cols * sizeof(double));

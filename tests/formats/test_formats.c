@@ -1,12 +1,12 @@
-// Tests of formats/: what checkpoints store, through each spelling, to floats: vectors worked out by hand, and every code of
+// Tests of formats/: what checkpoints store, through each tensor encoding, to floats: vectors worked out by hand, and every code of
 // four and of eight bits under every scale.
 
 #include "../../kernels.cu"
 #include "test.h"
 
-// ---- Spellings ------------------------------------------------------------------------------------------------------
+// ---- Tensor encodings -----------------------------------------------------------------------------------------------
 
-// The container's types, as far as they matter here, by the names that spellings use; the first are those of dtype.
+// The container's types, as far as they matter here, by the names that tensor encodings use; the first are those of dtype.
 enum { OTHER = 9 };
 
 // Tensors of a matrix as they lie in a file.
@@ -18,29 +18,29 @@ static void put(stored_parts *s, int part, int type, const void *bytes, size_t s
     s->size[part] = size;
 }
 
-// Makes the planes of a matrix; -1, or the tensor that cannot be. hints: zeros_stored and asymmetric.
-static int load(const spelling *s, const stored_parts *from, matrix *w, int zeros_stored, int asymmetric, char *why) {
+// Makes the components of a matrix; -1, or the tensor that cannot be. hints: zeros_stored and asymmetric.
+static int load(const tensor_encoding *s, const stored_parts *from, matrix *w, int zeros_stored, int asymmetric, char *why) {
     w->format = s->format;
-    for (int i = 0; i < formats[s->format]->plane_count; i++) {
-        const plane *p = &formats[s->format]->planes[i];
+    for (int i = 0; i < formats[s->format]->component_count; i++) {
+        const component *p = &formats[s->format]->components[i];
         conversion c;
         memset(&c, 0, sizeof c);
         c.w = w;
-        c.rows = plane_rows(p, w);
-        c.cols = plane_cols(p, w);
+        c.rows = component_rows(p, w);
+        c.cols = component_cols(p, w);
         c.zeros_stored = zeros_stored;
         c.asymmetric = asymmetric;
         for (int k = 0; k < MAX_PARTS; k++)
-            if (s->planes[i].needs >> k & 1) c.part[k] = from->bytes[k], c.type[k] = from->type[k];
-        size_t held = (size_t)c.rows * plane_bytes(p, c.cols);
-        char *to = (char *)room(matrix_plane_room(w, i));
-        w->plane[i] = to;
-        if (!s->planes[i].convert) {
-            CHECK(from->size[s->planes[i].part] == held, "%s: plane %d of %zu bytes", s->name, i, held);
-            memcpy(to, from->bytes[s->planes[i].part], held);
+            if (s->components[i].needs >> k & 1) c.part[k] = from->bytes[k], c.type[k] = from->type[k];
+        size_t held = (size_t)c.rows * component_bytes(p, c.cols);
+        char *to = (char *)room(matrix_component_capacity(w, i));
+        w->component[i] = to;
+        if (!s->components[i].convert) {
+            CHECK(from->size[s->components[i].part] == held, "%s: component %d of %zu bytes", s->name, i, held);
+            memcpy(to, from->bytes[s->components[i].part], held);
             continue;
         }
-        int wrong = s->planes[i].convert(&c, to);
+        int wrong = s->components[i].convert(&c, to);
         if (wrong >= 0) {
             snprintf(why, 96, "%s", c.why);
             return wrong;
@@ -50,11 +50,11 @@ static int load(const spelling *s, const stored_parts *from, matrix *w, int zero
 }
 
 static void unload(matrix *w) {
-    for (int i = 0; i < formats[w->format]->plane_count; i++) free((void *)(uintptr_t)w->plane[i]);
+    for (int i = 0; i < formats[w->format]->component_count; i++) free((void *)(uintptr_t)w->component[i]);
 }
 
 // Row `row` of what is stored is `want`.
-static void check_row(const char *title, const spelling *s, const stored_parts *from, matrix w, int row, const float *want,
+static void check_row(const char *title, const tensor_encoding *s, const stored_parts *from, matrix w, int row, const float *want,
                       int zeros_stored, int asymmetric) {
     char why[96] = "";
     float got[64];
@@ -75,9 +75,9 @@ static void test_nvfp4_vector(void) {
     put(&s, 0, OTHER, codes, sizeof codes);
     put(&s, 1, OTHER, scale, sizeof scale);
     put(&s, 2, DTYPE_F32, &factor, sizeof factor);
-    check_row("NVFP4", &nvfp4_spelling, &s, w, 0, want, 0, 0);
+    check_row("NVFP4", &nvfp4_encoding, &s, w, 0, want, 0, 0);
     put(&s, 2, DTYPE_F32, &divisor, sizeof divisor);
-    check_row("NVFP4 of compressed-tensors", &nvfp4_ct_spelling, &s, w, 0, want, 0, 0);
+    check_row("NVFP4 of compressed-tensors", &nvfp4_ct_encoding, &s, w, 0, want, 0, 0);
 }
 
 // Two blocks under one factor, as modelopt's rule encodes them.
@@ -112,27 +112,27 @@ static void test_gptq_vectors(void) {
     matrix w = {FORMAT_INT4, 8, 8, {NULL}, 1, 8};
     stored_parts s = {{NULL}, {0}, {0}};
     gptq_case(qweight, 7, &s, &seven, half);
-    check_row("GPTQ", &gptq_spelling, &s, w, 0, first, 0, 0);
-    check_row("GPTQ", &gptq_spelling, &s, w, 1, second, 0, 0);
-    check_row("GPTQ asymmetric", &gptq_spelling, &s, w, 1, second, 0, 1);
+    check_row("GPTQ", &gptq_encoding, &s, w, 0, first, 0, 0);
+    check_row("GPTQ", &gptq_encoding, &s, w, 1, second, 0, 0);
+    check_row("GPTQ asymmetric", &gptq_encoding, &s, w, 1, second, 0, 1);
     gptq_case(qweight, 8, &s, &eight, half);
-    check_row("GPTQ v2", &gptq_spelling, &s, w, 0, first, 1, 0);
-    check_row("GPTQ v2, said to be the first", &gptq_spelling, &s, w, 1, second, 0, 0);
-    check_row("GPTQ v2 asymmetric", &gptq_spelling, &s, w, 1, second, 1, 1);
+    check_row("GPTQ v2", &gptq_encoding, &s, w, 0, first, 1, 0);
+    check_row("GPTQ v2, said to be the first", &gptq_encoding, &s, w, 1, second, 0, 0);
+    check_row("GPTQ v2 asymmetric", &gptq_encoding, &s, w, 1, second, 1, 1);
     gptq_case(qweight, 0, &s, &mixed, half);
     for (int row = 0; row < 8; row++)
         for (int said = 0; said < 2; said++) {                 /* tensors win over what the JSON says of symmetry */
             float want[8];
             for (int i = 0; i < 8; i++) want[i] = ((float)(qweight[row] >> 4 * i & 15) - (float)zeros[row]) * 0.5f;
-            check_row("GPTQ zero points", &gptq_spelling, &s, w, row, want, 0, said);
+            check_row("GPTQ zero points", &gptq_encoding, &s, w, row, want, 0, said);
             for (int i = 0; i < 8; i++) want[i] += 0.5f;
-            check_row("GPTQ v2 zero points", &gptq_spelling, &s, w, row, want, 1, said);
+            check_row("GPTQ v2 zero points", &gptq_encoding, &s, w, row, want, 1, said);
         }
     gptq_case(qweight, 7, &s, &seven, negative);
     float low[8], high[8];
     for (int i = 0; i < 8; i++) low[i] = 0.25f, high[i] = -0.21875f;
-    check_row("negative scale", &gptq_spelling, &s, w, 3, low, 0, 0);
-    check_row("negative scale", &gptq_spelling, &s, w, 2, high, 0, 0);
+    check_row("negative scale", &gptq_encoding, &s, w, 3, low, 0, 0);
+    check_row("negative scale", &gptq_encoding, &s, w, 2, high, 0, 0);
 }
 
 // Groups of columns out of order are refused by name; in order they change nothing.
@@ -155,10 +155,10 @@ static void test_order(void) {
         float want[K];
         for (int k = 0; k < K; k++)
             want[k] = ((float)(qweight[k / 8 * N + row] >> 4 * (k % 8) & 15) - 8) * float_of_f16(scales[k / 32 * N + row]);
-        check_row("groups of 32", &gptq_spelling, &s, w, row, want, 0, 0);
+        check_row("groups of 32", &gptq_encoding, &s, w, row, want, 0, 0);
     }
     order[40] = 0;
-    CHECK(load(&gptq_spelling, &s, &w, 0, 0, why) == 3 && strstr(why, "column 40 is of group 0") && strstr(why, "desc_act"),
+    CHECK(load(&gptq_encoding, &s, &w, 0, 0, why) == 3 && strstr(why, "column 40 is of group 0") && strstr(why, "desc_act"),
           "order: <%s>", why);
     unload(&w);
 }
@@ -177,10 +177,10 @@ static void test_awq_vectors(void) {
     for (int row = 0; row < 8; row++) {
         float want[8];
         for (int k = 0; k < 8; k++) want[k] = (float)(k % 2 ? odd[row] : row);
-        check_row("AWQ", &awq_spelling, &s, w, row, want, 0, 0);
+        check_row("AWQ", &awq_encoding, &s, w, row, want, 0, 0);
         put(&s, 1, OTHER, &all, 4);
         for (int k = 0; k < 8; k++) want[k] -= (float)row;
-        check_row("AWQ zero points", &awq_spelling, &s, w, row, want, 0, 0);
+        check_row("AWQ zero points", &awq_encoding, &s, w, row, want, 0, 0);
         put(&s, 1, OTHER, &none, 4);
     }
 }
@@ -197,13 +197,13 @@ static void test_int4_ct_vectors(void) {
     put(&s, 0, OTHER, packed, sizeof packed);
     put(&s, 1, DTYPE_BF16, scale, sizeof scale);
     put(&s, 2, OTHER, shape, sizeof shape);
-    check_row("INT4", &int4_ct_spelling, &s, w, 0, first, 0, 0);
-    check_row("INT4 negative scale", &int4_ct_spelling, &s, w, 1, second, 0, 0);
+    check_row("INT4", &int4_ct_encoding, &s, w, 0, first, 0, 0);
+    check_row("INT4 negative scale", &int4_ct_encoding, &s, w, 1, second, 0, 0);
     put(&s, 3, OTHER, &zero, 4);
-    check_row("INT4 zero points", &int4_ct_spelling, &s, w, 0, first, 0, 0);
-    check_row("INT4 zero points", &int4_ct_spelling, &s, w, 1, shifted, 0, 0);
+    check_row("INT4 zero points", &int4_ct_encoding, &s, w, 0, first, 0, 0);
+    check_row("INT4 zero points", &int4_ct_encoding, &s, w, 1, shifted, 0, 0);
     put(&s, 2, OTHER, other, sizeof other);
-    CHECK(load(&int4_ct_spelling, &s, &w, 0, 0, why) == 2 && strstr(why, "[8, 2], expected [2, 8]"), "shape: <%s>", why);
+    CHECK(load(&int4_ct_encoding, &s, &w, 0, 0, why) == 2 && strstr(why, "[8, 2], expected [2, 8]"), "shape: <%s>", why);
     unload(&w);
 }
 
@@ -217,11 +217,11 @@ static void test_fp8_row_vectors(void) {
     stored_parts s = {{NULL}, {0}, {0}};
     put(&s, 0, DTYPE_FP8, codes, sizeof codes);
     put(&s, 1, DTYPE_F32, &one, sizeof one);
-    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, all, 0, first, 0, 0);
-    check_row("FP8 per tensor", &fp8_tensor_spelling, &s, all, 1, same, 0, 0);
+    check_row("FP8 per tensor", &fp8_tensor_encoding, &s, all, 0, first, 0, 0);
+    check_row("FP8 per tensor", &fp8_tensor_encoding, &s, all, 1, same, 0, 0);
     put(&s, 1, DTYPE_BF16, two, sizeof two);
-    check_row("FP8 per channel", &fp8_channel_spelling, &s, w, 0, first, 0, 0);
-    check_row("FP8 per channel", &fp8_channel_spelling, &s, w, 1, second, 0, 0);
+    check_row("FP8 per channel", &fp8_channel_encoding, &s, w, 0, first, 0, 0);
+    check_row("FP8 per channel", &fp8_channel_encoding, &s, w, 1, second, 0, 0);
 }
 
 // BF16 weights as FP8 blocks: the largest of a block is exact, none is off by more than half a step of E4M3; zeros, odd sizes.
@@ -236,7 +236,7 @@ static void test_quantised(void) {
     bf16[5] = 0x4180;                                          /* 16 */
     bf16[N * K - 1] = 0xc000;                                  /* -2, alone in its block */
     put(&s, 0, DTYPE_BF16, bf16, N * K * 2);
-    CHECK(load(&quantised_spelling, &s, &w, 0, 0, why) < 0, "quantised: %s", why);
+    CHECK(load(&quantised_encoding, &s, &w, 0, 0, why) < 0, "quantised: %s", why);
     int bad = 0;
     for (int row = 0; row < N; row++) {
         matrix_floats(&w, row, 0, K, got);

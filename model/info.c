@@ -1,31 +1,28 @@
-/* checkpoint/info.c: what mote_model_info says of a model that has been bound. */
+/* model/info.c: what mote_model_info says of a model that has been bound. Knows the parts of a model and the binder's sums; must
+   not know files. */
 
 /* "BF16+INT4 g128": how the matrices of each module are stored, and the types of its vectors. */
 static void model_module_dtypes(mote_model *m, const binder *b) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         char *to = m->module_dtypes[k], sides[32];
-        size_t n = 0, room = sizeof m->module_dtypes[k];
-        for (int s = 0; s < SPELLING_COUNT; s++) {
-            const spelling *as = spellings[s];
+        size_t n = 0, size = sizeof m->module_dtypes[k];
+        for (int s = 0; s < ENCODING_COUNT; s++) {
+            const tensor_encoding *as = tensor_encodings[s];
             int told = 0;
-            for (int other = 0; other < s; other++)             /* two spellings of one name */
-                told |= b->spelled[k] >> other & 1 && !strcmp(spellings[other]->name, as->name);
-            if (!(b->spelled[k] >> s & 1) || told) continue;
+            for (int other = 0; other < s; other++)             /* two encodings of one name */
+                told |= b->encodings[k] >> other & 1 && !strcmp(tensor_encodings[other]->name, as->name);
+            if (!(b->encodings[k] >> s & 1) || told) continue;
             sides[0] = 0;
-            if (s == SPELLED_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
-            else if (format_has_blocks(as->format) && s != SPELLED_FP8_TENSOR)
+            if (s == ENCODING_QUANTISED) snprintf(sides, sizeof sides, " %dx%d", TILE, TILE);
+            else if (format_has_blocks(as->format) && s != ENCODING_FP8_TENSOR)
                 snprintf(sides, sizeof sides, " %dx%d", m->c.fp8_rows, m->c.fp8_cols);
             if (format_has_groups(as->format) && b->group[k] > 0) snprintf(sides, sizeof sides, " g%d", b->group[k]);
-            if (n < room) n += (size_t)snprintf(to + n, room - n, "%s%s%s", n ? "+" : "", as->name, sides);
+            if (n < size) n += (size_t)snprintf(to + n, size - n, "%s%s%s", n ? "+" : "", as->name, sides);
         }
         m->modules[k].name = module_names[k];
         m->modules[k].dtype = to;
     }
 }
-
-#ifdef __CUDACC__
-static int prefill_from(const mote_model *m);
-#endif
 
 /* The kinds of layers that there are, and the stages that they bring. */
 static void model_kinds(mote_model *m) {
@@ -52,9 +49,7 @@ static void model_kinds(mote_model *m) {
             there |= stage_kinds[i] < LAYER_KIND_COUNT && m->kinds[k].name == layer_kind_names[stage_kinds[i]];
         if (there) m->stages[o->stage_count++] = stage_names[i];
     }
-#ifdef __CUDACC__
-    o->prefill_from = prefill_from(m);
-#endif
+    m->memory->describe(m);
 }
 
 /* Bytes that the layers remember: of each token, and in all. */
@@ -64,13 +59,13 @@ static void model_state(mote_model *m) {
     capacity r;
     memset(&none, 0, sizeof none);
     memset(&r, 0, sizeof r);
-    r.kv = m->gpu < 0 ? DTYPE_F32 : DTYPE_BF16;
+    r.kv = m->memory->kv;
     for (int i = 0; i < m->c.layers; i++)
         for (int k = layer_pieces(&m->layers[i], &r, &none, piece); k--;)
             *(piece[k].rows ? &m->info.kv_bytes_per_token : &m->info.state_bytes) += piece[k].size;
 }
 
-static void model_info(mote_model *m) {
+static void model_info(mote_model *m, const binder *b) {
     const config *c = &m->c;
     mote_info *o = &m->info;
     o->architecture = c->family->name;
@@ -85,6 +80,7 @@ static void model_info(mote_model *m) {
     for (int k = 0; k < MODULE_KINDS; k++) {
         if (!m->modules[k].parameters) continue;
         o->parameters += m->modules[k].parameters;
+        if (k != MODULE_MTP) o->active_parameters += b->active[k];
         o->weight_bytes += m->modules[k].bytes;
         o->weight_bytes_per_token += m->modules[k].bytes_per_token;
         m->modules[o->module_count++] = m->modules[k];

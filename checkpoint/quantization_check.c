@@ -1,17 +1,18 @@
-/* checkpoint/claims.c: what config.json says of which matrices are quantised. Nothing is decided by it: the tensors that are
-   there are what counts, and where they say otherwise there is one notice. Knows names, and no tensors. */
+/* checkpoint/quantization_check.c: compares quantization_config of config.json, which says what matrices are quantised, with the
+   matrices. Nothing is decided by it: the tensors that are there count, and where they differ there is one notice. Knows names
+   of modules as data, and no tensors. */
 
-typedef struct claims {
+typedef struct quantization_check {
     tensor_table plain, quantised;             /* of these entries only the names count */
     buf patterns;                              /* of plain ones, "mtp*", each ended by a zero */
     char method[32];                           /* quant_method; "": none */
-    int seen;                                  /* matrices that are quantised */
-    int against;                               /* matrices that are not as it says */
+    int quantised_matrices;
+    int mismatches;                            /* matrices that are not as it says */
     char first[192];                           /* one of them, and how it is stored */
-} claims;
+} quantization_check;
 
 /* Does a name match a pattern whose stars stand for anything? Regular expressions ("re:") match nothing here. */
-static int claim_matches(const char *pattern, const char *name) {
+static int module_matches(const char *pattern, const char *name) {
     const char *star = NULL, *again = name;
     while (*name) {
         if (*pattern == '*') star = pattern++, again = name;
@@ -23,7 +24,7 @@ static int claim_matches(const char *pattern, const char *name) {
     return !*pattern;
 }
 
-static void claims_add(claims *c, tensor_table *to, const json *j, uint32_t node) {
+static void quantization_check_add(quantization_check *c, tensor_table *to, const json *j, uint32_t node) {
     char name[256];
     int found;
     size_t at = to->names.size, n = json_string(j, node, name, sizeof name - 1);
@@ -33,8 +34,8 @@ static void claims_add(claims *c, tensor_table *to, const json *j, uint32_t node
     else if (buf_add(&to->names, name, n + 1)) table_add(to, at, &found);
 }
 
-/* What is missing, of another kind, or for which there is no memory, claims nothing. */
-static void claims_read(claims *c, const char *dir) {
+/* What is missing, of another kind, or for which there is no memory, lists nothing. */
+static void quantization_check_read(quantization_check *c, const char *dir) {
     static const char *const lists[] = {"modules_to_not_convert", "ignore", "exclude_modules"};
     buf text;
     json j;
@@ -51,11 +52,11 @@ static void claims_read(claims *c, const char *dir) {
             uint32_t list = json_get(&j, q, lists[i]), node = list + 1;
             uint32_t n = list && j.nodes[list].type == JSON_ARRAY ? j.nodes[list].size : 0;
             for (uint32_t k = 0; k < n; k++, node = j.nodes[node].next)
-                if (j.nodes[node].type == JSON_STRING) claims_add(c, &c->plain, &j, node);
+                if (j.nodes[node].type == JSON_STRING) quantization_check_add(c, &c->plain, &j, node);
         }
         uint32_t key = layers + 1;
         for (uint32_t k = 0; layers && j.nodes[layers].type == JSON_OBJECT && k < j.nodes[layers].size; k++) {
-            claims_add(c, &c->quantised, &j, key);
+            quantization_check_add(c, &c->quantised, &j, key);
             key = j.nodes[key + 1].next;
         }
     }
@@ -63,34 +64,32 @@ static void claims_read(claims *c, const char *dir) {
     buf_free(&text);
 }
 
-static void claims_free(claims *c) {
+static void quantization_check_free(quantization_check *c) {
     table_free(&c->plain);
     table_free(&c->quantised);
     buf_free(&c->patterns);
 }
 
-static int claimed_plain(const claims *c, const char *module) {
+static int listed_plain(const quantization_check *c, const char *module) {
     if (table_find(&c->plain, module)) return 1;
     for (size_t at = 0; at < c->patterns.size; at += strlen(c->patterns.data + at) + 1)
-        if (claim_matches(c->patterns.data + at, module)) return 1;
+        if (module_matches(c->patterns.data + at, module)) return 1;
     return 0;
 }
 
-/* Compares a matrix, stored as `name` says, with what is claimed of it, or of all experts of its layer. */
-static void claims_compare(claims *c, const char *module, int is_quantised, const char *name) {
-    char experts[256];
-    const char *end = strstr(module, ".experts.");
-    snprintf(experts, sizeof experts, "%.*s", end ? (int)(end - module) + 8 : 0, module);
-    c->seen += is_quantised;
-    int against = is_quantised ? claimed_plain(c, module)
-                               : table_find(&c->quantised, module) || (end && table_find(&c->quantised, experts));
-    if (against && !c->against++) snprintf(c->first, sizeof c->first, "%.120s is %s", module, name);
+/* Compares a matrix, stored as `name` says, with what is listed of it, or of all that it is together with, unless NULL. */
+static void quantization_check_matrix(quantization_check *c, const char *module, const char *together, int is_quantised,
+                                      const char *name) {
+    c->quantised_matrices += is_quantised;
+    int mismatch = is_quantised ? listed_plain(c, module)
+                               : table_find(&c->quantised, module) || (together && table_find(&c->quantised, together));
+    if (mismatch && !c->mismatches++) snprintf(c->first, sizeof c->first, "%.120s is %s", module, name);
 }
 
-static void claims_notice(const claims *c, const char *dir, const mote_callbacks *callbacks) {
-    if (c->against)
+static void quantization_check_notice(const quantization_check *c, const char *dir, const mote_callbacks *callbacks) {
+    if (c->mismatches)
         notice(callbacks, "%s: %d matrices are not stored as config.json says, and used as they are stored: %s, for one", dir,
-               c->against, c->first);
-    else if (c->method[0] && !c->seen)
+               c->mismatches, c->first);
+    else if (c->method[0] && !c->quantised_matrices)
         notice(callbacks, "%s: config.json says that weights are quantised (%s), and none is", dir, c->method);
 }

@@ -1,0 +1,62 @@
+/* checkpoint/memory.c: the memory that holds a model's weights, as a table of functions: all that differs from device to device.
+   memory_cpu.c and memory_cuda.cu define one each, device.c chooses by name. Knows items; must not know what they are of. */
+
+typedef struct weight_memory {
+    /* Makes device `number` the model's, without using it yet. *none: there is no device of this kind at all. */
+    int (*choose)(mote_model *m, int number, int *none, mote_error *err);
+    uint64_t (*available)(const mote_model *m);                /* bytes free, 0 when it does not say */
+    int (*allocate)(mote_model *m, const char *dir, mote_error *err);      /* m->arena, of m->arena_size bytes */
+    void (*release)(mote_model *m);
+
+    /* All items of a binder: from files, sorted by place there, or with random numbers. */
+    int (*load)(binder *b, const mote_callbacks *callbacks, mote_error *err);
+    int (*fill)(binder *b, const mote_callbacks *callbacks, mote_error *err);
+
+    /* WEIGHTS_... of all words of an item that is there. */
+    int (*scan)(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err);
+    int (*complete)(binder *b, mote_error *err);               /* when all are there: brings them into the layout of kernels */
+    void (*describe)(mote_model *m);                           /* what mote_info says of computing on it */
+    dtype kv;                                                  /* of the numbers in KV caches, unless asked otherwise */
+    int packs;                                                 /* matrices lie in row panels, alike experts at equal distances */
+} weight_memory;
+
+/* Bytes free on the model's device, 0 when it does not say. */
+static uint64_t device_available(const mote_model *m) {
+    return m->memory->available(m);
+}
+
+/* Whether the weights fit. on, device: " on ", "cuda:0 ...", or neither. */
+static int arena_fits(const mote_model *m, const char *dir, const char *on, const char *device, mote_error *err) {
+    uint64_t available = device_available(m);
+    if (!available || m->arena_size <= available) return MOTE_OK;
+    return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, only %.1f GB of memory are free%s%s", dir,
+                (double)m->arena_size * 1e-9, (double)available * 1e-9, on, device);
+}
+
+/* Allocates the arena, if it fits, and sets all pointers into it. */
+static int arena_open(binder *b, mote_error *err) {
+    mote_model *m = b->m;
+    load_item *items = (load_item *)(void *)b->items.data;
+    m->arena_size = b->arena ? b->arena : 64;
+    int code = m->memory->allocate(m, b->files->dir, err);
+    for (size_t i = 0; !code && i < b->items.size / sizeof *items; i++) *items[i].target = m->arena + items[i].at;
+    return code;
+}
+
+/* Before item i is filled with random numbers: reports, unless that was cancelled. */
+static int filling(const binder *b, size_t i, const mote_callbacks *callbacks, mote_error *err) {
+    const load_item *items = (const load_item *)(const void *)b->items.data;
+    if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+    if (i % 64 == 0) report(callbacks, "making weights", (double)items[i].at / (double)b->arena);
+    return MOTE_OK;
+}
+
+/* Words begin, begin + step, ... before end, of an item that lies at `to`, become random. No item has 2^31 of them. The seed is
+   of the item's place in the arena. */
+BOTH void item_randomize(const load_item *item, char *to, uint32_t begin, uint32_t end, uint32_t step) {
+    uint32_t seed = made_bits(0x6d6f7465, (uint32_t)(item->at / 64));
+    made_floats f = item->values;
+    if (item->component == VECTOR)
+        for (uint32_t i = begin; i < end; i += step) ((float *)(void *)to)[i] = made_float(seed, i, f);
+    else format_random(item->of.format, item->component, seed, to, begin, end, step);
+}

@@ -1,0 +1,141 @@
+/* checkpoint/memory_cpu.c: weights in the system's memory, for the CPU. */
+
+/* Bytes of memory the system could give now, 0 when it does not say. */
+static uint64_t memory_available(void) {
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+static int cpu_choose(mote_model *m, int number, int *none, mote_error *err) {
+    (void)number;
+    (void)err;
+    *none = 0;
+    m->gpu = -1;
+    snprintf(m->device, sizeof m->device, "cpu");
+    return MOTE_OK;
+}
+
+static uint64_t cpu_available(const mote_model *m) {
+    (void)m;
+    return memory_available();
+}
+
+/* In pages of 2 MB where the system has them: decoding reads all of it, and asks for lines pages ahead, which are found faster. */
+static char *cpu_arena(size_t size) {
+    enum { PAGE = 2 << 20 };
+    char *arena = (char *)(size < PAGE ? aligned_alloc(64, size) : aligned_alloc(PAGE, (size + PAGE - 1) / PAGE * PAGE));
+#ifdef MADV_HUGEPAGE
+    if (arena && size >= PAGE) (void)madvise(arena, size, MADV_HUGEPAGE);
+#endif
+    return arena;
+}
+
+static int cpu_allocate(mote_model *m, const char *dir, mote_error *err) {
+    int code = arena_fits(m, dir, "", "", err);
+    if (code) return code;
+    m->arena = cpu_arena(m->arena_size);
+    if (m->arena) return MOTE_OK;
+    return fail(err, MOTE_ENOMEM, "%s: the weights need %.1f GB, the system refused them", dir, (double)m->arena_size * 1e-9);
+}
+
+static void cpu_release(mote_model *m) {
+    free(m->arena);
+}
+
+static int load_item_bytes(mote_model *m, const checkpoint *files, const load_item *item, mote_error *err) {
+    const shard *s = &files->shards[item->from->file];
+    char *to = m->arena + item->at;
+    size_t n = (size_t)item->size, held = item_held(item);
+    memset(to + held, 0, item_capacity(item) - held);                     /* up to the next item */
+    if (item_converts(item)) return load_converted(m, files, item, to, &m->fingerprint, err);
+    int code = read_at(s->fd, to, n, item->from->begin + item->offset, s->path, err);
+    if (!code) code = check_numbers(files, item, to, 0, n, err);
+    if (!code) m->fingerprint += sample_bytes(files, item->from, item->offset, item->size, to, 0, n);
+    return code;
+}
+
+/* Reads the weights into the arena. */
+static int cpu_load(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    load_item *items = (load_item *)(void *)b->items.data;
+    size_t n = b->items.size / sizeof *items;
+    uint64_t done = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (cancelled(callbacks)) return fail(err, MOTE_ECANCELLED, "%s: loading was cancelled", b->files->dir);
+        int code = load_item_bytes(b->m, b->files, &items[i], err);
+        if (code) return code;
+        done += items[i].size;
+        if (i % 64 == 0 || i + 1 == n) report(callbacks, "loading weights", (double)done / ((double)b->arena + 1));
+    }
+    return MOTE_OK;
+}
+
+/* ---- Random weights ---- */
+
+enum { FILL_PIECE = 1 << 16 };                                 /* words */
+
+typedef struct fill_job { const load_item *item; char *to; uint32_t words; } fill_job;
+
+SIMD static void fill_piece(const load_item *item, char *to, uint32_t begin, uint32_t end) {
+    item_randomize(item, to, begin, end, 1);
+}
+
+static void fill_body(void *context, int begin, int end, int thread) {
+    const fill_job *job = (const fill_job *)context;
+    uint32_t from = (uint32_t)begin * FILL_PIECE, upto = (uint32_t)end * FILL_PIECE;
+    (void)thread;
+    fill_piece(job->item, job->to, from, upto < job->words ? upto : job->words);
+}
+
+static int processors(void);                                   /* session/session.c */
+
+static int cpu_fill(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    pool *threads = pool_open(processors());
+    int code = threads ? MOTE_OK : fail(err, MOTE_ENOMEM, "the system gives no threads to make weights");
+    for (size_t i = 0; i < b->items.size / sizeof *items && !code; i++) {
+        fill_job job;
+        const size_t held = item_held(&items[i]);
+        code = filling(b, i, callbacks, err);
+        if (code) break;
+        job.item = &items[i];
+        job.to = b->m->arena + items[i].at;
+        job.words = (uint32_t)item_words(&items[i]);
+        memset(job.to + held, 0, item_capacity(&items[i]) - held);
+        parallel(threads, (int)((job.words + FILL_PIECE - 1) / FILL_PIECE), fill_body, &job);
+    }
+    pool_close(threads);
+    return code;
+}
+
+/* ---- The table ---- */
+
+SIMD static unsigned scan_weight_ranges(enum format f, int component, const void *words, size_t n) {
+    unsigned seen = 0;
+    for (size_t i = 0; i < n; i++) seen |= format_inspect(f, component, words, i);
+    return seen;
+}
+
+static int cpu_scan(const mote_model *m, const load_item *item, unsigned *seen, mote_error *err) {
+    (void)err;
+    *seen = scan_weight_ranges(item->of.format, item->component, m->arena + item->at, item_words(item));
+    return MOTE_OK;
+}
+
+/* Kernels of the CPU read weights as they are stored. */
+static int cpu_complete(binder *b, mote_error *err) {
+    (void)b;
+    (void)err;
+    return MOTE_OK;
+}
+
+static void cpu_describe(mote_model *m) {
+    m->info.prefill_from = 0;
+}
+
+static const weight_memory cpu_memory = {cpu_choose, cpu_available, cpu_allocate, cpu_release, cpu_load,  cpu_fill,
+                                         cpu_scan,   cpu_complete,  cpu_describe, DTYPE_F32,   0};

@@ -1,0 +1,65 @@
+/* model/model.c: the struct of a model, which all that follows works on, and the modules that reports tell apart. It is immutable
+   once it is open. May use the shapes of layers and what config.json says; must not know tensor names, families or how a device
+   works. */
+
+/* The parts of a model that mote_info.modules tells apart: each kind of mixer, the parts of a mixture of experts, and what is
+   beside the layers. */
+enum module_kind {
+    MODULE_EMBED, MODULE_HEAD,
+#define X(NAME, name) MODULE_##NAME,
+    MIXERS(X)
+#undef X
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_NORMS, MODULE_MTP, MODULE_KINDS
+};
+
+static const char *const module_names[MODULE_KINDS] = {
+    "embed_tokens", "lm_head",
+#define X(NAME, name) #name,
+    MIXERS(X)
+#undef X
+    "router", "experts", "shared_expert", "norms", "mtp"};
+
+struct mote_model {
+    int holders;                               /* who has not closed it: the application, and each session (atomic) */
+    config c;
+    const struct weight_memory *memory;        /* of the device that holds the weights: checkpoint/memory.c */
+    int gpu;                                   /* number of the GPU that holds the weights; -1: the CPU */
+    int gpu_sms, gpu_cc;                       /* its SMs, and 90 for compute capability 9.0 */
+    int gpu_shared;                            /* bytes of shared memory of an SM */
+    uint32_t gpu_cache;                        /* bytes of its L2 */
+    float bf16_factor;                         /* on a GPU: a power of two that brings all BF16 weights into F16's range */
+    int gpu_integrated;                        /* its memory is the system's */
+    char device[320];                          /* info.device */
+    tokenizer *text;
+    size_t longest_token;                      /* bytes */
+    struct vocabulary *words;                  /* for masks: NULL until it is needed, see model_vocabulary */
+    chat_family family;
+    int has_template;                          /* a chat template is there, known or not */
+    buf eos;                                   /* int32_t: the tokens that end a text, in order */
+    mote_sampling sampling;                    /* of generation_config.json */
+    mote_info info;
+    mote_module modules[MODULE_KINDS];
+    char module_dtypes[MODULE_KINDS][128];
+
+    mote_layers kinds[LAYER_KIND_COUNT];       /* of info */
+    mote_size sizes[LAYER_KIND_COUNT][LAYER_SIZES];
+    const char *stages[STAGE_COUNT];
+
+    char *arena;                               /* all weights, in the device's memory */
+    size_t arena_size;
+    matrix embed_tokens, lm_head;
+    const float *norm;
+    layer *layers;
+    layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
+    matrix *experts;                           /* the gate, up and down matrices of all layers */
+    float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
+    int has_mtp;
+    layer mtp;
+    matrix mtp_fc;
+    const float *mtp_norm_embedding, *mtp_norm_hidden, *mtp_norm;
+    int draft_rows;                            /* as asked for */
+    int quantize;                              /* as asked for: MOTE_QUANTIZE_... */
+    matrix draft_head;                         /* the first rows of lm_head: see bind_draft_head */
+    size_t draft_at;                           /* where in the arena its copy is */
+    uint64_t fingerprint;                      /* of config.json's numbers and of samples of all weights: sample_bytes */
+};

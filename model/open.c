@@ -1,0 +1,155 @@
+/* model/open.c: opening and closing models: the calls of engine.h, and in which order a folder's files are read for them. Must not
+   know tensor names, formats or how a device works. */
+
+enum { DRAFT_ROWS = 65536 };                   /* of lm_head, for drafts, unless asked otherwise */
+
+/* A model without anything, on the device that `name` says; NULL: on a GPU if there is one that can be used. `idle`:
+   the model will compute nothing, GPUs are left alone. */
+static mote_model *model_new(const char *name, int idle, const mote_callbacks *callbacks, mote_error *err) {
+    mote_model *m = (mote_model *)calloc(1, sizeof *m);
+    if (!m) {
+        fail_memory(err);
+        return NULL;
+    }
+    m->holders = 1;
+    m->draft_rows = DRAFT_ROWS;
+    m->info.device = m->device;
+    if (!device_choose(m, name, idle, callbacks, err)) return m;
+    free(m);
+    return NULL;
+}
+
+const char *mote_version(void) {
+    return MOTE_VERSION;
+}
+
+/* Binds all tensors of the model that m->c describes: to files, or, with a quantization mix, to none. */
+static int model_bind_to(mote_model *m, checkpoint *files, const quantization_mix *mix, binder *b,
+                         const mote_callbacks *callbacks, mote_error *err) {
+    b->files = files;
+    b->m = m;
+    b->mix = mix;
+    b->err = err;
+    bind_model(b, callbacks);
+    if (b->code) return b->code;
+    model_module_dtypes(m, b);
+    model_info(m, b);
+    return MOTE_OK;
+}
+
+/* Reads config.json and all headers and binds all tensors. describes: weights are not wanted, so they need not be there; if
+   none is, tensors are those that a published checkpoint has. The binder and files are the caller's to free in any case. */
+static int model_bind(mote_model *m, checkpoint *files, binder *b, const char *dir, int describes,
+                      const mote_callbacks *callbacks, mote_error *err) {
+    const quantization_mix *mix = NULL;
+    memset(b, 0, sizeof *b);
+    memset(files, 0, sizeof *files);
+    quantization_check check;
+    int code = config_read(&m->c, dir, err), there = !describes || folder_has_weights(dir);
+    files->dir = dir;
+    if (!code) code = there ? checkpoint_open(files, dir, describes, err) : estimate_mix(dir, m->quantize, &mix, err);
+    if (!code && !there) code = model_bind_to(m, files, mix, b, callbacks, err);
+    else if (!code) {
+        quantization_check_read(&check, dir);
+        b->check = &check;
+        code = model_bind_to(m, files, NULL, b, callbacks, err);
+        if (!code) quantization_check_notice(&check, dir, callbacks);
+        quantization_check_free(&check);
+    }
+    if (!code) m->fingerprint = config_fingerprint(&m->c);
+    if (!code && m->quantize) m->fingerprint = fnv1a(m->fingerprint, &m->quantize, sizeof m->quantize);
+    m->info.estimated = !there || files->table.without_data;
+    return code;
+}
+
+static int model_open_weights(mote_model *m, const char *dir, int load, const mote_callbacks *callbacks,
+                              mote_error *err) {
+    checkpoint files;
+    binder b;
+    int code = model_bind(m, &files, &b, dir, !load, callbacks, err);
+    if (!code && load) code = load_weights(&b, callbacks, err);
+    buf_free(&b.items);
+    checkpoint_close(&files);
+    return code;
+}
+
+/* Tokenizer and chat template, each where the folder has it; need_one: neither is an error. */
+static int model_open_text(mote_model *m, const char *dir, int need_one, const mote_callbacks *callbacks, mote_error *err) {
+    buf template_text;
+    memset(&template_text, 0, sizeof template_text);
+    int code = template_read(dir, &template_text, err);
+    if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
+        code = tokenizer_open(&m->text, dir, err);
+    for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
+        size_t n;
+        if (tokenizer_token(m->text, id, &n)) m->longest_token = larger(m->longest_token, n);
+    }
+    if (!code && template_text.size) {
+        int modified;
+        m->has_template = 1;
+        m->family = chat_detect(template_text.data, template_text.size, &modified);
+        const chat_marks *marks = chat_marks_of(m->family);
+        m->info.chat_template = marks ? marks->name : NULL;
+        if (marks && modified)
+            notice(callbacks, "%s: the chat template is a modified %s template: used as %s's%s", dir, marks->name, marks->name,
+                   m->family & CHAT_QUIET ? ", which thinks only when asked to" : "");
+    }
+    buf_free(&template_text);
+    return code;
+}
+
+int mote_open(const char *dir, const mote_options *options, mote_model **model, mote_error *error) {
+    mote_options o;
+    mote_error failure;
+    int code = take_options(&o, sizeof o, OPTIONS_0_3, options, "mote_options", error);
+    if (code) return code;
+    if (!dir || !model || o.parts < MOTE_EVERYTHING || o.parts > MOTE_DESCRIPTION || o.draft_rows < 0 ||
+        o.quantize < MOTE_QUANTIZE_OFF || o.quantize > MOTE_QUANTIZE_FP8)
+        return fail(error, MOTE_EINVAL, "mote_open: needs a folder, a place for the model, parts of MOTE_EVERYTHING..., "
+                                        "draft_rows of 0 or more, quantize of MOTE_QUANTIZE_...");
+    if (!error) error = &failure;
+    mote_model *m = model_new(o.device, o.parts == MOTE_TEXT_ONLY, &o.callbacks, error);
+    if (!m) return error->code;
+    if (o.draft_rows) m->draft_rows = o.draft_rows;
+    m->quantize = o.quantize;
+    code = generation_read(m, dir, &o.callbacks, error);
+    if (!code && o.parts == MOTE_TEXT_ONLY) code = model_open_text(m, dir, 1, &o.callbacks, error);
+    if (!code && o.parts != MOTE_TEXT_ONLY) {
+        code = o.parts != MOTE_WEIGHTS_ONLY ? model_open_text(m, dir, 0, &o.callbacks, error) : MOTE_OK;
+        if (!code) code = model_open_weights(m, dir, o.parts != MOTE_DESCRIPTION, &o.callbacks, error);
+    }
+    if (!code && m->text && m->c.layers && tokenizer_vocab(m->text) > m->c.vocab)
+        code = fail(error, MOTE_EFORMAT, "%s/tokenizer.json: token ids up to %d, but config.json says vocab_size is %d",
+                    dir, tokenizer_vocab(m->text) - 1, m->c.vocab);
+    if (!code) code = model_ends(m, dir, error);
+    if (code) {
+        mote_close(m);
+        return code;
+    }
+    *model = m;
+    return MOTE_OK;
+}
+
+static void vocabulary_free(struct vocabulary *v);
+
+static const mote_model *model_hold(const mote_model *model) {
+    __atomic_add_fetch(&((mote_model *)model)->holders, 1, __ATOMIC_RELAXED);
+    return model;
+}
+
+void mote_close(mote_model *model) {
+    if (!model || __atomic_sub_fetch(&model->holders, 1, __ATOMIC_ACQ_REL)) return;
+    tokenizer_free(model->text);
+    vocabulary_free(model->words);
+    free(model->c.mixers);
+    free(model->layers);
+    free(model->experts);
+    free(model->kv_scales);
+    buf_free(&model->eos);
+    model->memory->release(model);
+    free(model);
+}
+
+const mote_info *mote_model_info(const mote_model *model) {
+    return model ? &model->info : NULL;
+}

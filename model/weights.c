@@ -1,0 +1,136 @@
+/* model/weights.c: the weights of a whole model: bound by its family, checked for the device, loaded, and what is done because of
+   their values. Knows the parts of a model, and calls the device through m->memory; must not know what tensors are called. */
+
+/* Drafts need no more of lm_head than the tokens that occur: its first rows, because a BPE vocabulary is in the order of its
+   merges, the most frequent pairs first. What lies after them, rare words and special tokens, is never drafted and costs a
+   pass when it comes. On a GPU they are a copy in FP8, half the bytes of BF16, unless lm_head's weights are as small. A
+   target's logits always come from all of lm_head as it is. */
+static void bind_draft_head(binder *b) {
+    mote_model *m = b->m;
+    matrix *w = &m->draft_head;
+    if (b->code) return;
+    *w = m->lm_head;
+    if (w->rows > m->draft_rows) w->rows = m->draft_rows;
+    m->draft_at = b->arena;
+    if (!m->memory->packs || formats[w->format]->components[CODES].bits <= 8) return;
+    w->format = FORMAT_FP8_BLOCK;
+    w->block_rows = w->block_cols = TILE;
+    for (int i = 0; i < fp8_block_format.component_count; i++) b->arena += matrix_component_capacity(w, i);
+    m->modules[MODULE_MTP].bytes += matrix_bytes(w);
+}
+
+/* Kernels find expert e's matrices *stride bytes times e after those of expert 0: all components of gate, up and down. So they
+   lie when all experts are stored alike. 0: they do not. */
+static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
+    const matrix *all[3] = {w->gate_proj, w->up_proj, w->down_proj};
+    uintptr_t zero = (uintptr_t)w->gate_proj[0].component[CODES];
+    *stride = experts > 1 ? (size_t)((uintptr_t)w->gate_proj[1].component[CODES] - zero) : 0;
+    for (int i = 0; i < 3; i++)
+        for (int e = 1; e < experts; e++) {
+            const matrix *first = all[i], *x = all[i] + e;
+            if (x->format != first->format) return 0;
+            for (int p = 0; p < formats[x->format]->component_count; p++)
+                if ((uintptr_t)x->component[p] != (uintptr_t)first->component[p] + *stride * (size_t)e) return 0;
+        }
+    return 1;
+}
+
+/* What the kernels ask of a model. */
+static int check_gpu(const binder *b) {
+    const mote_model *m = b->m;
+    const config *c = &m->c;
+    const unsigned *in = b->formats;
+    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MTP];
+    const char *wrong = NULL;
+    if (!m->memory->packs) return MOTE_OK;
+    for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
+        const layer *l = i < c->layers ? &m->layers[i] : &m->mtp;
+        wrong = sublayer_unfit(&l->mixer);
+        if (!wrong) wrong = sublayer_unfit(&l->ffn);
+    }
+    for (int f = 0; f < FORMAT_COUNT; f++)
+        if (multiplied >> f & 1 && formats[f]->unfit && formats[f]->unfit(c->fp8_rows, c->fp8_cols))
+            wrong = formats[f]->unfit(c->fp8_rows, c->fp8_cols);
+    return wrong ? fail(b->err, MOTE_EUNSUPPORTED, "%s: %s are not supported on a GPU, use the CPU", b->files->dir, wrong)
+                 : MOTE_OK;
+}
+
+/* Before loading, when all addresses are NULL, this compares the types; after it, the addresses, too. */
+static int check_experts(const binder *b) {
+    const mote_model *m = b->m;
+    size_t stride;
+    for (int i = 0; i <= m->c.layers && m->memory->packs; i++) {
+        if (i == m->c.layers && !m->has_mtp) continue;
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
+            return fail(b->err, MOTE_EUNSUPPORTED,
+                        "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
+                        b->files->dir, i);
+    }
+    return MOTE_OK;
+}
+
+/* Everything the model's family has. On success all tensors have a place in the arena. */
+static void bind_model(binder *b, const mote_callbacks *callbacks) {
+    mote_model *m = b->m;
+    m->layers = (layer *)calloc((size_t)m->c.layers, sizeof *m->layers);
+    if (!m->layers) b->code = fail_memory(b->err);
+    else family_bind(b, callbacks);
+    for (int i = 0; i < m->c.layers + m->has_mtp && !b->code; i++) {
+        const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+        sublayer_widen(&m->largest, &l->mixer);
+        sublayer_widen(&m->largest, &l->ffn);
+    }
+    if (m->has_mtp) bind_draft_head(b);
+    if (!b->code) b->code = check_gpu(b);
+    if (!b->code) b->code = check_experts(b);
+}
+
+/* Gives all weights their addresses in the arena. */
+static int place_weights(binder *b, mote_error *err) {
+    mote_model *m = b->m;
+    int code = arena_open(b, err);
+    if (code) return code;
+    if (m->c.tied) m->lm_head = m->embed_tokens;
+    memcpy(m->draft_head.component, m->lm_head.component, sizeof m->draft_head.component);
+    return check_experts(b);
+}
+
+/* An MTP layer with a weight that is no finite number, or with a projection of nothing but zeros, is left out: it would draft,
+   but nothing that is ever accepted. */
+static int check_mtp(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    mote_model *m = b->m;
+    const attention_weights *a = &m->mtp.mixer.w.attention;
+    const matrix *const needed[] = {&m->mtp_fc, &a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj};
+    const load_item *items = (const load_item *)(void *)b->items.data;
+    for (size_t i = 0; i < b->items.size / sizeof *items && m->has_mtp; i++) {
+        const load_item *item = &items[i];
+        int code, needs = 0;
+        unsigned seen = 0;
+        if (item->module != MODULE_MTP) continue;
+        for (int k = 0; k < 5; k++) needs |= m->arena + item->at == needed[k]->component[CODES];
+        code = m->memory->scan(m, item, &seen, err);
+        if (code) return code;
+        const char *wrong = needs && !seen ? "is all zero" : NULL;
+        if (seen & WEIGHTS_NOT_FINITE) wrong = "holds what is no finite number";
+        if (!wrong) continue;
+        notice(callbacks, "%s: MTP layer left out, nothing will be drafted: tensor %s %s", b->files->dir,
+               table_name(&b->files->table, item->from), wrong);
+        m->has_mtp = m->info.mtp_layers = 0;
+        model_kinds(m);
+    }
+    return MOTE_OK;
+}
+
+/* Loads all that has been bound. */
+static int load_weights(binder *b, const mote_callbacks *callbacks, mote_error *err) {
+    const weight_memory *memory = b->m->memory;
+    int code = place_weights(b, err);
+    if (code) return code;
+    qsort(b->items.data, b->items.size / sizeof(load_item), sizeof(load_item), by_place);
+    code = memory->load(b, callbacks, err);
+    if (!code) code = check_mtp(b, callbacks, err);
+    if (!code) code = memory->complete(b, err);
+    if (!code) report(callbacks, "loading weights", 1);
+    return code;
+}
