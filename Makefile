@@ -32,7 +32,7 @@ MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 # tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.
 TESTS   = $(patsubst %.c,$(BUILD)/%,$(sort $(notdir $(wildcard tests/*/test_*.c)))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
 FUZZERS = $(patsubst %.c,build/fuzz/%,$(sort $(notdir $(wildcard tests/*/fuzz_*.c))))
-vpath %.c $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)))
+vpath %.c tests $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)))
 
 # What a compiler has read for a target is written beside it, and is what the target is made anew for.
 DEPS    = -MMD -MP -MT $@ -MF $@.d
@@ -84,9 +84,10 @@ test: $(MOTE) $(SUITE) $(DATA)
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
-# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; what computes little
-# is built for a short build.
-INSIDE  = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "\.\./\.\./' tests/*/test_*.c)))
+# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; those that include all
+# of it are one program, tests/inside.c, which computes little and is built for a short build.
+WHOLE   = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "inside\.h"' tests/*/test_*.c)))
+INSIDE  = $(BUILD)/inside $(filter-out $(WHOLE),$(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "\.\./\.\./' tests/*/test_*.c))))
 $(BUILD)/%: %.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) $(DEPS) -I. -Itests -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
 	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
@@ -103,13 +104,16 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config constraint formats render session): private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config render schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
+$(BUILD)/inside $(BUILD)/test_formats: private CFLAGS = -O1
+$(BUILD)/test_schedule: private LEAN = -DMOTE_CPU_LEVEL=0
+$(BUILD)/inside: private LEAN = $(if $(findstring -fsanitize,$(CFLAGS)),-DMOTE_CPU_LEVEL=0)
+$(WHOLE): $(BUILD)/inside
+	ln -f $< $@
 $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
-$(BUILD)/test_chat $(BUILD)/test_constraint $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 
