@@ -104,7 +104,8 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(BUILD)/inside $(BUILD)/test_formats: private CFLAGS = -O1
+$(BUILD)/inside: private CFLAGS = -O1
+$(BUILD)/test_formats: private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
 $(BUILD)/test_schedule: private LEAN = -DMOTE_CPU_LEVEL=0
 $(BUILD)/inside: private LEAN = $(if $(findstring -fsanitize,$(CFLAGS)),-DMOTE_CPU_LEVEL=0)
 $(WHOLE): $(BUILD)/inside
@@ -162,7 +163,11 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: fuzz_%.c
+# Those that look inside the whole library are one program, as tests do.
+LOOKING = $(patsubst %.c,build/fuzz/%,$(notdir $(shell grep -l '^.include "library\.h"' tests/fuzz/fuzz_*.c)))
+$(LOOKING): build/fuzz/library
+	ln -f $< $@
+build/fuzz/library $(filter-out $(LOOKING),$(FUZZERS)): build/fuzz/%: tests/fuzz/%.c
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
