@@ -214,7 +214,7 @@ static void test_order_time(void) {
         marked_text out;
         mote_error err;
         char part[128];
-        double start = seconds();
+        clock_t start = clock();
         enum { MANY = 40000 };
         buf_text(&request, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
         for (int i = 0; i < MANY; i++) {
@@ -231,7 +231,7 @@ static void test_order_time(void) {
         buf_add(&out.text, "", 1);
         const char *first = strstr(out.text.data, "<0>"), *last = strstr(out.text.data, "<39999>");
         CHECK(first && last && (first < last) == same, "same %d: the order", same);
-        CHECK(seconds() - start < 5, "%d results took %.1f s", MANY, seconds() - start);
+        CHECK(clock() - start < 5 * CLOCKS_PER_SEC, "%d results took %.1f s", MANY, (double)(clock() - start) / CLOCKS_PER_SEC);
         marked_free(&out);
         buf_free(&request);
     }
