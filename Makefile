@@ -32,7 +32,7 @@ MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 # tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.
 TESTS   = $(patsubst %.c,$(BUILD)/%,$(sort $(notdir $(wildcard tests/*/test_*.c)))) $(BUILD)/test_api_cpp $(BUILD)/test_zero_cpp
 FUZZERS = $(patsubst %.c,build/fuzz/%,$(sort $(notdir $(wildcard tests/*/fuzz_*.c))))
-vpath %.c $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)))
+vpath %.c tests $(filter-out tests/fixtures,$(patsubst %/,%,$(wildcard tests/*/)))
 
 # What a compiler has read for a target is written beside it, and is what the target is made anew for.
 DEPS    = -MMD -MP -MT $@ -MF $@.d
@@ -84,9 +84,10 @@ test: $(MOTE) $(SUITE) $(DATA)
 	             if ($$i ~ /^skipped/) s += $$(i-1) } } \
 	           END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }' $(BUILD)/results
 
-# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; what computes little
-# is built for a short build.
-INSIDE  = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "\.\./\.\./' tests/*/test_*.c)))
+# Most tests use the API alone, and link the library. Those that look inside include it, or a part of it; those that include all
+# of it are one program, tests/inside.c, which computes little and is built for a short build.
+WHOLE   = $(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "inside\.h"' tests/*/test_*.c)))
+INSIDE  = $(BUILD)/inside $(filter-out $(WHOLE),$(patsubst %.c,$(BUILD)/%,$(notdir $(shell grep -l '^.include "\.\./\.\./' tests/*/test_*.c))))
 $(BUILD)/%: %.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) $(DEPS) -I. -Itests -DMOTE_PROGRAM='"$(strip $(RUN) ./$(MOTE))"' -DEXAMPLES='"$(strip $(RUN) ./$(BUILD)/examples)"' \
 	    $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS) $(WRAP)
@@ -103,13 +104,18 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/engine.o
 	$(CC) $(WARN) $(CFLAGS) -I. $< $(BUILD)/engine.o -o $@ $(CUDA) $(LIBS)
 $(BUILD)/test_examples: $(EXAMPLES)
 
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config constraint formats render session): private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
-$(patsubst %,$(BUILD)/test_%,chat checkpoint config render schedule session): private LEAN = -DMOTE_CPU_LEVEL=0
+$(BUILD)/inside: private CFLAGS = -O1
+$(BUILD)/test_formats: private CFLAGS = -O1 -DMOTE_NO_TARGET_CLONES
+$(BUILD)/test_schedule: private LEAN = -DMOTE_CPU_LEVEL=0
+# With AddressSanitizer the CPU's fast kernels take longer to compile than they save.
+$(BUILD)/inside: private LEAN = $(if $(findstring -fsanitize=address,$(CFLAGS)),-DMOTE_CPU_LEVEL=0)
+$(WHOLE): $(BUILD)/inside
+	ln -f $< $@
 $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
 
 # For tests/no_memory.h
-$(BUILD)/test_chat $(BUILD)/test_constraint $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
+$(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
 comma := ,
 
@@ -121,8 +127,8 @@ build/data/.unpacked: $(ARCHIVE)
 	done
 	touch $@
 
-# make sanitize: the tests again, without the many answers, with every memory error and undefined operation caught (SKIP: without these; needs clang:
-# with it they take half of the time that they take with gcc)
+# make sanitize: the tests again, in brief, with every memory error and undefined operation caught (SKIP: without these; needs clang)
+# For all that the library and the program do: every test but the bundled model's many answers and the examples. gcc takes twice the time.
 sanitize:
 	$(MAKE) --no-print-directory test BUILD=build/sanitize NVCC= CC=clang \
 	    CFLAGS='-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
@@ -134,22 +140,21 @@ threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
 	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_requests %/test_serve,$$(TESTS))'
 
-# Tests that start the program or other ones, or take long: they look at the same code as others do.
-PROCESSES = access chat_input clients cli connection constraint demo examples http page program requests serve terminal
-# make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang); of
-# the program one conversation
+# make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
+# So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
+# processes, connections, failing memory, does not depend on it.
+MEMORY = answers api calls chat checkpoint config definition engine formats kernels open session tokenizer
 memory:
 	$(MAKE) --no-print-directory test BUILD=build/memory NVCC= CC=clang \
-	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_definition %/test_misuse %/test_render %/test_schema %/test_speculation,$$(TESTS))'
+	    CFLAGS='-O1 -g1 -fsanitize=memory -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$(MEMORY:%=build/memory/test_%)'
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | build/memory/mote chat --seed 1 -n 12
 
-# make aarch64: cross-compile for 64-bit Arm and run what looks into files, text and arithmetic in an emulator (qemu-user); of
-# the program one conversation
+# make aarch64: cross-compile for 64-bit Arm and run in an emulator (qemu-user) what depends on a processor
+# So unsigned char, arithmetic, formats, text and files; of the program one conversation.
+AARCH64 = calls chat checkpoint config definition formats kernels open tokenizer
 aarch64:
 	$(MAKE) --no-print-directory test BUILD=build/aarch64 NVCC= ARCHIVE= \
-	    CC=aarch64-linux-gnu-gcc CFLAGS='-O1 -static -DBRIEF' \
-	    SUITE='$$(filter-out %_cpp $(addprefix %/test_,$(PROCESSES)) %/test_answers %/test_api %/test_config %/test_definition %/test_engine %/test_misuse %/test_render %/test_schema %/test_session %/test_speculation,$$(TESTS))' RUN=qemu-aarch64
+	    CC=aarch64-linux-gnu-gcc CFLAGS='-O1 -static -DBRIEF' SUITE='$(AARCH64:%=build/aarch64/test_%)' RUN=qemu-aarch64
 	printf 'What is FP8?\n/stats\n/undo\nHello\n' | qemu-aarch64 build/aarch64/mote chat --seed 1 -n 12
 
 # make fuzz: random input to the readers of files and text, FUZZ_SECONDS for each target (needs clang)
@@ -158,7 +163,11 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
 	    ./$$f -max_total_time=$(FUZZ_SECONDS) -len_control=0 -max_len=512 -timeout=10 -verbosity=0 -artifact_prefix=$$f- $$f.corpus || exit 1; done
 
-build/fuzz/fuzz_%: fuzz_%.c
+# Those that look inside the whole library are one program, as tests do.
+LOOKING = $(patsubst %.c,build/fuzz/%,$(notdir $(shell grep -l '^.include "library\.h"' tests/fuzz/fuzz_*.c)))
+$(LOOKING): build/fuzz/library
+	ln -f $< $@
+build/fuzz/library $(filter-out $(LOOKING),$(FUZZERS)): build/fuzz/%: tests/fuzz/%.c
 	@mkdir -p build/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
@@ -233,4 +242,8 @@ help:                         # make help: this list
 
 .PHONY: ALWAYS install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
--include $(wildcard $(BUILD)/*.d build/fuzz/*.d)
+
+# Not those that another make may be writing: CI runs these goals beside others.
+ELSEWHERE = sanitize threads memory aarch64 fuzz build/fuzz/%
+-include $(if $(filter-out $(ELSEWHERE),$(or $(MAKECMDGOALS),$(MOTE))),$(wildcard $(BUILD)/*.d))
+-include $(if $(filter fuzz build/fuzz/%,$(MAKECMDGOALS)),$(wildcard build/fuzz/*.d))

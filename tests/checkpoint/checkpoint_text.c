@@ -8,7 +8,7 @@ static int temp_tokenizer(void) {
     return temp_copy(DEMO, TOKENIZER);
 }
 
-static void check_render(const char *title, int code, const char *needle) {
+static void check_prompt(const char *title, int code, const char *needle) {
     static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
     mote_options o = {0};
     mote_model *m;
@@ -65,11 +65,11 @@ static void test_text(void) {
         check_open(cases[i].title, MOTE_TEXT_ONLY, cases[i].code, cases[i].needles);
     }
     temp_tokenizer();
-    check_render("no template", NOT, "template");
+    check_prompt("no template", NOT, "template");
     temp_text(TEMPLATE, "{{ messages }}");
-    check_render("template unknown", NOT, "raw");
+    check_prompt("template unknown", NOT, "raw");
     temp_copy(DEMO, TEMPLATE);
-    check_render("template known", OK, "");
+    check_prompt("template known", OK, "");
     const char *ids[3] = {TOKENIZER, "vocab_size", "64"}, *none[3] = {NULL}, *generation[3] = {GENERATION};
     temp_fixture(TIED);
     check_open("weights alone", MOTE_EVERYTHING, OK, none);

@@ -9,7 +9,7 @@
 //   checkpoint_large.c       large checkpoints
 //   here                     inside: plans and synthetic weights
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "api.h"
 #include "folders.h"
 

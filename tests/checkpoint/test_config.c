@@ -1,7 +1,7 @@
 // Tests of config.json: sizes and keys made wrong one at a time, what has one value in all its forms, published configurations.
 // Usage: test_config [DATA], from the top of the repository; DATA is the unpacked data folder.
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "api.h"
 #include "folders.h"
 

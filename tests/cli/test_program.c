@@ -78,15 +78,36 @@ static void check_quick(const char *input, const char *command, const char *part
     CHECK(code == 1 && line_count(&err) == 1 && strstr(err.data, part), "%s %s: %d '%s'", command, input, code, err.data);
 }
 
+// Commands that wait, and then are refused in one line: all of them at once, each for at most 20 s.
+static void test_waits(void) {
+    static const struct { const char *command, *part; } waits[] = {
+        {"logits -m " FIXTURE " --tokens @/fifo -o @/l", "fifo: nothing came within 3 s"},
+        {"run -m " FIXTURE " --tokens @/fifo", "fifo: nothing came within 3 s"},
+        {"bench -m " FIXTURE " --ask @/fifo", "fifo: nothing came within 3 s"},
+        {"logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/unread", "unread: nobody reads from it"},
+        {"bench -m " FIXTURE " --json @/unread", "unread: nobody reads from it"}};
+    enum { WAITS = sizeof waits / sizeof waits[0] };
+    char line[WAITS * 400], name[20];
+    size_t n = (size_t)snprintf(line, sizeof line, "(mkfifo @/unread;");
+    for (int i = 0; i < WAITS; i++)
+        n += (size_t)snprintf(line + n, sizeof line - n, "(timeout 20 " MOTE_PROGRAM " %s >@/out%d 2>@/err%d; echo $? >>@/err%d) & ",
+                              waits[i].command, i, i, i);
+    snprintf(line + n, sizeof line - n, "wait)");
+    shell(line);
+    for (int i = 0; i < WAITS; i++) {
+        snprintf(name, sizeof name, "err%d", i);
+        err.size = read_temp(name, err.data, sizeof err.data - 1);
+        err.data[err.size] = 0;
+        CHECK(err.size > 3 && !strcmp(err.data + err.size - 3, "\n1\n") && line_count(&err) == 2 && strstr(err.data, waits[i].part),
+              "%s: '%s'", waits[i].command, err.data);
+    }
+}
+
 static void test_fifos(void) {
     char input[300];
     static const char *const commands[] = {"/read", "/load", "/save", "What is in @"};
     shell("(mkfifo @/fifo; mkdir @/folder @/model; mkfifo @/model/config.json)");
-    check_quick("", "logits -m " FIXTURE " --tokens @/fifo -o @/l", "fifo: nothing came within 3 s");
-    check_quick("", "run -m " FIXTURE " --tokens @/fifo", "fifo: nothing came within 3 s");
-    check_quick("", "bench -m " FIXTURE " --ask @/fifo", "fifo: nothing came within 3 s");
-    check_quick("", "logits -m " FIXTURE " --tokens " FIXTURE "/tokens.i32 -o @/fifo", "fifo: nobody reads from it");
-    check_quick("", "bench -m " FIXTURE " --json @/fifo", "fifo: nobody reads from it");
+    test_waits();
     check_quick("", "info -m @/fifo", "fifo: is a file");
     check_quick("", "info -m @/model", "config.json: not a regular file");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

@@ -70,6 +70,11 @@ typedef struct fixture {
     float *plain, *plain_mtp;                // the device's, one token at a time
 } fixture;
 
+// Of several checkpoints on the CPU, in brief, two are tested in all states: of BF16, and of FP8 with odd sizes.
+static int is_one_of_brief(const char *dir) {
+    return strstr(dir, "bf16-as-3.5") || strstr(dir, "fp8-ragged");
+}
+
 static float *rows_at(float *rows, const fixture *f, int t) {
     return rows + (size_t)t * (size_t)f->vocab;
 }
@@ -302,11 +307,11 @@ static int has_folder(const char *name) {
     return access(path, F_OK) == 0;
 }
 
-// Opens and tests one more checkpoint. Of several on the CPU, in brief, states of two: of BF16, and of FP8 with odd sizes.
+// Opens and tests one more checkpoint.
 static int test_next(fixture *f, const char *dir, int all) {
     if (is_refused(dir) || !fixture_open(f, dir)) return 0;
     test_checkpoint(f);
-    int states = test_brief ? !is_gpu && (strstr(dir, "bf16-as-3.5") || strstr(dir, "fp8-ragged")) : all;
+    int states = test_brief ? !is_gpu && is_one_of_brief(dir) : all;
     if (states) test_states(f);
     if (beside && !test_brief) test_beside(f);
     fflush(stdout);

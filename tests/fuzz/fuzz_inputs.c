@@ -9,7 +9,7 @@
 // inputs already reach deep; one of the edits empties the file, so that any bytes at all are among them. Whatever an
 // input is, nothing may crash, leak, or break what the checks below say.
 
-#include "../../engine.cu"
+#include "library.h"
 
 #define FIXTURE "tests/fixtures/f32-tied"
 #define SHARDS "tests/fixtures/bf16-as-3.5"
@@ -21,12 +21,6 @@ static unsigned next_bytes(fuzz_input *in, int bytes) {
     unsigned value = 0;
     while (bytes-- > 0) value = value << 8 | (in->p < in->end ? *in->p++ : 0u);
     return value;
-}
-
-static void must(int ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_inputs: %s\n", what);
-    abort();
 }
 
 static int same(const buf *a, const buf *b) {

@@ -4,19 +4,13 @@
 //
 // An input: a byte of choices, then edits to a session that was saved: two bytes for the place, one for what is put there.
 
-#include "../../engine.cu"
+#include "library.h"
 
 enum { CONTEXT = 24, KINDS = 3 };
 
-static mote_model *model;
+static mote_model *saved_model;
 static mote_session *sessions[KINDS];      // by type of the KV cache
 static buf saved[KINDS];
-
-static void must(int ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_sessions: %s\n", what);
-    abort();
-}
 
 static void save(mote_session *s, buf *out) {
     size_t n = 0;
@@ -25,15 +19,15 @@ static void save(mote_session *s, buf *out) {
     must(!mote_save(s, buf_add(out, NULL, n), n, &n, NULL), "save");
 }
 
-static void start(void) {
+static void start_sessions(void) {
     static const int32_t ids[] = {5, 1, 5, 1, 5, 1, 5};
     mote_error err;
     mote_options o = {.size = sizeof o};
-    if (mote_open("tests/fixtures/bf16-as-3.5", &o, &model, &err)) must(0, err.message);
+    if (mote_open("tests/fixtures/bf16-as-3.5", &o, &saved_model, &err)) must(0, err.message);
     for (int k = 0; k < KINDS; k++) {
         mote_session_options how = {.size = sizeof how, .context = CONTEXT, .threads = 1, .kv = MOTE_KV_F32 + k, .mtp = 2};
         mote_generation g = {.size = sizeof g, .max_tokens = 3, .raw = 1};
-        must(!mote_session_open(model, &how, &sessions[k], &err), "a session");
+        must(!mote_session_open(saved_model, &how, &sessions[k], &err), "a session");
         must(!mote_feed(sessions[k], ids, 7, &err), "feed");
         must(!mote_generate(sessions[k], &g, NULL, &err), "generate");      // with drafts: pending, accepted
         save(sessions[k], &saved[k]);
@@ -48,7 +42,7 @@ static void put(buf *b, size_t at, unsigned what) {
     memcpy(b->data + at, &value, b->size - at < sizeof value ? b->size - at : sizeof value);
 }
 
-static void edit(buf *b, const uint8_t *data, size_t size) {
+static void edit_saved(buf *b, const uint8_t *data, size_t size) {
     for (; size >= 3; data += 3, size -= 3) {
         size_t place = (size_t)data[0] << 8 | data[1];
         // Every other place is in the header or the tokens, the rest anywhere, whole floats.
@@ -79,16 +73,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static buf bytes, after;
     saved_header h;
     mote_error err;
-    if (!model) start();
+    if (!saved_model) start_sessions();
     if (!size) return 0;
     unsigned choice = data[0], from = choice % KINDS;
     mote_session *s = sessions[choice / 2 % KINDS];
     bytes.size = 0;
     buf_add(&bytes, saved[from].data, saved[from].size);
-    edit(&bytes, data + 1, size - 1);
+    edit_saved(&bytes, data + 1, size - 1);
     memcpy(&h, bytes.data, sizeof h);
     memcpy(h.magic, SAVED_MAGIC, sizeof h.magic);
-    h.fingerprint = model->fingerprint;
+    h.fingerprint = saved_model->fingerprint;
     if (choice & 128 && h.count >= 0 && h.count <= CONTEXT && h.kv >= MOTE_KV_F32 && h.kv <= MOTE_KV_FP8) {
         size_t n = saved_size(s, &h), had = bytes.size;    // of the size that its header asks for
         if (n > had) memset(buf_add(&bytes, NULL, n - had), 1, n - had);

@@ -5,7 +5,7 @@
 //
 // Usage: test_constraint [--brief]
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "no_memory.h"
 #include "test.h"
 

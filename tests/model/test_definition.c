@@ -3,7 +3,7 @@
 //
 // Usage: test_definition [DATA [CHECKPOINT...]]      CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "../../layers/definition.c"
 #include "../../layers/deltanet/definition.c"
 #include "../../layers/attention/definition.c"
@@ -16,7 +16,7 @@
 // Of the logits' standard deviation. The reference computes in float32; a wrong formula is off by 0.02 or more.
 #define REFERENCE_RULE 2e-5
 #define CPU_RULE 5e-6
-enum { TOKENS = 24 };            // of each checkpoint's prompt: a definition is slow
+enum { PROMPT = 24 };            // of each checkpoint's prompt: a definition is slow
 
 static void *read_rows(const char *folder, const char *name, size_t *size) {
     char path[600];
@@ -39,7 +39,7 @@ static void test_checkpoint(const char *folder) {
     int32_t *ids = (int32_t *)read_rows(folder, "tokens.i32", &ids_size);
     float *reference = (float *)read_rows(folder, "logits.f32", &logits_size);
     float *reference_mtp = (float *)read_rows(folder, "mtp_logits.f32", &mtp_size);
-    size_t vocab = (size_t)m->c.vocab, T = ids_size / sizeof *ids < TOKENS ? ids_size / sizeof *ids : TOKENS;
+    size_t vocab = (size_t)m->c.vocab, T = ids_size / sizeof *ids < PROMPT ? ids_size / sizeof *ids : PROMPT;
     if (!CHECK(ids && reference && m->has_mtp == (reference_mtp != NULL), "%s: no reference results", folder)) return;
     double *logits = (double *)room(T * vocab * sizeof *logits), *mtp = (double *)room(T * vocab * sizeof *mtp);
     float *fast = (float *)room(T * vocab * sizeof *fast), *fast_mtp = (float *)room(T * vocab * sizeof *fast_mtp);
@@ -48,7 +48,7 @@ static void test_checkpoint(const char *folder) {
     compare(folder, "reference", logits, reference, T * vocab, REFERENCE_RULE);
     if (m->has_mtp) compare(folder, "reference, MTP", mtp, reference_mtp, (T - 1) * vocab, REFERENCE_RULE);
 
-    mote_session *s = session_of(m, .context = TOKENS, .chunk = 7, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
+    mote_session *s = session_of(m, .context = PROMPT, .chunk = 7, .threads = 2, .mtp = m->has_mtp ? 1 : 0);
     EXPECT(MOTE_OK, mote_feed_logits(s, ids, T, fast, m->has_mtp ? fast_mtp : NULL, &failure));
     compare(folder, "the CPU", logits, fast, T * vocab, CPU_RULE);
     if (m->has_mtp) compare(folder, "the CPU, MTP", mtp, fast_mtp, (T - 1) * vocab, CPU_RULE);

@@ -8,7 +8,7 @@
 //   session_sampling.c   the choice of tokens from given logits
 //   here                 options, memory as planned
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "api.h"
 #include "files.h"
 
@@ -147,12 +147,12 @@ int main(int argc, char **argv) {
         "tests/fixtures/f16-all-delta", "tests/fixtures/f32-tied",     "tests/fixtures/fp8-f32-scales",
         "tests/fixtures/bf16-as-3.5",   "tests/fixtures/bf16-as-3.6", "tests/fixtures/fp8-ragged",
         "tests/fixtures/mixed-all-attention"};
-    enum { COUNT = sizeof dirs / sizeof *dirs };
+    enum { FOLDERS = sizeof dirs / sizeof *dirs };
     static const int drafting[] = {4, 1, 5};
-    fixture f[COUNT];
+    fixture f[FOLDERS];
     test_main_begin("test_session", argc, argv);
-    for (int i = 0; i < COUNT; i++) fixture_open(&f[i], dirs[i]);
-    for (int i = 0; i < COUNT; i++) test_fixture(&f[i], &f[(i + 1) % COUNT], i);
+    for (int i = 0; i < FOLDERS; i++) fixture_open(&f[i], dirs[i]);
+    for (int i = 0; i < FOLDERS; i++) test_fixture(&f[i], &f[(i + 1) % FOLDERS], i);
     for (int i = 0; i < (test_brief ? 1 : 3); i++) test_blocks(f[drafting[i]].dir, f[drafting[i]].m);
     test_damage(f[4].m);
     test_wrong_token(f[4].m);
@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
     test_dangling_checkpoint("tiny:bf16:2", "tiny:fp8:2");
     test_dangling_checkpoint("tiny:bf16:2", "tiny:bf16:1");
     test_closed_model(&f[3]);
-    for (int i = 0; i < COUNT; i++) fixture_close(&f[i]);
+    for (int i = 0; i < FOLDERS; i++) fixture_close(&f[i]);
     test_draft_rows();
     if (!test_brief) {
         mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);

@@ -10,14 +10,12 @@
 //   chat_memory.c      memory that runs out
 //   here               arguments; published templates and goldens
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "api.h"
 #include "files.h"
 #include "no_memory.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-enum { QWEN3 = CHAT_QWEN3, QWEN35 = CHAT_QWEN3_5, LENIENT35 = CHAT_QWEN3_5 | CHAT_LENIENT };
+enum { LENIENT35 = CHAT_QWEN3_5 | CHAT_LENIENT };
 
 #include "chat_rendering.c"
 #include "chat_streams.c"

@@ -3,18 +3,16 @@
 // no string of a request becomes a control token. What templates accept is test_chat's.
 // Usage: test_render, from the top of the repository.
 
-#include "../../engine.cu"
+#include "inside.h"
 #include "api.h"
 #include "folders.h"
 
-enum { QWEN3 = CHAT_QWEN3, QWEN35 = CHAT_QWEN3_5 };
-
-static const int families[] = {QWEN3, QWEN3 | CHAT_LENIENT, QWEN35, QWEN35 | CHAT_LENIENT, QWEN35 | CHAT_QUIET, QWEN35 | CHAT_PRESERVE};
+static const int client_families[] = {QWEN3, QWEN3 | CHAT_LENIENT, QWEN35, QWEN35 | CHAT_LENIENT, QWEN35 | CHAT_QUIET, QWEN35 | CHAT_PRESERVE};
 
 // ---- Renderings -----------------------------------------------------------------------------------------------------
 // ' stands for " throughout, ` for a " inside a string. NULL: refused, with these words.
 
-typedef struct render_case { int family; const char *request, *want, *error; } render_case;
+typedef struct client_case { int family; const char *request, *want, *error; } client_case;
 
 #define SYSTEM(text) "{'role':'system','content':'" text "'}"
 #define USER(text) "{'role':'user','content':'" text "'}"
@@ -33,7 +31,7 @@ typedef struct render_case { int family; const char *request, *want, *error; } r
 #define HI TURN("user", "Hi")
 #define ANSWER "<|im_start|>assistant\n"
 
-static const render_case render_cases[] = {
+static const client_case client_cases[] = {
     // A system message in the middle: in its place. Nothing before it changes: thinking stays until the user's next question.
     {QWEN35, ONLY(USER("Hi") "," SYSTEM(" note ")), HI TURN("user", "System message:\nnote"), NULL},
     {QWEN35, ONLY(USER("Hi") ",{'role':'developer','content':[{'type':'text','text':'note'}]}"),
@@ -99,7 +97,7 @@ static const render_case render_cases[] = {
     {QWEN3 | CHAT_LENIENT, CONTINUE(USER("Hi") ",{'role':'assistant','content':[{'text':'a'}]}"), NULL, "continue_final_message: the last message has no text"},
 };
 
-static size_t put_quotes(char *out, const char *text, const char *quote) {
+static size_t put_all_quotes(char *out, const char *text, const char *quote) {
     char *at = out;
     for (; *text; text++) {
         if (*text == '`') at += sprintf(at, "%s", quote);
@@ -116,14 +114,14 @@ static int render(int family, const char *request, size_t n, marked_text *out, m
 }
 
 static void test_renderings(void) {
-    for (size_t i = 0; i < COUNT(render_cases); i++) {
-        const render_case *c = render_cases + i;
+    for (size_t i = 0; i < COUNT(client_cases); i++) {
+        const client_case *c = client_cases + i;
         char request[2048], want[2048];
         marked_text out;
         mote_error err;
-        int code = render(c->family, request, put_quotes(request, c->request, "\""), &out, &err);
+        int code = render(c->family, request, put_all_quotes(request, c->request, "\""), &out, &err);
         if (c->want) {
-            size_t n = put_quotes(want, c->want, "\"");
+            size_t n = put_all_quotes(want, c->want, "\"");
             CHECK(!code && out.text.size == n && !memcmp(out.text.data, want, n), "%s: %s, got\n%.*s\nwant\n%s", request, err.message,
                   (int)out.text.size, out.text.data, want);
         } else CHECK(code == MOTE_EINVAL && strstr(err.message, c->error), "%s: code %d, %s", request, code, err.message);
@@ -140,16 +138,16 @@ static void test_prefix(void) {
         USER("Hi") "," CALLS(CALL("a", "f")) "," RESULT("a", "1"), USER("Hi") ",{'role':'assistant','content':'A','reasoning_content':'why'}",
         USER("Hi") "," ASSISTANT("A") "," USER("B") "," CALLS(CALL("a", "f")) "," RESULT("a", "1"), CALLS(CALL("a", "f")) "," RESULT("a", "1")};
     static const char *const roles[] = {"system", "developer"};
-    for (size_t i = 0; i < COUNT(histories) * COUNT(families) * 2; i++) {
-        const char *history = histories[i / COUNT(families) / 2];
+    for (size_t i = 0; i < COUNT(histories) * COUNT(client_families) * 2; i++) {
+        const char *history = histories[i / COUNT(client_families) / 2];
         char text[2048], request[2048];
         marked_text before, after;
         mote_error err;
-        int family = families[i / 2 % COUNT(families)];
+        int family = client_families[i / 2 % COUNT(client_families)];
         snprintf(text, sizeof text, ONLY("%s"), history);
-        CHECK(!render(family, request, put_quotes(request, text, "\""), &before, &err), "%s: %s", request, err.message);
+        CHECK(!render(family, request, put_all_quotes(request, text, "\""), &before, &err), "%s: %s", request, err.message);
         snprintf(text, sizeof text, ONLY("%s,{'role':'%s','content':'note'}"), history, roles[i % 2]);
-        CHECK(!render(family, request, put_quotes(request, text, "\""), &after, &err), "%s: %s", request, err.message);
+        CHECK(!render(family, request, put_all_quotes(request, text, "\""), &after, &err), "%s: %s", request, err.message);
         CHECK(before.text.size && after.text.size > before.text.size && !memcmp(after.text.data, before.text.data, before.text.size),
               "family %d, %s: the prefix changes", family, request);
         marked_free(&before);
@@ -216,7 +214,7 @@ static void test_order_time(void) {
         marked_text out;
         mote_error err;
         char part[128];
-        double start = seconds();
+        clock_t start = clock();
         enum { MANY = 40000 };
         buf_text(&request, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
         for (int i = 0; i < MANY; i++) {
@@ -233,7 +231,7 @@ static void test_order_time(void) {
         buf_add(&out.text, "", 1);
         const char *first = strstr(out.text.data, "<0>"), *last = strstr(out.text.data, "<39999>");
         CHECK(first && last && (first < last) == same, "same %d: the order", same);
-        CHECK(seconds() - start < 5, "%d results took %.1f s", MANY, seconds() - start);
+        CHECK(clock() - start < 5 * CLOCKS_PER_SEC, "%d results took %.1f s", MANY, (double)(clock() - start) / CLOCKS_PER_SEC);
         marked_free(&out);
         buf_free(&request);
     }
@@ -477,7 +475,7 @@ static void check_channel(const mote_model *m, const char *request, int thinks) 
     buf ids = {0};
     size_t n = 0;
     char text[1024];
-    size_t size = put_quotes(text, request, "\"");
+    size_t size = put_all_quotes(text, request, "\"");
     memset(&s, 0, sizeof s);
     (void)mote_render_tokens(m, text, size, NULL, 0, &n, NULL);
     s.m = m;
@@ -488,24 +486,24 @@ static void check_channel(const mote_model *m, const char *request, int thinks) 
     buf_free(&ids);
 }
 
-static void test_outside(void) {
+static void test_control_words(void) {
     temp_empty();
     temp_copy("models/demo", "tokenizer.json");
     temp_copy("models/demo", "chat_template.jinja");
     mote_model *m = open_text();
     if (!m) return;
-    for (size_t f = 0; f < COUNT(families); f++) {
+    for (size_t f = 0; f < COUNT(client_families); f++) {
         char text[2048], request[2048];
-        m->family = (chat_family)families[f];
+        m->family = (chat_family)client_families[f];
         snprintf(text, sizeof text, everything, "");
-        put_quotes(request, text, "\"");
+        put_all_quotes(request, text, "\"");
         check_fields(m, request);
         snprintf(text, sizeof text, everything, ",'continue_final_message':true");
-        put_quotes(request, text, "\"");
+        put_all_quotes(request, text, "\"");
         check_fields(m, request);
-        const int opens = families[f] & CHAT_QWEN3_5 && !(families[f] & CHAT_QUIET);
+        const int opens = client_families[f] & CHAT_QWEN3_5 && !(client_families[f] & CHAT_QUIET);
         check_channel(m, "{'messages':[" USER("Hi") "]}", opens);
-        check_channel(m, "{'messages':[" USER("Hi") "],'enable_thinking':true}", (families[f] & CHAT_QWEN3_5) != 0);
+        check_channel(m, "{'messages':[" USER("Hi") "],'enable_thinking':true}", (client_families[f] & CHAT_QWEN3_5) != 0);
         check_channel(m, "{'messages':[" USER("Hi") "],'enable_thinking':false}", 0);
         check_channel(m, "{'messages':[" USER("<think>") "],'add_generation_prompt':false}", 0);
         check_channel(m, CONTINUE(USER("Hi") "," ASSISTANT("It")), 0);
@@ -529,7 +527,7 @@ static void test_restored(void) {
     for (size_t i = 0; i < COUNT(requests); i++) {
         char request[2048];
         int32_t ids[512];
-        size_t n = 0, count = 0, size = put_quotes(request, requests[i], "\"");
+        size_t n = 0, count = 0, size = put_all_quotes(request, requests[i], "\"");
         EXPECT(MOTE_OK, mote_render_tokens(m, request, size, ids, COUNT(ids), &n, &failure));
         EXPECT(MOTE_OK, mote_chat_restore(s, request, size, NULL, &failure));
         const int32_t *tokens = mote_tokens(s, &count);
@@ -550,7 +548,7 @@ int main(int argc, char **argv) {
     test_templates();
     test_qwen3_templates();
     test_ends();
-    test_outside();
+    test_control_words();
     test_restored();
     temp_close();
     return test_main_end();

@@ -208,7 +208,7 @@ int main(int argc, char **argv) {
     test_added_words();
     test_refusals();
     test_demo();
-    test_tokenizer("qwen3", "tokenizer.json", 1000000);
+    test_tokenizer("qwen3", "tokenizer.json", test_brief ? 100000 : 1000000);
     test_tokenizer("qwen3_5", "tokenizer.reconstructed.json", 100000);
     test_tokenizer("gptoss", "tokenizer.json", 100000);
     test_tokenizer("deepseek_v3", "tokenizer.json", 100000);

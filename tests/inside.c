@@ -1,0 +1,47 @@
+// The tests that look inside the whole library, as one program, because compiling it for each of them would take longer than they
+// run: sanitizers, another processor and the plain build do so again. The program is there by each test's name, and is that test.
+// Names at file level have to differ between these tests; what one defines as a macro for its own texts ends here.
+
+#include "inside.h"
+
+#define main chat_main
+#include "text/test_chat.c"
+#undef CALL
+#undef USER
+
+#undef main
+#define main render_main
+#include "text/test_render.c"
+
+#undef main
+#define main checkpoint_main
+#include "checkpoint/test_checkpoint.c"
+
+#undef main
+#define main config_main
+#include "checkpoint/test_config.c"
+
+#undef main
+#define main session_main
+#include "session/test_session.c"
+
+#undef main
+#define main constraint_main
+#include "generate/test_constraint.c"
+
+#undef main
+#define main definition_main
+#include "model/test_definition.c"
+#undef main
+
+int main(int argc, char **argv) {
+    static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
+        {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
+        {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main},
+        {"test_definition", definition_main}};
+    const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
+    for (size_t i = 0; i < COUNT(tests); i++)
+        if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);
+    fprintf(stderr, "%s: no test of that name\n", name);
+    return 2;
+}
