@@ -481,16 +481,6 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
     }
 }
 
-/* body(format) with the format of weights that GEMM takes. */
-template <class BODY> __device__ __forceinline__ void gemm_with_format(enum format format, const BODY &body) {
-    if (format == FORMAT_FP8_BLOCK) body(format_fp8_block());
-    else if (format == FORMAT_NVFP4) body(format_nvfp4());
-    else if (format == FORMAT_FP8_ROW) body(format_fp8_row());
-    else if (format == FORMAT_INT4) body(format_int4());
-    else if (format == FORMAT_INT4_FINE) body(format_int4_fine());
-    else body(format_bf16());
-}
-
 /* A tile whose tokens need NT * 8 columns of each warp. */
 template <int WIDTH, int NT>
 __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place &at, void *memory) {
@@ -500,10 +490,15 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     gemm_stages<WIDTH> stages(p, at, o.weight, memory);
     float sum[2][NT][4] = {};
     for (int kb = 0; kb < GEMM_STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
-    gemm_with_format(o.w.format, [&](auto format) {
-        gemm_weights<decltype(format)> w;
-        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
-        gemm_sums<decltype(format), WIDTH, NT>(p, o.w, stages, w, token, sum);
+    with_format(o.w.format, [&](auto format) {
+        typedef decltype(format) F;
+        if constexpr (F::gemm) {
+            gemm_weights<F> w;
+            w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
+            gemm_sums<F, WIDTH, NT>(p, o.w, stages, w, token, sum);
+        } else {
+            __trap();                                       /* prefill_takes has said no */
+        }
     });
     if (o.out != GEMM_SWIGLU) {
         gemm_store<WIDTH, NT>(o, at, stages, at.row + row, token, sum);

@@ -47,10 +47,13 @@ static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
 
 /* Can gemm_launch multiply with these matrices? */
 static int prefill_takes(const matrix *w) {
-    const int blocks = w->format == FORMAT_FP8_BLOCK;
-    return w->format != FORMAT_F32 && w->format != FORMAT_F16 && w->cols % GEMM_COLS == 0 &&
-           w->cols / GEMM_COLS <= GEMM_UNITS && (w->rows % 32 == 0 || w->rows <= PANEL_ROWS) &&
-           (!blocks || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+    int takes = 0;
+    with_format(w->format, [&](auto format) {
+        typedef decltype(format) F;
+        takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+    });
+    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_UNITS &&
+           (w->rows % 32 == 0 || w->rows <= PANEL_ROWS);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {

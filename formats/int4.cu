@@ -3,7 +3,7 @@
 
 struct format_int4 {
     enum { panel = 8 * (32 + 4), lane = 8, apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, prefill_loads = 1 };
-    enum { per_load = 16, terms = 1, half = 1, scaled = 0 };
+    enum { per_load = 16, terms = 1, half = 1, scaled = 0, gemm = 1, fixed_rows = 1, fixed_plain = 1 };
     struct raw {
         uint2 codes;
         uint32_t group;          /* scale and zero point */

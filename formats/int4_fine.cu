@@ -3,7 +3,7 @@
 
 struct format_int4_fine {
     enum { panel = 8 * (16 + 4), lane = 4, apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, prefill_loads = 2 };
-    enum { per_load = 8, terms = 1, half = 1, scaled = 0, columns = 32 };
+    enum { per_load = 8, terms = 1, half = 1, scaled = 0, gemm = 1, fixed_rows = 0, fixed_plain = 0, columns = 32 };
     struct raw {
         uint32_t codes, group;   /* group: scale and zero point */
     };
