@@ -192,7 +192,7 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     with_format(w.format, [&](auto format) {
         typedef decltype(format) F;
         if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS)) {
-            __trap();                                       /* gpu_fixed_takes has said no */
+            __builtin_unreachable();                        /* gpu_fixed_takes has said no */
         } else {
             if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
                 if (tiles.many()) {
