@@ -2,6 +2,8 @@
 
 static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
+enum { bf16_kernel = CPU_BF16 };
+
 static const spelling bf16_spelling = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 

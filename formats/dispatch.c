@@ -9,6 +9,14 @@ static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 static const spelling *const spellings[] = {SPELLINGS(SPELLING_ADDRESS)};
 #undef SPELLING_ADDRESS
 
+/* f may be a constant. */
+INLINE enum cpu_kernel kernel_of(const enum format f) {
+#define FORMAT_IS(NAME, name) if (f == FORMAT_##NAME) return (enum cpu_kernel)name##_kernel;
+    FORMATS(FORMAT_IS)
+#undef FORMAT_IS
+    return CPU_FLOATS;
+}
+
 static int part_count(const spelling *s) {
     int n = 0;
     while (n < MAX_PARTS && s->parts[n].suffix) n++;

@@ -2,6 +2,8 @@
 
 static const weight_format f32_format = {"F32", 1, {{32, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
+enum { f32_kernel = CPU_FLOATS };
+
 static const spelling f32_spelling = {
     "F32", FORMAT_F32, 1, 1, {{".weight", "F32", "n k", 0}}, {{CODES, 0, NULL}}};
 

@@ -14,6 +14,7 @@
      name_floats     columns of a row, as floats
      name_random     random numbers for made-up models
      name_inspect    whether a number is zero, or not finite
+     name_kernel     a cpu_kernel: how the CPU multiplies with it
      format_name     in name.cu: see formats/fragments.cu
    and its spellings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
    In hot code the format is a constant.
@@ -51,6 +52,15 @@ enum spelled { SPELLINGS(SPELLING_ENUMERATOR) SPELLING_COUNT };
 #undef SPELLING_ENUMERATOR
 
 enum { CODES, SCALES, FACTOR, MAX_PLANES = 4, MAX_PARTS = 5 };
+
+/* How the CPU multiplies with a matrix (cpu/matrix.c). What is where kernels see in the planes. */
+enum cpu_kernel {
+    CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
+    CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
+    CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
+    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns */
+    CPU_UINT4                    /* cpu/nibbles.c, for words of a scale and a zero point for each group of columns */
+};
 
 /* A plane of a format. */
 typedef struct plane {
