@@ -334,7 +334,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     const gpu_matrix *w = &p->segment[0].w;
     node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
     n->can_poll = fixed;
-    if (kind != KERNEL_IN_PROJ && kind != KERNEL_QKV && kind != KERNEL_HEAD) return;
+    if (!kernels[kind].prefetched) return;
     n->first_weights.from = w->data;
     n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
 }
