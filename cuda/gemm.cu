@@ -455,7 +455,7 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 const float gate = sum[m][j][c] * (c ? unit.y : unit.x), up = sum[m][j][2 + c] * (c ? unit.y : unit.x);
-                sum[m][j][c] = gate * gpu_sigmoid(gate) * up;
+                sum[m][j][c] = gpu_silu(gate) * up;
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
 #pragma unroll

@@ -115,7 +115,7 @@ template <class IN> struct gpu_segment_tiles {
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
-            if (row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
+            if (row < s.w.rows) s.h[t * p.h_row + row] = gpu_silu(y) * up;
         }
     }
 };

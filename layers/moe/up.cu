@@ -13,7 +13,7 @@
 /* SiLU(gate) * up for one row of a tile: the warps' partials of both panels, times the RMS factor. */
 __device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_WARPS], int row, int t, float rms) {
     float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
-    return gate * gpu_sigmoid(gate) * up;
+    return gpu_silu(gate) * up;
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
