@@ -13,7 +13,7 @@
    (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
    with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
    (mote_model.bf16_factor). A launch has matrices of one format, a constant of its kernel: with a branch for each in one kernel ptxas
-   spilled fifteen times as much on compute capability 12.0. B is the tokens, F16 in shared memory. C is float.
+   spilled several times as much. B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
