@@ -82,13 +82,17 @@ enum {
 /* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
 
 #include "layers/stages.c"
+#include "layers/schedule.c"
 #include "layers/layer.c"
 #include "layers/embed.c"
 #include "layers/deltanet/cpu.c"
+#include "layers/deltanet/schedule.c"
 #include "layers/attention/kv.c"
 #include "layers/attention/spans.c"
 #include "layers/attention/cpu.c"
+#include "layers/attention/schedule.c"
 #include "layers/moe/cpu.c"
+#include "layers/moe/schedule.c"
 #include "layers/kinds.c"
 #include "layers/head.c"
 

@@ -26,8 +26,12 @@ static inline void word_scales_plain(const uint32_t *word, int shift, float *__r
 /* Values of four lanes' codes, of even columns and of odd ones. f is a constant in what follows. */
 typedef struct codes_plain { uint8_t even[16], odd[16]; } codes_plain;
 
+INLINE int has_e2m1_codes(const enum format f) {
+    return kernel_of(f) == CPU_E2M1;
+}
+
 INLINE codes_plain codes_at_plain(const uint8_t *at, const enum format f) {
-    const uint8_t *values = f == FORMAT_NVFP4 ? e2m1_values : int4_values;
+    const uint8_t *values = has_e2m1_codes(f) ? e2m1_values : int4_values;
     codes_plain c;
 #ifdef __aarch64__
     const uint8x16_t bytes = vld1q_u8(at), table = vld1q_u8(values);
@@ -66,7 +70,7 @@ INLINE void lane_products_plain(products_plain *products, const codes_plain *c, 
         int32x4_t sum = lane_sums_neon(c[r], d->digit[0][0] + at, d->digit[0][1] + at);
         for (int i = 1; i < DIGITS; i++)
             sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c[r], d->digit[i][0] + at, d->digit[i][1] + at));
-        if (f == FORMAT_NVFP4) sum = vaddq_s32(sum, vld1q_s32(d->zero + 4 * part));
+        if (has_e2m1_codes(f)) sum = vaddq_s32(sum, vld1q_s32(d->zero + 4 * part));
         products[r] = (quarter_lanes)vcvtq_f32_s32(sum);
 #else
         for (int l = 0; l < 4; l++) {
@@ -76,7 +80,7 @@ INLINE void lane_products_plain(products_plain *products, const codes_plain *c, 
                 for (int i = 4 * l; i < 4 * l + 4; i++)
                     sum += c[r].even[i] * d->digit[k][0][at + i] + c[r].odd[i] * d->digit[k][1][at + i];
             }
-            products[r][l] = (float)(f == FORMAT_NVFP4 ? sum + d->zero[4 * part + l] : sum);
+            products[r][l] = (float)(has_e2m1_codes(f) ? sum + d->zero[4 * part + l] : sum);
         }
 #endif
     }
@@ -167,7 +171,7 @@ V3 INLINE codes_v3 codes_at_v3(const uint8_t *at, const enum format f) {
     const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)at), low = _mm256_set1_epi8(15);
     const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)e2m1_values));
     codes_v3 c = {_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low)};
-    if (f == FORMAT_NVFP4) c.even = _mm256_shuffle_epi8(values, c.even), c.odd = _mm256_shuffle_epi8(values, c.odd);
+    if (has_e2m1_codes(f)) c.even = _mm256_shuffle_epi8(values, c.even), c.odd = _mm256_shuffle_epi8(values, c.odd);
     return c;
 }
 
@@ -189,7 +193,7 @@ V3 INLINE void lane_products_v3(products_v3 *products, const codes_v3 *c, const 
             const __m256i halves = half_lane_sums(c[r], d->digit[i][0] + at, d->digit[i][1] + at);
             sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
         }
-        if (f == FORMAT_NVFP4)
+        if (has_e2m1_codes(f))
             sum = _mm256_add_epi32(sum, _mm256_loadu_si256((const __m256i *)(const void *)(d->zero + 8 * part)));
         products[r] = _mm256_cvtepi32_ps(sum);
     }
@@ -203,7 +207,7 @@ V4 INLINE codes_v4 codes_at_v4(const uint8_t *at, const enum format f) {
     const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)e2m1_values);
     const __m512i table = _mm512_maskz_broadcast_i32x4(0xffff, values);      /* vpermb takes six bits, a code has four */
     codes_v4 c;
-    if (f == FORMAT_NVFP4) {
+    if (has_e2m1_codes(f)) {
         c.even = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, bytes, table);
         c.odd = _mm512_maskz_permutexvar_epi8(~(__mmask64)0, odd, table);
     } else {
@@ -225,7 +229,7 @@ V4 INLINE void lane_products_v4(products_v4 *products, const codes_v4 *c, const 
     for (int i = 0; i < DIGITS; i++) {
         const __m512i even = _mm512_loadu_si512(d->digit[i][0]), odd = _mm512_loadu_si512(d->digit[i][1]);
         for (int r = 0; r < rows && i; r++) sum[r] = _mm512_maskz_slli_epi32(0xffff, sum[r], 8);
-        for (int r = 0; r < rows && i == DIGITS - 1 && f == FORMAT_NVFP4; r++)
+        for (int r = 0; r < rows && i == DIGITS - 1 && has_e2m1_codes(f); r++)
             sum[r] = _mm512_add_epi32(sum[r], _mm512_loadu_si512(d->zero));
         for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].even, even);
         for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].odd, odd);

@@ -77,7 +77,7 @@ SIMD static void digits_of(const float *__restrict x, token_digits *__restrict t
 typedef struct token_batch {
     int count;                   /* <= TOKEN_BATCH */
     const float *x[TOKEN_BATCH];
-    const token_digits *digits[TOKEN_BATCH];       /* of each, where nibble_order() is true of the weights */
+    const token_digits *digits[TOKEN_BATCH];       /* of each, where uses_nibble_kernel() is true of the weights */
 } token_batch;
 
 /* Token rows that become digits. */

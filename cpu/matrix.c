@@ -122,7 +122,7 @@ static void project(pool *p, projection *job) {
     int blocks = 0, nibbles = 0;
     for (int i = 0; i < job->count; i++) {
         blocks += row_blocks(job->w[i]);
-        nibbles |= nibble_order(job->w[i]);
+        nibbles |= uses_nibble_kernel(job->w[i]);
     }
     if (nibbles) digits_of_rows(p, &rows);
     parallel(p, blocks, projection_blocks, job);

@@ -14,7 +14,7 @@
 enum { FOR(PARTS) = STRETCH_LANES / LANES };     /* registers of LANES lanes */
 
 LEVEL INLINE void FOR(lane_scales)(const char *from, int shift, float *scale, float *zero, const enum format f) {
-    if (f == FORMAT_NVFP4) FOR(e4m3_scales)((const uint8_t *)(const void *)from, scale);
+    if (has_e2m1_codes(f)) FOR(e4m3_scales)((const uint8_t *)(const void *)from, scale);
     else FOR(word_scales)((const uint32_t *)(const void *)from, shift, scale, zero);
 }
 
@@ -26,7 +26,7 @@ LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float 
     const FOR(vec) unit = *(const FOR(vec) *)(x->unit + at), all = *(const FOR(vec) *)(x->sum + at);
     FOR(products) inner[CODE_ROWS];
     FOR(lane_products)(inner, c, rows, x, part, f);
-    for (int r = 0; r < rows && f == FORMAT_INT4; r++)
+    for (int r = 0; r < rows && !has_e2m1_codes(f); r++)
         inner[r] = FOR(minus_product)(inner[r], *(const FOR(vec) *)(zero[r] + at), all);
     for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * unit * inner[r];
 }
@@ -157,25 +157,29 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const ma
     }
 }
 
-LEVEL static void FOR(nvfp4_sums)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
-                                  float (*sum)[ROW_BLOCK][STRETCH_LANES]) {
-    if (count <= FEW_TOKENS) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_NVFP4);
-    else FOR(add_many)(sum, w, row, rows, x, count, FORMAT_NVFP4);
-}
+/* The partial sums for each format, of whose code there is none where the kernel is another one. */
+#define SUMS(NAME, name)                                                                                                     \
+    LEVEL static void FOR(name##_sums)(const matrix *w, int row, int rows, const token_digits *const *x, int count,          \
+                                       float (*sum)[ROW_BLOCK][STRETCH_LANES]) {                                             \
+        if ((int)name##_kernel == CPU_E2M1 || (int)name##_kernel == CPU_UINT4) {                                             \
+            if (count <= FEW_TOKENS) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_##NAME);                               \
+            else FOR(add_many)(sum, w, row, rows, x, count, FORMAT_##NAME);                                                  \
+        }                                                                                                                    \
+    }
+FORMATS(SUMS)
+#undef SUMS
 
-LEVEL static void FOR(int4_sums)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
-                                 float (*sum)[ROW_BLOCK][STRETCH_LANES]) {
-    if (count <= FEW_TOKENS) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_INT4);
-    else FOR(add_many)(sum, w, row, rows, x, count, FORMAT_INT4);
-}
-
-/* block_dots of a matrix that nibble_order() is true of. */
+/* block_dots of a matrix that uses_nibble_kernel() is true of. */
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][STRETCH_LANES] __attribute__((aligned(64)));
-    const float unit = w->format == FORMAT_NVFP4 ? *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f) : 1;
-    if (w->format == FORMAT_NVFP4) FOR(nvfp4_sums)(w, row, rows, x, count, sum);
-    else FOR(int4_sums)(w, row, rows, x, count, sum);
+    const float unit = has_e2m1_codes(w->format) ? *(const float *)w->plane[FACTOR] * (0.5f * 0x1p8f) : 1;
+    switch (w->format) {
+#define SUMS(NAME, name) case FORMAT_##NAME: FOR(name##_sums)(w, row, rows, x, count, sum); break;
+        FORMATS(SUMS)
+#undef SUMS
+        default: break;
+    }
     for (int j = 0; j < count; j++)
         for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], STRETCH_LANES) * unit;
 }

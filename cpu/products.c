@@ -100,7 +100,7 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
     }
 }
 
-/* cpu/nibbles.c: block_dots of a matrix that nibble_order() is true of. */
+/* cpu/nibbles.c: block_dots of a matrix that uses_nibble_kernel() is true of. */
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]);
 
@@ -161,8 +161,8 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), unit[TILE_COLS / STREAM_COLS];
-    const float *scale = (const float *)(const void *)from[0].component[SCALES];
-    const int blocks = w->format == FORMAT_FP8_BLOCK;
+    const float *scale = (const float *)(const void *)from[0].plane[SCALES];
+    const int blocks = has_block_scales(w->format);
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
         FOR(prefetch_tile)(w, from, rows, col, n);
@@ -206,19 +206,19 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
     FOR(vec) partial[4];
     for (int r = 0; r < rows; r++) partial[r] = (FOR(vec)){0};
     for (int col = 0; col < w->cols; col += STREAM_COLS) {
-        const float unit = f == FORMAT_FP8_BLOCK ? scale[col / w->block_cols] * E4M3_UNIT : 1;
+        const float unit = has_block_scales(f) ? scale[col / w->block_cols] * E4M3_UNIT : 1;
         FOR(vec) token[STREAM_COLS / LANES];
         for (int i = 0; i < STREAM_COLS / LANES; i++) {
             token[i] = *(const FOR(vec) *)(x + col + i * LANES);
-            if (f == FORMAT_FP8_BLOCK) token[i] *= unit;
+            if (has_block_scales(f)) token[i] *= unit;
         }
         for (size_t i = 0; i < (size_t)rows * STREAM_COLS * bytes; i += CACHE_LINE, ahead += CACHE_LINE)
             __builtin_prefetch((const void *)ahead);
         for (int r = 0; r < rows; r++) {
             float weights[STREAM_COLS] __attribute__((aligned(64)));
             const char *at = codes + (size_t)r * below + (size_t)col * bytes;
-            if (f == FORMAT_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
-            else if (f == FORMAT_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            if (kernel_of(f) == CPU_BF16) FOR(unpack_bf16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
+            else if (kernel_of(f) == CPU_F16) FOR(unpack_f16)((const uint16_t *)(const void *)at, STREAM_COLS, weights);
             else FOR(unpack_e4m3)((const uint8_t *)at, STREAM_COLS, weights);
             for (int i = 0; i < STREAM_COLS / LANES; i++) partial[r] += *(const FOR(vec) *)(weights + i * LANES) * token[i];
         }
@@ -227,50 +227,53 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
         float sum[LANES] __attribute__((aligned(64)));
         *(FOR(vec) *)sum = partial[r];
         y[r] = FOR(sum_partial)(sum, LANES);
-        if (f == FORMAT_FP8_ROW) y[r] *= scale[r] * E4M3_UNIT;
+        if (has_row_scales(f)) y[r] *= scale[r] * E4M3_UNIT;
     }
 }
 
-/* The formats that are streamed, and of how many rows at a time: of more, a token row's scaling is shared; of fewer, a line is
-   used sooner after it was prefetched. */
-#define STREAMED(X) X(BF16, bf16, 2) X(F16, f16, 2) X(FP8_BLOCK, fp8_block, 4) X(FP8_ROW, fp8_row, 4)
-#define STREAM(NAME, name, step)                                                                          \
-    LEVEL static void FOR(stream_##name)(const matrix *w, int row, int rows, const float *x, float *y) {  \
-        for (int r = 0; r < rows; r += step) FOR(stream_dots)(w, row + r, step, x, y + r, FORMAT_##NAME); \
+/* stream_dots of each format, so many rows at a time: of more, a token row's scaling is shared; of fewer, a line is used sooner
+   after it was prefetched. 0: it is not streamed, and there is no code for it. Returns whether it is. */
+#define STREAM_ROWS(kernel) ((int)(kernel) == CPU_E4M3 ? 4 : (int)(kernel) == CPU_BF16 || (int)(kernel) == CPU_F16 ? 2 : 0)
+#define STREAM(NAME, name)                                                                                      \
+    LEVEL static int FOR(stream_##name)(const matrix *w, int row, int rows, const float *x, float *y) {         \
+        enum { STEP = STREAM_ROWS(name##_kernel) };                                                             \
+        if (STEP != 0)                                                                                          \
+            for (int r = 0; r < rows; r += STEP) FOR(stream_dots)(w, row + r, STEP, x, y + r, FORMAT_##NAME);   \
+        return STEP != 0;                                                                                       \
     }
-STREAMED(STREAM)
+FORMATS(STREAM)
 #undef STREAM
+#undef STREAM_ROWS
 
 /* Whether it was one for stream_dots. */
 LEVEL static int FOR(stream)(const matrix *w, int row, int rows, const float *x, float *y) {
-    if (w->cols % STREAM_COLS || rows % 4 || (w->format == FORMAT_FP8_BLOCK && !e4m3_order(w))) return 0;
+    if (w->cols % STREAM_COLS || rows % 4 || (kernel_of(w->format) == CPU_E4M3 && !uses_e4m3_kernel(w))) return 0;
     switch (w->format) {
-#define STREAM(NAME, name, step) case FORMAT_##NAME: FOR(stream_##name)(w, row, rows, x, y); return 1;
-        STREAMED(STREAM)
+#define STREAM(NAME, name) case FORMAT_##NAME: return FOR(stream_##name)(w, row, rows, x, y);
+        FORMATS(STREAM)
 #undef STREAM
         default: return 0;
     }
 }
-#undef STREAMED
 
 /* y[j][r] = W[row + r] . token row j for `rows` <= ROW_BLOCK weight rows from a multiple of ROW_BLOCK on. */
 LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const token_batch *tokens, float (*y)[ROW_BLOCK]) {
     const float *const *x = tokens->x;
     const int count = tokens->count;
-    if (nibble_order(w)) {
+    if (uses_nibble_kernel(w)) {
         FOR(nibble_dots)(w, row, rows, tokens->digits, count, y);
         return;
     }
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;
     float sum[TOKEN_BATCH][ROW_BLOCK][LANES] __attribute__((aligned(64)));
-    const int fours = (rows + 3) / 4 * 4, codes = e4m3_order(w);
+    const int fours = (rows + 3) / 4 * 4, codes = uses_e4m3_kernel(w);
     memset(sum, 0, (size_t)count * sizeof *sum);
     weight_row from[ROW_BLOCK];
     for (int r = 0; r < fours; r++) from[r] = matrix_row(w, row + r < w->rows ? row + r : w->rows - 1);
     if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
     else FOR(add_floats)(sum, w, from, row, fours, x, count);
     for (int r = 0; r < rows; r++) {
-        const float unit = codes && w->format == FORMAT_FP8_ROW ? row_unit(&from[r]) : 1;
+        const float unit = codes && has_row_scales(w->format) ? row_unit(&from[r]) : 1;
         for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
     }
 }

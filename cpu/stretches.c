@@ -10,7 +10,7 @@ typedef struct nibble_row {
     const uint8_t *codes;
     const char *scales;
     int stretch, step, mask;     /* behind each stretch whose successor's number & mask is 0, scales lie `step` bytes on */
-    int shift;                   /* INT4: 2^shift lanes of a stretch have one scale */
+    int shift;                   /* 2^shift lanes of a stretch have one scale */
     size_t codes_below, scales_below;              /* bytes to the next row's */
 } nibble_row;
 
@@ -26,23 +26,22 @@ typedef struct row_end {
 } row_end;
 
 /* Is a matrix one for cpu/nibbles.c? There a lane's columns have one scale, and so have whole lanes of a stretch. */
-static int nibble_order(const matrix *w) {
+static int uses_nibble_kernel(const matrix *w) {
+    const enum cpu_kernel kernel = kernel_of(w->format);
     const int group = w->block_cols;
-    return w->format == FORMAT_NVFP4 ||
-           (w->format == FORMAT_INT4 && (group >= w->cols || (group >= 32 && !(group & (group - 1)))));
+    return kernel == CPU_E2M1 || (kernel == CPU_UINT4 && (group >= w->cols || (group >= 32 && !(group & (group - 1)))));
 }
 
 /* f is a constant. */
 INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enum format f) {
-    const component *components = formats[f]->components;
-    const int col = stretch * STRETCH, group = f == FORMAT_NVFP4 ? NVFP4_GROUP : w->block_cols;
-    const int words = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
-    const size_t codes = (size_t)w->cols / 2, scales = component_bytes(&components[SCALES], component_cols(&components[SCALES], w));
-    const size_t scale = (size_t)(col / group) * (size_t)(f == FORMAT_NVFP4 ? 1 : 4);
-    nibble_row r = {(const uint8_t *)w->component[CODES] + (size_t)row * codes + (size_t)(col / 2),
-                    (const char *)w->component[SCALES] + (size_t)row * scales + scale, stretch,
-                    f == FORMAT_NVFP4 ? STRETCH / NVFP4_GROUP : 4 * words, group > STRETCH ? group / STRETCH - 1 : 0,
-                    group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales};
+    const plane *of = &formats[f]->planes[SCALES];
+    const int col = stretch * STRETCH, group = of->cols ? of->cols : w->block_cols, bytes = of->bits / 8;
+    const int numbers = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
+    const size_t codes = (size_t)w->cols / 2, scales = plane_bytes(of, plane_cols(of, w));
+    nibble_row r = {(const uint8_t *)w->plane[CODES] + (size_t)row * codes + (size_t)(col / 2),
+                    (const char *)w->plane[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes), stretch,
+                    numbers * bytes, group > STRETCH ? group / STRETCH - 1 : 0,
+                    group == 16 ? 1 : group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales};
     if (group >= w->cols) r.shift = 4;
     return r;
 }
@@ -57,7 +56,7 @@ INLINE nibble_row nibble_row_below(nibble_row r, int rows) {
 /* A row whose last stretch, not a whole one, has so many columns: from there on. f is a constant. */
 INLINE nibble_row nibble_row_end(nibble_row r, int cols, row_end *end, const enum format f) {
     const int lanes = (cols + 7) / 8;
-    const size_t bytes = f == FORMAT_NVFP4 ? (size_t)lanes / 2 : (((size_t)lanes - 1) >> r.shift << 2) + 4;
+    const size_t bytes = (size_t)(((lanes - 1) >> r.shift) + 1) * (size_t)(formats[f]->planes[SCALES].bits / 8);
     memset(end, 0, sizeof *end);
     memcpy(end->codes, r.codes, (size_t)cols / 2);
     memcpy(end->scales, r.scales, bytes);

@@ -29,6 +29,11 @@ template <class F> __host__ __device__ constexpr bool gpu_scaled_at_end() {
     return F::whole || (F::by_row && !F::groups);
 }
 
+/* Has a block of several rows and columns one scale, as FP8's? */
+template <class F> __host__ __device__ constexpr bool gpu_scales_by_block() {
+    return F::scaled && !F::whole;
+}
+
 /* The scales of a tile's rows, if gpu_scaled_at_end. */
 struct row_scales {
     float of[2];

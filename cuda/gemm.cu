@@ -12,7 +12,8 @@
    Operands of mma.m16n8k16. A is the weights, from global memory or the L2 straight into registers, as they lie packed
    (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
    with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
-   (mote_model.bf16_factor). B is the tokens, F16 in shared memory. C is float.
+   (mote_model.bf16_factor). A launch has matrices of one format, a constant of its kernel: with a branch for each in one kernel ptxas
+   spilled several times as much. B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
@@ -62,7 +63,8 @@ typedef struct gemm_product {
 enum { GEMM_PRODUCTS = 4 };
 
 typedef struct gpu_gemm {
-    gemm_product product[GEMM_PRODUCTS];                    /* of the same rows; their matrices have the same columns */
+    gemm_product product[GEMM_PRODUCTS];                    /* of the same rows; their matrices have the same columns and, when they
+                                                               are launched, one format: gemm_take_format */
     gemm_rows in;
     int count, cols, T;          /* products; rows, or, grouped, slots */
     float factor;                /* of formats without scales: the weights' power of two */
@@ -453,7 +455,7 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 const float gate = sum[m][j][c] * (c ? unit.y : unit.x), up = sum[m][j][2 + c] * (c ? unit.y : unit.x);
-                sum[m][j][c] = gate * gpu_sigmoid(gate) * up;
+                sum[m][j][c] = gpu_silu(gate) * up;
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
 #pragma unroll
@@ -481,18 +483,8 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
     }
 }
 
-/* body(format) with the format of weights that GEMM takes. */
-template <class BODY> __device__ __forceinline__ void gemm_with_format(enum format format, const BODY &body) {
-    if (format == FORMAT_FP8_BLOCK) body(format_fp8_block());
-    else if (format == FORMAT_NVFP4) body(format_nvfp4());
-    else if (format == FORMAT_FP8_ROW) body(format_fp8_row());
-    else if (format == FORMAT_INT4) body(format_int4());
-    else if (format == FORMAT_INT4_FINE) body(format_int4_fine());
-    else body(format_bf16());
-}
-
 /* A tile whose tokens need NT * 8 columns of each warp. */
-template <int WIDTH, int NT>
+template <class F, int WIDTH, int NT>
 __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place &at, void *memory) {
     const gemm_product &o = p.product[at.product];
     const int warp = threadIdx.x / 32, across = WIDTH == 128 ? 2 : 1;
@@ -500,11 +492,9 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     gemm_stages<WIDTH> stages(p, at, o.weight, memory);
     float sum[2][NT][4] = {};
     for (int kb = 0; kb < GEMM_STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
-    gemm_with_format(o.w.format, [&](auto format) {
-        gemm_weights<decltype(format)> w;
-        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
-        gemm_sums<decltype(format), WIDTH, NT>(p, o.w, stages, w, token, sum);
-    });
+    gemm_weights<F> w;
+    w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
+    gemm_sums<F, WIDTH, NT>(p, o.w, stages, w, token, sum);
     if (o.out != GEMM_SWIGLU) {
         gemm_store<WIDTH, NT>(o, at, stages, at.row + row, token, sum);
         return;
@@ -514,15 +504,15 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
 }
 
 /* Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip the other half. */
-template <int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
+template <class F, int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
     enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
     __shared__ gemm_place at;
     if (threadIdx.x == 0 && !gemm_place_of<WIDTH>(p, &at)) at.count = 0;
     __syncthreads();
     if (!at.count) return;
-    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<WIDTH, HALF>(p, at, dynamic);
-    else gemm_tile_of<WIDTH, NT>(p, at, dynamic);
+    if ((int)HALF < (int)NT && at.count <= WIDTH / 2) gemm_tile_of<F, WIDTH, HALF>(p, at, dynamic);
+    else gemm_tile_of<F, WIDTH, NT>(p, at, dynamic);
 }
 
 /* Deals weight tiles of this width to the products; returns how many there are. */
@@ -537,17 +527,44 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
     return tiles;
 }
 
+/* The kernel for these products; NULL: there is none, which launching it reports. */
+template <int WIDTH> static const void *gemm_kernel_of(const gpu_gemm *p) {
+    const void *kernel = NULL;
+    with_format(p->product[0].w.format, [&](auto format) {
+        if constexpr (decltype(format)::gemm) kernel = (const void *)gemm_kernel<decltype(format), WIDTH>;
+    });
+    for (int i = 1; i < p->count; i++)
+        if (p->product[i].w.format != p->product[0].w.format) kernel = NULL;
+    return kernel;
+}
+
 template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cudaStream_t stream) {
+    const void *kernel = gemm_kernel_of<WIDTH>(p);
+    void *arguments[1] = {p};
     const int row_tiles = gemm_deal_tiles<WIDTH>(p);
     size_t scales = 0;
     for (int i = 0; i < p->count; i++)
         if (p->product[i].w.scale) scales = larger(scales, (size_t)p->product[i].w.scale_cols + 1);
-    (void)cudaFuncSetAttribute(gemm_kernel<WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
-    gemm_kernel<WIDTH><<<(unsigned)(row_tiles * token_tiles), GPU_THREADS,
-                         gemm_stages<WIDTH>::size() + GPU_WARPS * 2 * scales * sizeof(float), stream>>>(*p);
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
+    (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(GPU_THREADS), arguments,
+                           gemm_stages<WIDTH>::size() + GPU_WARPS * 2 * scales * sizeof(float), stream);
 }
 
-/* Launches the products with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. */
+/* Takes the products of one format out of *p. */
+static gpu_gemm gemm_take_format(gpu_gemm *p) {
+    gpu_gemm taken = *p;
+    const int count = p->count;
+    taken.count = p->count = 0;
+    for (int i = 0; i < count; i++) {
+        const gemm_product o = p->product[i];
+        gpu_gemm *to = o.w.format == taken.product[0].w.format ? &taken : p;
+        to->product[to->count++] = o;
+    }
+    return taken;
+}
+
+/* Launches the products, all of one format, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
+   cudaGetLastError's. */
 static void gemm_launch(gpu_gemm *p, int width, int token_tiles, cudaStream_t stream) {
     if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);
     else if (width == 64) gemm_launch_as<64>(p, token_tiles, stream);

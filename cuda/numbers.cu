@@ -26,6 +26,10 @@ __device__ __forceinline__ float gpu_sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+__device__ __forceinline__ float gpu_silu(float x) {
+    return x * gpu_sigmoid(x);
+}
+
 /* Two floats rounded to two BF16 in a register, the first in the low half. */
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t pair;

@@ -47,10 +47,13 @@ static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
 
 /* Can gemm_launch multiply with these matrices? */
 static int prefill_takes(const matrix *w) {
-    const int blocks = w->format == FORMAT_FP8_BLOCK;
-    return w->format != FORMAT_F32 && w->format != FORMAT_F16 && w->cols % GEMM_COLS == 0 &&
-           w->cols / GEMM_COLS <= GEMM_UNITS && (w->rows % 32 == 0 || w->rows <= PANEL_ROWS) &&
-           (!blocks || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+    int takes = 0;
+    with_format(w->format, [&](auto format) {
+        typedef decltype(format) F;
+        takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
+    });
+    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_UNITS &&
+           (w->rows % 32 == 0 || w->rows <= PANEL_ROWS);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {
@@ -79,11 +82,15 @@ static gemm_product *prefill_product(gpu_gemm *p, const matrix *w, enum gemm_out
     return o;
 }
 
-/* Launches the products with tiles as wide as pays: narrow ones for few rows, and where wide ones would leave SMs idle. */
+/* Launches the products, those of a format together, with tiles as wide as pays: narrow ones for few rows, and where wide ones would
+   leave SMs idle. */
 static void prefill_launch(const prefill_rows *r, gpu_gemm *p) {
     const int tokens = (p->T + 127) / 128;
-    const int width = p->T <= 32 || gemm_deal_tiles<128>(p) * tokens < r->sms ? 32 : p->T <= 64 ? 64 : 128;
-    gemm_launch(p, width, (p->T + width - 1) / width, r->stream);
+    while (p->count) {
+        gpu_gemm of = gemm_take_format(p);
+        const int width = of.T <= 32 || gemm_deal_tiles<128>(&of) * tokens < r->sms ? 32 : of.T <= 64 ? 64 : 128;
+        gemm_launch(&of, width, (of.T + width - 1) / width, r->stream);
+    }
 }
 
 /* y = W in for T rows. */

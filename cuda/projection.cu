@@ -119,7 +119,7 @@ template <class IN> struct gpu_segment_tiles {
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
-            if (row < s.w.rows) s.h[t * p.h_row + row] = y * gpu_sigmoid(y) * up;
+            if (row < s.w.rows) s.h[t * p.h_row + row] = gpu_silu(y) * up;
         }
     }
 };
@@ -152,7 +152,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    gpu_with_format(w.format, [&](auto format) {
+    with_format(w.format, [&](auto format) {
         gpu_ahead<decltype(format), ROWS> ahead;
         ahead.nothing(w);
         ahead.begin(tiles, tile, w);
@@ -168,8 +168,17 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_fixed_takes; one tile a block, but behind a norm,
-   where only BF16 has no more. Same bits as gpu_project. */
+/* Is there a kernel for a shape and so many rows of a segment of this format? Then may a block have several tiles of it? */
+template <class IN, class SHAPE, class F> __host__ __device__ constexpr bool gpu_projects_fixed(int rows) {
+    return (IN::normed || F::fixed_plain) && gpu_has_fixed<F, SHAPE>(rows);
+}
+
+template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops() {
+    return IN::normed && F::half;
+}
+
+/* gpu_project for one of the shapes of tiles.cu: segments of the formats of gpu_projects_fixed; one tile a block, but for
+   gpu_fixed_loops. Same bits as gpu_project. */
 template <class IN, class SHAPE, int ROWS>
 __global__ void __maxnreg__(IN::normed && SHAPE::HIDDEN == 2048 && ROWS == 1 ? GPU_FEW_REGISTERS : 128)
 gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
@@ -180,26 +189,21 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const gpu_segment_tiles<IN> tiles = gpu_tiles_of(p);
     const gpu_matrix &w = tiles.s.w;
     const int tile = tiles.first();
-    auto run = [&](auto format) {
+    with_format(w.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
-            if (tiles.many()) {
-                gpu_run_tiles_by_warp<F, COLS>(tiles, p.in, tile, w, dynamic, &partials);
-                return;
+        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS)) {
+            __builtin_unreachable();                        /* gpu_fixed_takes has said no */
+        } else {
+            if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
+                if (tiles.many()) {
+                    gpu_run_tiles_by_warp<F, COLS>(tiles, p.in, tile, w, dynamic, &partials);
+                    return;
+                }
             }
+            if constexpr (gpu_fixed_loops<IN, F>()) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+            else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
         }
-        if constexpr (IN::normed && F::half) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-        else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-    };
-    if (w.format == FORMAT_BF16) run(format_bf16());
-    else if (w.format == FORMAT_FP8_BLOCK) run(format_fp8_block());
-    else if constexpr (gpu_fixed_for_all<SHAPE>(ROWS)) {
-        if (w.format == FORMAT_FP8_ROW) run(format_fp8_row());
-        else if (w.format == FORMAT_INT4) run(format_int4());
-        else if constexpr (IN::normed) run(format_nvfp4());
-    } else if constexpr (IN::normed) {
-        run(format_nvfp4());
-    }
+    });
 }
 
 /* Tiles of a segment. */
@@ -253,14 +257,17 @@ template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows
     return T <= most ? kernels[T - 1] : NULL;
 }
 
-/* Is a segment of this format for gpu_project_fixed, and may a block have several tiles of it? */
+/* The same of a format's number. */
 template <class IN, class SHAPE> static bool gpu_fixed_takes(enum format f, int rows) {
-    return f == FORMAT_BF16 || f == FORMAT_FP8_BLOCK || (IN::normed && f == FORMAT_NVFP4) ||
-           (gpu_fixed_for_all<SHAPE>(rows) && (f == FORMAT_FP8_ROW || f == FORMAT_INT4));
+    bool takes = false;
+    with_format(f, [&](auto format) { takes = gpu_projects_fixed<IN, SHAPE, decltype(format)>(rows); });
+    return takes;
 }
 
-template <class IN> static bool gpu_fixed_loops(enum format f) {
-    return IN::normed && f != FORMAT_BF16;
+template <class IN> static bool gpu_fixed_takes_several(enum format f) {
+    bool loops = false;
+    with_format(f, [&](auto format) { loops = gpu_fixed_loops<IN, decltype(format)>(); });
+    return loops;
 }
 
 /* The kernel for these columns, if it takes each segment; NULL: there is none. */
@@ -282,7 +289,7 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     bool one = true;
     for (int i = 0; i < p->count; i++) {
         const gpu_segment *s = &p->segment[i];
-        one = one && (gpu_fixed_loops<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
+        one = one && (gpu_fixed_takes_several<IN>(s->w.format) || s->blocks >= gpu_tiles(s));
     }
     return one;
 }
@@ -327,7 +334,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     const gpu_matrix *w = &p->segment[0].w;
     node *n = gpu_record(q, kind, formats[w->format]->name, kernel, p->blocks + p->extra, 1, bytes, p);
     n->can_poll = fixed;
-    if (kind != KERNEL_IN_PROJ && kind != KERNEL_QKV && kind != KERNEL_HEAD) return;
+    if (!kernels[kind].prefetched) return;
     n->first_weights.from = w->data;
     n->first_weights.bytes = (uint32_t)min((int64_t)w->panels * w->k_blocks * w->panel_bytes, (int64_t)1 << 30);
 }

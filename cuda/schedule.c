@@ -29,22 +29,29 @@
 
    Before the first kernel of a schedule runs gpu_put, or a kernel that never releases: all before it is complete. */
 
-/* Buffers. Those from BUFFER_S on are of a layer: those of other layers are others. */
-enum {
-    BUFFER_STEP = 1 << 0,        /* step_parameters */
-    BUFFER_X = 1 << 1,           /* the residual */
-    BUFFER_PROJECTED = 1 << 2,   /* a mixer's projections of x */
-    BUFFER_MIXED = 1 << 3,       /* what the mixer makes of them */
-    BUFFER_ROUTER = 1 << 4,      /* the router's logits */
-    BUFFER_SHARED = 1 << 5,      /* h and gate of the shared expert */
-    BUFFER_ROUTING = 1 << 6,
-    BUFFER_H = 1 << 7,           /* of the routed experts */
-    BUFFER_LOGITS = 1 << 8, BUFFER_PICKS = 1 << 9,
-    BUFFER_HIDDEN = 1 << 10,     /* final rows, for the MTP layer */
-    BUFFER_MTP_IN = 1 << 11, BUFFER_MTP_X = 1 << 12,
-    BUFFER_S = 1 << 13, BUFFER_LOG = 1 << 14, BUFFER_KV = 1 << 15,
-    BUFFERS = 16, BUFFERS_OF_LAYER = BUFFER_S | BUFFER_LOG | BUFFER_KV
-};
+/* The buffers and kernels of a step stand beside the kernels: layers/schedule.c, and layers/<kind>/schedule.c for each kind of layers/kinds.c.
+   Those of a kind NAME are
+     NAME_BUFFERS(ROW)   ROW(BUFFER, of_layer): of_layer: each layer has its own, as a state; otherwise all layers share it
+     NAME_KERNELS(ROW)   ROW(KERNEL, "name", fields of kernel_uses in their order, by name; the others are 0)
+   EACH_BUFFER and EACH_KERNEL are an ENTRY for every one. */
+#define BUFFERS_OF_KIND(NAME, name) NAME##_BUFFERS(ENTRY)
+#define KERNELS_OF_KIND(NAME, name) NAME##_KERNELS(ENTRY)
+#define EACH_BUFFER STEP_BUFFERS(ENTRY) LAYER_KINDS(BUFFERS_OF_KIND)
+#define EACH_KERNEL STEP_KERNELS(ENTRY) LAYER_KINDS(KERNELS_OF_KIND)
+
+#define ENTRY(NAME, of_layer) BUFFER_NUMBER_##NAME,
+enum { EACH_BUFFER BUFFERS };
+#undef ENTRY
+static_assert((int)BUFFERS < 32, "a set of buffers is 32 bits");
+#define ENTRY(NAME, of_layer) BUFFER_##NAME = 1 << BUFFER_NUMBER_##NAME,
+enum { EACH_BUFFER };
+#undef ENTRY
+#define ENTRY(NAME, of_layer) | (of_layer ? BUFFER_##NAME : 0)
+enum { BUFFERS_OF_LAYER = 0 EACH_BUFFER };
+#undef ENTRY
+#define ENTRY(NAME, of_layer) #NAME,
+static const char *const buffer_names[BUFFERS] = {EACH_BUFFER};
+#undef ENTRY
 
 enum release { RELEASE_ENTRY, RELEASE_LATE, RELEASE_NEVER };
 
@@ -61,41 +68,19 @@ typedef struct kernel_uses {
     unsigned loose_reads;        /* of reads: those that what it tags does not depend on */
     int prefetches;              /* it leaves the memory bus idle for a while */
     int one_per_sm;              /* an SM is to have one block of it, unless there are more blocks than SMs */
+    int prefetched;              /* its first weights are worth the prefetch of one that prefetches */
 } kernel_uses;
 
-enum kernel_kind {
-    KERNEL_EMBED, KERNEL_IN_PROJ, KERNEL_DELTA, KERNEL_OUT_PROJ, KERNEL_QKV, KERNEL_ATTEND, KERNEL_O_PROJ, KERNEL_ROUTER,
-    KERNEL_UP, KERNEL_DOWN, KERNEL_HEAD, KERNEL_MTP_ROWS, KERNEL_DRAFT_ROW, KERNEL_FC, KERNEL_PICK, KERNEL_DRAW,
-    KERNEL_ACCEPT, KERNEL_KINDS
-};
+#define ENTRY(NAME, ...) KERNEL_##NAME,
+enum kernel_kind { EACH_KERNEL KERNEL_KINDS };
+#undef ENTRY
 
-static const kernel_uses kernels[KERNEL_KINDS] = {
-    /* name, stage, release; reads, writes, early_reads, early_writes; released, polls, polled_writes, tags, loose_reads;
-       prefetches, one_per_sm */
-    {"embed", STAGE_EMBED, RELEASE_ENTRY, BUFFER_STEP | BUFFER_HIDDEN, BUFFER_X | BUFFER_HIDDEN, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"norm_in_proj", STAGE_IN_PROJ, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, 0},
-    {"conv_delta", STAGE_DELTA, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_S | BUFFER_LOG,
-     BUFFER_STEP | BUFFER_S | BUFFER_LOG, BUFFER_S, 0, 0, 0, 0, 0, 0, 1},
-    {"gated_norm_out", STAGE_OUT_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP,
-     BUFFER_X | BUFFER_LOG, 0, 0, 0, 0, 0, BUFFER_X, BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, 0, 0},
-    {"norm_qkv", STAGE_QKV, RELEASE_ENTRY, BUFFER_X, BUFFER_PROJECTED, 0, 0, 0, BUFFER_X, 0, 0, 0, 0, 0},
-    {"rope_attend", STAGE_ATTEND, RELEASE_ENTRY, BUFFER_PROJECTED, BUFFER_MIXED | BUFFER_KV, BUFFER_STEP | BUFFER_KV, 0, 0,
-     0, 0, 0, 0, 0, 0},
-    {"out", STAGE_O_PROJ, RELEASE_ENTRY, BUFFER_MIXED | BUFFER_X, BUFFER_X, 0, 0, 0, 0, 0, BUFFER_X, 0, 0, 1},
-    {"norm_router", STAGE_ROUTER, RELEASE_ENTRY, BUFFER_X, BUFFER_ROUTER | BUFFER_SHARED, 0, 0, 0, BUFFER_X,
-     BUFFER_ROUTER | BUFFER_SHARED, BUFFER_ROUTER, 0, 0, 0},
-    {"experts_up", STAGE_UP, RELEASE_LATE, BUFFER_ROUTER | BUFFER_X, BUFFER_ROUTING | BUFFER_H, 0, 0, BUFFER_ROUTING,
-     BUFFER_ROUTER, 0, 0, 0, 1, 0},
-    {"experts_down", STAGE_DOWN, RELEASE_ENTRY, BUFFER_H, BUFFER_X, BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED, 0, 0, 0, 0,
-     BUFFER_X, 0, 0, 1},
-    {"head", STAGE_HEAD, RELEASE_ENTRY, BUFFER_X, BUFFER_LOGITS, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"mtp_rows", STAGE_MTP, RELEASE_ENTRY, BUFFER_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_HIDDEN | BUFFER_MTP_IN, 0, 0, 0, 0,
-     0, 0, 0, 0, 0},
-    {"draft_row", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, BUFFER_MTP_IN, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"mtp_fc", STAGE_MTP, RELEASE_ENTRY, BUFFER_MTP_IN, BUFFER_MTP_X, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"pick", STAGE_HEAD, RELEASE_ENTRY, BUFFER_LOGITS, BUFFER_PICKS, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"draw", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"accept", STAGE_HEAD, RELEASE_NEVER, BUFFER_PICKS | BUFFER_STEP, BUFFER_STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0}};
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#define ENTRY(NAME, title, ...) {.name = title, __VA_ARGS__},
+static const kernel_uses kernels[KERNEL_KINDS] = {EACH_KERNEL};
+#undef ENTRY
+#pragma GCC diagnostic pop
 
 /* A generation tag in the two lowest mantissa bits of a float. */
 typedef struct gpu_tag {
@@ -140,14 +125,19 @@ static unsigned same_buffers(const node *a, const node *b, unsigned set) {
     return a->layer == b->layer ? set : set & ~(unsigned)BUFFERS_OF_LAYER;
 }
 
-/* Which buffer breaks a rule, if nodes[i] does, and who is in its way. */
+/* Which buffers break a rule, if nodes[i] does, and who is in its way. rule: all of that in words, until this thread's next refusal. */
 typedef struct schedule_conflict { int node, with; unsigned buffers; const char *rule; } schedule_conflict;
 
-static int schedule_refuse(schedule_conflict *c, int i, int with, unsigned buffers, const char *rule) {
+static int schedule_refuse(const node *nodes, schedule_conflict *c, int i, int with, unsigned buffers, const char *rule) {
+    static __thread char why[256];
+    int n = snprintf(why, sizeof why, "%s of layer %d, after %s of layer %d: %s:", kernels[nodes[i].kind].name, nodes[i].layer,
+                     kernels[nodes[with].kind].name, nodes[with].layer, rule);
+    for (int b = 0; b < BUFFERS && n < (int)sizeof why; b++)
+        if (buffers >> b & 1) n += snprintf(why + n, sizeof why - (size_t)n, " %s", buffer_names[b]);
     c->node = i;
     c->with = with;
     c->buffers = buffers;
-    c->rule = rule;
+    c->rule = why;
     return 0;
 }
 
@@ -157,7 +147,7 @@ static int schedule_check(const node *nodes, int i, int late, schedule_conflict 
     const kernel_uses *k = &kernels[n->kind];
     unsigned reads = node_buffers(n, k->early_reads), writes = node_buffers(n, k->early_writes);
     if (k->writes & BUFFER_STEP && k->release != RELEASE_NEVER)
-        return schedule_refuse(c, i, i, BUFFER_STEP, "writers of step_parameters never release");
+        return schedule_refuse(nodes, c, i, i, BUFFER_STEP, "writers of step_parameters never release");
     for (int j = late < 0 ? 0 : late; j < i; j++) {
         const kernel_uses *other = &kernels[nodes[j].kind];
         unsigned stored = other->writes, loaded = other->reads | other->early_reads;
@@ -166,9 +156,9 @@ static int schedule_check(const node *nodes, int i, int late, schedule_conflict 
         stored = node_buffers(&nodes[j], stored);
         loaded = node_buffers(&nodes[j], loaded) | node_buffers(&nodes[j], other->writes);
         unsigned clash = same_buffers(n, &nodes[j], reads & stored);
-        if (clash) return schedule_refuse(c, i, j, clash, "early read of what may still be written");
+        if (clash) return schedule_refuse(nodes, c, i, j, clash, "early read of what may still be written");
         clash = same_buffers(n, &nodes[j], writes & loaded);
-        if (clash) return schedule_refuse(c, i, j, clash, "early write of what may still be used");
+        if (clash) return schedule_refuse(nodes, c, i, j, clash, "early write of what may still be used");
     }
     return 1;
 }
@@ -215,7 +205,7 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
         if (n->link.await.mask && i && k->polled_writes) {
             const kernel_uses *front = &kernels[n[-1].kind];
             unsigned clash = k->polled_writes & ((front->writes & ~front->tags) | front->loose_reads);
-            if (whole && clash) return schedule_refuse(c, i, i - 1, clash, "store of what the polled kernel may still use");
+            if (whole && clash) return schedule_refuse(nodes, c, i, i - 1, clash, "store of what the polled kernel may still use");
         }
         schedule_prefetch(nodes, count, i, prefetch);
         if (k->release == RELEASE_ENTRY) continue;

@@ -2,7 +2,9 @@
 
 static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
-static const tensor_encoding bf16_encoding = {
+enum { bf16_kernel = CPU_BF16 };
+
+static const spelling bf16_spelling = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {

@@ -9,7 +9,15 @@ static const weight_format *const formats[] = {FORMATS(FORMAT_ADDRESS)};
 static const tensor_encoding *const tensor_encodings[] = {TENSOR_ENCODINGS(ENCODING_ADDRESS)};
 #undef ENCODING_ADDRESS
 
-static int part_count(const tensor_encoding *s) {
+/* f may be a constant. */
+INLINE enum cpu_kernel kernel_of(const enum format f) {
+#define FORMAT_IS(NAME, name) if (f == FORMAT_##NAME) return (enum cpu_kernel)name##_kernel;
+    FORMATS(FORMAT_IS)
+#undef FORMAT_IS
+    return CPU_FLOATS;
+}
+
+static int part_count(const spelling *s) {
     int n = 0;
     while (n < MAX_PARTS && s->parts[n].suffix) n++;
     return n;

@@ -1,4 +1,22 @@
-/* formats/dispatch.cu: the switches over formats that the table generates for GPUs. */
+/* formats/dispatch.cu: with_format, the one way from a format's number to its type, and what is built on it. */
+
+/* body(F()) with F, the format_name of this format: `body` is compiled for each format of the table. What only some formats have is asked
+   for there, in `if constexpr (F::trait)`: formats/fragments.cu lists the traits. That a number is a format's is asserted on the host, where
+   gpu_matrix_of fills in every matrix that a kernel gets; a kernel does not ask again, since the branch costs registers. */
+#pragma nv_exec_check_disable
+template <class BODY> __host__ __device__ __forceinline__ void with_format(enum format format, const BODY &body) {
+    switch (format) {
+#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: body(format_##name()); break;
+        FORMATS(FORMAT_CASE)
+#undef FORMAT_CASE
+        default:
+#ifdef __CUDA_ARCH__
+            __builtin_unreachable();
+#else
+            assert(!"a weight format");
+#endif
+    }
+}
 
 static gpu_matrix gpu_matrix_of(const matrix *w) {
     gpu_matrix g;
@@ -10,28 +28,12 @@ static gpu_matrix gpu_matrix_of(const matrix *w) {
     g.panel_bytes = format_panel_bytes(w->format);
     g.panels = gpu_row_panels(w->rows);
     g.format = w->format;
-    switch (w->format) {
-#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: format_##name::place(&g, w); break;
-        FORMATS(FORMAT_CASE)
-#undef FORMAT_CASE
-        default: break;
-    }
+    with_format(w->format, [&](auto format) { format.place(&g, w); });
     return g;
 }
 
 __device__ __forceinline__ float gpu_weight(const gpu_matrix *w, int row, int col) {
-#define FORMAT_IS(NAME, name) if (w->format == FORMAT_##NAME) return format_##name::weight(w, row, col);
-    FORMATS(FORMAT_IS)
-#undef FORMAT_IS
-    return 0;
-}
-
-/* body(format) with the format of weights in a kernel: `body` exists once for each. */
-template <class BODY> __device__ __forceinline__ void gpu_with_format(enum format format, const BODY &body) {
-    switch (format) {
-#define FORMAT_CASE(NAME, name) case FORMAT_##NAME: body(format_##name()); break;
-        FORMATS(FORMAT_CASE)
-#undef FORMAT_CASE
-        default: break;
-    }
+    float weight = 0;
+    with_format(w->format, [&](auto format) { weight = format.weight(w, row, col); });
+    return weight;
 }

@@ -2,7 +2,9 @@
 
 static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, NULL}}, NULL, 0};
 
-static const tensor_encoding f16_encoding = {
+enum { f16_kernel = CPU_F16 };
+
+static const spelling f16_spelling = {
     "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {

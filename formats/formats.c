@@ -14,6 +14,7 @@
      name_floats     columns of a row, as floats
      name_random     random numbers for synthetic models
      name_inspect    whether a number is zero, or not finite
+     name_kernel     a cpu_kernel: how the CPU multiplies with it
      format_name     in name.cu: see formats/fragments.cu
    and its tensor encodings, which have lines here, too. formats/dispatch.c and .cu make of them the switches that the rest calls.
    In hot code the format is a constant.
@@ -52,8 +53,17 @@ enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
 
 enum { CODES, SCALES, FACTOR, MAX_COMPONENTS = 4, MAX_PARTS = 5 };
 
-/* A component of a format. */
-typedef struct component {
+/* How the CPU multiplies with a matrix (cpu/matrix.c). What is where kernels see in the planes. */
+enum cpu_kernel {
+    CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
+    CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
+    CPU_E4M3,                    /* cpu/products.c unpacks the codes; SCALES are F32, of blocks or of rows */
+    CPU_E2M1,                    /* cpu/nibbles.c, for one FACTOR and an E4M3 for each 16 columns */
+    CPU_UINT4                    /* cpu/nibbles.c, for words of a scale and a zero point for each group of columns */
+};
+
+/* A plane of a format. */
+typedef struct plane {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
     int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */

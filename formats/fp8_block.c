@@ -38,6 +38,8 @@ static const weight_format fp8_block_format = {
      {32, 0, 0, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
     fp8_block_unfit, 0};
 
+enum { fp8_block_kernel = CPU_E4M3 };
+
 static int fp8_widen_scales(conversion *c, void *to) {
     widen((dtype)c->type[1], c->part[1], to, c->rows, c->cols);
     return -1;

@@ -8,7 +8,9 @@ static const weight_format fp8_row_format = {
      {32, 1, INT_MAX, 0, fp8_find_wrong_scale, "scale", "finite numbers from 0 on, below 128"}},
     NULL, 0};
 
-static const tensor_encoding fp8_channel_encoding = {
+enum { fp8_row_kernel = CPU_E4M3 };
+
+static const spelling fp8_channel_spelling = {
     "FP8 per channel", FORMAT_FP8_ROW, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "n 1|n", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};

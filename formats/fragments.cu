@@ -19,9 +19,13 @@
      fragment   raw -> A fragments of mma.m16n8k16. Of mma step `step` and term `term`: the A registers of this lane's weights
                 4 step .. 4 step + 3; k0 has the first two (k = 2i, 2i + 1 of the mma), k1 the others (2i + 8, 2i + 9)
      prefill    raw -> A fragments in F16, of step `step`, times `factor` where the format has no scales: for cuda/gemm.cu.
-                prefill_loads: how many of them 64 columns take, 1 or 2. Not of F32 and F16
+                prefill_loads: how many of them 64 columns take, 1 or 2. Both of formats with `gemm` alone
      weight     a single one, for kernels that gather rows
-     place      fills in what a gpu_matrix has for this format: where its components behind the codes lie */
+     gemm       cuda/gemm.cu takes it: it has `prefill`
+     fixed_rows most token rows of the kernels for fixed shapes that are built for it: GPU_ROWS; 1, and for the smaller shape alone; 0,
+                none: kernels for any shape do all. Each kernel costs everyone who builds some seconds
+     fixed_plain  among these are projections without a norm
+     place      fills in what a gpu_matrix has for this format: where its planes behind the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */
 

@@ -34,6 +34,8 @@ static const weight_format int4_format = {
     "INT4", 2,
     {{4, 1, 1, 32, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL, FORMAT_INT4_FINE};
 
+enum { int4_kernel = CPU_UINT4 };
+
 static float int4_stored_scale(const conversion *c, int part, size_t i) {
     float scale;
     const size_t size = c->type[part] == DTYPE_F32 ? 4 : 2;

@@ -1,20 +1,20 @@
 /* formats/int4.cu: INT4 in a kernel: codes less their zero point are F16, exactly. A group is 64 columns or more, so a row has one
    scale in a k block, which waits for the sum. Scale and zero point lie behind the codes of the k block. */
 
-struct format_int4 {
-    enum { panel = 8 * (32 + 4), lane = 8, apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, prefill_loads = 1 };
-    enum { per_load = 16, terms = 1, half = 1, scaled = 0 };
+/* What both packings of INT4 share: a lane's CODES, and behind the codes of the 32 lanes a word for each row. */
+template <class CODES> struct format_of_groups {
+    enum { lane = sizeof(CODES), apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, terms = 1, half = 1, scaled = 0 };
     struct raw {
-        uint2 codes;
+        CODES codes;
         uint32_t group;          /* scale and zero point */
     };
-    /* The eight words lie behind the codes of the 32 lanes; four lanes share one. */
+    /* Four lanes share one of the eight words. */
     static __device__ __forceinline__ const uint32_t *group_at(const char *at) {
         const int of = (int)(threadIdx.x % 32);
         return (const uint32_t *)(at + (32 * lane + of / 4 * 4 - of * lane));
     }
     static __device__ __forceinline__ raw load(const char *at, const float *) {
-        const raw r = {__ldg((const uint2 *)at), __ldg(group_at(at))};
+        const raw r = {__ldg((const CODES *)at), __ldg(group_at(at))};
         return r;
     }
     static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
@@ -24,6 +24,10 @@ struct format_int4 {
     static __device__ __forceinline__ float row_scale(const raw &r) {
         return __uint_as_float(r.group & ~(uint32_t)INT4_ZERO);
     }
+};
+
+struct format_int4 : format_of_groups<uint2> {
+    enum { panel = 8 * (32 + 4), per_load = 16, prefill_loads = 1, gemm = 1, fixed_rows = 1, fixed_plain = 1 };
     /* (a & 000f000f) | bits, or (a & 00f000f0) | bits: one instruction, of which the compiler makes two. */
     static __device__ __forceinline__ uint32_t nibbles_or(uint32_t a, bool upper, uint32_t bits) {
         uint32_t r;

@@ -6,6 +6,8 @@ static const weight_format int4_fine_format = {
     {{4, 1, 1, 16, NULL, NULL, NULL}, {32, 1, 0, 4, int4_find_wrong_scale, "scale", "finite numbers below 2^64"}}, NULL,
     FORMAT_INT4_FINE};
 
+enum { int4_fine_kernel = CPU_FLOATS };
+
 INLINE void int4_fine_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     int4_floats(w, row, col, n, out);
 }

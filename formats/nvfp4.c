@@ -31,6 +31,8 @@ static const weight_format nvfp4_format = {
      {32, INT_MAX, INT_MAX, 0, nvfp4_find_wrong_factor, "factor", "a finite number from 0 on, below 2^64"}},
     NULL, 0};
 
+enum { nvfp4_kernel = CPU_E2M1 };
+
 static int nvfp4_factor(conversion *c, void *to) {
     memcpy(to, c->part[2], sizeof(float));
     return -1;

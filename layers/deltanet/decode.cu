@@ -137,10 +137,6 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const d
             if (t - from < p->shape.taps) c->sum[t] = fmaf(c->w[t - from], c->x[from], c->sum[t]);
 }
 
-__device__ __forceinline__ float gpu_silu(float x) {
-    return x * gpu_sigmoid(x);
-}
-
 /* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
    loads behind a branch are issued late. */
 __device__ __forceinline__ float gpu_softplus(float a) {

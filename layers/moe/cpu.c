@@ -203,7 +203,7 @@ static void moe_down_blocks(void *context, int begin, int end, int thread) {
 /* Whether an expert of the list has weights of four bits. */
 static int moe_nibbles(const moe_job *job, const matrix *w) {
     for (int i = 0; i < job->count; i++)
-        if (nibble_order(&w[job->list[i]])) return 1;
+        if (uses_nibble_kernel(&w[job->list[i]])) return 1;
     return 0;
 }
 

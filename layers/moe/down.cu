@@ -215,7 +215,7 @@ __device__ __forceinline__ void gpu_down_all(const moe_gpu &p, const gpu_assignm
 #pragma unroll 1
     for (int low = p.shape.shared_size ? 0 : 1, high; low < assignments->count; low = high) {
         high = alike || low ? assignments->count : 1;
-        gpu_with_format(low ? p.down.format : p.shared_down.format, [&](auto format) {
+        with_format(low ? p.down.format : p.shared_down.format, [&](auto format) {
             gpu_down_active<decltype(format), ROWS>(p, assignments, tile, low, high, memory, sum);
         });
     }

@@ -301,23 +301,28 @@ template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of_row(size_t *sh
     return gpu_experts_down_row<F, SHAPE>;
 }
 
+/* The kernel of a format and shape; NULL: there is none. */
 template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of(int T, size_t *shared) {
-    if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>(shared);
-    if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>(shared);
-    if (T == GPU_ROWS) return gpu_down_of_rows<F, SHAPE, GPU_ROWS>(shared);
-    return gpu_down_of_row<F, SHAPE>(shared);
+    if constexpr (gpu_has_fixed<F, SHAPE>(GPU_ROWS)) {
+        if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>(shared);
+        if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>(shared);
+        if (T == GPU_ROWS) return gpu_down_of_rows<F, SHAPE, GPU_ROWS>(shared);
+    }
+    if constexpr (gpu_has_fixed<F, SHAPE>(1)) {
+        if (T == 1) return gpu_down_of_row<F, SHAPE>(shared);
+    }
+    return NULL;
 }
 
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_down_of(const moe_gpu *p, size_t *shared) {
+    gpu_moe_kernel kernel = NULL;
     if (p->shape.top_k != SHAPE::TOP_K || p->down.cols != SHAPE::EXPERT) return NULL;
-    if (p->down.format == FORMAT_BF16) return gpu_down_of<format_bf16, SHAPE>(p->T, shared);
-    if (p->down.format == FORMAT_NVFP4) return gpu_down_of<format_nvfp4, SHAPE>(p->T, shared);
-    if constexpr (gpu_fixed_for_all<SHAPE>(1)) {
-        if (p->down.format == FORMAT_FP8_ROW && p->T == 1) return gpu_down_of_row<format_fp8_row, SHAPE>(shared);
-        if (p->down.format == FORMAT_INT4 && p->T == 1) return gpu_down_of_row<format_int4, SHAPE>(shared);
-    }
-    if (p->down.format != FORMAT_FP8_BLOCK || 1 << p->down.row_shift < TILE_ROWS) return NULL;       /* one scale for both panels */
-    return gpu_down_of<format_fp8_block, SHAPE>(p->T, shared);
+    with_format(p->down.format, [&](auto format) {
+        typedef decltype(format) F;
+        if (gpu_scales_by_block<F>() && 1 << p->down.row_shift < TILE_ROWS) return;        /* both panels have one scale */
+        kernel = gpu_down_of<F, SHAPE>(p->T, shared);
+    });
+    return kernel;
 }
 
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. It has whole tiles only. */

@@ -1,7 +1,7 @@
 /* layers/moe/up.cu: experts_up on a GPU: routing, then h = weight SiLU(gate_proj u) (up_proj u) for every assignment to a
    routed expert.
 
-   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu, FP8 and BF16.
+   Two kernels: gpu_experts_up for any shape and format, gpu_experts_up_fixed for the shapes of cuda/tiles.cu and gpu_has_fixed.
    Both read x and the logits, and write h, gpu_routing and the count of experts. They know nothing of down projections; the
    shared expert's h is norm_router's.
 
@@ -13,7 +13,7 @@
 /* SiLU(gate) * up for one row of a tile: the warps' partials of both panels, times the RMS factor. */
 __device__ __forceinline__ float gpu_up_times(const float (*part)[GPU_ROWS][GPU_WARPS], int row, int t, float rms) {
     float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
-    return gate * gpu_sigmoid(gate) * up;
+    return gpu_silu(gate) * up;
 }
 
 /* The tiles of experts_up, as gpu_run_tiles wants them. entry(tile): place of the tile's expert in the list. */
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     l2_prefetch_share(p.link.prefetch);
     gpu_route_nothing(&choice);
     pdl_wait();
-    gpu_with_format(p.gate.format, [&](auto format) { gpu_stage_up<decltype(format), ROWS>(p, dynamic, tiles.square); });
+    with_format(p.gate.format, [&](auto format) { gpu_stage_up<decltype(format), ROWS>(p, dynamic, tiles.square); });
     gpu_route<ROWS>(p, &choice, &tiles.chosen, &tiles.listed);
     if (threadIdx.x < 32)
         gpu_publish(p, choice.list.count, [&] {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
                 p.routing->rows[i] = choice.list.rows[i];
             }
         });
-    gpu_with_format(p.gate.format, [&](auto format) {
+    with_format(p.gate.format, [&](auto format) {
         gpu_ahead<decltype(format), ROWS> ahead;
         ahead.nothing(p.gate);
         ahead.begin(tiles, tile, p.gate);
@@ -246,21 +246,23 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
 
 typedef void (*gpu_moe_kernel)(moe_gpu);
 
+/* The kernel of a format and shape for ROWS rows, or for T; NULL: there is none. */
+template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up_of() {
+    if constexpr (gpu_has_fixed<F, SHAPE>(ROWS)) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
+    else return NULL;
+}
+
 template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
-    static const gpu_moe_kernel kernels[GPU_ROWS] = {gpu_experts_up_fixed<F, SHAPE, 1>, gpu_experts_up_fixed<F, SHAPE, 2>,
-                                                     gpu_experts_up_fixed<F, SHAPE, 3>, gpu_experts_up_fixed<F, SHAPE, 4>};
+    static const gpu_moe_kernel kernels[GPU_ROWS] = {gpu_up_of<F, SHAPE, 1>(), gpu_up_of<F, SHAPE, 2>(), gpu_up_of<F, SHAPE, 3>(),
+                                                     gpu_up_of<F, SHAPE, 4>()};
     return kernels[T - 1];
 }
 
 template <class SHAPE> static gpu_moe_kernel gpu_fixed_up_of(const moe_gpu *p) {
+    gpu_moe_kernel kernel = NULL;
     if (p->shape.top_k != SHAPE::TOP_K || p->gate.cols != SHAPE::HIDDEN) return NULL;
-    if (p->gate.format == FORMAT_FP8_BLOCK) return gpu_up_of_rows<format_fp8_block, SHAPE>(p->T);
-    if (p->gate.format == FORMAT_NVFP4) return gpu_up_of_rows<format_nvfp4, SHAPE>(p->T);
-    if constexpr (gpu_fixed_for_all<SHAPE>(1)) {
-        if (p->gate.format == FORMAT_FP8_ROW && p->T == 1) return gpu_experts_up_fixed<format_fp8_row, SHAPE, 1>;
-        if (p->gate.format == FORMAT_INT4 && p->T == 1) return gpu_experts_up_fixed<format_int4, SHAPE, 1>;
-    }
-    return p->gate.format == FORMAT_BF16 ? gpu_up_of_rows<format_bf16, SHAPE>(p->T) : NULL;
+    with_format(p->gate.format, [&](auto format) { kernel = gpu_up_of_rows<decltype(format), SHAPE>(p->T); });
+    return kernel;
 }
 
 /* The fixed-shape kernel for these sizes and its bytes of dynamic shared memory; NULL: there is none. */

@@ -24,7 +24,7 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
     n->can_poll = 1;
     n->pieces = 1;
     n->blocks = 100;
-    if (kind == KERNEL_IN_PROJ || kind == KERNEL_QKV || kind == KERNEL_HEAD) {
+    if (kernels[kind].prefetched) {
         n->first_weights.from = weights;
         n->first_weights.bytes = FIRST_BYTES;
     }
@@ -76,8 +76,7 @@ static void add_step(int layers, int interval, int drafts) {
 static int link_all(int tagged) {
     schedule_conflict c = {0, 0, 0, ""};
     int ok = schedule_link(nodes, count, tagged, LIMIT, 1, &c);
-    return ok ? 1 : (printf("node %d (%s) and %d (%s): %s\n", c.node, kernels[nodes[c.node].kind].name, c.with,
-                            kernels[nodes[c.with].kind].name, c.rule), 0);
+    return ok ? 1 : (printf("node %d and %d: %s\n", c.node, c.with, c.rule), 0);
 }
 
 // Which kernels poll, tag and prefetch in a real step.
@@ -140,6 +139,10 @@ static void refused(int at, int with, unsigned buffers, const char *rule) {
     int ok = schedule_link(nodes, count, 1, LIMIT, 1, &c);
     CHECK(!ok && c.node == at && c.with == with && c.buffers == buffers && strstr(c.rule, rule), "refused: node %d and %d: %s",
           c.node, c.with, c.rule);
+    if (ok) return;                             // the message names both kernels, and the buffers
+    CHECK(strstr(c.rule, kernels[nodes[at].kind].name) && strstr(c.rule, kernels[nodes[with].kind].name), "kernels: %s", c.rule);
+    for (int b = 0; b < BUFFERS; b++)
+        if (buffers >> b & 1) CHECK(strstr(strrchr(c.rule, ':'), buffer_names[b]), "%s: %s", buffer_names[b], c.rule);
 }
 
 static void test_refusals(void) {

@@ -1,0 +1,16 @@
+/* layers/moe/schedule.c: the kernels of a mixture of experts in a step, for cuda/schedule.c, which says what a row means.
+
+   ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts. */
+
+#define MOE_BUFFERS(ROW) ROW(ROUTER, 0) ROW(SHARED, 0) ROW(ROUTING, 0) ROW(H, 0)
+
+#define MOE_KERNELS(ROW)                                                                                                 \
+    ROW(ROUTER, "norm_router", .stage = STAGE_ROUTER,                                                                    \
+        .reads = BUFFER_X, .writes = BUFFER_ROUTER | BUFFER_SHARED, .polls = BUFFER_X,                                   \
+        .polled_writes = BUFFER_ROUTER | BUFFER_SHARED, .tags = BUFFER_ROUTER)                                           \
+    ROW(UP, "experts_up", .stage = STAGE_UP, .release = RELEASE_LATE,                                                    \
+        .reads = BUFFER_ROUTER | BUFFER_X, .writes = BUFFER_ROUTING | BUFFER_H, .released = BUFFER_ROUTING,              \
+        .polls = BUFFER_ROUTER, .prefetches = 1)                                                                         \
+    ROW(DOWN, "experts_down", .stage = STAGE_DOWN,                                                                       \
+        .reads = BUFFER_H, .writes = BUFFER_X, .early_reads = BUFFER_ROUTING | BUFFER_X | BUFFER_SHARED,                 \
+        .tags = BUFFER_X, .one_per_sm = 1)

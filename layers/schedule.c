@@ -1,0 +1,23 @@
+/* layers/schedule.c: the kernels of a step that are of no layer kind, and the buffers that all share, for cuda/schedule.c, which says
+   what a row means. A kind's are in its folder's schedule.c.
+
+   STEP: step_parameters. X: the residual. PROJECTED: a mixer's projections of x. MIXED: what the mixer makes of them. HIDDEN: final
+   rows, for the MTP layer. MTP_X: its residual. */
+
+#define STEP_BUFFERS(ROW)                                                                                                \
+    ROW(STEP, 0) ROW(X, 0) ROW(PROJECTED, 0) ROW(MIXED, 0) ROW(LOGITS, 0) ROW(PICKS, 0) ROW(HIDDEN, 0) ROW(MTP_IN, 0) ROW(MTP_X, 0)
+
+#define STEP_KERNELS(ROW)                                                                                                \
+    ROW(EMBED, "embed", .stage = STAGE_EMBED,                                                                            \
+        .reads = BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_X | BUFFER_HIDDEN)                                        \
+    ROW(HEAD, "head", .stage = STAGE_HEAD, .reads = BUFFER_X, .writes = BUFFER_LOGITS, .prefetched = 1)                  \
+    ROW(MTP_ROWS, "mtp_rows", .stage = STAGE_MTP,                                                                        \
+        .reads = BUFFER_X | BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_HIDDEN | BUFFER_MTP_IN)                        \
+    ROW(DRAFT_ROW, "draft_row", .stage = STAGE_MTP,                                                                      \
+        .reads = BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_MTP_IN)                                    \
+    ROW(FC, "mtp_fc", .stage = STAGE_MTP, .reads = BUFFER_MTP_IN, .writes = BUFFER_MTP_X)                                \
+    ROW(PICK, "pick", .stage = STAGE_HEAD, .reads = BUFFER_LOGITS, .writes = BUFFER_PICKS)                               \
+    ROW(DRAW, "draw", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                                     \
+        .reads = BUFFER_PICKS | BUFFER_STEP, .writes = BUFFER_STEP)                                                      \
+    ROW(ACCEPT, "accept", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                                 \
+        .reads = BUFFER_PICKS | BUFFER_STEP, .writes = BUFFER_STEP)
