@@ -173,7 +173,7 @@ FORMATS(SUMS)
 LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
                                    float (*y)[ROW_BLOCK]) {
     float sum[TOKEN_BATCH][ROW_BLOCK][STRETCH_LANES] __attribute__((aligned(64)));
-    const float unit = has_e2m1_codes(w->format) ? *(const float *)w->plane[FACTOR] * (0.5f * 0x1p8f) : 1;
+    const float unit = has_e2m1_codes(w->format) ? *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f) : 1;
     switch (w->format) {
 #define SUMS(NAME, name) case FORMAT_##NAME: FOR(name##_sums)(w, row, rows, x, count, sum); break;
         FORMATS(SUMS)

@@ -161,7 +161,7 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), unit[TILE_COLS / STREAM_COLS];
-    const float *scale = (const float *)(const void *)from[0].plane[SCALES];
+    const float *scale = (const float *)(const void *)from[0].component[SCALES];
     const int blocks = has_block_scales(w->format);
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;

@@ -3,11 +3,11 @@
 
 /* Have rows of E4M3 codes a scale each, or blocks? f may be a constant. */
 INLINE int has_row_scales(const enum format f) {
-    return kernel_of(f) == CPU_E4M3 && formats[f]->planes[SCALES].rows;
+    return kernel_of(f) == CPU_E4M3 && formats[f]->components[SCALES].rows;
 }
 
 INLINE int has_block_scales(const enum format f) {
-    return kernel_of(f) == CPU_E4M3 && !formats[f]->planes[SCALES].rows;
+    return kernel_of(f) == CPU_E4M3 && !formats[f]->components[SCALES].rows;
 }
 
 /* Is a matrix one of them? Its columns fill registers of any level. The others become floats by row_floats. */

@@ -34,12 +34,12 @@ static int uses_nibble_kernel(const matrix *w) {
 
 /* f is a constant. */
 INLINE nibble_row nibble_row_at(const matrix *w, int row, int stretch, const enum format f) {
-    const plane *of = &formats[f]->planes[SCALES];
+    const component *of = &formats[f]->components[SCALES];
     const int col = stretch * STRETCH, group = of->cols ? of->cols : w->block_cols, bytes = of->bits / 8;
     const int numbers = group >= w->cols ? 0 : group < STRETCH ? STRETCH / group : 1;
-    const size_t codes = (size_t)w->cols / 2, scales = plane_bytes(of, plane_cols(of, w));
-    nibble_row r = {(const uint8_t *)w->plane[CODES] + (size_t)row * codes + (size_t)(col / 2),
-                    (const char *)w->plane[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes), stretch,
+    const size_t codes = (size_t)w->cols / 2, scales = component_bytes(of, component_cols(of, w));
+    nibble_row r = {(const uint8_t *)w->component[CODES] + (size_t)row * codes + (size_t)(col / 2),
+                    (const char *)w->component[SCALES] + (size_t)row * scales + (size_t)(col / group * bytes), stretch,
                     numbers * bytes, group > STRETCH ? group / STRETCH - 1 : 0,
                     group == 16 ? 1 : group == 32 ? 2 : group == 64 ? 3 : 4, codes, scales};
     if (group >= w->cols) r.shift = 4;
@@ -56,7 +56,7 @@ INLINE nibble_row nibble_row_below(nibble_row r, int rows) {
 /* A row whose last stretch, not a whole one, has so many columns: from there on. f is a constant. */
 INLINE nibble_row nibble_row_end(nibble_row r, int cols, row_end *end, const enum format f) {
     const int lanes = (cols + 7) / 8;
-    const size_t bytes = (size_t)(((lanes - 1) >> r.shift) + 1) * (size_t)(formats[f]->planes[SCALES].bits / 8);
+    const size_t bytes = (size_t)(((lanes - 1) >> r.shift) + 1) * (size_t)(formats[f]->components[SCALES].bits / 8);
     memset(end, 0, sizeof *end);
     memcpy(end->codes, r.codes, (size_t)cols / 2);
     memcpy(end->scales, r.scales, bytes);

@@ -4,7 +4,7 @@ static const weight_format bf16_format = {"BF16", 1, {{16, 1, 1, 64, NULL, NULL,
 
 enum { bf16_kernel = CPU_BF16 };
 
-static const spelling bf16_spelling = {
+static const tensor_encoding bf16_encoding = {
     "BF16", FORMAT_BF16, 1, 1, {{".weight", "BF16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void bf16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {

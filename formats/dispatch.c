@@ -17,7 +17,7 @@ INLINE enum cpu_kernel kernel_of(const enum format f) {
     return CPU_FLOATS;
 }
 
-static int part_count(const spelling *s) {
+static int part_count(const tensor_encoding *s) {
     int n = 0;
     while (n < MAX_PARTS && s->parts[n].suffix) n++;
     return n;

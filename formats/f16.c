@@ -4,7 +4,7 @@ static const weight_format f16_format = {"F16", 1, {{16, 1, 1, 64, NULL, NULL, N
 
 enum { f16_kernel = CPU_F16 };
 
-static const spelling f16_spelling = {
+static const tensor_encoding f16_encoding = {
     "F16", FORMAT_F16, 1, 1, {{".weight", "F16", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {

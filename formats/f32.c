@@ -4,7 +4,7 @@ static const weight_format f32_format = {"F32", 1, {{32, 1, 1, 64, NULL, NULL, N
 
 enum { f32_kernel = CPU_FLOATS };
 
-static const spelling f32_spelling = {
+static const tensor_encoding f32_encoding = {
     "F32", FORMAT_F32, 1, 1, {{".weight", "F32", "n k", 0}}, {{CODES, 0, NULL}}};
 
 INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {

@@ -53,7 +53,7 @@ enum encoding { TENSOR_ENCODINGS(ENCODING_ENUMERATOR) ENCODING_COUNT };
 
 enum { CODES, SCALES, FACTOR, MAX_COMPONENTS = 4, MAX_PARTS = 5 };
 
-/* How the CPU multiplies with a matrix (cpu/matrix.c). What is where kernels see in the planes. */
+/* How the CPU multiplies with a matrix (cpu/matrix.c). What is where kernels see in the components. */
 enum cpu_kernel {
     CPU_FLOATS,                  /* its rows become floats, by name_floats: right for any format */
     CPU_BF16, CPU_F16,           /* the same; for one token row cpu/products.c unpacks the codes itself */
@@ -62,8 +62,8 @@ enum cpu_kernel {
     CPU_UINT4                    /* cpu/nibbles.c, for words of a scale and a zero point for each group of columns */
 };
 
-/* A plane of a format. */
-typedef struct plane {
+/* A component of a format. */
+typedef struct component {
     int bits;                    /* of a number in memory. Less than 8: several in a byte, rows are whole bytes */
     int rows, cols;              /* of the matrix that have a number together; 0: a block's. INT_MAX: all */
     int packed;                  /* bytes of a row in a k block, in row panels in a GPU's memory (cuda/panels.cu); 0: not packed */

@@ -10,7 +10,7 @@ static const weight_format fp8_row_format = {
 
 enum { fp8_row_kernel = CPU_E4M3 };
 
-static const spelling fp8_channel_spelling = {
+static const tensor_encoding fp8_channel_encoding = {
     "FP8 per channel", FORMAT_FP8_ROW, 1, 1,
     {{".weight", "F8_E4M3", "n k", 0}, {".weight_scale", NULL, "n 1|n", 0}},
     {{0, 0, NULL}, {1, 1u << 1, fp8_widen_scales}}};

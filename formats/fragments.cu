@@ -25,7 +25,7 @@
      fixed_rows most token rows of the kernels for fixed shapes that are built for it: GPU_ROWS; 1, and for the smaller shape alone; 0,
                 none: kernels for any shape do all. Each kernel costs everyone who builds some seconds
      fixed_plain  among these are projections without a norm
-     place      fills in what a gpu_matrix has for this format: where its planes behind the codes lie */
+     place      fills in what a gpu_matrix has for this format: where its components behind the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */
 
