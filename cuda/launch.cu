@@ -36,17 +36,26 @@ typedef struct step_parameters {
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
     int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
-    int32_t context;             /* of the slot: most tokens */
-    int32_t kv_units;            /* KV_UNITs of these beyond the reference slot's */
-    int64_t shift;               /* bytes from the reference slot's memory to its own */
-    float *hidden;               /* [GPU_ROWS][hidden] final rows of its last block */
-    float *last_hidden;          /* [hidden] the one before them */
+    int32_t context;             /* of the resident slot: most tokens */
+    int32_t kv_units;            /* KV_UNITs of these beyond those of the slot whose addresses were captured */
+    int64_t shift;               /* bytes from that slot's memory to its own */
 } step_parameters;
 
-/* Kernels are recorded with addresses in a slot that does not exist, the reference slot; this is where the resident one has what is
-   there. It does not change while a graph runs, and lies beside what every kernel reads: so no load waits for main memory. */
-__device__ __forceinline__ char *gpu_in_slot(const step_parameters *step, void *reference) {
-    return (char *)reference + __ldg((const long long *)&step->shift);
+/* The slot that a kernel works for. Kernels are captured with addresses of one slot. If others become resident, too, step tells how
+   far from it they lie. This load costs a microsecond where S or keys are waited for, so a runner of one session does without. */
+typedef struct slot_view {
+    const step_parameters *step; /* NULL: the slot is the one that was captured */
+    int context;                 /* its tokens */
+} slot_view;
+
+/* Where the resident slot has what the captured one has at this address. Neither step->shift nor step->context changes while a graph
+   runs. */
+__device__ __forceinline__ char *gpu_in_slot(const slot_view *slot, const void *captured) {
+    return (char *)captured + (slot->step ? __ldg((const long long *)&slot->step->shift) : 0);
+}
+
+__device__ __forceinline__ int gpu_slot_context(const slot_view *slot) {
+    return slot->step ? __ldg(&slot->step->context) : slot->context;
 }
 
 /* A recorded launch. */
@@ -79,6 +88,7 @@ typedef struct gpu_rows {
     gpu_queue *q;
     int T;
     const step_parameters *step;
+    slot_view slot;
     int offset;                  /* position of row 0 minus step->position */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual */

@@ -6,7 +6,9 @@ typedef struct gpu_embedding {
     gpu_matrix embed_tokens;
     const step_parameters *step;
     float *x;                    /* [T][cols] */
-    int has_mtp;                 /* the last accepted final row of the previous step is wanted in step->last_hidden */
+    slot_view slot;
+    const float *hidden;         /* [GPU_ROWS][cols] of the captured slot: final rows of the previous step */
+    float *last_hidden;          /* [cols] of the same: the last accepted one of them; NULL: not wanted */
 } gpu_embedding;
 
 /* x[t] = embed_tokens[ids[t]]; last_hidden = hidden[accepted rows - 1]. Grid: (ceil(columns / 256), T + 1): one row of
@@ -18,8 +20,12 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     pdl_launch_dependents();
     pdl_wait();
     if (col >= cols) return;
-    if (t < (int)gridDim.y - 1) p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, p.step->ids[t], col);
-    else if (p.has_mtp && p.step->replay) p.step->last_hidden[col] = p.step->hidden[(size_t)(p.step->replay - 1) * cols + col];
+    if (t < (int)gridDim.y - 1) {
+        p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, p.step->ids[t], col);
+    } else if (p.last_hidden && p.step->replay) {
+        const float *hidden = (const float *)gpu_in_slot(&p.slot, p.hidden);
+        ((float *)gpu_in_slot(&p.slot, p.last_hidden))[col] = hidden[(size_t)(p.step->replay - 1) * cols + col];
+    }
 }
 
 static void gpu_embed(gpu_queue *q, const gpu_embedding *p, int T) {

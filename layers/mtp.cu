@@ -4,12 +4,14 @@
    in[t] = [rms(embedding of the token) (1 + norm_embedding), rms(hidden row before it) (1 + norm_hidden)] */
 
 /* Input and output of gpu_mtp_rows and gpu_draft_row. Row t stands for the position before the one of the step's token row
-   t: its token is ids[t], its hidden row that of the row before. step->hidden: [T][cols] rms(x) norm, the final rows, for the drafts
-   and the next step; step->last_hidden: the one before this step's first. */
+   t: its token is ids[t], its hidden row that of the row before. */
 typedef struct gpu_mtp_input {
     handoff link;
     gpu_matrix embed_tokens;
     const step_parameters *step;
+    slot_view slot;
+    float *hidden;               /* [T][cols] of the captured slot: rms(x) norm, the final rows, for the drafts and the next step */
+    const float *last_hidden;    /* [cols] of the same: the final row before this step's first */
     const float *x, *norm;       /* [T][cols] residual after the last layer, final norm; drafts: see gpu_draft_row */
     const float *norm_embedding, *norm_hidden;
     float *in;                   /* [T][2 cols] input of fc */
@@ -38,12 +40,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
     float *in = p.in + (size_t)t * 2 * cols;
     pdl_launch_dependents();
     pdl_wait();
-    gpu_norm_row(p.step->hidden + (size_t)t * cols, p.x + (size_t)t * cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row((float *)gpu_in_slot(&p.slot, p.hidden) + (size_t)t * cols, p.x + (size_t)t * cols, p.norm, cols, p.eps, shared);
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[t], i);
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
     if (t) gpu_norm_row(row, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
-    gpu_norm_row(in + cols, t ? row : p.step->last_hidden, p.norm_hidden, cols, p.eps, shared);
+    gpu_norm_row(in + cols, t ? row : (const float *)gpu_in_slot(&p.slot, p.last_hidden), p.norm_hidden, cols, p.eps, shared);
 }
 
 static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
@@ -54,7 +56,7 @@ static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
 /* Drafts: in[0] for draft number p.draft; one block.
 
    Draft 0 takes the token chosen last and the final hidden row before it: the last accepted row of the token block that was
-   verified (step->hidden), or, if none was, step->last_hidden. Later drafts take the draft before them and what the MTP layer made
+   verified (p.hidden), or, if none was, p.last_hidden. Later drafts take the draft before them and what the MTP layer made
    of it: p.x [cols] and p.norm are then those of the MTP layer. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
@@ -66,7 +68,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
     __syncthreads();
     gpu_norm_row(p.in, row, p.norm_embedding, cols, p.eps, shared);
     const int kept = p.step->replay;
-    const float *final_row = kept ? p.step->hidden + (size_t)(kept - 1) * cols : p.step->last_hidden;
+    const float *hidden = (const float *)gpu_in_slot(&p.slot, p.hidden);
+    const float *final_row = kept ? hidden + (size_t)(kept - 1) * cols : (const float *)gpu_in_slot(&p.slot, p.last_hidden);
     if (p.draft) gpu_norm_row(row, p.x, p.norm, cols, p.eps, shared);
     gpu_norm_row(p.in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
 }

@@ -1,13 +1,14 @@
 /* run/cuda.cu: a runner on a GPU: its memory, its stream, its graphs, and which slot they work for. Decode is run/step.cu, prompts
    are run/prefill.cu.
 
-   Graphs and scratch belong to the runner; one slot at a time is resident. Kernels are captured with the addresses of a reference
-   slot; step_parameters say how far from it the resident slot lies (gpu_in_slot). What a step leaves in scratch
+   Graphs and scratch belong to the runner; one slot at a time is resident. Kernels are captured with the addresses of one slot: of a
+   session's own runner the only one that there will be; of a runner to share one that does not exist, and step_parameters say how
+   far from it the resident slot lies (gpu_in_slot). What a step leaves in scratch
    for the next one, step_parameters and the residual rows, goes with the slot when another becomes resident; logits are computed
    again from these rows when they are wanted (the same bits: a row's arithmetic does not depend on its neighbours). All of this is
    in stream order: nobody waits for it. */
 
-enum { ORIGIN = 1 << 20 };       /* where the reference slot begins; only differences matter */
+enum { ORIGIN = 1 << 20 };       /* where a slot that does not exist begins; only differences matter */
 
 enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
 
@@ -21,7 +22,7 @@ struct gpu_runner {
     cudaGraphExec_t graph[2][GPU_KINDS][GPU_ROWS + 1];      /* [with the MTP layer][..][rows] */
     cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
     step_parameters *step;
-    layer_state (*states)[2];                               /* [layers + 1] of the reference slot, and of one of KV_UNIT more tokens */
+    slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_UNIT more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     float *x, *mtp_x, *mtp_in;                              /* [GPU_ROWS][hidden], of mtp_in 2 hidden */

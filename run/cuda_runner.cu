@@ -48,20 +48,19 @@ static void gpu_prepare_attention(mote_runner *r) {
     free(f);                                                /* pageable: it has been read */
 }
 
-/* The addresses that kernels are captured with: those of a slot with the MTP layer, laid out from ORIGIN. */
-static int gpu_reference_slot(mote_runner *r, mote_error *err) {
-    const size_t layers = (size_t)r->m->c.layers + 1;
-    slot s;
-    int code = MOTE_OK;
-    r->gpu->states = (layer_state (*)[2])calloc(layers, sizeof *r->gpu->states);
-    if (!r->gpu->states) return fail_memory(err);
-    for (int grown = 0; grown < 2 && !code; grown++) {
-        code = slot_begin(&s, r, KV_UNIT << grown, r->m->has_mtp, err);
-        if (!code) layout_slot((float *)(uintptr_t)ORIGIN, NULL, &s);
-        for (size_t i = 0; i < layers && !code; i++) r->gpu->states[i][grown] = s.state[i];
-        slot_free(&s);
-    }
+/* The addresses that kernels of a shared runner are captured with: those of a slot with the MTP layer, laid out from ORIGIN. It does
+   not hold the runner. */
+static int gpu_imagine_slot(mote_runner *r, int context, slot *s, mote_error *err) {
+    int code = slot_begin(s, r, context, r->m->has_mtp, err);
+    if (!code) layout_slot((float *)(uintptr_t)ORIGIN, NULL, s);
+    s->memory = (float *)(uintptr_t)ORIGIN;
+    __atomic_sub_fetch(&r->holders, 1, __ATOMIC_RELAXED);
     return code;
+}
+
+static void gpu_forget_slot(slot *s) {
+    free(s->gpu);
+    free(s->state);
 }
 
 static int gpu_open(mote_runner *r, mote_error *err) {
@@ -94,7 +93,9 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     greedy.k = 1;
     gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
     int code = gpu_failed(q, err);
-    return code ? code : gpu_reference_slot(r, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_UNIT, &g->captured, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_UNIT, &g->grown, err);
+    return code;
 }
 
 static void gpu_close(mote_runner *r) {
@@ -116,7 +117,9 @@ static void gpu_close(mote_runner *r) {
     free(g->q.nodes);
     free(g->q.launches);
     free(g->launches);
-    free(g->states);
+    if (r->one_slot) return;
+    gpu_forget_slot(&g->captured);
+    gpu_forget_slot(&g->grown);
 }
 
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
@@ -141,6 +144,7 @@ static int gpu_slot_open(slot *s, mote_error *err) {
     layout_slot(s->memory, s->host, s);
     memset(s->host, 0, host);
     gpu_check(q, cudaMemsetAsync(s->memory, 0, bytes, g->stream), "clearing a session");
+    if (s->runner->one_slot) g->captured = g->grown = *s;
     step_parameters step = gpu_step_of(s);
     gpu_put(q, gpu_put_step_kernel, s->gpu->step, &step);
     gpu_capture_steps(s);

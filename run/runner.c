@@ -101,6 +101,7 @@ struct mote_runner {
     pid_t owner;                 /* the process whose runner it is, and whose threads */
     const executor *on;
     run_options o;
+    int one_slot;                /* a session's own: there will be no other */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
     pthread_mutex_t lock;        /* held while a call computes */
     uintptr_t thread;            /* that holds it; 0: none (atomic) */
@@ -210,7 +211,7 @@ static void runner_free(mote_runner *r) {
 }
 
 /* A runner without memory, threads or stream, to be laid out; runner_free frees it. NULL: there is no memory. */
-static mote_runner *runner_shell(const mote_model *m, const run_options *o) {
+static mote_runner *runner_shell(const mote_model *m, const run_options *o, int one_slot) {
     mote_runner *r = (mote_runner *)calloc(1, sizeof *r);
     if (!r) return NULL;
     r->holders = 1;
@@ -218,6 +219,7 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o) {
     r->owner = getpid();
     r->on = executor_of(m);
     r->o = *o;
+    r->one_slot = one_slot;
     pthread_mutex_init(&r->lock, NULL);
     if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;
     runner_free(r);

@@ -14,24 +14,29 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
-/* What a slot's first step begins with; also the addresses and the limit that all its steps have. */
+/* What a slot's first step begins with: what all its steps have. */
 static step_parameters gpu_step_of(const slot *s) {
+    const struct gpu_runner *g = s->runner->gpu;
     step_parameters step;
     memset(&step, 0, sizeof step);
     step.context = s->context;
     step.kv_units = (s->context + KV_UNIT - 1) / KV_UNIT - 1;
-    step.shift = (int64_t)((uintptr_t)s->memory - ORIGIN);
-    step.hidden = s->hidden;
-    step.last_hidden = s->last_hidden;
+    step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->captured.memory);
     return step;
+}
+
+static slot_view gpu_view_of(const mote_runner *r) {
+    const struct gpu_runner *g = r->gpu;
+    slot_view v = {r->one_slot ? NULL : g->step, g->captured.context};
+    return v;
 }
 
 /* T rows of x through layer i, the MTP layer after the others; offset: their first position minus that of the step. */
 static void gpu_record_layer(slot *s, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = s->runner->gpu;
     const layer *l = i < s->m->c.layers ? &s->m->layers[i] : &s->m->mtp;
-    gpu_rows rows = {q, T, g->step, offset, state_only, x};
-    layer_record(&rows, l, &g->layers, &g->states[i][0], &g->states[i][1]);
+    gpu_rows rows = {q, T, g->step, gpu_view_of(s->runner), offset, state_only, x};
+    layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
 /* The kernels that are recorded next are those of the MTP layer, or no longer. */
@@ -47,6 +52,9 @@ static gpu_mtp_input gpu_mtp_input_of(const slot *s) {
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
+    p.slot = gpu_view_of(s->runner);
+    p.hidden = g->captured.hidden;
+    p.last_hidden = g->captured.last_hidden;
     p.x = g->x;
     p.norm = m->norm;
     p.norm_embedding = m->mtp_norm_embedding;
@@ -119,7 +127,9 @@ static void gpu_record_step(slot *s, gpu_queue *q, int T, enum gpu_kind kind) {
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.x = g->x;
-    p.has_mtp = s->has_mtp;
+    p.slot = gpu_view_of(s->runner);
+    p.hidden = g->captured.hidden;
+    p.last_hidden = s->has_mtp ? g->captured.last_hidden : NULL;
     q->layer = -1;
     gpu_embed(q, &p, T);
     for (int i = 0; i < m->c.layers; i++) {

@@ -21,7 +21,7 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     m->quantize = how.quantize;
     code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, &given, &o, error);
-    if (!code && !(s = session_shell(m, &o, error))) code = error->code;
+    if (!code && !(s = session_shell(m, &o, 0, error))) code = error->code;
     if (!code) {
         const uint64_t available = device_available(m), left = available > b.arena ? available - b.arena : 0;
         const memory_parts parts = fit_chunk(s, &given, left);

@@ -134,8 +134,8 @@ static void session_free(mote_session *s) {
 }
 
 /* A session of the model with these options, without memory: only its layout can be counted. A runner of its own, without memory
-   too, unless o tells one. NULL: there is no memory. */
-static mote_session *session_shell(const mote_model *m, const mote_session_options *o, mote_error *err) {
+   too, unless o tells one; to_share: for other sessions, too. NULL: there is no memory. */
+static mote_session *session_shell(const mote_model *m, const mote_session_options *o, int to_share, mote_error *err) {
     mote_session *s = (mote_session *)calloc(1, sizeof *s);
     if (!s) {
         fail_memory(err);
@@ -145,7 +145,7 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     s->owner = getpid();
     s->o = *o;
     const run_options how = run_options_of(m, o);
-    mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how);
+    mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
     int code = r ? slot_begin(&s->at, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
     if (r) runner_drop(r);                                  /* the slot holds it */
     if (!code) return s;
@@ -223,7 +223,7 @@ static void speculation_start(mote_session *s);
 static int session_open(const mote_model *m, const mote_session_options *given, mote_session **session, mote_error *err) {
     mote_session_options o;
     int code = session_options(m, given, &o, err);
-    mote_session *s = code ? NULL : session_shell(m, &o, err);
+    mote_session *s = code ? NULL : session_shell(m, &o, 0, err);
     if (!s) return code ? code : MOTE_ENOMEM;
     code = session_start(s, given, err);
     speculation_start(s);
@@ -249,7 +249,7 @@ int mote_runner_open(const mote_model *model, const mote_session_options *option
     int code = take_options(&given, sizeof given, SESSION_OPTIONS_0_3, options, "mote_session_options", error);
     if (!code && given.runner) code = fail(error, MOTE_EINVAL, "mote_runner_open: a runner for a runner");
     if (!code) code = session_options(model, &given, &o, error);
-    mote_session *s = code ? NULL : session_shell(model, &o, error);
+    mote_session *s = code ? NULL : session_shell(model, &o, 1, error);
     if (!s) return code ? code : MOTE_ENOMEM;
     const uint64_t available = device_available(model);
     const memory_parts parts = fit_chunk(s, &given, available);

@@ -47,7 +47,8 @@ typedef struct attention_gpu {
     float *qg;                   /* [T][heads][2][head_dim] */
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */
-    char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the runner's reference slot: see attend_cache */
+    slot_view slot;
+    char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the captured slot: see attend_cache */
     int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_UNIT more tokens of context */
     float k_unit, v_unit;        /* what its numbers are worth; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
@@ -60,7 +61,8 @@ typedef struct attention_gpu {
 
 /* The keys or the values, of the slot that is resident. */
 __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {
-    return gpu_in_slot(p->step, values ? p->v : p->k) + (values ? p->v_growth : p->k_growth) * __ldg(&p->step->kv_units);
+    const int64_t growth = values ? p->v_growth : p->k_growth;
+    return gpu_in_slot(&p->slot, values ? p->v : p->k) + (p->slot.step ? growth * __ldg(&p->slot.step->kv_units) : 0);
 }
 
 /* The positions of a launch. */
@@ -73,7 +75,7 @@ typedef struct attend_span {
 __device__ __forceinline__ attend_span attend_span_of(const attention_gpu *p) {
     attend_span s;
     s.first = p->step->position + p->offset;
-    s.end = min(s.first + p->T, p->step->context);
+    s.end = min(s.first + p->T, gpu_slot_context(&p->slot));
     s.chunks = (s.end + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
     return s;
 }

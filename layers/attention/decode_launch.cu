@@ -121,6 +121,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.q_norm = w->q_norm;
     p.k_norm = w->k_norm;
     p.step = rows->step;
+    p.slot = rows->slot;
     p.offset = rows->offset;
     p.T = rows->T;
     p.k = (char *)state->k;

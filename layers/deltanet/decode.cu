@@ -34,7 +34,8 @@
 typedef struct deltanet_gpu {
     handoff link;
     deltanet_shape shape;
-    deltanet_state state;        /* of the runner's reference slot: see gpu_delta_at */
+    slot_view slot;
+    deltanet_state state;        /* of the captured slot: see gpu_delta_at */
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
     int T;                       /* token rows, 1..GPU_ROWS */
@@ -52,7 +53,7 @@ typedef struct deltanet_gpu {
 
 /* Where a part of the state is, of the slot that is resident. */
 __device__ __forceinline__ float *gpu_delta_at(const deltanet_gpu *p, float *part) {
-    return (float *)gpu_in_slot(p->step, part);
+    return (float *)gpu_in_slot(&p->slot, part);
 }
 
 /* Blocks per value head (parts); each has eight warps of R rows of S. */
@@ -578,6 +579,7 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.dt_bias = w->dt_bias;
     p.norm = w->norm;
     p.step = rows->step;
+    p.slot = rows->slot;
     p.T = rows->T;
     gpu_norm_in_proj(rows->q, w, &p, rows->x);
     gpu_conv_delta(rows->q, &p);

@@ -27,7 +27,7 @@ static void test_fits(void) {
     mote_options o = {.device = "cpu"};
     mote_session_options so = {.threads = 2}, planned = so;
     EXPECT(MOTE_OK, session_options(m, &so, &so, &failure));
-    mote_session *s = session_shell(m, &so, &failure);
+    mote_session *s = session_shell(m, &so, 0, &failure);
     if (!CHECK(s != NULL, "a session")) return;
     for (int context = 1, most = m->info.context_max; context <= most; context += 1 + context / 3) {
         mote_memory p;
