@@ -12,8 +12,8 @@
    Operands of mma.m16n8k16. A is the weights, from global memory or the L2 straight into registers, as they lie packed
    (cuda/panels.cu) and as decode reads them: no second copy, no shared memory. They become F16 there: FP8, NVFP4
    with its groups' scales and INT4 less its zero points exactly, BF16 times a power of two that is the whole model's
-   (mote_model.bf16_factor). A launch has matrices of one format, a constant of its kernel: with a branch for each in one kernel ptxas
-   spilled several times as much. B is the tokens, F16 in shared memory. C is float.
+   (mote_model.bf16_factor). A launch has matrices of one format, a constant of its kernel, and of BF16: with a branch for every format in
+   one kernel ptxas spilled several times as much, and a launch for each format left SMs idle. B is the tokens, F16 in shared memory. C is float.
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
@@ -64,7 +64,7 @@ enum { GEMM_PRODUCTS = 4 };
 
 typedef struct gpu_gemm {
     gemm_product product[GEMM_PRODUCTS];                    /* of the same rows; their matrices have the same columns and, when they
-                                                               are launched, one format: gemm_take_format */
+                                                               are launched, one kernel: gemm_take */
     gemm_rows in;
     int count, cols, T;          /* products; rows, or, grouped, slots */
     float factor;                /* of formats without scales: the weights' power of two */
@@ -492,9 +492,13 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     gemm_stages<WIDTH> stages(p, at, o.weight, memory);
     float sum[2][NT][4] = {};
     for (int kb = 0; kb < GEMM_STAGES - 1; kb++) stages.fill(kb, p.cols / GEMM_COLS);
-    gemm_weights<F> w;
-    w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
-    gemm_sums<F, WIDTH, NT>(p, o.w, stages, w, token, sum);
+    const auto multiply = [&](auto format) {
+        gemm_weights<decltype(format)> w;
+        w.begin(o, at, row, (float *)((char *)memory + gemm_stages<WIDTH>::size()));
+        gemm_sums<decltype(format), WIDTH, NT>(p, o.w, stages, w, token, sum);
+    };
+    if (std::is_same<F, format_bf16>::value || o.w.format != FORMAT_BF16) multiply(F());
+    else multiply(format_bf16());
     if (o.out != GEMM_SWIGLU) {
         gemm_store<WIDTH, NT>(o, at, stages, at.row + row, token, sum);
         return;
@@ -503,7 +507,8 @@ __device__ __forceinline__ void gemm_tile_of(const gpu_gemm &p, const gemm_place
     gemm_store_swiglu<WIDTH, NT>(o, at, stages, at.row + row, token, sum, (float *)memory);
 }
 
-/* Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip the other half. */
+/* Products of matrices of format F and, beside them, of BF16. Grid: weight tiles x token tiles. Tiles of half the tokens or fewer skip
+   the other half. */
 template <class F, int WIDTH> __global__ void __launch_bounds__(GPU_THREADS, 2) gemm_kernel(const __grid_constant__ gpu_gemm p) {
     enum { NT = WIDTH == 128 ? 8 : WIDTH / 8, HALF = WIDTH < 128 ? NT / 2 : NT };
     extern __shared__ uint4 dynamic[];
@@ -527,19 +532,24 @@ template <int WIDTH> static int gemm_deal_tiles(gpu_gemm *p) {
     return tiles;
 }
 
-/* The kernel for these products; NULL: there is none, which launching it reports. */
-template <int WIDTH> static const void *gemm_kernel_of(const gpu_gemm *p) {
+/* The format that chooses the kernel: the first that is not BF16. */
+static enum format gemm_format(const gpu_gemm *p) {
+    for (int i = 0; i < p->count; i++)
+        if (p->product[i].w.format != FORMAT_BF16) return p->product[i].w.format;
+    return FORMAT_BF16;
+}
+
+/* The kernel for products of this format; NULL: there is none, which launching it reports. */
+template <int WIDTH> static const void *gemm_kernel_of(enum format format) {
     const void *kernel = NULL;
-    with_format(p->product[0].w.format, [&](auto format) {
-        if constexpr (decltype(format)::gemm) kernel = (const void *)gemm_kernel<decltype(format), WIDTH>;
+    with_format(format, [&](auto of) {
+        if constexpr (decltype(of)::gemm) kernel = (const void *)gemm_kernel<decltype(of), WIDTH>;
     });
-    for (int i = 1; i < p->count; i++)
-        if (p->product[i].w.format != p->product[0].w.format) kernel = NULL;
     return kernel;
 }
 
 template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cudaStream_t stream) {
-    const void *kernel = gemm_kernel_of<WIDTH>(p);
+    const void *kernel = gemm_kernel_of<WIDTH>(gemm_format(p));
     void *arguments[1] = {p};
     const int row_tiles = gemm_deal_tiles<WIDTH>(p);
     size_t scales = 0;
@@ -550,20 +560,21 @@ template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cu
                            gemm_stages<WIDTH>::size() + GPU_WARPS * 2 * scales * sizeof(float), stream);
 }
 
-/* Takes the products of one format out of *p. */
-static gpu_gemm gemm_take_format(gpu_gemm *p) {
-    gpu_gemm taken = *p;
+/* Takes the products that one kernel computes out of *p. */
+static gpu_gemm gemm_take(gpu_gemm *p) {
+    const enum format format = gemm_format(p);
     const int count = p->count;
+    gpu_gemm taken = *p;
     taken.count = p->count = 0;
     for (int i = 0; i < count; i++) {
         const gemm_product o = p->product[i];
-        gpu_gemm *to = o.w.format == taken.product[0].w.format ? &taken : p;
+        gpu_gemm *to = o.w.format == format || o.w.format == FORMAT_BF16 ? &taken : p;
         to->product[to->count++] = o;
     }
     return taken;
 }
 
-/* Launches the products, all of one format, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
+/* Launches the products, all of one kernel, with tiles of 128, 64 or 32 tokens. Grouped: at most `token_tiles` tiles. A failure is
    cudaGetLastError's. */
 static void gemm_launch(gpu_gemm *p, int width, int token_tiles, cudaStream_t stream) {
     if (width == 128) gemm_launch_as<128>(p, token_tiles, stream);

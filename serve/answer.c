@@ -111,14 +111,14 @@ static void answer_progress(answer *a, int what) {
 
 /* While a prompt is read: so much of what was fed at once. */
 static void on_prompt(void *user, int done, int count) {
-    answer *a = ((slot *)user)->answer;
+    answer *a = ((server_slot *)user)->answer;
     (void)count;
     if (a) a->read = a->piece_begins + (size_t)done;
 }
 
 /* Between two passes, or two pieces of a prompt. */
 static int on_pause(void *user) {
-    slot *t = (slot *)user;
+    server_slot *t = (server_slot *)user;
     answer *a = t->answer;
     if (!a) return 0;
     if (a->has_token) answer_event(a);
@@ -235,7 +235,7 @@ static void note_speed(server *s, size_t tokens, double seconds) {
 
 /* Reads the prompt from `at` on, and takes snapshots where turns begin, if there may be any. On a GPU a prompt in many pieces
    is read slowly, so there all but the last two are some way apart. */
-static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
+static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) {
     enum { APART = 1024 };
     server *s = a->server;
     size_t last = at;
@@ -256,7 +256,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
             compute_lock_yield(&s->compute_lock);
         }
         if (!code && end < a->prompt_count) {
-            slot_snapshot(t);
+            server_slot_snapshot(t);
             last = end;
         }
     }
@@ -264,7 +264,7 @@ static int answer_read(answer *a, slot *t, size_t at, mote_error *error) {
 }
 
 /* Reads the whole prompt with the log-probabilities of its tokens, piece by piece. The memory for one is taken. */
-static int answer_score(answer *a, slot *t, mote_error *error) {
+static int answer_score(answer *a, server_slot *t, mote_error *error) {
     int code = MOTE_OK;
     for (size_t at = 0, n; at < a->prompt_count && !code && !a->enough; at += n) {
         n = piece_tokens(a->server, a->prompt_count - at);
@@ -278,7 +278,7 @@ static int answer_score(answer *a, slot *t, mote_error *error) {
     return code;
 }
 
-static int answer_generate(answer *a, slot *t, mote_error *error) {
+static int answer_generate(answer *a, server_slot *t, mote_error *error) {
     mote_generation g = {.size = sizeof g};
     mote_result r = {0};
     int code, most = a->max_tokens;
@@ -329,16 +329,16 @@ static int answer_is_cut(const answer *a) {
 /* ---- A session for it ------------------------------------------------------------------------------------------- */
 
 static int has_free_slot(const server *s) {
-    for (const slot *t = s->slots; t < s->slots + s->slot_count; t++)
+    for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (!t->busy && t->session) return 1;
     return 0;
 }
 
 /* Waits in order for a session; NULL: the request is refused, or its client has gone. */
-static slot *slot_take(answer *a, swapped **e, failure *f) {
+static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
     server *s = a->server;
     waiter me = {NULL}, **place = &s->waiting;
-    slot *t = NULL;
+    server_slot *t = NULL;
     pthread_mutex_lock(&s->lock);
     s->clock++;
     if ((s->waiting || !has_free_slot(s)) && s->waiting_count >= s->waiting_most) {
@@ -351,7 +351,7 @@ static slot *slot_take(answer *a, swapped **e, failure *f) {
     s->waiting_count++;
     answer_progress(a, PROGRESS_ACCEPTED);
     while (!serve_stops && !connection_gone(a->client)) {
-        if (s->waiting == &me && (t = slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
+        if (s->waiting == &me && (t = server_slot_choose(s, a->prompt, a->forgets ? 0 : a->prompt_count, e)) != NULL) break;
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
@@ -370,7 +370,7 @@ static slot *slot_take(answer *a, swapped **e, failure *f) {
     return t;
 }
 
-static void slot_count_speculation(slot *t) {
+static void server_slot_count_speculation(server_slot *t) {
     counters *c = &t->server->seen;
     mote_speculation now;
     if (mote_speculation_of(t->session, &now, NULL)) return;
@@ -380,7 +380,7 @@ static void slot_count_speculation(slot *t) {
     t->seen = now;
 }
 
-static int slot_open(slot *t, const mote_session_options *options, mote_error *error) {
+static int server_slot_open(server_slot *t, const mote_session_options *options, mote_error *error) {
     mote_session_options o = *options;
     o.callbacks.cancel = on_pause;
     o.callbacks.prompt = on_prompt;
@@ -388,7 +388,7 @@ static int slot_open(slot *t, const mote_session_options *options, mote_error *e
     return mote_session_open(t->server->model, &o, &t->session, error);
 }
 
-static void slot_release(slot *t, const answer *a, int code) {
+static void server_slot_release(server_slot *t, const answer *a, int code) {
     server *s = t->server;
     pthread_mutex_lock(&s->lock);
     s->seen.prompt_tokens += a->prompt_count - a->cached;
@@ -397,7 +397,7 @@ static void slot_release(slot *t, const answer *a, int code) {
     s->seen.prompt_seconds += a->result.prompt_seconds;
     s->seen.generate_seconds += a->result.generate_seconds;
     s->seen.cancelled += (uint64_t)a->client->gone;
-    slot_count_speculation(t);
+    server_slot_count_speculation(t);
     if (code == MOTE_EDEVICE) {            /* the session can only be closed */
         snapshots_cut(s, &t->past, 0);
         mote_session_close(t->session);
@@ -434,11 +434,11 @@ static int answer_run(answer *a, int generates, failure *f) {
     swapped *e = NULL;
     mote_error error = {0, ""};
     if (!answer_fits(a, generates, f)) return 1;
-    slot *t = slot_take(a, &e, f);
+    server_slot *t = server_slot_take(a, &e, f);
     if (!t) return f->status != 0;
     a->began = clock_seconds();
     t->answer = a;
-    a->cached = a->read = slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
+    a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
     compute_lock_take(&s->compute_lock);
@@ -447,6 +447,6 @@ static int answer_run(answer *a, int generates, failure *f) {
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
     compute_lock_release(&s->compute_lock);
-    slot_release(t, a, code);
+    server_slot_release(t, a, code);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

@@ -60,12 +60,12 @@ static void swapped_free(server *s, swapped *e) {
    none. */
 static int cache_evict(server *s) {
     swapped **oldest = NULL;
-    slot *of = NULL;
+    server_slot *of = NULL;
     int at = 0;
     uint64_t used = UINT64_MAX;
     for (swapped **e = &s->swapped_out; *e; e = &(*e)->next)
         if (!(*e)->path && (*e)->used < used) used = (*e)->used, oldest = e;
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         for (int i = 0; i < t->past.count; i++) {
             if (t->past.at[i]->owners > 1 || t->past.at[i]->used >= used) continue;
             used = t->past.at[i]->used;
@@ -92,7 +92,7 @@ static int cache_take(server *s, size_t bytes) {
 }
 
 /* Remembers where the session is now, if the budget has the bytes. */
-static void slot_snapshot(slot *t) {
+static void server_slot_snapshot(server_slot *t) {
     server *s = t->server;
     size_t count;
     snapshot *p = (snapshot *)calloc(1, sizeof *p);
@@ -117,7 +117,7 @@ static void slot_snapshot(slot *t) {
 }
 
 /* Swaps out a copy of the session's timeline. */
-static void slot_swap_out(slot *t) {
+static void server_slot_swap_out(server_slot *t) {
     server *s = t->server;
     size_t count, size = 0, written;
     const int32_t *tokens = mote_tokens(t->session, &count);
@@ -170,12 +170,12 @@ static swapped *swapped_take(server *s, swapped **at) {
 }
 
 /* The free session that suits the prompt best; *e: the swapped-out timeline that should come back in it, taken off the list. */
-static slot *slot_choose(server *s, const int32_t *prompt, size_t count, swapped **e) {
-    slot *best = NULL;
+static server_slot *server_slot_choose(server *s, const int32_t *prompt, size_t count, swapped **e) {
+    server_slot *best = NULL;
     swapped **there = NULL;
     size_t most = 0, have = 0;
     snapshot *from;
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++) {
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) {
         size_t n;
         if (t->busy || !t->session) continue;
         const int32_t *tokens = mote_tokens(t->session, &n);
@@ -191,13 +191,13 @@ static slot *slot_choose(server *s, const int32_t *prompt, size_t count, swapped
     if (!there) return best;
     *e = swapped_take(s, there);
     if (!*e) return best;
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
         if (!t->busy && t->session && t->used < best->used) best = t;
     return best;
 }
 
 /* Swaps a timeline in, in place of what the session holds. */
-static void slot_restore(slot *t, swapped *e) {
+static void server_slot_restore(server_slot *t, swapped *e) {
     server *s = t->server;
     mote_error error;
     int code = e->path ? mote_load_file(t->session, e->path, &error) : mote_load(t->session, e->bytes, e->size, &error);
@@ -212,11 +212,11 @@ static void slot_restore(slot *t, swapped *e) {
     const int from_file = !code && e->path != NULL;
     swapped_free(s, e);
     pthread_mutex_unlock(&s->lock);
-    if (from_file) slot_snapshot(t);       /* a file ends where the next prompt goes on: to be gone back to once more */
+    if (from_file) server_slot_snapshot(t);       /* a file ends where the next prompt goes on: to be gone back to once more */
 }
 
 /* Brings the session to a place from which the rest of the prompt can be read. Returns the tokens that it holds then. */
-static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_error *error) {
+static size_t server_slot_rewind(server_slot *t, const int32_t *prompt, size_t count, mote_error *error) {
     server *s = t->server;
     size_t n, same;
     snapshot *from;
@@ -234,7 +234,7 @@ static size_t slot_rewind(slot *t, const int32_t *prompt, size_t count, mote_err
 
 /* The session holds a conversation that this prompt does not go on with, and that is worth keeping: to copy it there and back,
    at a GB a second, is quicker than to read it again. */
-static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count) {
+static int server_slot_is_of_another(const server_slot *t, const int32_t *prompt, size_t count) {
     enum { WORTH = 32 };                   /* tokens */
     const server *s = t->server;
     size_t n, size = 0;
@@ -246,22 +246,22 @@ static int slot_is_of_another(const slot *t, const int32_t *prompt, size_t count
 }
 
 /* Returns the tokens of the prompt that need not be read. */
-static size_t slot_prepare(slot *t, swapped *e, const int32_t *prompt, size_t count, mote_error *error) {
-    if (slot_is_of_another(t, prompt, count)) {
-        slot_swap_out(t);
+static size_t server_slot_prepare(server_slot *t, swapped *e, const int32_t *prompt, size_t count, mote_error *error) {
+    if (server_slot_is_of_another(t, prompt, count)) {
+        server_slot_swap_out(t);
         disk_keep(t);
     }
-    if (e) slot_restore(t, e);
-    return slot_rewind(t, prompt, count, error);
+    if (e) server_slot_restore(t, e);
+    return server_slot_rewind(t, prompt, count, error);
 }
 
 static void cache_close(server *s) {
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++)
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
         if (t->session) disk_keep(t);
     while (s->swapped_out) {
         swapped *e = s->swapped_out;
         s->swapped_out = e->next;
         swapped_free(s, e);
     }
-    for (slot *t = s->slots; t < s->slots + s->slot_count; t++) snapshots_cut(s, &t->past, 0);
+    for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) snapshots_cut(s, &t->past, 0);
 }

@@ -135,7 +135,7 @@ static int disk_save(const mote_session *session, const char *path, mote_error *
 
 /* Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not
    kept. */
-static void disk_keep(slot *t) {
+static void disk_keep(server_slot *t) {
     server *s = t->server;
     mote_error error = {0, ""};
     size_t count;

@@ -11,7 +11,7 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     counters n = s->seen;
     int busy = 0, waiting = s->waiting_count;
     size_t cache = s->cache_used, swapped_out = 0;
-    for (const slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;
+    for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++) busy += t->busy;
     for (const swapped *e = s->swapped_out; e; e = e->next) swapped_out++;
     pthread_mutex_unlock(&s->lock);
     put_metric(&out, "requests_total", "counter", "Requests answered or refused.", (double)n.requests);

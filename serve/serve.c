@@ -236,7 +236,7 @@ static int open_sessions(server *s, const options *o) {
     how.context = chosen_context(o, mote_model_info(s->model));
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i].server = s;
-        if (slot_open(&s->slots[i], &how, &error)) return report(&error);
+        if (server_slot_open(&s->slots[i], &how, &error)) return report(&error);
     }
     s->context = mote_context(s->slots[0].session);
     (void)mote_save(s->slots[0].session, NULL, 0, &s->snapshot_bytes, NULL);
@@ -257,7 +257,7 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->tool_responds = token_of(model, marks->result);
     s->user = token_of(model, "user");
     s->slot_count = sessions;
-    s->slots = (slot *)calloc(SLOTS_MOST, sizeof *s->slots);
+    s->slots = (server_slot *)calloc(SLOTS_MOST, sizeof *s->slots);
     s->waiting_most = o->queue >= 0 ? o->queue : WAITING_DEFAULT;
     s->since = time(NULL);
     pthread_mutex_init(&s->lock, NULL);

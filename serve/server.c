@@ -25,7 +25,7 @@ typedef struct snapshots {
     int count;
 } snapshots;
 
-typedef struct slot {                      /* a session and what is known of its timeline */
+typedef struct server_slot {                      /* a session and what is known of its timeline */
     struct server *server;
     mote_session *session;
     struct answer *answer;                 /* under way; NULL: none */
@@ -34,7 +34,7 @@ typedef struct slot {                      /* a session and what is known of its
     snapshots past;
     size_t asked;                          /* of the last prompt: tokens up to the end of the user's last question */
     mote_speculation seen;                 /* counted so far */
-} slot;
+} server_slot;
 
 typedef struct swapped {                   /* a timeline without a session */
     struct swapped *next;
@@ -68,7 +68,7 @@ typedef struct server {
     int context, reads_alike;              /* reads_alike: a prompt's bits do not depend on the pieces in which it is read */
     int32_t turn_begins, tool_responds;    /* control tokens; -1: the vocabulary has none */
     int32_t user;                          /* the role's name */
-    slot *slots;
+    server_slot *slots;
     int slot_count, waiting_most;
 
     pthread_mutex_t lock;                  /* of all below, and of the lists in slots */
