@@ -52,10 +52,10 @@ enum {
     STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
 };
-#include "cpu/digits.c"
+#include "cpu/limbs.c"
 #include "cpu/codes.c"
 #include "cpu/scales.c"
-#include "cpu/stretches.c"
+#include "cpu/nibble_rows.c"
 #ifdef LEVELS
 #define LEVEL V4
 #define LANES 16

@@ -1,7 +1,7 @@
-/* cpu/codes.c: codes of four bits times digits, for each level of processor: the values of codes, sums of lanes, scales of
+/* cpu/codes.c: codes of four bits times limbs, for each level of processor: the values of codes, sums of lanes, scales of
    lanes. For each a plain loop, which is the definition. Knows nothing of matrices.
 
-   A stretch of 128 columns is 64 bytes of codes: byte i has columns 2 i and 2 i + 1, and four bytes are a lane. */
+   A block of 128 columns (COL_BLOCK) is 64 bytes of codes: byte i has columns 2 i and 2 i + 1, and four bytes are a lane. */
 
 enum { CODE_ROWS = 4 };          /* most weight rows that are multiplied together */
 
@@ -10,14 +10,14 @@ enum { CODE_ROWS = 4 };          /* most weight rows that are multiplied togethe
 static const uint8_t e2m1_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 static const uint8_t int4_values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* The scales of a stretch's lanes, of which two have one E4M3; 2^-8 of their value, for the sake of the other levels. */
+/* The scales of a column block's lanes, of which two have one E4M3; 2^-8 of their value, for the sake of the other levels. */
 static inline void e4m3_scales_plain(const uint8_t *code, float *__restrict scale) {
-    for (int l = 0; l < STRETCH_LANES; l++) scale[l] = fp8_bits(code[l / 2]) * (FP8_UNIT * 0x1p-8f);
+    for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = fp8_bits(code[l / 2]) * (FP8_UNIT * 0x1p-8f);
 }
 
 /* Of lanes of which 2^shift have one word: a scale, whose lowest five bits are a zero point. */
 static inline void word_scales_plain(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
-    for (int l = 0; l < STRETCH_LANES; l++) {
+    for (int l = 0; l < COL_BLOCK_LANES; l++) {
         scale[l] = float_of_bits(word[l >> shift] & ~31u);
         zero[l] = (float)(word[l >> shift] & 31);
     }
@@ -44,7 +44,7 @@ INLINE codes_plain codes_at_plain(const uint8_t *at, const enum format f) {
 }
 
 #ifdef __aarch64__
-/* The sums of four lanes' products with one digit. */
+/* The sums of four lanes' products with one limb. */
 INLINE int32x4_t lane_sums_neon(codes_plain c, const int8_t *even, const int8_t *odd) {
     const int8x16_t a = vreinterpretq_s8_u8(vld1q_u8(c.even)), b = vreinterpretq_s8_u8(vld1q_u8(c.odd));
     const int8x16_t x = vld1q_s8(even), y = vld1q_s8(odd);
@@ -62,23 +62,23 @@ typedef quarter_lanes products_plain;
 
 /* products[r] = the sums of lanes 4 part .. 4 part + 3 for `rows` <= CODE_ROWS weight rows; of E2M1s the zero point is
    subtracted. rows is a constant. */
-INLINE void lane_products_plain(products_plain *products, const codes_plain *c, const int rows, const token_digits *d, int part,
+INLINE void lane_products_plain(products_plain *products, const codes_plain *c, const int rows, const token_limbs *d, int part,
                                 const enum format f) {
     const int at = 16 * part;
     for (int r = 0; r < rows; r++) {
 #ifdef __aarch64__
-        int32x4_t sum = lane_sums_neon(c[r], d->digit[0][0] + at, d->digit[0][1] + at);
-        for (int i = 1; i < DIGITS; i++)
-            sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c[r], d->digit[i][0] + at, d->digit[i][1] + at));
+        int32x4_t sum = lane_sums_neon(c[r], d->limb[0][0] + at, d->limb[0][1] + at);
+        for (int i = 1; i < LIMBS; i++)
+            sum = vaddq_s32(vshlq_n_s32(sum, 8), lane_sums_neon(c[r], d->limb[i][0] + at, d->limb[i][1] + at));
         if (has_e2m1_codes(f)) sum = vaddq_s32(sum, vld1q_s32(d->zero + 4 * part));
         products[r] = (quarter_lanes)vcvtq_f32_s32(sum);
 #else
         for (int l = 0; l < 4; l++) {
             int32_t sum = 0;
-            for (int k = 0; k < DIGITS; k++) {
+            for (int k = 0; k < LIMBS; k++) {
                 sum *= 256;
                 for (int i = 4 * l; i < 4 * l + 4; i++)
-                    sum += c[r].even[i] * d->digit[k][0][at + i] + c[r].odd[i] * d->digit[k][1][at + i];
+                    sum += c[r].even[i] * d->limb[k][0][at + i] + c[r].odd[i] * d->limb[k][1][at + i];
             }
             products[r][l] = (float)(has_e2m1_codes(f) ? sum + d->zero[4 * part + l] : sum);
         }
@@ -132,7 +132,7 @@ V3 static inline void e4m3_scales_v3(const uint8_t *code, float *__restrict scal
 
 V3 static inline void word_scales_v3(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), zero_bits = _mm256_set1_epi32(31);
-    const __m128i count = _mm_cvtsi32_si128(shift), have = _mm_set1_epi32(STRETCH_LANES >> shift);
+    const __m128i count = _mm_cvtsi32_si128(shift), have = _mm_set1_epi32(COL_BLOCK_LANES >> shift);
     const __m128i all = _mm_cmpgt_epi32(have, _mm_setr_epi32(0, 1, 2, 3));
     const __m128i words = _mm_maskload_epi32((const int *)(const void *)word, all);
     for (int half = 0; half < 2; half++) {
@@ -149,7 +149,7 @@ static const float zero_points[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10
                                       16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
 V4 static inline void word_scales_v4(const uint32_t *word, int shift, float *__restrict scale, float *__restrict zero) {
-    if (1 << shift == STRETCH_LANES) {
+    if (1 << shift == COL_BLOCK_LANES) {
         const __m512i one = _mm512_set1_epi32((int)*word);
         _mm512_storeu_ps(scale, _mm512_castsi512_ps(_mm512_maskz_andnot_epi32(0xffff, _mm512_set1_epi32(31), one)));
         _mm512_storeu_ps(zero, _mm512_set1_ps(zero_points[*word & 31]));
@@ -157,7 +157,7 @@ V4 static inline void word_scales_v4(const uint32_t *word, int shift, float *__r
     }
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i zero_bits = _mm512_set1_epi32(31);
-    const __m128i words = _mm_maskz_loadu_epi32((__mmask8)((1u << (STRETCH_LANES >> shift)) - 1), word);
+    const __m128i words = _mm_maskz_loadu_epi32((__mmask8)((1u << (COL_BLOCK_LANES >> shift)) - 1), word);
     const __m512i from = _mm512_maskz_srl_epi32(0xffff, lane, _mm_cvtsi32_si128(shift));
     const __m512i one = _mm512_maskz_permutexvar_epi32(0xffff, from, _mm512_castsi128_si512(words));
     _mm512_storeu_ps(scale, _mm512_castsi512_ps(_mm512_maskz_andnot_epi32(0xffff, zero_bits, one)));
@@ -175,7 +175,7 @@ V3 INLINE codes_v3 codes_at_v3(const uint8_t *at, const enum format f) {
     return c;
 }
 
-/* The sums of half a lane's products with one digit, as 16 bits. */
+/* The sums of half a lane's products with one limb, as 16 bits. */
 V3 INLINE __m256i half_lane_sums(codes_v3 c, const int8_t *even, const int8_t *odd) {
     const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)even);
     const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)odd);
@@ -184,13 +184,13 @@ V3 INLINE __m256i half_lane_sums(codes_v3 c, const int8_t *even, const int8_t *o
 
 typedef __m256 products_v3;
 
-V3 INLINE void lane_products_v3(products_v3 *products, const codes_v3 *c, const int rows, const token_digits *d, int part,
+V3 INLINE void lane_products_v3(products_v3 *products, const codes_v3 *c, const int rows, const token_limbs *d, int part,
                                 const enum format f) {
     const int at = 32 * part;
     for (int r = 0; r < rows; r++) {
         __m256i sum = _mm256_setzero_si256();
-        for (int i = 0; i < DIGITS; i++) {
-            const __m256i halves = half_lane_sums(c[r], d->digit[i][0] + at, d->digit[i][1] + at);
+        for (int i = 0; i < LIMBS; i++) {
+            const __m256i halves = half_lane_sums(c[r], d->limb[i][0] + at, d->limb[i][1] + at);
             sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_madd_epi16(halves, _mm256_set1_epi16(1)));
         }
         if (has_e2m1_codes(f))
@@ -219,17 +219,17 @@ V4 INLINE codes_v4 codes_at_v4(const uint8_t *at, const enum format f) {
 
 typedef __m512 products_v4;
 
-/* Digit by digit for all rows: a row's sum is a chain of eight dependent operations, and the processor finds others to do
+/* Limb by limb for all rows: a row's sum is a chain of eight dependent operations, and the processor finds others to do
    meanwhile only a few dozen instructions ahead. */
-V4 INLINE void lane_products_v4(products_v4 *products, const codes_v4 *c, const int rows, const token_digits *d, int part,
+V4 INLINE void lane_products_v4(products_v4 *products, const codes_v4 *c, const int rows, const token_limbs *d, int part,
                                 const enum format f) {
     __m512i sum[CODE_ROWS];
     (void)part;
     for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_si512();
-    for (int i = 0; i < DIGITS; i++) {
-        const __m512i even = _mm512_loadu_si512(d->digit[i][0]), odd = _mm512_loadu_si512(d->digit[i][1]);
+    for (int i = 0; i < LIMBS; i++) {
+        const __m512i even = _mm512_loadu_si512(d->limb[i][0]), odd = _mm512_loadu_si512(d->limb[i][1]);
         for (int r = 0; r < rows && i; r++) sum[r] = _mm512_maskz_slli_epi32(0xffff, sum[r], 8);
-        for (int r = 0; r < rows && i == DIGITS - 1 && has_e2m1_codes(f); r++)
+        for (int r = 0; r < rows && i == LIMBS - 1 && has_e2m1_codes(f); r++)
             sum[r] = _mm512_add_epi32(sum[r], _mm512_loadu_si512(d->zero));
         for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].even, even);
         for (int r = 0; r < rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], c[r].odd, odd);

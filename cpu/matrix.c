@@ -85,7 +85,7 @@ typedef struct projection {
     const matrix *w[PROJECTIONS];
     float *y[PROJECTIONS];       /* [T][rows of w] */
     const float *x;              /* [T][cols] */
-    token_digits *digits;        /* room for x's, [T][stretch_count(cols)] */
+    token_limbs *limbs;          /* room for x's, [T][col_block_count(cols)] */
     int T, add;
 } projection;
 
@@ -97,7 +97,7 @@ static void projection_block(const projection *p, const matrix *w, int block, fl
         tokens.count = p->T - first < TOKEN_BATCH ? p->T - first : TOKEN_BATCH;
         for (int t = 0; t < tokens.count; t++) {
             tokens.x[t] = p->x + (size_t)(first + t) * (size_t)w->cols;
-            tokens.digits[t] = p->digits + (size_t)(first + t) * (size_t)stretch_count(w->cols);
+            tokens.limbs[t] = p->limbs + (size_t)(first + t) * (size_t)col_block_count(w->cols);
         }
         matrix_block_dots(w, block * ROW_BLOCK, rows, &tokens, sum);
         for (int t = 0; t < tokens.count; t++) {
@@ -118,25 +118,25 @@ static void projection_blocks(void *context, int begin, int end, int thread) {
 }
 
 static void project(pool *p, projection *job) {
-    digit_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->digits};
+    limb_rows rows = {job->x, (size_t)job->w[0]->cols, job->T, job->w[0]->cols, job->limbs};
     int blocks = 0, nibbles = 0;
     for (int i = 0; i < job->count; i++) {
         blocks += row_blocks(job->w[i]);
         nibbles |= uses_nibble_kernel(job->w[i]);
     }
-    if (nibbles) digits_of_rows(p, &rows);
+    if (nibbles) limbs_of_rows(p, &rows);
     parallel(p, blocks, projection_blocks, job);
 }
 
-/* y[t] = W x[t], or y[t] += W x[t]. room: for the digits of x. */
-static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_digits *room) {
+/* y[t] = W x[t], or y[t] += W x[t]. room: for the limbs of x. */
+static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_limbs *room) {
     projection job;
     memset(&job, 0, sizeof job);
     job.count = 1;
     job.w[0] = w;
     job.y[0] = y;
     job.x = x;
-    job.digits = room;
+    job.limbs = room;
     job.T = T;
     job.add = add;
     project(p, &job);

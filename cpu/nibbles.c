@@ -1,50 +1,50 @@
-/* cpu/nibbles.c: products of weights of four bits and token rows, for one level of processor, behind cpu/products.c.
+/* cpu/nibbles.c: products of weights of four bits and token rows, for one level of processor, the second part of cpu/products.c.
 
-   A token row is digits (cpu/digits.c), so the products of a lane's eight columns have an exact sum. For each stretch of 128
+   A token row is int8 limbs (cpu/limbs.c), so the products of a lane's eight columns have an exact sum. For each block of 128
    columns lane l of 16 adds its own to a partial sum:
 
        inner[l] = sum over j of value[8 l + j] X[8 l + j]  -  zero[l] sum over j of X[8 l + j]
-       sum[l] += (scale[l] unit[l]) inner[l]
+       sum[l] += (scale[l] act_scale[l]) inner[l]
 
    The sums over j are exact; NVFP4's zero point is a constant, so its inner[l] is, too.
    At the end the partial sums are added pairwise, and NVFP4's factor comes last. All of that is the same whatever the number of
    rows. A few token rows are multiplied by one or two weight rows at a time, as these lie in memory, and codes become
-   values once for all of them. For many, stretches of ROW_BLOCK weight rows become values in L1. */
+   values once for all of them. For many, column blocks of ROW_BLOCK weight rows become values in L1. */
 
-enum { FOR(PARTS) = STRETCH_LANES / LANES };     /* registers of LANES lanes */
+enum { FOR(PARTS) = COL_BLOCK_LANES / LANES };   /* registers of LANES lanes */
 
 LEVEL INLINE void FOR(lane_scales)(const char *from, int shift, float *scale, float *zero, const enum format f) {
     if (has_e2m1_codes(f)) FOR(e4m3_scales)((const uint8_t *)(const void *)from, scale);
     else FOR(word_scales)((const uint32_t *)(const void *)from, shift, scale, zero);
 }
 
-/* sum[r] += part of a stretch of `rows` <= CODE_ROWS weight rows . x. rows and f are constants. */
-LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float (*scale)[STRETCH_LANES],
-                                const float (*zero)[STRETCH_LANES], const int rows, const token_digits *x, int part,
+/* sum[r] += part of a column block of `rows` <= CODE_ROWS weight rows . x. rows and f are constants. */
+LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float (*scale)[COL_BLOCK_LANES],
+                                const float (*zero)[COL_BLOCK_LANES], const int rows, const token_limbs *x, int part,
                                 const enum format f) {
     const int at = LANES * part;
-    const FOR(vec) unit = *(const FOR(vec) *)(x->unit + at), all = *(const FOR(vec) *)(x->sum + at);
+    const FOR(vec) act_scale = *(const FOR(vec) *)(x->act_scale + at), all = *(const FOR(vec) *)(x->sum + at);
     FOR(products) inner[CODE_ROWS];
     FOR(lane_products)(inner, c, rows, x, part, f);
     for (int r = 0; r < rows && !has_e2m1_codes(f); r++)
         inner[r] = FOR(minus_product)(inner[r], *(const FOR(vec) *)(zero[r] + at), all);
-    for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * unit * inner[r];
+    for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * act_scale * inner[r];
 }
 
-/* sum[t][part][at + r] += n stretches of `rows` weight rows r . x[t], for `count` <= FEW_TOKENS token rows. from: the first
+/* sum[t][part][at + r] += n column blocks of `rows` weight rows r . x[t], for `count` <= FEW_TOKENS token rows. from: the first
    weight row. Codes and scales are prefetched as they lie, each as one sequential stream. rows, count and f are constants. */
-LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int at, nibble_row from, const int rows, int n,
-                                     const token_digits *const *x, const int count, const enum format f) {
+LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int at, nibble_row from, const int rows, int n,
+                                      const token_limbs *const *x, const int count, const enum format f) {
     const size_t ahead = bytes_ahead((size_t)rows * from.codes_below) / from.codes_below;        /* rows */
     const size_t scales_step = (size_t)rows * from.scales_below / (size_t)n;
     uintptr_t codes_ahead = (uintptr_t)from.codes + ahead * from.codes_below;
     uintptr_t scales_ahead = (uintptr_t)from.scales + ahead * from.scales_below;
     for (int s = 0; s < n; s++) {
-        float scale[CODE_ROWS][STRETCH_LANES] __attribute__((aligned(64)));
-        float zero[CODE_ROWS][STRETCH_LANES] __attribute__((aligned(64)));
+        float scale[CODE_ROWS][COL_BLOCK_LANES] __attribute__((aligned(64)));
+        float zero[CODE_ROWS][COL_BLOCK_LANES] __attribute__((aligned(64)));
         __builtin_prefetch((const void *)scales_ahead);
         scales_ahead += scales_step;
-        for (int r = 0; r < rows; r++, codes_ahead += STRETCH / 2) __builtin_prefetch((const void *)codes_ahead);
+        for (int r = 0; r < rows; r++, codes_ahead += COL_BLOCK / 2) __builtin_prefetch((const void *)codes_ahead);
         for (int r = 0; r < rows; r++)
             FOR(lane_scales)(from.scales + (size_t)r * from.scales_below, from.shift, scale[r], zero[r], f);
         for (int part = 0; part < FOR(PARTS); part++) {
@@ -52,40 +52,40 @@ LEVEL INLINE void FOR(add_stretches)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int
             for (int r = 0; r < rows; r++)
                 c[r] = FOR(codes_at)(from.codes + (size_t)r * from.codes_below + 4 * LANES * part, f);
             for (int t = 0; t < count; t++)
-                FOR(add_part)(sum[t][part] + at, c, (const float (*)[STRETCH_LANES])scale, (const float (*)[STRETCH_LANES])zero,
+                FOR(add_part)(sum[t][part] + at, c, (const float (*)[COL_BLOCK_LANES])scale, (const float (*)[COL_BLOCK_LANES])zero,
                               rows, &x[t][s], part, f);
         }
         nibble_row_next(&from);
     }
 }
 
-/* sum[t][0..rows) = weight rows . x[t]: whole stretches of all, and then of each what is less than one. rows, count and f are
+/* sum[t][0..rows) = weight rows . x[t]: whole column blocks of all, and then of each what is less than one. rows, count and f are
    constants. */
-LEVEL INLINE void FOR(add_rows)(float (*sum)[STRETCH_LANES], nibble_row from, nibble_row end, int cols, const int rows,
-                                const token_digits *const *x, const int count, const enum format f) {
-    const int whole = cols / STRETCH, left = cols % STRETCH;
+LEVEL INLINE void FOR(add_rows)(float (*sum)[COL_BLOCK_LANES], nibble_row from, nibble_row end, int cols, const int rows,
+                                const token_limbs *const *x, const int count, const enum format f) {
+    const int whole = cols / COL_BLOCK, left = cols % COL_BLOCK;
     FOR(vec) partial[FEW_TOKENS][FOR(PARTS)][CODE_ROWS];
-    const token_digits *last[FEW_TOKENS];
+    const token_limbs *last[FEW_TOKENS];
     for (int t = 0; t < count; t++) {
         last[t] = x[t] + whole;
         for (int part = 0; part < FOR(PARTS); part++)
             for (int r = 0; r < rows; r++) partial[t][part][r] = (FOR(vec)){0};
     }
-    if (whole) FOR(add_stretches)(partial, 0, from, rows, whole, x, count, f);
+    if (whole) FOR(add_col_blocks)(partial, 0, from, rows, whole, x, count, f);
     for (int r = 0; left && r < rows; r++) {
         row_end copy;
-        FOR(add_stretches)(partial, r, nibble_row_end(nibble_row_below(end, r), left, &copy, f), 1, 1, last, count, f);
+        FOR(add_col_blocks)(partial, r, nibble_row_end(nibble_row_below(end, r), left, &copy, f), 1, 1, last, count, f);
     }
     for (int t = 0; t < count; t++)
         for (int part = 0; part < FOR(PARTS); part++)
             for (int r = 0; r < rows; r++) *(FOR(vec) *)(sum[t * ROW_BLOCK + r] + LANES * part) = partial[t][part][r];
 }
 
-/* The same for all weight rows of a block, of which AVX-512 takes two together: they share the loads of digits. */
-LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
-                                 const token_digits *const *x, const int count, const enum format f) {
-    enum { TOGETHER = LANES < STRETCH_LANES ? 1 : 2 };
-    const nibble_row first = nibble_row_at(w, row, 0, f), end = nibble_row_at(w, row, w->cols / STRETCH, f);
+/* The same for all weight rows of a block, of which AVX-512 takes two together: they share the loads of limbs. */
+LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
+                                 const token_limbs *const *x, const int count, const enum format f) {
+    enum { TOGETHER = LANES < COL_BLOCK_LANES ? 1 : 2 };
+    const nibble_row first = nibble_row_at(w, row, 0, f), end = nibble_row_at(w, row, w->cols / COL_BLOCK, f);
     for (int r = 0, n; r < rows; r += n) {
         const nibble_row from = nibble_row_below(first, r), last = nibble_row_below(end, r);
         n = rows - r < TOGETHER ? 1 : TOGETHER;
@@ -95,23 +95,23 @@ LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const m
 }
 
 /* The same for any number of token rows up to FEW_TOKENS. */
-LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
-                               const token_digits *const *x, int count, const enum format f) {
+LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
+                               const token_limbs *const *x, int count, const enum format f) {
     if (count == 1) FOR(add_block)(sum, w, row, rows, x, 1, f);
     else if (count == 2) FOR(add_block)(sum, w, row, rows, x, 2, f);
     else if (count == 3) FOR(add_block)(sum, w, row, rows, x, 3, f);
     else FOR(add_block)(sum, w, row, rows, x, FEW_TOKENS, f);
 }
 
-/* Stretches of ROW_BLOCK weight rows as values. */
-typedef struct FOR(stretch_tile) {
-    FOR(codes) codes[MANY_STRETCHES][FOR(PARTS)][ROW_BLOCK];
-    float scale[MANY_STRETCHES][ROW_BLOCK][STRETCH_LANES], zero[MANY_STRETCHES][ROW_BLOCK][STRETCH_LANES];
-} __attribute__((aligned(64))) FOR(stretch_tile);
+/* Column blocks of ROW_BLOCK weight rows as values. */
+typedef struct FOR(col_block_tile) {
+    FOR(codes) codes[MANY_COL_BLOCKS][FOR(PARTS)][ROW_BLOCK];
+    float scale[MANY_COL_BLOCKS][ROW_BLOCK][COL_BLOCK_LANES], zero[MANY_COL_BLOCKS][ROW_BLOCK][COL_BLOCK_LANES];
+} __attribute__((aligned(64))) FOR(col_block_tile);
 
-/* sum[r..r+CODE_ROWS) += so many rows' n stretches . x. f is a constant. */
-LEVEL INLINE void FOR(add_tile_rows)(float (*sum)[STRETCH_LANES], const FOR(stretch_tile) *tile, int r, int n,
-                                     const token_digits *x, const enum format f) {
+/* sum[r..r+CODE_ROWS) += so many rows' n column blocks . x. f is a constant. */
+LEVEL INLINE void FOR(add_tile_rows)(float (*sum)[COL_BLOCK_LANES], const FOR(col_block_tile) *tile, int r, int n,
+                                     const token_limbs *x, const enum format f) {
     for (int part = 0; part < FOR(PARTS); part++) {
         FOR(vec) partial[CODE_ROWS];
         for (int i = 0; i < CODE_ROWS; i++) partial[i] = *(const FOR(vec) *)(sum[r + i] + LANES * part);
@@ -121,16 +121,16 @@ LEVEL INLINE void FOR(add_tile_rows)(float (*sum)[STRETCH_LANES], const FOR(stre
     }
 }
 
-/* `rows` weight rows' n stretches from `first` on as values. f is a constant. */
-LEVEL INLINE void FOR(unpack_stretches)(FOR(stretch_tile) *tile, const matrix *w, int row, int rows, int first, int n,
-                                        const enum format f) {
+/* `rows` weight rows' n column blocks from `first` on as values. f is a constant. */
+LEVEL INLINE void FOR(unpack_col_blocks)(FOR(col_block_tile) *tile, const matrix *w, int row, int rows, int first, int n,
+                                         const enum format f) {
     const nibble_row top = nibble_row_at(w, row, first, f);
     for (int r = 0; r < rows; r++) {
         nibble_row from = nibble_row_below(top, r);
         for (int s = 0; s < n; s++) {
-            const int cols = w->cols - (first + s) * STRETCH;
+            const int cols = w->cols - (first + s) * COL_BLOCK;
             row_end copy;
-            if (cols < STRETCH) from = nibble_row_end(from, cols, &copy, f);
+            if (cols < COL_BLOCK) from = nibble_row_end(from, cols, &copy, f);
             FOR(lane_scales)(from.scales, from.shift, tile->scale[s][r], tile->zero[s][r], f);
             for (int part = 0; part < FOR(PARTS); part++)
                 tile->codes[s][part][r] = FOR(codes_at)(from.codes + 4 * LANES * part, f);
@@ -140,16 +140,16 @@ LEVEL INLINE void FOR(unpack_stretches)(FOR(stretch_tile) *tile, const matrix *w
 }
 
 /* sum[j] = `rows` weight rows . x[j] for any number of token rows; a few of these at a time stay in L1. f is a constant. */
-LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const matrix *w, int row, int rows,
-                                const token_digits *const *x, int count, const enum format f) {
+LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
+                                const token_limbs *const *x, int count, const enum format f) {
     enum { L1_TOKENS = 8 };
-    FOR(stretch_tile) tile;
-    const int stretches = stretch_count(w->cols);
+    FOR(col_block_tile) tile;
+    const int col_blocks = col_block_count(w->cols);
     memset(&tile, 0, sizeof tile);
     memset(sum, 0, (size_t)count * sizeof *sum);
-    for (int first = 0, n; first < stretches; first += n) {
-        n = stretches - first < MANY_STRETCHES ? stretches - first : MANY_STRETCHES;
-        FOR(unpack_stretches)(&tile, w, row, rows, first, n, f);
+    for (int first = 0, n; first < col_blocks; first += n) {
+        n = col_blocks - first < MANY_COL_BLOCKS ? col_blocks - first : MANY_COL_BLOCKS;
+        FOR(unpack_col_blocks)(&tile, w, row, rows, first, n, f);
         for (int from = 0; from < count; from += L1_TOKENS)
             for (int r = 0; r < rows; r += CODE_ROWS)
                 for (int j = from; j < count && j < from + L1_TOKENS; j++)
@@ -159,8 +159,8 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][STRETCH_LANES], const ma
 
 /* The partial sums for each format, of whose code there is none where the kernel is another one. */
 #define SUMS(NAME, name)                                                                                                     \
-    LEVEL static void FOR(name##_sums)(const matrix *w, int row, int rows, const token_digits *const *x, int count,          \
-                                       float (*sum)[ROW_BLOCK][STRETCH_LANES]) {                                             \
+    LEVEL static void FOR(name##_sums)(const matrix *w, int row, int rows, const token_limbs *const *x, int count,           \
+                                       float (*sum)[ROW_BLOCK][COL_BLOCK_LANES]) {                                           \
         if ((int)name##_kernel == CPU_E2M1 || (int)name##_kernel == CPU_UINT4) {                                             \
             if (count <= FEW_TOKENS) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_##NAME);                               \
             else FOR(add_many)(sum, w, row, rows, x, count, FORMAT_##NAME);                                                  \
@@ -170,10 +170,10 @@ FORMATS(SUMS)
 #undef SUMS
 
 /* block_dots of a matrix that uses_nibble_kernel() is true of. */
-LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_limbs *const *x, int count,
                                    float (*y)[ROW_BLOCK]) {
-    float sum[TOKEN_BATCH][ROW_BLOCK][STRETCH_LANES] __attribute__((aligned(64)));
-    const float unit = has_e2m1_codes(w->format) ? *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f) : 1;
+    float sum[TOKEN_BATCH][ROW_BLOCK][COL_BLOCK_LANES] __attribute__((aligned(64)));
+    const float factor = has_e2m1_codes(w->format) ? *(const float *)w->component[FACTOR] * (0.5f * 0x1p8f) : 1;
     switch (w->format) {
 #define SUMS(NAME, name) case FORMAT_##NAME: FOR(name##_sums)(w, row, rows, x, count, sum); break;
         FORMATS(SUMS)
@@ -181,7 +181,7 @@ LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const tok
         default: break;
     }
     for (int j = 0; j < count; j++)
-        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], STRETCH_LANES) * unit;
+        for (int r = 0; r < rows; r++) y[j][r] = FOR(sum_partial)(sum[j][r], COL_BLOCK_LANES) * factor;
 }
 
 #undef LEVEL

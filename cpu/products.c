@@ -101,7 +101,7 @@ LEVEL static void FOR(row_floats)(const matrix *w, const weight_row *row, int co
 }
 
 /* cpu/nibbles.c: block_dots of a matrix that uses_nibble_kernel() is true of. */
-LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_digits *const *x, int count,
+LEVEL static void FOR(nibble_dots)(const matrix *w, int row, int rows, const token_limbs *const *x, int count,
                                    float (*y)[ROW_BLOCK]);
 
 /* Prefetches the next tile of `rows` weight rows, n columns further on: of these rows or, at their end, of the rows below them,
@@ -261,7 +261,7 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     const float *const *x = tokens->x;
     const int count = tokens->count;
     if (uses_nibble_kernel(w)) {
-        FOR(nibble_dots)(w, row, rows, tokens->digits, count, y);
+        FOR(nibble_dots)(w, row, rows, tokens->limbs, count, y);
         return;
     }
     if (count == 1 && FOR(stream)(w, row, rows, x[0], y[0])) return;

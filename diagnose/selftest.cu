@@ -143,7 +143,7 @@ static void try_norm_in_proj(selftest *t, int T) {
     scratch *w = &t->cpu->at.runner->s;
     size_t rows = (size_t)T, heads = (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
     stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, T, w->u, job->raw, job->z, job->b,
-                       job->a, job->digits);
+                       job->a, job->limbs);
     try_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0, 0, T);
     try_compare(t, g->raw, job->raw, NULL, rows * (size_t)deltanet_channels(s));
     try_compare(t, g->z, job->z, NULL, rows * values);
@@ -213,7 +213,7 @@ static void try_norm_qkv(selftest *t, int T, int tell) {
     scratch *w = &t->cpu->at.runner->s;
     size_t qg = (size_t)(T * s->heads * 2 * s->head_dim), kv = (size_t)(T * s->kv_heads * s->head_dim);
     stage_norm_qkv(t->cpu->at.runner->threads, s, &m->layers[TRY_ATTENTION].mixer.w.attention, w->x, T, w->u, job->qg, job->k_new,
-                   job->v_new, job->digits);
+                   job->v_new, job->limbs);
     try_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, 0, 0, T);
     try_compare(t, g->qg, job->qg, NULL, qg);
     try_compare(t, g->k_new, job->k_new, NULL, kv);
@@ -337,7 +337,7 @@ static void try_ends(selftest *t, int T) {
     try_row(t, 0, "embed T=%d", T);
     try_rows(t, T);
     rms_norm(w->u, w->x, m->norm, T, m->c.hidden, m->c.eps);
-    stage_head(t->cpu->at.runner->threads, &m->lm_head, w->u, T, logits, w->digits);
+    stage_head(t->cpu->at.runner->threads, &m->lm_head, w->u, T, logits, w->limbs);
     gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
     try_end(t);
     try_compare(t, t->g->logits, logits, NULL, (size_t)(T * m->c.vocab));

@@ -59,12 +59,12 @@ static void try_format(selftest *t, enum format format, int cols) {
         try_fill(t, y_cpu, y);
         memcpy(before, y_cpu, y * sizeof(float));
         try_put(t, y_gpu, y_cpu, y * sizeof(float));
-        linear(t->cpu->at.runner->threads, &here, w->x, y_cpu, T, 1, w->digits);
+        linear(t->cpu->at.runner->threads, &here, w->x, y_cpu, T, 1, w->limbs);
         gpu_add_linear(q, KERNEL_O_PROJ, &there, t->g->x, y_gpu, T);
         try_end(t);
         try_compare(t, y_gpu, y_cpu, before, y);
         rms_norm(w->u, w->x, w->mtp_in, T, cols, eps);
-        linear(t->cpu->at.runner->threads, &here, w->u, y_cpu, T, 0, w->digits);
+        linear(t->cpu->at.runner->threads, &here, w->u, y_cpu, T, 0, w->limbs);
         gpu_head(q, &there, t->gpu->at.hidden, t->g->x, T, eps, t->g->logits);
         try_end(t);
         try_compare(t, t->g->logits, y_cpu, NULL, y);
@@ -136,7 +136,7 @@ static void try_table(selftest *t, enum format format) {
         memset(want, 0, GPU_ROWS * TABLE_ROWS * sizeof *want);
         try_put(t, t->g->x, x, GPU_ROWS * TABLE_COLS * sizeof *x);
         try_put(t, y, want, GPU_ROWS * TABLE_ROWS * sizeof *want);
-        linear(t->cpu->at.runner->threads, &here, x, want, GPU_ROWS, 0, t->cpu->at.runner->s.digits);
+        linear(t->cpu->at.runner->threads, &here, x, want, GPU_ROWS, 0, t->cpu->at.runner->s.limbs);
         gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, GPU_ROWS);
         try_end(t);
         try_elements(t, y, want, GPU_ROWS * TABLE_ROWS);
@@ -161,7 +161,7 @@ static void try_prefill_table(selftest *t, enum format format) {
         for (int i = 0; i < ROWS; i++) ones[i] = 1;
         try_put(t, g->u, rows, sizeof rows);
         try_put(t, g->u_unit, ones, sizeof ones);
-        linear(t->cpu->at.runner->threads, &here, x, want, ROWS, 0, t->cpu->at.runner->s.digits);
+        linear(t->cpu->at.runner->threads, &here, x, want, ROWS, 0, t->cpu->at.runner->s.limbs);
         prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->room);
         if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
         try_compare(t, (float *)(void *)g->room, want, NULL, ROWS * TABLE_ROWS);

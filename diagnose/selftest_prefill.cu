@@ -46,7 +46,7 @@ static void try_prefill_in_proj(selftest *t, const deltanet_prefill_job *g) {
     scratch *w = &t->cpu->at.runner->s;
     size_t heads = TRY_PROMPT * (size_t)s->value_heads, channels = TRY_PROMPT * (size_t)deltanet_channels(s);
     stage_norm_in_proj(t->cpu->at.runner->threads, s, &m->layers[TRY_DELTANET].mixer.w.deltanet, w->x, TRY_PROMPT, w->u, job->raw, job->z,
-                       job->b, job->a, job->digits);
+                       job->b, job->a, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_IN_PROJ, TRY_DELTANET, 0);
     try_compare(t, g->raw, job->raw, NULL, channels);
@@ -115,7 +115,7 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_prefill_job g;
     attention_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
     try_prefill_rows(t);
-    stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->digits);
+    stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_QKV, TRY_ATTENTION, position);
     try_compare(t, g.qg, job->qg, NULL, qg);

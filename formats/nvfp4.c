@@ -72,7 +72,7 @@ INLINE uint8_t nibble_at(const uint8_t *codes, int col) {
     return codes[col / 2] >> col % 2 * 4 & 15;
 }
 
-/* A weight at a time; products read codes by the stretch, see cpu/nibbles.c. */
+/* A weight at a time; products read codes by blocks of 128 columns, see cpu/nibbles.c. */
 INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n, float *__restrict out) {
     const uint8_t *scale = (const uint8_t *)row->component[SCALES], *codes = (const uint8_t *)row->component[CODES];
     const float factor = *(const float *)(const void *)row->component[FACTOR];

@@ -11,7 +11,7 @@ static void cpu_lay_runner(layout *l, mote_runner *r) {
     s->hidden = layout_alloc(l, rows);
     s->mtp_in = layout_alloc(l, 2 * rows);
     s->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
-    s->digits = digits_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
+    s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
     layer_lay_jobs(l, &m->largest, &most, &s->jobs);
 }
 
@@ -99,11 +99,11 @@ static void run_mtp(slot *s, const block *b) {
     for (int t = skip; t < b->T; t++)
         mtp_input(s, b->ids[t], t ? w->hidden + (size_t)(t - 1) * hidden : s->last_hidden,
                   w->mtp_in + (size_t)(t - skip) * 2 * hidden);
-    linear(threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->digits);
+    linear(threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
     run_layer(s, &m->mtp, &s->state[m->c.layers], b->position + skip - 1, rows, b->replay, b->mtp_logits == NULL);
     if (!b->mtp_logits) return;
     rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
-    stage_head(threads, &m->lm_head, w->u, rows, b->mtp_logits, w->digits);
+    stage_head(threads, &m->lm_head, w->u, rows, b->mtp_logits, w->limbs);
 }
 
 /* Final rows of a block that may be kept in part stay with the slot; of a longer one the last, which is the timeline's then. */
@@ -124,8 +124,8 @@ static int cpu_forward(slot *s, const block *b, mote_error *err) {
     embed(&m->embed_tokens, b->ids, b->T, w->x);
     for (int i = 0; i < m->c.layers; i++) run_layer(s, &m->layers[i], &s->state[i], b->position, b->T, b->replay, 0);
     rms_norm(w->hidden, w->x, m->norm, b->T, m->c.hidden, m->c.eps);
-    if (b->logits) stage_head(threads, &m->lm_head, w->hidden, b->T, b->logits, w->digits);
-    else stage_head(threads, &m->lm_head, w->hidden + last * hidden, 1, s->logits, w->digits);
+    if (b->logits) stage_head(threads, &m->lm_head, w->hidden, b->T, b->logits, w->limbs);
+    else stage_head(threads, &m->lm_head, w->hidden + last * hidden, 1, s->logits, w->limbs);
     if (b->logits && b->logits != s->block_logits) memcpy(s->logits, b->logits + last * vocab, vocab * sizeof(float));
     if (s->has_mtp) run_mtp(s, b);
     cpu_final_rows(s, b->T);
@@ -147,10 +147,10 @@ static int cpu_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error
     (void)err;
     for (int i = 0; i < k; i++) {
         mtp_input(s, id, final_row, w->mtp_in);
-        linear(threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0, w->digits);
+        linear(threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0, w->limbs);
         run_layer(s, &m->mtp, &s->state[m->c.layers], b->position - 1 + i, 1, b->replay, 0);
         rms_norm(w->hidden, w->x, m->mtp_norm, 1, m->c.hidden, m->c.eps);
-        stage_head(threads, &m->draft_head, w->hidden, 1, w->draft_logits, w->digits);
+        stage_head(threads, &m->draft_head, w->hidden, 1, w->draft_logits, w->limbs);
         id = 0;
         for (int j = 1; j < m->draft_head.rows; j++)
             if (w->draft_logits[j] > w->draft_logits[id]) id = j;

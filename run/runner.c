@@ -19,7 +19,7 @@ typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
     float *mtp_in;                                          /* [chunk][2 hidden] */
     float *draft_logits;                                    /* [draft rows] */
-    token_digits *digits;                                   /* of a chunk of those, or of final rows */
+    token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
 } scratch;
 

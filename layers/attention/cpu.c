@@ -39,12 +39,12 @@ typedef struct attention_job {
     void *k, *v;                 /* of the state */
     float *parts;                /* attention_part_count() of layers/attention/spans.c's parts */
     float *o;                    /* [T][heads][head_dim] */
-    token_digits *digits;        /* of u, and then of o */
+    token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. room: for the digits of u. */
+/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. room: for the limbs of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
-                           float *u, float *qg, float *k, float *v, token_digits *room) {
+                           float *u, float *qg, float *k, float *v, token_limbs *room) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -56,7 +56,7 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
     job.y[2] = qg;
     job.count = qg ? 3 : 2;
     job.x = u;
-    job.digits = room;
+    job.limbs = room;
     job.T = T;
     project(p, &job);
 }
@@ -214,7 +214,7 @@ static void stage_rope_attend(pool *p, attention_job *job) {
 
 /* out: x += o_proj o. */
 static void stage_out(pool *p, attention_job *job, float *x) {
-    linear(p, &job->w->o_proj, job->o, x, job->T, 1, job->digits);
+    linear(p, &job->w->o_proj, job->o, x, job->T, 1, job->limbs);
 }
 
 /* What layers/kinds.c asks of a kind. */
@@ -259,7 +259,7 @@ static void attention_lay_job(layout *l, const attention_shape *s, const capacit
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
     to->parts = layout_alloc(l, attention_part_count(s, r) * attention_part_size(s));
-    to->digits = digits_alloc(l, T, s->hidden > s->heads * s->head_dim ? s->hidden : s->heads * s->head_dim);
+    to->limbs = limbs_alloc(l, T, s->hidden > s->heads * s->head_dim ? s->hidden : s->heads * s->head_dim);
 }
 
 static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,
@@ -273,7 +273,7 @@ static void attention_forward(const token_rows *rows, const attention_weights *w
     job->v = state->v;
     rotary_angles(job->angles, rows->position, rows->T, job->shape->rotary_dim, job->shape->theta);
     stage_norm_qkv(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->kv_only ? NULL : job->qg, job->k_new,
-                   job->v_new, job->digits);
+                   job->v_new, job->limbs);
     if (job->kv_only) {
         parallel(rows->threads, rows->T, attention_prepare, job);
         return;

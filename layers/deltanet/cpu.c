@@ -57,16 +57,16 @@ typedef struct deltanet_job {
     float *decay, *beta;         /* [T][value_heads] */
     float *o;                    /* [T][value_heads][value_dim] */
     float *z;                    /* the same shape */
-    token_digits *digits;        /* of u, and then of o */
+    token_limbs *limbs;          /* of u, and then of o */
 } deltanet_job;
 
 static int deltanet_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. room: for the digits of u. */
+/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. room: for the limbs of u. */
 static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                               float *u, float *qkv, float *z, float *b, float *a, token_digits *room) {
+                               float *u, float *qkv, float *z, float *b, float *a, token_limbs *room) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -80,7 +80,7 @@ static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_
     job.y[2] = b;
     job.y[3] = a;
     job.x = u;
-    job.digits = room;
+    job.limbs = room;
     job.T = T;
     project(p, &job);
 }
@@ -226,7 +226,7 @@ static void deltanet_gate_heads(void *context, int begin, int end, int thread) {
 /* gated_norm_out: x += out_proj (gated norm of o). */
 static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
     parallel(p, job->T * job->shape->value_heads, deltanet_gate_heads, job);
-    linear(p, &job->w->out_proj, job->o, x, job->T, 1, job->digits);
+    linear(p, &job->w->out_proj, job->o, x, job->T, 1, job->limbs);
 }
 
 /* What layers/kinds.c asks of a kind. */
@@ -270,7 +270,7 @@ static void deltanet_lay_job(layout *l, const deltanet_shape *s, const capacity 
     to->b = layout_alloc(l, heads);
     to->decay = layout_alloc(l, heads);
     to->beta = layout_alloc(l, heads);
-    to->digits = digits_alloc(l, T, s->hidden > s->value_heads * s->value_dim ? s->hidden : s->value_heads * s->value_dim);
+    to->limbs = limbs_alloc(l, T, s->hidden > s->value_heads * s->value_dim ? s->hidden : s->value_heads * s->value_dim);
 }
 
 static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, deltanet_job *job,
@@ -281,7 +281,7 @@ static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, 
     job->T = rows->T;
     job->replay = rows->replay;
     stage_norm_in_proj(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->raw, job->z, job->b, job->a,
-                       job->digits);
+                       job->limbs);
     stage_conv_delta(rows->threads, job);
     stage_gated_norm_out(rows->threads, job, rows->x);
 }

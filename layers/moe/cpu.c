@@ -35,7 +35,7 @@ typedef struct moe_job {
     float *assignment_weight;           /* the same shape */
     float *h;                    /* [T (top_k + 1)][max(expert_size, shared_size)] */
     float *x;                    /* [T][hidden] residual */
-    token_digits *digits;        /* of u, and then of h, row by row */
+    token_limbs *limbs;          /* of u, and then of h, row by row */
 } moe_job;
 
 static int moe_width(const moe_shape *s) {
@@ -120,7 +120,7 @@ static void stage_norm_router(pool *p, moe_job *job) {
     scores.y[0] = job->router;
     scores.y[1] = job->shared_gate;
     scores.x = job->u;
-    scores.digits = job->digits;
+    scores.limbs = job->limbs;
     scores.T = job->T;
     project(p, &scores);
     for (int t = 0; t < job->T; t++)
@@ -142,7 +142,7 @@ static void moe_up_block(const moe_job *job, int i, int block) {
         for (int j = 0; j < tokens.count; j++) {
             size_t t = (size_t)job->assignment_row[first + j];
             tokens.x[j] = job->u + t * (size_t)s->hidden;
-            tokens.digits[j] = job->digits + t * (size_t)stretch_count(s->hidden);
+            tokens.limbs[j] = job->limbs + t * (size_t)col_block_count(s->hidden);
         }
         matrix_block_dots(gate_proj, row, rows, &tokens, gate);
         matrix_block_dots(up_proj, row, rows, &tokens, up);
@@ -164,10 +164,10 @@ static void moe_up_blocks(void *context, int begin, int end, int thread) {
 }
 
 /* Of an assignment's h. Those of the shared expert come last, and may have another width. */
-static token_digits *moe_h_digits(const moe_job *job, int assignment) {
+static token_limbs *moe_h_limbs(const moe_job *job, int assignment) {
     const int routed = job->routed, shared = assignment > routed ? assignment - routed : 0;
-    return job->digits + (size_t)(assignment - shared) * (size_t)stretch_count(job->shape->expert_size) +
-           (shared ? (size_t)shared * (size_t)stretch_count(job->shape->shared_size) : 0);
+    return job->limbs + (size_t)(assignment - shared) * (size_t)col_block_count(job->shape->expert_size) +
+           (shared ? (size_t)shared * (size_t)col_block_count(job->shape->shared_size) : 0);
 }
 
 /* x[t][r] += weight * (down_proj[r] . h[use]) for a block of rows r, for all uses of expert i of the list. */
@@ -182,7 +182,7 @@ static void moe_down_block(const moe_job *job, int i, int block) {
         tokens.count = job->first[i + 1] - first < TOKEN_BATCH ? job->first[i + 1] - first : TOKEN_BATCH;
         for (int j = 0; j < tokens.count; j++) {
             tokens.x[j] = job->h + (size_t)(first + j) * width;
-            tokens.digits[j] = moe_h_digits(job, first + j);
+            tokens.limbs[j] = moe_h_limbs(job, first + j);
         }
         matrix_block_dots(down_proj, row, rows, &tokens, y);
         for (int j = 0; j < tokens.count; j++) {
@@ -209,8 +209,8 @@ static int moe_nibbles(const moe_job *job, const matrix *w) {
 
 /* experts_up, experts_down: x += weighted sum of the chosen experts and the shared one. */
 static void stage_experts_up(pool *p, moe_job *job) {
-    digit_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->digits};
-    if (moe_nibbles(job, job->w->gate_proj) || moe_nibbles(job, job->w->up_proj)) digits_of_rows(p, &rows);
+    limb_rows rows = {job->u, (size_t)job->shape->hidden, job->T, job->shape->hidden, job->limbs};
+    if (moe_nibbles(job, job->w->gate_proj) || moe_nibbles(job, job->w->up_proj)) limbs_of_rows(p, &rows);
     parallel(p, job->count * moe_blocks(job->shape), moe_up_blocks, job);
 }
 
@@ -218,22 +218,22 @@ static void stage_experts_down(pool *p, moe_job *job) {
     const moe_shape *s = job->shape;
     const int routed = job->routed;
     const size_t width = (size_t)moe_width(s);
-    digit_rows rows = {job->h, width, routed, s->expert_size, job->digits};
-    digit_rows shared = {job->h + (size_t)routed * width, width, s->shared_size ? job->T : 0, s->shared_size, moe_h_digits(job, routed)};
+    limb_rows rows = {job->h, width, routed, s->expert_size, job->limbs};
+    limb_rows shared = {job->h + (size_t)routed * width, width, s->shared_size ? job->T : 0, s->shared_size, moe_h_limbs(job, routed)};
     if (moe_nibbles(job, job->w->down_proj)) {
-        digits_of_rows(p, &rows);
-        if (shared.rows) digits_of_rows(p, &shared);
+        limbs_of_rows(p, &rows);
+        if (shared.rows) limbs_of_rows(p, &shared);
     }
     parallel(p, row_blocks(&job->w->down_proj[0]), moe_down_blocks, job);
 }
 
 /* What layers/kinds.c asks of a kind. */
 
-/* Floats of a row's digits: of u, or of all its h. */
-static size_t moe_digit_room(const moe_shape *s) {
-    const size_t shared = s->shared_size ? (size_t)stretch_count(s->shared_size) : 0;
-    const size_t h = (size_t)s->top_k * (size_t)stretch_count(s->expert_size) + shared;
-    return larger((size_t)stretch_count(s->hidden), h) * (sizeof(token_digits) / sizeof(float));
+/* Floats of a row's limbs: of u, or of all its h. */
+static size_t moe_limb_floats(const moe_shape *s) {
+    const size_t shared = s->shared_size ? (size_t)col_block_count(s->shared_size) : 0;
+    const size_t h = (size_t)s->top_k * (size_t)col_block_count(s->expert_size) + shared;
+    return larger((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
 }
 
 static void moe_widen(moe_shape *most, const moe_shape *s) {
@@ -263,7 +263,7 @@ static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_jo
     to->list = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 1);
     to->first = (int32_t *)(void *)layout_alloc(l, (size_t)s->experts + 2);
     to->assignment_row = (int32_t *)(void *)layout_alloc(l, uses);
-    to->digits = (token_digits *)(void *)layout_alloc(l, T * moe_digit_room(s));
+    to->limbs = (token_limbs *)(void *)layout_alloc(l, T * moe_limb_floats(s));
 }
 
 static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *job) {

@@ -261,12 +261,12 @@ static void test_gated_norm(pool *threads) {
     job.T = 2;
     job.o = o;
     job.z = z;
-    job.digits = digits_room(2, 30);
+    job.limbs = limbs_new(2, 30);
     stage_gated_norm_out(threads, &job, x);
     CHECK(distance(x, want, 14) < 1e-5, "gated norm: off by %g", distance(x, want, 14));
     matrix_delete(&out);
     delta_case_delete(&c);
     float *all[] = {o, z, norm, x};
     for (int i = 0; i < 4; i++) free(all[i]);
-    free(job.digits);
+    free(job.limbs);
 }

@@ -109,8 +109,8 @@ static void test_dots(void) {
     }
 }
 
-static token_digits *digits_room(int rows, int cols) {
-    return (token_digits *)room((size_t)rows * (size_t)stretch_count(cols) * sizeof(token_digits));
+static token_limbs *limbs_new(int rows, int cols) {
+    return (token_limbs *)room((size_t)rows * (size_t)col_block_count(cols) * sizeof(token_limbs));
 }
 
 // A row of linear() has the same bits whatever T and the number of threads, and is right.
@@ -122,7 +122,7 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     float *x = random_floats((size_t)MOST * (size_t)cols, 1), *y = floats((size_t)MOST * (size_t)rows);
     float *plain = floats((size_t)MOST * (size_t)rows);
     double *want = (double *)room((size_t)(MOST * rows) * sizeof(double));
-    token_digits *d = digits_room(MOST, cols);
+    token_limbs *d = limbs_new(MOST, cols);
     for (int t = 0; t < most; t++)
         linear(pools[0], &r.w, x + (size_t)t * (size_t)cols, plain + (size_t)t * (size_t)rows, 1, 0, d);
     for (int i = 0; i < most * rows; i++)
@@ -210,14 +210,14 @@ static void test_level_products(int level, enum format type, int rows, int cols,
     float *x = random_floats((size_t)TOKEN_BATCH * (size_t)cols, 1), plain[TOKEN_BATCH][ROW_BLOCK], y[TOKEN_BATCH][ROW_BLOCK];
     float one[ROW_BLOCK];
     token_batch from;
-    token_digits *d = digits_room(TOKEN_BATCH, cols);
-    digit_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d};
+    token_limbs *d = limbs_new(TOKEN_BATCH, cols);
+    limb_rows turned = {x, (size_t)cols, TOKEN_BATCH, cols, d};
     double size = 0, worst = 0;
-    digit_row(&turned, 0, TOKEN_BATCH, 0);
+    limb_row(&turned, 0, TOKEN_BATCH, 0);
     from.count = TOKEN_BATCH;
     for (int t = 0; t < TOKEN_BATCH; t++) {
         from.x[t] = x + (size_t)t * (size_t)cols;
-        from.digits[t] = d + (size_t)t * (size_t)stretch_count(cols);
+        from.limbs[t] = d + (size_t)t * (size_t)col_block_count(cols);
     }
     block_dots_plain(&r.w, 0, rows, &from, plain);
     (level == 4 ? block_dots_v4 : block_dots_v3)(&r.w, 0, rows, &from, y);
@@ -237,8 +237,8 @@ static void test_level_products(int level, enum format type, int rows, int cols,
 }
 
 // The pieces of products of four bits as the plain loops have them, bit for bit.
-static void test_stretches(int level) {
-    float scale[2][STRETCH_LANES], zero[2][STRETCH_LANES];
+static void test_col_blocks(int level) {
+    float scale[2][COL_BLOCK_LANES], zero[2][COL_BLOCK_LANES];
     for (int round = 0; round < 100; round++) {
         uint8_t code[8];
         uint32_t word[4];
@@ -247,10 +247,10 @@ static void test_stretches(int level) {
         for (int i = 0; i < 4; i++) word[i] = (random_bits() & 0xbfffffe0) | (uint32_t)random_int(0, 16);
         e4m3_scales_plain(code, scale[0]);
         level == 4 ? e4m3_scales_v4(code, scale[1]) : e4m3_scales_v3(code, scale[1]);
-        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES), "level %d: scales of NVFP4", level);
+        CHECK(same_bits(scale[0], scale[1], COL_BLOCK_LANES), "level %d: scales of NVFP4", level);
         word_scales_plain(word, shift, scale[0], zero[0]);
         level == 4 ? word_scales_v4(word, shift, scale[1], zero[1]) : word_scales_v3(word, shift, scale[1], zero[1]);
-        CHECK(same_bits(scale[0], scale[1], STRETCH_LANES) && same_bits(zero[0], zero[1], STRETCH_LANES),
+        CHECK(same_bits(scale[0], scale[1], COL_BLOCK_LANES) && same_bits(zero[0], zero[1], COL_BLOCK_LANES),
               "level %d: scales and zero points of INT4, %d lanes each", level, 1 << shift);
     }
 }
@@ -259,9 +259,9 @@ static void test_stretches(int level) {
 
 // lane_products of a level, of one, two or CODE_ROWS weight rows.
 #define LANE_PRODUCTS(LEVEL, level, LANES)                                                                                    \
-    LEVEL INLINE void lane_products_of_format_##level(const uint8_t (*codes)[STRETCH / 2], int rows, const token_digits *d,   \
-                                                      float (*out)[STRETCH_LANES], const enum format f) {                     \
-        for (int part = 0; part < STRETCH_LANES / LANES; part++) {                                                            \
+    LEVEL INLINE void lane_products_of_format_##level(const uint8_t (*codes)[COL_BLOCK / 2], int rows, const token_limbs *d,  \
+                                                      float (*out)[COL_BLOCK_LANES], const enum format f) {                   \
+        for (int part = 0; part < COL_BLOCK_LANES / LANES; part++) {                                                          \
             codes_##level c[CODE_ROWS];                                                                                       \
             products_##level products[CODE_ROWS];                                                                             \
             for (int r = 0; r < rows; r++) c[r] = codes_at_##level(codes[r] + 4 * LANES * part, f);                           \
@@ -271,8 +271,8 @@ static void test_stretches(int level) {
             for (int r = 0; r < rows; r++) *(vec_##level *)(out[r] + LANES * part) = products[r];                             \
         }                                                                                                                     \
     }                                                                                                                         \
-    LEVEL static void lane_products_of_##level(const uint8_t (*codes)[STRETCH / 2], int rows, const token_digits *d,          \
-                                               float (*out)[STRETCH_LANES], int nvfp4) {                                      \
+    LEVEL static void lane_products_of_##level(const uint8_t (*codes)[COL_BLOCK / 2], int rows, const token_limbs *d,         \
+                                               float (*out)[COL_BLOCK_LANES], int nvfp4) {                                    \
         if (nvfp4) lane_products_of_format_##level(codes, rows, d, out, FORMAT_NVFP4);                                        \
         else lane_products_of_format_##level(codes, rows, d, out, FORMAT_INT4);                                               \
     }
@@ -283,77 +283,77 @@ LANE_PRODUCTS(V3, v3, 8)
 LANE_PRODUCTS(, plain, 4)
 
 // X of an even column, or of an odd one.
-static int digits_value(const token_digits *d, int odd, int i) {
-    return 65536 * d->digit[0][odd][i] + 256 * d->digit[1][odd][i] + d->digit[2][odd][i];
+static int limbs_value(const token_limbs *d, int odd, int i) {
+    return 65536 * d->limb[0][odd][i] + 256 * d->limb[1][odd][i] + d->limb[2][odd][i];
 }
 
-// Sums of eight products are exact, also of the largest codes and digits, for each level and number of rows.
+// Sums of eight products are exact, also of the largest codes and limbs, for each level and number of rows.
 static void test_lane_products(int level) {
-    token_digits d;
-    uint8_t codes[CODE_ROWS][STRETCH / 2];
-    float out[CODE_ROWS][STRETCH_LANES];
+    token_limbs d;
+    uint8_t codes[CODE_ROWS][COL_BLOCK / 2];
+    float out[CODE_ROWS][COL_BLOCK_LANES];
     for (int round = 0; round < 300; round++) {
         const int nvfp4 = round % 2, extreme = round % 3 == 0, rows = 1 << round % 5 % 3;
         const uint8_t *values = nvfp4 ? e2m1_values : int4_values;
         int bad = 0;
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < STRETCH / 2; i++)
+            for (int i = 0; i < COL_BLOCK / 2; i++)
                 codes[r][i] = extreme ? (uint8_t)(nvfp4 ? 0x77 : 0xff) : (uint8_t)random_bits();
-        for (int i = 0; i < STRETCH; i++) {
-            ((int8_t *)d.digit[0])[i] = (int8_t)(extreme ? round % 4 < 2 ? 63 : -64 : random_int(-64, 63));
-            ((int8_t *)d.digit[1])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
-            ((int8_t *)d.digit[2])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
+        for (int i = 0; i < COL_BLOCK; i++) {
+            ((int8_t *)d.limb[0])[i] = (int8_t)(extreme ? round % 4 < 2 ? 63 : -64 : random_int(-64, 63));
+            ((int8_t *)d.limb[1])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
+            ((int8_t *)d.limb[2])[i] = (int8_t)(extreme ? round % 4 < 2 ? 127 : -128 : random_int(-128, 127));
         }
-        for (int l = 0; l < STRETCH_LANES; l++) {
+        for (int l = 0; l < COL_BLOCK_LANES; l++) {
             d.zero[l] = 0;
-            for (int i = 4 * l; i < 4 * l + 4; i++) d.zero[l] -= E2M1_ZERO * (digits_value(&d, 0, i) + digits_value(&d, 1, i));
+            for (int i = 4 * l; i < 4 * l + 4; i++) d.zero[l] -= E2M1_ZERO * (limbs_value(&d, 0, i) + limbs_value(&d, 1, i));
         }
 #ifdef LEVELS
-        if (level == 4) lane_products_of_v4((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
-        else if (level == 3) lane_products_of_v3((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
+        if (level == 4) lane_products_of_v4((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
+        else if (level == 3) lane_products_of_v3((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
         else
 #endif
-            lane_products_of_plain((const uint8_t (*)[STRETCH / 2])codes, rows, &d, out, nvfp4);
-        for (int l = 0; l < rows * STRETCH_LANES; l++) {
-            const int r = l / STRETCH_LANES, lane = l % STRETCH_LANES, zero = nvfp4 ? E2M1_ZERO : 0;
+            lane_products_of_plain((const uint8_t (*)[COL_BLOCK / 2])codes, rows, &d, out, nvfp4);
+        for (int l = 0; l < rows * COL_BLOCK_LANES; l++) {
+            const int r = l / COL_BLOCK_LANES, lane = l % COL_BLOCK_LANES, zero = nvfp4 ? E2M1_ZERO : 0;
             int want = 0;
             for (int i = 4 * lane; i < 4 * lane + 4; i++)
-                want += (values[codes[r][i] & 15] - zero) * digits_value(&d, 0, i) +
-                        (values[codes[r][i] >> 4] - zero) * digits_value(&d, 1, i);
+                want += (values[codes[r][i] & 15] - zero) * limbs_value(&d, 0, i) +
+                        (values[codes[r][i] >> 4] - zero) * limbs_value(&d, 1, i);
             bad += out[r][lane] != (float)want;
         }
         CHECK(!bad, "level %d: %d lanes' products of %d rows", level, bad, rows);
     }
 }
 
-// x = unit X to half a unit, X within 23 bits, and its sums; exact for numbers of 22 bits. What is not finite stays so.
-static void test_digits(void) {
-    token_digits d;
-    float x[STRETCH];
+// x = scale X to half a scale, X within 23 bits, and its sums; exact for numbers of 22 bits. What is not finite stays so.
+static void test_limbs(void) {
+    token_limbs d;
+    float x[COL_BLOCK];
     for (int round = 0; round < 300; round++) {
         const float size = ldexpf(1, random_int(-60, 60));
         int bad = 0;
-        for (int i = 0; i < STRETCH; i++) {
+        for (int i = 0; i < COL_BLOCK; i++) {
             x[i] = size * random_float() * ldexpf(1, random_int(0, 12));
             if (round % 3 == 0) x[i] = size * (float)(random_int(0, 1) ? (1 << 22) - 1 : random_int(-(1 << 22), 1 << 22));
             if (round % 5 == 0 && i % 3) x[i] = 0;
         }
-        digits_of(x, &d);
-        for (int l = 0; l < STRETCH_LANES; l++) {
+        limbs_of(x, &d);
+        for (int l = 0; l < COL_BLOCK_LANES; l++) {
             int sum = 0;
             for (int i = 0; i < LANE_COLS; i++) {
-                const int at = 4 * l + i / 2, X = digits_value(&d, i % 2, at);
-                const double off = fabs((double)x[LANE_COLS * l + i] - (double)d.unit[l] * X);
-                bad += abs(X) > 1 << 22 || off > (round % 3 ? 0.5 * (double)d.unit[l] : 0);
+                const int at = 4 * l + i / 2, X = limbs_value(&d, i % 2, at);
+                const double off = fabs((double)x[LANE_COLS * l + i] - (double)d.act_scale[l] * X);
+                bad += abs(X) > 1 << 22 || off > (round % 3 ? 0.5 * (double)d.act_scale[l] : 0);
                 sum += X;
             }
             bad += d.sum[l] != (float)sum || d.zero[l] != -E2M1_ZERO * sum;
         }
-        CHECK(!bad, "digits: %d wrong", bad);
-        x[round % STRETCH] = x[round % STRETCH ^ 1] = round % 2 ? NAN : -INFINITY;
-        digits_of(x, &d);
-        for (int l = 0; l < STRETCH_LANES; l++)
-            CHECK(!isfinite(d.unit[l]) == (l == round % STRETCH / LANE_COLS), "the unit of lane %d, where one is not finite", l);
+        CHECK(!bad, "limbs: %d wrong", bad);
+        x[round % COL_BLOCK] = x[round % COL_BLOCK ^ 1] = round % 2 ? NAN : -INFINITY;
+        limbs_of(x, &d);
+        for (int l = 0; l < COL_BLOCK_LANES; l++)
+            CHECK(!isfinite(d.act_scale[l]) == (l == round % COL_BLOCK / LANE_COLS), "the scale of lane %d of what is not finite", l);
     }
 }
 
@@ -361,7 +361,7 @@ static void test_digits(void) {
 static void test_levels(void) {
     for (int level = 3; level <= cpu_level(); level++) {
         test_unpacking(level);
-        test_stretches(level);
+        test_col_blocks(level);
         test_lane_products(level);
         for (int type = 0; type < FORMAT_COUNT; type++) {
             int stream = type == FORMAT_BF16 || type == FORMAT_F16 || type == FORMAT_FP8_BLOCK || type == FORMAT_FP8_ROW;
@@ -381,14 +381,14 @@ static void test_project(pool **pools) {
     float *x = random_floats(3 * 50, 1), *alone[4], *together[4];
     projection job;
     memset(&job, 0, sizeof job);
-    job.digits = digits_room(3, 50);
+    job.limbs = limbs_new(3, 50);
     for (int i = 0; i < 4; i++) {
         r[i] = matrix_new((enum format)i, 1 + 10 * i, 50, 7, 9);
         alone[i] = floats((size_t)(3 * r[i].w.rows));
         together[i] = floats((size_t)(3 * r[i].w.rows));
         job.w[i] = &r[i].w;
         job.y[i] = together[i];
-        linear(pools[0], &r[i].w, x, alone[i], 3, 0, job.digits);
+        linear(pools[0], &r[i].w, x, alone[i], 3, 0, job.limbs);
     }
     job.count = 4;
     job.x = x;
@@ -400,7 +400,7 @@ static void test_project(pool **pools) {
         free(alone[i]);
         free(together[i]);
     }
-    free(job.digits);
+    free(job.limbs);
     free(x);
 }
 

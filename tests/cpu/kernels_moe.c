@@ -114,14 +114,14 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.assignment_weight = floats(uses);
     job.h = floats(uses * (size_t)moe_width(&c->shape));
     for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
-    job.digits = (token_digits *)room(rows * moe_digit_room(&c->shape) * sizeof(float));
+    job.limbs = (token_limbs *)room(rows * moe_limb_floats(&c->shape) * sizeof(float));
     job.x = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
 
 static void moe_job_delete(moe_job *job) {
     void *all[] = {job->u, job->router, job->shared_gate, job->choice, job->weight, job->list, job->first, job->assignment_row,
-                   job->assignment_weight, job->h, job->x, job->digits};
+                   job->assignment_weight, job->h, job->x, job->limbs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     test_matrix_rows();
     test_dots();
     test_linears(pools);
-    test_digits();
+    test_limbs();
     test_lane_products(0);
 #ifdef LEVELS
     test_levels();
