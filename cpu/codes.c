@@ -12,7 +12,7 @@ static const uint8_t int4_values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 /* The scales of a column block's lanes, of which two have one E4M3; 2^-8 of their value, for the sake of the other levels. */
 static inline void e4m3_scales_plain(const uint8_t *code, float *__restrict scale) {
-    for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = fp8_bits(code[l / 2]) * (FP8_UNIT * 0x1p-8f);
+    for (int l = 0; l < COL_BLOCK_LANES; l++) scale[l] = fp8_bits(code[l / 2]) * (FP8_BITS_SCALE * 0x1p-8f);
 }
 
 /* Of lanes of which 2^shift have one word: a scale, whose lowest five bits are a zero point. */

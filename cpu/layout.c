@@ -1,11 +1,11 @@
-/* cpu/layout.c: one block of memory, dealt out piece by piece. Laying out without a base only counts, which is how memory is
+/* cpu/layout.c: one block of memory, dealt out part by part. Laying out without a base only counts, which is how memory is
    planned before it is taken. */
 
 enum { CACHE_LINE = 64 };        /* bytes */
 
 typedef struct layout {
     float *base;                 /* at the start of a cache line: vectors that straddle two lines cost twice */
-    size_t used, unit;           /* floats: dealt out; a multiple of which everything is given */
+    size_t used, alignment;      /* floats: dealt out; everything is given a multiple of */
 } layout;
 
 static layout layout_from(float *base) {
@@ -18,10 +18,10 @@ static float *layout_base(void *memory) {
     return (float *)(((uintptr_t)memory + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
 }
 
-/* Room for so many floats; NULL while counting. */
+/* Takes so many floats; NULL while counting. */
 static float *layout_alloc(layout *l, size_t floats) {
     float *at = l->base ? l->base + l->used : NULL;
-    l->used += (floats + l->unit - 1) / l->unit * l->unit;
+    l->used += (floats + l->alignment - 1) / l->alignment * l->alignment;
     return at;
 }
 

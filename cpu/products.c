@@ -1,5 +1,5 @@
 /* cpu/products.c: weight rows times token rows, for one level of processor. kernels.cu includes this file, and cpu/nibbles.c
-   behind it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
+   after it, once for each level: LEVEL is what its functions are compiled for, LANES the floats of a register, TOKENS the token
    rows whose sums fit into registers beside those of four weight rows, and FOR(name) the name that a function has there.
 
    A block is up to ROW_BLOCK rows of a weight matrix. Tile by tile its weights become floats, which stay in the L1 cache while
@@ -26,25 +26,25 @@ LEVEL INLINE void FOR(add_products)(float (*sum)[ROW_BLOCK][LANES], const float 
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* token[t]: the columns from col on of `count` <= TOKENS rows of x, multiplied with unit for each STREAM_COLS columns, in
-   `scaled`; unit NULL: as they are. */
+/* token[t]: the columns from col on of `count` <= TOKENS rows of x, times x_scale of each STREAM_COLS columns, in
+   `scaled`; x_scale NULL: as they are. */
 LEVEL INLINE void FOR(scale_tokens)(const float **token, float (*scaled)[TILE_COLS], const float *const *x, int count, int col,
-                                    int n, const float *unit) {
+                                    int n, const float *x_scale) {
     for (int t = 0; t < count; t++) {
-        token[t] = unit ? scaled[t] : x[t] + col;
-        for (int i = 0; unit && i < n; i += LANES)
-            *(FOR(vec) *)(scaled[t] + i) = *(const FOR(vec) *)(x[t] + col + i) * unit[i / STREAM_COLS];
+        token[t] = x_scale ? scaled[t] : x[t] + col;
+        for (int i = 0; x_scale && i < n; i += LANES)
+            *(FOR(vec) *)(scaled[t] + i) = *(const FOR(vec) *)(x[t] + col + i) * x_scale[i / STREAM_COLS];
     }
 }
 
-/* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. unit: NULL, or
+/* The same for any number of token rows, their columns from col on, and `rows` weight rows, a multiple of four. x_scale: NULL, or
    what x is multiplied with first, for each STREAM_COLS columns. */
 LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)[TILE_COLS], int rows, const float *const *x,
-                                int count, int col, int n, const float *unit) {
+                                int count, int col, int n, const float *x_scale) {
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
     for (int j = 0; j < count; j += TOKENS) {
         const float *from[TOKENS] = {NULL};
-        FOR(scale_tokens)(from, scaled, x + j, count - j < TOKENS ? count - j : TOKENS, col, n, unit);
+        FOR(scale_tokens)(from, scaled, x + j, count - j < TOKENS ? count - j : TOKENS, col, n, x_scale);
         for (int r = 0; r < rows; r += 4) {
             float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[j][r];
             switch (count - j) {
@@ -63,7 +63,7 @@ LEVEL static void FOR(add_tile)(float (*sum)[ROW_BLOCK][LANES], const float (*w)
     }
 }
 
-/* The last n < LANES columns, with zeros behind them. */
+/* The last n < LANES columns, with zeros after them. */
 LEVEL static void FOR(add_last)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, int row, int rows, const float *const *x,
                                 int count, int n) {
     float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), tokens[TOKEN_BATCH][LANES];
@@ -140,10 +140,10 @@ LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_ro
 
 /* add_tile of E4M3 codes for `count` <= FEW_TOKENS token rows. */
 LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x,
-                                     int count, int col, int n, const float *unit) {
+                                     int count, int col, int n, const float *x_scale) {
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
     const float *token[TOKENS] = {NULL};
-    FOR(scale_tokens)(token, scaled, x, count, col, n, unit);
+    FOR(scale_tokens)(token, scaled, x, count, col, n, x_scale);
     for (int r = 0; r < rows; r += 4) {
         float (*to)[ROW_BLOCK][LANES] = (float (*)[ROW_BLOCK][LANES])sum[0][r];
         switch (count) {
@@ -160,22 +160,22 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
    common. */
 LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w, const weight_row *from, int rows,
                                 const float *const *x, int count) {
-    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), unit[TILE_COLS / STREAM_COLS];
+    float tile[ROW_BLOCK][TILE_COLS] __attribute__((aligned(64))), x_scale[TILE_COLS / STREAM_COLS];
     const float *scale = (const float *)(const void *)from[0].component[SCALES];
     const int blocks = has_block_scales(w->format);
     for (int col = 0, n; col < w->cols; col += n) {
         n = w->cols - col < TILE_COLS ? w->cols - col : TILE_COLS;
         FOR(prefetch_tile)(w, from, rows, col, n);
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
-            unit[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_UNIT;
+            x_scale[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
 #if TOKENS > 4
         if (count <= FEW_TOKENS && n % STREAM_COLS == 0) {
-            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? unit : NULL);
+            FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? x_scale : NULL);
             continue;
         }
 #endif
         for (int r = 0; r < rows; r++) FOR(unpack_e4m3)((const uint8_t *)from[r].component[CODES] + col, n, tile[r]);
-        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? unit : NULL);
+        FOR(add_tile)(sum, (const float (*)[TILE_COLS])tile, rows, x, count, col, n, blocks ? x_scale : NULL);
     }
 }
 
@@ -206,11 +206,11 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
     FOR(vec) partial[4];
     for (int r = 0; r < rows; r++) partial[r] = (FOR(vec)){0};
     for (int col = 0; col < w->cols; col += STREAM_COLS) {
-        const float unit = has_block_scales(f) ? scale[col / w->block_cols] * E4M3_UNIT : 1;
+        const float x_scale = has_block_scales(f) ? scale[col / w->block_cols] * E4M3_BITS_SCALE : 1;
         FOR(vec) token[STREAM_COLS / LANES];
         for (int i = 0; i < STREAM_COLS / LANES; i++) {
             token[i] = *(const FOR(vec) *)(x + col + i * LANES);
-            if (has_block_scales(f)) token[i] *= unit;
+            if (has_block_scales(f)) token[i] *= x_scale;
         }
         for (size_t i = 0; i < (size_t)rows * STREAM_COLS * bytes; i += CACHE_LINE, ahead += CACHE_LINE)
             __builtin_prefetch((const void *)ahead);
@@ -227,7 +227,7 @@ LEVEL INLINE void FOR(stream_dots)(const matrix *w, int row, const int rows, con
         float sum[LANES] __attribute__((aligned(64)));
         *(FOR(vec) *)sum = partial[r];
         y[r] = FOR(sum_partial)(sum, LANES);
-        if (has_row_scales(f)) y[r] *= scale[r] * E4M3_UNIT;
+        if (has_row_scales(f)) y[r] *= scale[r] * E4M3_BITS_SCALE;
     }
 }
 
@@ -273,7 +273,7 @@ LEVEL static void FOR(block_dots)(const matrix *w, int row, int rows, const toke
     if (codes) FOR(add_e4m3)(sum, w, from, fours, x, count);
     else FOR(add_floats)(sum, w, from, row, fours, x, count);
     for (int r = 0; r < rows; r++) {
-        const float unit = codes && has_row_scales(w->format) ? row_unit(&from[r]) : 1;
-        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * unit;
+        const float row_scale = codes && has_row_scales(w->format) ? row_scale_of(&from[r]) : 1;
+        for (int j = 0; j < count; j++) y[j][r] = FOR(sum_partial)(sum[j][r], LANES) * row_scale;
     }
 }

@@ -1,7 +1,7 @@
 /* cpu/scales.c: E4M3 weights whose codes cpu/products.c unpacks itself. A block's scale is multiplied into the token rows, a
    row's into the sum. */
 
-/* Have rows of E4M3 codes a scale each, or blocks? f may be a constant. */
+/* E4M3 codes with a scale for each row, or for each block. f may be a constant. */
 INLINE int has_row_scales(const enum format f) {
     return kernel_of(f) == CPU_E4M3 && formats[f]->components[SCALES].rows;
 }
@@ -10,13 +10,13 @@ INLINE int has_block_scales(const enum format f) {
     return kernel_of(f) == CPU_E4M3 && !formats[f]->components[SCALES].rows;
 }
 
-/* Is a matrix one of them? Its columns fill registers of any level. The others become floats by row_floats. */
+/* Whether a matrix is one of them: its columns fill registers of any level. The others become floats by row_floats. */
 static int uses_e4m3_kernel(const matrix *w) {
     const int blocks = has_block_scales(w->format) && w->block_rows % ROW_BLOCK == 0 && w->block_cols % STREAM_COLS == 0;
     return w->cols % 16 == 0 && (blocks || has_row_scales(w->format));
 }
 
-/* What sums of a row's unpacked codes are multiplied with. */
-static float row_unit(const weight_row *row) {
-    return *(const float *)(const void *)row->component[SCALES] * E4M3_UNIT;
+/* The factor of the sums of a row's unpacked codes. */
+static float row_scale_of(const weight_row *row) {
+    return *(const float *)(const void *)row->component[SCALES] * E4M3_BITS_SCALE;
 }

@@ -13,7 +13,7 @@ static void unpack_f16_plain(const uint16_t *__restrict half, int n, float *__re
 }
 
 /* out[i] = an E4M3 code's value times 2^-8, which as an F16 has the code's exponent and mantissa in its own places. */
-#define E4M3_UNIT 0x1p8f
+#define E4M3_BITS_SCALE 0x1p8f
 
 static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, float *__restrict out) {
     int i = 0;
@@ -30,7 +30,7 @@ static inline void unpack_e4m3_plain(const uint8_t *__restrict code, int n, floa
         vst1q_f32(out + i + 12, vcvt_f32_f16(vget_high_f16(high)));
     }
 #endif
-    for (; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_UNIT / E4M3_UNIT);
+    for (; i < n; i++) out[i] = fp8_bits(code[i]) * (FP8_BITS_SCALE / E4M3_BITS_SCALE);
 }
 
 #ifdef LEVELS
@@ -153,5 +153,5 @@ static void unpack_fp8(const uint8_t *code, int n, float scale, float *__restric
     else
 #endif
         unpack_e4m3_plain(code, n, out);
-    for (int i = 0; i < n; i++) out[i] *= scale * E4M3_UNIT;
+    for (int i = 0; i < n; i++) out[i] *= scale * E4M3_BITS_SCALE;
 }

@@ -20,8 +20,8 @@
             a power of two does not round. */
 
 /* What a scale, as it is stored, is multiplied with. */
-template <class F> __device__ constexpr float gpu_scale_unit() {
-    return F::scaled ? (float)F::unit : 1;
+template <class F> __device__ constexpr float gpu_post_scale() {
+    return F::scaled ? (float)F::post_scale : 1;
 }
 
 /* Does a tile's sum wait for its rows' scales, as these are the same for all columns? Otherwise that of a k block does. */
@@ -45,7 +45,7 @@ struct row_scales {
     template <class F> __device__ __forceinline__ void apply(float *sum) const {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (gpu_scaled_at_end<F>()) sum[i] *= of[i / 2] * gpu_scale_unit<F>();
+            if (gpu_scaled_at_end<F>()) sum[i] *= of[i / 2] * gpu_post_scale<F>();
     }
 };
 

@@ -17,10 +17,10 @@
 
    Token rows (gemm_rows) are F16, one term: its relative error of 2^-12 is less than BF16's 2^-9. A row, or each 64 columns
    of a row, has been multiplied with a power of two that brings its largest value into [2^7, 2^15); the inverse is its
-   `unit`.
+   activation scale, `act_scale`.
 
-   Scales without a second set of sums. The sums of k block kb are in units of scale[kb] and unit[kb]. Before the next k
-   block is added, they are multiplied with scale[kb] / scale[kb + 1] and likewise with the units, where these change,
+   Scales without a second set of sums. The sums of k block kb are in units of scale[kb] and act_scale[kb]. Before the next k
+   block is added, they are multiplied with scale[kb] / scale[kb + 1] and likewise with the activation scales, where these change,
    and at the end with the last of each. Powers of two do not round. Where each row has scales of its own (FP8 by row, INT4),
    a lane does so for its four rows: gemm_change_rows.
 
@@ -36,13 +36,13 @@
 enum gemm_out { GEMM_STORE, GEMM_ADD, GEMM_SWIGLU, GEMM_PART };
 
 enum { GEMM_STAGES = 3, GEMM_COLS = 64, GEMM_ROW_BYTES = 2 * GEMM_COLS, GEMM_GROUP = 8,
-       GEMM_UNITS = 1024 };      /* most units of a row */
+       GEMM_ACT_SCALES = 1024 };  /* most activation scales of a row */
 
 /* Token rows as the product takes them. */
 typedef struct gemm_rows {
     const void *x;               /* F16 [rows][cols] */
-    const float *unit;           /* [rows][units], powers of two */
-    int units;                   /* of a row: cols / 64, or 1 */
+    const float *act_scale;      /* [rows][act_scales], powers of two */
+    int act_scales;              /* of a row: cols / 64, or 1 */
 } gemm_rows;
 
 /* Slots that want the same expert. */
@@ -55,7 +55,7 @@ typedef struct gemm_product {
     const float *weight;         /* [T] of GEMM_ADD and GEMM_PART; NULL: 1 */
     float *y;                    /* [T][stride] */
     uint16_t *to;                /* [T][stride] h as F16, part as BF16 */
-    float *to_unit;              /* [T][stride / 64] units of h */
+    float *to_scale;             /* [T][stride / 64] activation scales of h */
     int stride;
     int first_tile, end_tile;    /* of the weight tiles of all products: gemm_launch */
 } gemm_product;
@@ -74,10 +74,10 @@ typedef struct gpu_gemm {
     const int32_t *row;          /* [slots] the row of x that a slot has; NULL: its own number */
 } gpu_gemm;
 
-/* The unit of values whose largest magnitude is `top`, and in *factor its inverse, which brings that into [2^7, 2^15): F16
-   has its eleven bits from 2^-14 on. Every eighth power of two will do, so that neighbouring k blocks mostly share theirs, and
-   sums need not be multiplied. Units are at least 2^-40: the ratio of two cannot overflow a sum. */
-__device__ __forceinline__ float gemm_unit(float top, float *factor) {
+/* The activation scale of values whose largest magnitude is `top`, and in *factor its inverse, which brings that into [2^7,
+   2^15): F16 has its eleven bits from 2^-14 on. Every eighth power of two will do, so that neighbouring k blocks mostly share
+   theirs, and sums need not be multiplied. Scales are at least 2^-40: the ratio of two cannot overflow a sum. */
+__device__ __forceinline__ float gemm_act_scale(float top, float *factor) {
     const int size = __float_as_int(top) >> 23 & 0xff, least = (size + 1) / 8 * 8 - 1;      /* exponents, biased by 127 */
     const int exponent = max(1, min(127 + 7 - (least - 127), 127 + 40));
     *factor = __int_as_float(exponent << 23);
@@ -127,15 +127,15 @@ template <int WIDTH> __device__ __forceinline__ bool gemm_place_of(const gpu_gem
     return true;
 }
 
-/* A scale that the sums can be in units of: the scale itself, unless it is zero or far below the one before, `unit`, which has
+/* A scale that sums can be divided by: the scale itself, unless it is zero or far below the one before, `before`, which has
    been chosen so itself. What such k blocks add, 2^-60 of the others at most, is far below a float's last bit. */
-__device__ __forceinline__ float gemm_scale_unit(float scale, float unit) {
-    const float least = fabsf(unit) * 0x1p-60f;
+__device__ __forceinline__ float gemm_usable_scale(float scale, float before) {
+    const float least = fabsf(before) * 0x1p-60f;
     return fabsf(scale) >= least && scale != 0 ? scale : least;
 }
 
-/* ratios[i] = what the sums are multiplied with before the first k block of scale i: unit i - 1 / unit i; ratios[0] = 1;
-   ratios[cols] = the last unit. A warp calls it. Where all scales are fit, which is nearly always, a unit is its scale. */
+/* ratios[i] = what the sums are multiplied with before the first k block of scale i: scale i - 1 / scale i; ratios[0] = 1;
+   ratios[cols] = the last scale. A warp calls it. Nearly always all scales are usable, and used as they are. */
 __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, int cols) {
     for (int first = 0; first <= cols; first += 32) {
         const int i = first + (int)threadIdx.x % 32;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void gemm_scales(float *ratios, const float *scale, i
             for (int k = 0; k <= min(i, cols - 1); k++) {
                 const float own = __ldg(scale + k);
                 before = now;
-                now = k ? gemm_scale_unit(own, now) : own != 0 ? own : 0x1p-100f;
+                now = k ? gemm_usable_scale(own, now) : own != 0 ? own : 0x1p-100f;
             }
             before = i >= cols ? now : before;
         }
@@ -198,10 +198,10 @@ template <class F> struct gemm_weights {
     }
 };
 
-/* What a block has in shared memory: the stages of token rows, then their units, then the ratios of scales. Rows behind the
-   last are copies of that: their columns are computed and not stored. */
+/* What a block has in shared memory: the stages of token rows, then their activation scales, then the ratios of scales. Rows
+   after the last are copies of that: their columns are computed and not stored. */
 template <int WIDTH> struct gemm_stages {
-    enum { BYTES = WIDTH * GEMM_ROW_BYTES, UNITS = GEMM_STAGES + 1, PER_THREAD = WIDTH * 8 / GPU_THREADS,
+    enum { BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = GEMM_STAGES + 1, PER_THREAD = WIDTH * 8 / GPU_THREADS,
            GATHERS = WIDTH < 128 };                         /* the rows of grouped tiles, which are no wider, are gathered */
     const gpu_gemm &p;
     const gemm_place &at;
@@ -209,14 +209,14 @@ template <int WIDTH> struct gemm_stages {
     uint32_t row[GATHERS ? PER_THREAD : 1];                 /* those that this thread copies, if they are gathered */
 
     static __host__ __device__ constexpr size_t size() {
-        return (size_t)GEMM_STAGES * BYTES + (UNITS + 1) * WIDTH * sizeof(float) + GEMM_UNITS / 8;
+        return (size_t)GEMM_STAGES * BYTES + (SCALE_STAGES + 1) * WIDTH * sizeof(float) + GEMM_ACT_SCALES / 8;
     }
-    __device__ __forceinline__ uint32_t units_at(int kb) const {
-        return base + GEMM_STAGES * BYTES + kb % UNITS * WIDTH * (uint32_t)sizeof(float);
+    __device__ __forceinline__ uint32_t act_scales_at(int kb) const {
+        return base + GEMM_STAGES * BYTES + kb % SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
     }
-    /* What a token's sums are multiplied with at the end: its last unit, times its weight. */
+    /* What a token's sums are multiplied with at the end: its last activation scale, times its weight. */
     __device__ __forceinline__ uint32_t finish() const {
-        return base + GEMM_STAGES * BYTES + UNITS * WIDTH * (uint32_t)sizeof(float);
+        return base + GEMM_STAGES * BYTES + SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
     }
     __device__ __forceinline__ uint32_t changes() const {
         return finish() + WIDTH * (uint32_t)sizeof(float);
@@ -231,23 +231,23 @@ template <int WIDTH> struct gemm_stages {
 #pragma unroll
         for (int n = 0; GATHERS && n < PER_THREAD; n++) row[n] = row_of(threadIdx.x / 8 + 32 * n);
         if (threadIdx.x < WIDTH) {
-            const float unit = __ldg(p.in.unit + (size_t)(row_of(threadIdx.x) + 1) * p.in.units - 1);
+            const float scale = __ldg(p.in.act_scale + (size_t)(row_of(threadIdx.x) + 1) * p.in.act_scales - 1);
             ((float *)((char *)memory + (finish() - base)))[threadIdx.x] =
-                weight ? unit * __ldg(weight + at.first + min((int)threadIdx.x, at.count - 1)) : unit;
+                weight ? scale * __ldg(weight + at.first + min((int)threadIdx.x, at.count - 1)) : scale;
         }
-        if (p.in.units > 1) find_changes((uint32_t *)((char *)memory + (changes() - base)));
+        if (p.in.act_scales > 1) find_changes((uint32_t *)((char *)memory + (changes() - base)));
     }
-    /* changes: bit set of the k blocks whose units are not those of the k block before, for any row of the tile. */
+    /* changes: bit set of the k blocks whose activation scales are not those of the k block before, for any row of the tile. */
     __device__ __forceinline__ void find_changes(uint32_t *set) {
-        if (threadIdx.x < GEMM_UNITS / 32) set[threadIdx.x] = 0;
+        if (threadIdx.x < GEMM_ACT_SCALES / 32) set[threadIdx.x] = 0;
         __syncthreads();
         if (threadIdx.x >= WIDTH) return;
-        const float *unit = p.in.unit + (size_t)row_of(threadIdx.x) * p.in.units;
-        for (int kb = 1; kb < p.in.units; kb++)
-            if (__ldg(unit + kb) != __ldg(unit + kb - 1)) atomicOr(&set[kb / 32], 1u << kb % 32);
+        const float *scale = p.in.act_scale + (size_t)row_of(threadIdx.x) * p.in.act_scales;
+        for (int kb = 1; kb < p.in.act_scales; kb++)
+            if (__ldg(scale + kb) != __ldg(scale + kb - 1)) atomicOr(&set[kb / 32], 1u << kb % 32);
     }
-    /* Behind a barrier after find_changes. */
-    __device__ __forceinline__ bool unit_changes(int kb) const {
+    /* After a barrier after find_changes. */
+    __device__ __forceinline__ bool act_scale_changes(int kb) const {
         return __float_as_uint(load_shared(changes() + kb / 32 * 4)) >> kb % 32 & 1;
     }
     __device__ __forceinline__ void fill(int kb, int k_blocks) {
@@ -260,8 +260,8 @@ template <int WIDTH> struct gemm_stages {
                 const uint32_t of = GATHERS ? row[GATHERS ? n : 0] : (uint32_t)(at.first + min(r + 32 * n, at.count - 1));
                 cp_async16(to + n * 32 * GEMM_ROW_BYTES, from + of * (uint32_t)(p.cols / 8), true);
             }
-            if (p.in.units > 1 && threadIdx.x < WIDTH)
-                cp_async4(units_at(kb) + threadIdx.x * 4, p.in.unit + (size_t)row_of(threadIdx.x) * p.in.units + kb);
+            if (p.in.act_scales > 1 && threadIdx.x < WIDTH)
+                cp_async4(act_scales_at(kb) + threadIdx.x * 4, p.in.act_scale + (size_t)row_of(threadIdx.x) * p.in.act_scales + kb);
         }
         cp_async_commit();
     }
@@ -290,10 +290,10 @@ template <int NT> __device__ __forceinline__ void gemm_scale_rows(float (*sum)[N
             for (int n = 0; n < 4; n++) sum[m][j][n] *= by[m][n / 2];
 }
 
-/* Formats whose rows have scales of their own: in *unit those of the last k block become those of this one, and the sums with
+/* Formats whose rows have scales of their own: in *before those of the last k block become those of this one, and the sums with
    them. first: there are no sums yet. */
 template <class F, int NT>
-__device__ __forceinline__ void gemm_change_rows(float (*sum)[NT][4], const typename F::raw (*raw)[2], float (*unit)[2],
+__device__ __forceinline__ void gemm_change_rows(float (*sum)[NT][4], const typename F::raw (*raw)[2], float (*before)[2],
                                                  bool first) {
     float by[2][2];
 #pragma unroll
@@ -301,15 +301,15 @@ __device__ __forceinline__ void gemm_change_rows(float (*sum)[NT][4], const type
 #pragma unroll
         for (int o = 0; o < 2; o++) {
             const float scale = F::row_scale(raw[m][o]);
-            const float now = first ? scale != 0 ? scale : 0x1p-100f : gemm_scale_unit(scale, unit[m][o]);
-            by[m][o] = first ? 1 : unit[m][o] / now;
-            unit[m][o] = now;
+            const float now = first ? scale != 0 ? scale : 0x1p-100f : gemm_usable_scale(scale, before[m][o]);
+            by[m][o] = first ? 1 : before[m][o] / now;
+            before[m][o] = now;
         }
     if (!first) gemm_scale_rows<NT>(sum, by);
 }
 
-/* Multiplies the sums of columns that change their unit; before, now: where this lane's first two units are. */
-template <int NT> __device__ __forceinline__ void gemm_change_unit(float (*sum)[NT][4], uint32_t before, uint32_t now) {
+/* Multiplies the sums of columns that change their activation scale; before, now: where this lane's first two scales are. */
+template <int NT> __device__ __forceinline__ void gemm_change_act_scale(float (*sum)[NT][4], uint32_t before, uint32_t now) {
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const float2 a = load_shared8(before + j * 32), b = load_shared8(now + j * 32);
@@ -355,14 +355,14 @@ __device__ __forceinline__ void gemm_k_block(float (*sum)[NT][4], gemm_weights<F
     }
 }
 
-/* The sums of a warp's rows and NT * 8 tokens, without the rows' last unit. */
+/* The sums of a warp's rows and NT * 8 tokens, without the rows' last scale. */
 template <class F, int WIDTH, int NT>
 __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &of, gemm_stages<WIDTH> &stages,
                                           gemm_weights<F> &w, int token, float (*sum)[NT][4]) {
     const int k_blocks = p.cols / GEMM_COLS, lane = threadIdx.x % 32;
     const uint32_t column = (uint32_t)(token + 2 * (lane % 4)) * 4, row = (uint32_t)(token + lane / 4) * GEMM_ROW_BYTES;
     typename F::raw raw[2][2];
-    float row_unit[2][2];
+    float row_scale[2][2];
     w.load(raw);
 #pragma unroll 1
     for (int kb = 0; kb < k_blocks; kb++) {
@@ -373,22 +373,23 @@ __device__ __forceinline__ void gemm_sums(const gpu_gemm &p, const gpu_matrix &o
             const uint32_t ratio = w.ratios + (kb >> of.k_block_shift) * 4;
             gemm_change_scale<NT>(sum, load_shared(ratio), load_shared(ratio + (of.scale_cols + 1) * 4));
         }
-        if (p.in.units > 1 && stages.unit_changes(kb))
-            gemm_change_unit<NT>(sum, stages.units_at(kb - 1) + column, stages.units_at(kb) + column);
+        if (p.in.act_scales > 1 && stages.act_scale_changes(kb))
+            gemm_change_act_scale<NT>(sum, stages.act_scales_at(kb - 1) + column, stages.act_scales_at(kb) + column);
         const uint32_t tokens = stages.base + kb % GEMM_STAGES * gemm_stages<WIDTH>::BYTES + row;
 #pragma unroll
         for (int half = 0; half < F::prefill_loads; half++) {
             const bool begins = (kb & ((1 << of.k_block_shift) - 1)) == 0;         /* a group; halves are groups themselves */
-            if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F, NT>(sum, raw, row_unit, kb + half == 0);
+            if (F::by_row && (F::groups ? begins : kb == 0)) gemm_change_rows<F, NT>(sum, raw, row_scale, kb + half == 0);
             gemm_k_block<F, NT>(sum, w, raw, half + 1 < F::prefill_loads || kb + 1 < k_blocks, half, p.factor, tokens);
         }
     }
     if (F::by_row) {
-        gemm_scale_rows<NT>(sum, row_unit);
+        gemm_scale_rows<NT>(sum, row_scale);
         return;
     }
-    const float last_low = F::scaled ? F::unit * load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
-    gemm_change_scale<NT>(sum, last_low, F::scaled ? F::unit * load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low);
+    const float last_low = F::scaled ? F::post_scale * load_shared(w.ratios + of.scale_cols * 4) : 1 / p.factor;
+    const float last_high = F::scaled ? F::post_scale * load_shared(w.ratios + (2 * of.scale_cols + 1) * 4) : last_low;
+    gemm_change_scale<NT>(sum, last_low, last_high);
 }
 
 /* Of two neighbouring tokens' values (v0, v1) of row g, lanes g and g ^ 1 make two neighbouring rows' of one token: lanes of
@@ -404,14 +405,14 @@ template <int NT>
 __device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, int row, bool whole,
                                                   const float (*sum)[NT][4], int j, int c, float factor) {
     const int g = threadIdx.x % 32 / 4;
-    float *y = o.y + (size_t)t * o.stride + row + g, old[4] = {};
+    float *y = o.y + (size_t)t * o.stride + row + g, residual[4] = {};
     if (!whole && g >= o.w.rows) return;
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        if (o.out == GEMM_ADD && (whole || !n)) old[n] = y[8 * n];
+        if (o.out == GEMM_ADD && (whole || !n)) residual[n] = y[8 * n];
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        if (whole || !n) y[8 * n] = fmaf(sum[n / 2][j][n % 2 * 2 + c], factor, old[n]);
+        if (whole || !n) y[8 * n] = fmaf(sum[n / 2][j][n % 2 * 2 + c], factor, residual[n]);
 }
 
 /* Stores the sums: y, or part. */
@@ -440,7 +441,7 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
     }
 }
 
-/* h = SiLU(gate) * up as F16 with a unit for each 64 elements: four warps' share, whose largest values meet in `tops`,
+/* h = SiLU(gate) * up as F16 with an activation scale for each 64 elements: four warps' share, whose largest values meet in `tops`,
    [8 warps][64 tokens] in shared memory. */
 template <int WIDTH, int NT>
 __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
@@ -448,13 +449,13 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int j = 0; j < NT; j++) {
-        const float2 unit = load_shared8(stages.finish() + (token + 8 * j + 2 * i) * 4);
+        const float2 scale = load_shared8(stages.finish() + (token + 8 * j + 2 * i) * 4);
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             float top = 0;
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                const float gate = sum[m][j][c] * (c ? unit.y : unit.x), up = sum[m][j][2 + c] * (c ? unit.y : unit.x);
+                const float gate = sum[m][j][c] * (c ? scale.y : scale.x), up = sum[m][j][2 + c] * (c ? scale.y : scale.x);
                 sum[m][j][c] = gpu_silu(gate) * up;
                 top = fmaxf(top, fabsf(sum[m][j][c]));
             }
@@ -472,14 +473,14 @@ __device__ __forceinline__ void gemm_store_swiglu(const gemm_product &o, const g
         float top = 0, factor;
 #pragma unroll
         for (int n = 0; n < 4; n++) top = fmaxf(top, tops[(first_of + n * apart) * 64 + 8 * j + 2 * i + g % 2]);
-        const float unit = gemm_unit(top, &factor);
+        const float act_scale = gemm_act_scale(top, &factor);
         uint16_t *to = o.to + (size_t)(at.first + t) * o.stride + row + g / 2 * 2;
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             const float2 v = gemm_pair_rows(sum[m][j][0], sum[m][j][1]);
             if (t < at.count) *(uint32_t *)(to + 8 * m) = f16_pair(v.x * factor, v.y * factor);
         }
-        if (t < at.count && g < 2 && row % 64 == 0) o.to_unit[(size_t)(at.first + t) * (o.stride / 64) + row / 64] = unit;
+        if (t < at.count && g < 2 && row % 64 == 0) o.to_scale[(size_t)(at.first + t) * (o.stride / 64) + row / 64] = act_scale;
     }
 }
 

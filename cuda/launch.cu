@@ -38,7 +38,7 @@ typedef struct step_parameters {
     int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
     int32_t context;             /* of the resident slot: most tokens */
-    int32_t kv_units;            /* KV_UNITs of these beyond those of the slot whose addresses were captured */
+    int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured */
     int64_t shift;               /* bytes from that slot's memory to its own */
 } step_parameters;
 

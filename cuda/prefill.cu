@@ -14,9 +14,9 @@ typedef struct prefill_rows {
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
     float *x;                    /* [T][hidden] the residual */
-    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with a unit each; at the end of the room: see
+    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of the room: see
                                     prefill_take_rest */
-    float *u_unit;               /* [T] */
+    float *u_scale;              /* [T] */
     char *room;                  /* scratch of the kind of layer that runs: name_prefill_room bytes */
 } prefill_rows;
 
@@ -24,7 +24,7 @@ typedef struct prefill_rows {
 typedef struct prefill_scratch {
     int rows;                    /* of a super-chunk; 0: its prompts are decoded */
     float *x;                    /* [rows][hidden] */
-    float *u_unit;               /* [rows] */
+    float *u_scale;              /* [rows] */
     int32_t *ids;                /* [rows] */
     char *room;
     uint16_t *u;                 /* F16 [rows][hidden], the room's end */
@@ -52,12 +52,12 @@ static int prefill_takes(const matrix *w) {
         typedef decltype(format) F;
         takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
     });
-    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_UNITS &&
+    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_ACT_SCALES &&
            (w->rows % 32 == 0 || w->rows <= PANEL_ROWS);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {
-    const gemm_rows rows = {r->u, r->u_unit, 1};
+    const gemm_rows rows = {r->u, r->u_scale, 1};
     return rows;
 }
 
@@ -107,19 +107,20 @@ static void prefill_add_linear(const prefill_rows *r, const matrix *w, gemm_rows
     prefill_launch(r, &p);
 }
 
-/* A block stores its row, `n` floats in shared memory, n a multiple of 2, as F16 with one unit. top: its largest magnitude. */
-__device__ __forceinline__ void prefill_put_row(const float *row, int n, float top, uint16_t *to, float *unit) {
+/* A block stores its row, `n` floats in shared memory, n a multiple of 2, as F16 with one activation scale. top: its largest
+   magnitude. */
+__device__ __forceinline__ void prefill_put_row(const float *row, int n, float top, uint16_t *to, float *act_scale) {
     float factor;
-    const float mine = gemm_unit(top, &factor);
+    const float scale = gemm_act_scale(top, &factor);
     for (int i = 2 * threadIdx.x; i < n; i += 2 * GPU_THREADS)
         *(uint32_t *)(to + i) = f16_pair(row[i] * factor, row[i + 1] * factor);
-    if (threadIdx.x == 0) *unit = mine;
+    if (threadIdx.x == 0) *act_scale = scale;
 }
 
 typedef struct prefill_norm {
     const float *x, *norm;       /* [T][cols], [cols] */
     uint16_t *u;                 /* F16 [T][cols] */
-    float *unit;                 /* [T] */
+    float *act_scale;            /* [T] */
     int cols;
     float eps;
 } prefill_norm;
@@ -143,12 +144,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
             top = fmaxf(top, fabsf(row[i + k]));
         }
     top = block_max(top, shared);
-    prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.unit + blockIdx.x);
+    prefill_put_row(row, p.cols, top, p.u + (size_t)blockIdx.x * p.cols, p.act_scale + blockIdx.x);
 }
 
 /* u = rms(x) norm of T rows of `cols` columns. */
 static void prefill_rms_norm(const prefill_rows *r, const float *x, const float *norm, int T, int cols, float eps) {
-    prefill_norm p = {x, norm, r->u, r->u_unit, cols, eps};
+    prefill_norm p = {x, norm, r->u, r->u_scale, cols, eps};
     prefill_norm_rows<<<T, GPU_THREADS, (size_t)cols * sizeof(float), r->stream>>>(p);
 }
 

@@ -39,7 +39,7 @@ template <class F, int ROWS> struct gpu_ahead {
     }
     /* With the activation scale; the unit goes to that, as a product with the other would wait for it. */
     __device__ __forceinline__ float scale_of(float act_scale) const {
-        return scale * (scaled ? act_scale * gpu_scale_unit<F>() : act_scale);
+        return scale * (scaled ? act_scale * gpu_post_scale<F>() : act_scale);
     }
     __device__ __forceinline__ void nothing(const gpu_matrix &w) {
         first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &mine);
@@ -145,7 +145,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     gpu_place place;             /* of the warp's k blocks in this round */
     typename F::raw raw[DEPTH][2];
     /* Of k block piece(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS, in which
-       F::unit is, as a product with the scale would wait for that. Where k blocks have no scales, BY_LANE, a lane has the
+       F::post_scale is, as a product with the scale would wait for that. Where k blocks have no scales, BY_LANE, a lane has the
        activation scales of its own two token rows for each k block. */
     enum { SCALED = F::scaled && !gpu_scaled_at_end<F>(), BY_LANE = F::half && !SCALED && ROUNDS == 1 };
     float scale[FACTORS], act_scale[BY_LANE ? (int)MINE : (int)FACTORS][2];
@@ -185,7 +185,7 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
 #pragma unroll
             for (int k = 0; k < FACTORS; k++)
                 act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
-                                                        (SCALED ? gpu_scale_unit<F>() : 1) : 0;
+                                                        (SCALED ? gpu_post_scale<F>() : 1) : 0;
         }
     }
     /* sum += the tile times the token rows, in rounds of DEPTH k blocks. The registers of a k block that has been multiplied

@@ -80,9 +80,9 @@ static void try_table_component(const matrix *here, int i) {
     char *to = (char *)here->component[i];
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t four = (2 * k & 15) | (2 * k + 1 & 15) << 4, byte = (k & 0x7f) == 0x7f ? 0 : k & 0xff;
-        const float unit = 0.25f;
+        const float scale = 0.25f;
         uint32_t word;
-        memcpy(&word, &unit, 4);
+        memcpy(&word, &scale, 4);
         if (format_has_groups(here->format) && i == SCALES) word |= k % 17;
         if (p->bits == 4) to[k] = (char)four;
         else if (p->bits == 8) to[k] = (char)(i == CODES ? byte : byte & 0x7f);
@@ -154,13 +154,13 @@ static void try_prefill_table(selftest *t, enum format format) {
     matrix here, there;
     if (!try_table_matrix(t, format, &here, &there) || !prefill_takes(&here)) return;
     const prefill_rows r = prefill_rows_of(&t->gpu->at, ROWS, t->gpu->count);
-    const gemm_rows in = {g->u, g->u_unit, 1};
+    const gemm_rows in = {g->u, g->u_scale, 1};
     for (int first = 0; first < TABLE_COLS; first += ROWS) {
         try_unit_rows(x, first, ROWS);
         for (int i = 0; i < ROWS * TABLE_COLS; i++) rows[i] = x[i] != 0 ? f16_one : 0;
         for (int i = 0; i < ROWS; i++) ones[i] = 1;
         try_put(t, g->u, rows, sizeof rows);
-        try_put(t, g->u_unit, ones, sizeof ones);
+        try_put(t, g->u_scale, ones, sizeof ones);
         linear(t->cpu->at.runner->threads, &here, x, want, ROWS, 0, t->cpu->at.runner->s.limbs);
         prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->room);
         if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);

@@ -1,7 +1,7 @@
 /* formats/fp8_block.c: E4M3 codes under a scale for each block, as the official FP8 checkpoints have them.
 
    weight = code * scale of its block. Blocks at the edges are cut off; their sides are config.json's weight_block_size.
-   With FP8_UNIT multiplied in, a scale must stay a float: hence below 128. BF16 weights can be turned into such blocks when
+   With FP8_BITS_SCALE multiplied in, a scale must stay a float: hence below 128. BF16 weights can be turned into such blocks when
    they are loaded. */
 
 /* The first NaN (0x7f, 0xff). */

@@ -19,7 +19,7 @@ struct format_fp8_block : format_of_16_bytes {
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         int code = *(const int8_t *)gpu_element(w, row, col, 1), block = col / K_BLOCK_COLS >> w->k_block_shift;
         return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) *
-               (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_UNIT);
+               (w->scale[(row >> w->row_shift) * w->scale_cols + block] * FP8_BITS_SCALE);
     }
     static void place(gpu_matrix *g, const matrix *w) {
         g->scale = (const float *)w->component[SCALES];

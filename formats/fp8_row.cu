@@ -2,7 +2,7 @@
    waits for the sum of a k block. */
 
 struct format_fp8_row {
-    enum { panel = 512, lane = 16, apart = 1, unit = 1, by_row = 1, groups = 0, whole = 0, prefill_loads = 1 };
+    enum { panel = 512, lane = 16, apart = 1, post_scale = 1, by_row = 1, groups = 0, whole = 0, prefill_loads = 1 };
     enum { per_load = 16, terms = 1, half = 1, scaled = 0, gemm = 1, fixed_rows = 1, fixed_plain = 1 };
     struct raw {
         uint4 codes;
@@ -25,7 +25,7 @@ struct format_fp8_row {
     }
     static __device__ __forceinline__ float weight(const gpu_matrix *w, int row, int col) {
         const int code = *(const int8_t *)gpu_element(w, row, col, 1);
-        return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) * (w->scale[row] * FP8_UNIT);
+        return __uint_as_float((uint32_t)code << 20 & 0x87f00000u) * (w->scale[row] * FP8_BITS_SCALE);
     }
     static void place(gpu_matrix *g, const matrix *w) {
         g->scale = (const float *)w->component[SCALES];

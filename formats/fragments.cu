@@ -11,7 +11,7 @@
      per_load   weights of a raw
      terms      mma operations a step: a weight is the exact sum of so many numbers
      half       these are F16, otherwise BF16
-     scaled     a weight is that sum times its block's scale and `unit`, which are applied to the sums of a k block, not here
+     scaled     a weight is that sum times its block's scale and `post_scale`, which are applied to the sums of a k block, not here
      whole      that scale is the same for all of a matrix
      by_row     the same of a scale that a row has in this k block: row_scale(raw). groups: it is not that of all k blocks
      apart      columns from the first to the second weight of a register: 1; 2 where eight columns are c0 c2, c1 c3, c4 c6, c5 c7;
@@ -80,7 +80,7 @@ __device__ __forceinline__ const char *base_address(const void *at) {
 
 /* Formats whose raw is 16 bytes, without scales among them. */
 struct format_of_16_bytes {
-    enum { panel = 512, lane = 16, apart = 1, unit = 1, by_row = 0, groups = 0, whole = 0 };
+    enum { panel = 512, lane = 16, apart = 1, post_scale = 1, by_row = 0, groups = 0, whole = 0 };
     typedef uint4 raw;
     static __device__ __forceinline__ raw load(const char *at, const float *) { return __ldg((const uint4 *)at); }
     static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {

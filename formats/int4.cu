@@ -3,7 +3,7 @@
 
 /* What both packings of INT4 share: a lane's CODES, and behind the codes of the 32 lanes a word for each row. */
 template <class CODES> struct format_of_groups {
-    enum { lane = sizeof(CODES), apart = 4, unit = 1, by_row = 1, groups = 1, whole = 0, terms = 1, half = 1, scaled = 0 };
+    enum { lane = sizeof(CODES), apart = 4, post_scale = 1, by_row = 1, groups = 1, whole = 0, terms = 1, half = 1, scaled = 0 };
     struct raw {
         CODES codes;
         uint32_t group;          /* scale and zero point */

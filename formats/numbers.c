@@ -27,7 +27,7 @@ static inline float float_of_f16(uint16_t h) {
     return float_of_bits(bits | (uint32_t)(h & 0x8000) << 16);
 }
 
-#define FP8_UNIT 0x1p120f /* fp8_bits(code) * FP8_UNIT is the value; a block's scale is multiplied into it first */
+#define FP8_BITS_SCALE 0x1p120f /* fp8_bits(code) * FP8_BITS_SCALE is the value; a block's scale is multiplied into it first */
 
 static inline float fp8_bits(uint8_t code) {
     return float_of_bits((uint32_t)(int32_t)(int8_t)code << 20 & 0x87f00000u);

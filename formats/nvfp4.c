@@ -12,7 +12,7 @@ static size_t nvfp4_find_wrong_scale(const void *numbers, size_t n, char value[3
     while (i < n && (code[i] <= 0x7e || code[i] == 0x80)) i++;
     if (i == n) return n;
     if ((code[i] & 0x7f) == 0x7f) snprintf(value, 32, "NaN");
-    else snprintf(value, 32, "%g", (double)(fp8_bits(code[i]) * FP8_UNIT));
+    else snprintf(value, 32, "%g", (double)(fp8_bits(code[i]) * FP8_BITS_SCALE));
     return i;
 }
 
@@ -78,7 +78,7 @@ INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n,
     const float factor = *(const float *)(const void *)row->component[FACTOR];
     (void)w;
     for (int i = col; i < col + n; i++)
-        out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_UNIT * factor);
+        out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_BITS_SCALE * factor);
 }
 
 /* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of made-up BF16 weights. */

@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t e2m1_neighbours(uint32_t codes, int n) {
 }
 
 struct format_nvfp4 {
-    enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, unit = 128, prefill_loads = 1 };
+    enum { panel = 8 * (32 + 4), lane = 8, apart = E2M1_IN_HARDWARE ? 1 : 2, post_scale = 128, prefill_loads = 1 };
     enum { by_row = 0, groups = 0, whole = 1, per_load = 16, terms = 1, half = 1, scaled = 1, gemm = 1 };
     enum { fixed_rows = GPU_ROWS, fixed_plain = 0 };
     struct raw {
@@ -85,7 +85,7 @@ struct format_nvfp4 {
         const uint8_t *at = (const uint8_t *)w->data + ((size_t)(row / PANEL_ROWS) * w->k_blocks + col / K_BLOCK_COLS) * panel;
         const int r = row % PANEL_ROWS, c = col % K_BLOCK_COLS;
         const uint32_t code = at[r * 32 + c / 2] >> c % 2 * 4 & 15, scale = at[PANEL_ROWS * 32 + r * 4 + c / 16];
-        return e2m1_value(code) * (__uint_as_float(scale << 20) * FP8_UNIT * *w->scale);
+        return e2m1_value(code) * (__uint_as_float(scale << 20) * FP8_BITS_SCALE * *w->scale);
     }
     static void place(gpu_matrix *g, const matrix *w) {
         g->scale = (const float *)w->component[FACTOR];

@@ -13,7 +13,7 @@ static void layer_lay_gpu(layout *l, const layer_shapes *largest, const capacity
 }
 
 /* Records the kernels of a layer; with rows->state_only only those that its mixer's state needs. state: of the slot
-   that is captured; grown: where it would lie in one with KV_UNIT more tokens of context. */
+   that is captured; grown: where it would lie in one with KV_GRANULE more tokens of context. */
 static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus *g, const layer_state *state,
                          const layer_state *grown) {
     switch (l->mixer.kind) {

@@ -17,8 +17,8 @@ typedef struct capacity {
     dtype kv;                    /* type of keys and values */
 } capacity;
 
-/* A state's tokens are laid out for a multiple of: so what lies after it moves by whole cache lines as a context grows. */
-enum { KV_UNIT = 64 };
+/* A state is laid out for a multiple of so many tokens: so what lies after it moves by whole cache lines as a context grows. */
+enum { KV_GRANULE = 64 };
 
 /* How rows of a block that are not accepted leave a mixer's state. */
 enum rollback {

@@ -184,7 +184,7 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
-    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_unit = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
+    .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
     .lay_runner = cpu_lay_runner, .lay_slot = cpu_lay_slot, .open = cpu_open, .close = cpu_close, .slot_open = cpu_slot_open,
     .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL, .fold = cpu_forward,
     .draft = cpu_draft, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear, .finish = cpu_nothing,

@@ -22,7 +22,7 @@ struct gpu_runner {
     cudaGraphExec_t graph[2][GPU_KINDS][GPU_ROWS + 1];      /* [with the MTP layer][..][rows] */
     cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
     step_parameters *step;
-    slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_UNIT more tokens */
+    slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     float *x, *mtp_x, *mtp_in;                              /* [GPU_ROWS][hidden], of mtp_in 2 hidden */
@@ -46,9 +46,9 @@ struct gpu_slot {
 };
 
 /* From here on everything begins at a multiple of so many floats from the base. */
-static void layout_align(layout *l, size_t unit) {
-    l->unit = unit;
-    l->used = (l->used + unit - 1) / unit * unit;
+static void layout_align(layout *l, size_t alignment) {
+    l->alignment = alignment;
+    l->used = (l->used + alignment - 1) / alignment * alignment;
 }
 
 static void *layout_bytes(layout *l, size_t bytes) {

@@ -93,8 +93,8 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     greedy.k = 1;
     gpu_put(q, gpu_put_sampling_kernel, g->greedy, &greedy);
     int code = gpu_failed(q, err);
-    if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_UNIT, &g->captured, err);
-    if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_UNIT, &g->grown, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, KV_GRANULE, &g->captured, err);
+    if (!code && !r->one_slot) code = gpu_imagine_slot(r, 2 * KV_GRANULE, &g->grown, err);
     return code;
 }
 
@@ -162,7 +162,7 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_unit = PREFILL_UNIT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .lay_runner = gpu_lay_runner,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .lay_runner = gpu_lay_runner,
     .lay_slot = gpu_lay_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .fold = gpu_fold, .draft = gpu_draft_tokens,
     .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear, .finish = gpu_finish, .prepare = gpu_capture_cycles,

@@ -2,7 +2,7 @@
    belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/step.cu's.
 
    A prompt is read in super-chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
-   tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_UNIT, as
+   tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_ALIGNMENT, as
    the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the super-chunk.
 
    What a super-chunk leaves behind is what decode leaves behind: KV rows, S and window with nothing pending, last_hidden,
@@ -10,7 +10,7 @@
    back to what they were: the timeline ends before it. */
 
 enum {
-    PREFILL_UNIT = 64,           /* token rows */
+    PREFILL_ALIGNMENT = 64,      /* token rows */
     PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
 };
 
@@ -47,7 +47,7 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
-    p->u_unit = layout_alloc(l, rows);
+    p->u_scale = layout_alloc(l, rows);
     p->ids = (int32_t *)(void *)layout_alloc(l, rows);
     p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
     p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
@@ -66,7 +66,7 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
     r.factor = s->m->bf16_factor;
     r.x = g->prefill.x;
     r.u = g->prefill.u;
-    r.u_unit = g->prefill.u_unit;
+    r.u_scale = g->prefill.u_scale;
     r.room = g->prefill.room;
     return r;
 }
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const flo
     gpu_norm_row(to_hidden, x, norm, cols, eps, shared);
 }
 
-/* The MTP layer's input of the super-chunk's rows from `skip` on, as F16 with a unit a row; see layers/mtp.cu. */
+/* The MTP layer's input of the super-chunk's rows from `skip` on, as F16 with an activation scale a row; see layers/mtp.cu. */
 typedef struct prefill_mtp_input {
     gpu_matrix embed_tokens;
     const int32_t *ids;
@@ -87,7 +87,7 @@ typedef struct prefill_mtp_input {
     const float *last_hidden;    /* [cols] final row before the super-chunk */
     const float *norm_embedding, *norm_hidden;
     uint16_t *in;                /* F16 [T - skip][2 cols] */
-    float *unit;
+    float *act_scale;
     float eps;
     int skip;
 } prefill_mtp_input;
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     gpu_norm_row(row + cols, t ? spare : p.last_hidden, p.norm_hidden, cols, p.eps, shared);
     for (int i = threadIdx.x; i < 2 * cols; i += GPU_THREADS) top = fmaxf(top, fabsf(row[i]));
     top = block_max(top, shared);
-    prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.unit + blockIdx.x);
+    prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.act_scale + blockIdx.x);
 }
 
 /* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
@@ -161,12 +161,12 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.norm_embedding = m->mtp_norm_embedding;
     p.norm_hidden = m->mtp_norm_hidden;
     p.in = (uint16_t *)(void *)r.room;
-    p.unit = r.u_unit;
+    p.act_scale = r.u_scale;
     p.eps = m->c.eps;
     const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
     gpu_allow_shared(&g->q, (const void *)prefill_mtp_rows, shared, "mtp_rows");
     prefill_mtp_rows<<<r.T, GPU_THREADS, shared, r.stream>>>(p);
-    const gemm_rows in = {p.in, p.unit, 1};
+    const gemm_rows in = {p.in, p.act_scale, 1};
     prefill_linear(&r, &m->mtp_fc, in, r.T, r.x);
     gpu_check(&g->q, layer_run_prefill(&r, &m->mtp, &g->layers, &s->state[m->c.layers]), "the MTP layer");
     if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
@@ -217,8 +217,8 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
-/* Super-chunks end at multiples of PREFILL_UNIT. */
+/* Super-chunks end at multiples of PREFILL_ALIGNMENT. */
 static int gpu_prompt_rows(const slot *s, int position, size_t count) {
-    const int rows = s->runner->gpu->prefill.rows, end = position / PREFILL_UNIT * PREFILL_UNIT + rows;
+    const int rows = s->runner->gpu->prefill.rows, end = position / PREFILL_ALIGNMENT * PREFILL_ALIGNMENT + rows;
     return (size_t)(end - position) < count ? end - position : (int)count;
 }

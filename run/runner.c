@@ -68,7 +68,7 @@ typedef struct block_watch {
 
 /* What a device does, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
-    int kv, chunk, chunk_unit;   /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
+    int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
     void (*lay_runner)(layout *l, mote_runner *r);          /* scratch */

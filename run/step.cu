@@ -20,7 +20,7 @@ static step_parameters gpu_step_of(const slot *s) {
     step_parameters step;
     memset(&step, 0, sizeof step);
     step.context = s->context;
-    step.kv_units = (s->context + KV_UNIT - 1) / KV_UNIT - 1;
+    step.kv_granules = (s->context + KV_GRANULE - 1) / KV_GRANULE - 1;
     step.shift = (int64_t)((uintptr_t)s->memory - (uintptr_t)g->captured.memory);
     return step;
 }

@@ -44,10 +44,10 @@ static int processors(void) {
     return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
 }
 
-/* A chunk is whole units, and no longer than the context needs. */
+/* A chunk is a multiple of the alignment, and no longer than the context needs. */
 static int whole_chunk(const executor *on, int chunk, int context) {
-    if (on->chunk_unit == 1) return chunk;
-    return (min_int(chunk, context) + on->chunk_unit - 1) / on->chunk_unit * on->chunk_unit;
+    if (on->chunk_alignment == 1) return chunk;
+    return (min_int(chunk, context) + on->chunk_alignment - 1) / on->chunk_alignment * on->chunk_alignment;
 }
 
 static int check_options(const mote_model *m, const mote_session_options *o, mote_error *err) {
@@ -175,7 +175,7 @@ static memory_parts fit_chunk(mote_session *s, const mote_session_options *given
     const executor *on = s->at.runner->on;
     mote_session_options o = s->o;
     memory_parts parts = session_parts(s, &o);
-    while (on->chunk_unit > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
+    while (on->chunk_alignment > 1 && !o.runner && !given->chunk && left && parts_bytes(&parts) > left && o.chunk > CHUNK_LEAST) {
         o.chunk = whole_chunk(on, o.chunk / 2, o.context);
         parts = session_parts(s, &o);
     }

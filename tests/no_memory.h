@@ -17,11 +17,11 @@ static int refused(void) {
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *old, size_t size);
-void *__real_aligned_alloc(size_t unit, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 
 void *__wrap_malloc(size_t size) { return refused() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t n, size_t size) { return refused() ? NULL : __real_calloc(n, size); }
 void *__wrap_realloc(void *old, size_t size) { return refused() ? NULL : __real_realloc(old, size); }
-void *__wrap_aligned_alloc(size_t unit, size_t size) { return refused() ? NULL : __real_aligned_alloc(unit, size); }
+void *__wrap_aligned_alloc(size_t alignment, size_t size) { return refused() ? NULL : __real_aligned_alloc(alignment, size); }
 
 #endif

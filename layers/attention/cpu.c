@@ -62,13 +62,13 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
 }
 
 /* What a number of the cache is worth. */
-static float kv_unit(dtype kv, const float *scale) {
+static float kv_scale(dtype kv, const float *scale) {
     return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
 
-/* The n numbers of a row into the cache, in units of `unit`. */
-static void attention_append(const attention_job *job, void *cache, size_t at, float *row, size_t n, float unit) {
-    for (size_t i = 0; unit != 1 && i < n; i++) row[i] /= unit;
+/* The n numbers of a row into the cache, in units of `scale`. */
+static void attention_append(const attention_job *job, void *cache, size_t at, float *row, size_t n, float scale) {
+    for (size_t i = 0; scale != 1 && i < n; i++) row[i] /= scale;
     kv_store(job->kv, cache, at, row, n);
 }
 
@@ -91,8 +91,8 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
         const size_t at = (size_t)(job->position + t) * kv;
-        attention_append(job, job->k, at, k, kv, kv_unit(job->kv, job->w->k_scale));
-        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_unit(job->kv, job->w->v_scale));
+        attention_append(job, job->k, at, k, kv, kv_scale(job->kv, job->w->k_scale));
+        attention_append(job, job->v, at, job->v_new + (size_t)t * kv, kv, kv_scale(job->kv, job->w->v_scale));
     }
 }
 
@@ -118,7 +118,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
     const size_t d = (size_t)s->head_dim, size = attention_part_size(s), q_size = (size_t)attention_q_size(s);
     const float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)(group * queries)) * q_size;
     const kv_rows kv = {job->k, job->v, (size_t)group * d, (size_t)s->kv_heads * d, s->head_dim, job->kv};
-    const float scale = 1.0f / sqrtf((float)d) * kv_unit(job->kv, job->w->k_scale);
+    const float scale = 1.0f / sqrtf((float)d) * kv_scale(job->kv, job->w->k_scale);
     for (int j = 0, count; j < queries; j += count) {
         const float *some[SPAN_QUERIES];
         float *to[SPAN_QUERIES];
@@ -135,11 +135,11 @@ static void attention_span(const attention_job *job, int t, int group, int span,
 static void attention_gate(const attention_job *job, int t, int h, const float *part) {
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
-    const float *gate = job->qg + 2 * at + d, unit = kv_unit(job->kv, job->w->v_scale) / part[d + PART_SUM];
+    const float *gate = job->qg + 2 * at + d, scale = kv_scale(job->kv, job->w->v_scale) / part[d + PART_SUM];
     if (!job->shape->gated)
-        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit;
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale;
     else
-        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * unit * sigmoid(gate[i]);
+        for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale * sigmoid(gate[i]);
 }
 
 /* For items (row, KV head), span behind span. */
@@ -243,7 +243,7 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
 }
 
 static void attention_lay_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
-    const size_t tokens = ((size_t)r->context + KV_UNIT - 1) / KV_UNIT * KV_UNIT;
+    const size_t tokens = ((size_t)r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
     const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);

@@ -49,8 +49,8 @@ typedef struct attention_gpu {
     dtype kv;                    /* BF16 or FP8 */
     slot_view slot;
     char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the captured slot: see attend_cache */
-    int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_UNIT more tokens of context */
-    float k_unit, v_unit;        /* what its numbers are worth; 1 but for FP8 */
+    int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_GRANULE more tokens of context */
+    float k_scale, v_scale;      /* what its numbers are worth; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */
@@ -62,7 +62,7 @@ typedef struct attention_gpu {
 /* The keys or the values, of the slot that is resident. */
 __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {
     const int64_t growth = values ? p->v_growth : p->k_growth;
-    return gpu_in_slot(&p->slot, values ? p->v : p->k) + (p->slot.step ? growth * __ldg(&p->slot.step->kv_units) : 0);
+    return gpu_in_slot(&p->slot, values ? p->v : p->k) + (p->slot.step ? growth * __ldg(&p->slot.step->kv_granules) : 0);
 }
 
 /* The positions of a launch. */
@@ -94,21 +94,21 @@ __device__ __forceinline__ void attend_angle(const attention_gpu *p, int positio
     cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
 }
 
-/* Rounds x to the cache's type, FP8 in units of `unit`, and stores it as element `at`. */
-template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x, float unit) {
-    if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x / unit);
+/* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */
+template <bool FP8> __device__ __forceinline__ void attend_store(void *cache, size_t at, float x, float scale) {
+    if (FP8) ((uint8_t *)cache)[at] = gpu_fp8(x / scale);
     else ((uint16_t *)cache)[at] = (uint16_t)bf16_pair(x, 0);
 }
 
 /* The same for elements 2 pair and 2 pair + 1. */
-template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x, float unit) {
-    if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x / unit) | gpu_fp8(x.y / unit) << 8);
+template <bool FP8> __device__ __forceinline__ void attend_store_pair(void *cache, size_t pair, float2 x, float scale) {
+    if (FP8) ((uint16_t *)cache)[pair] = (uint16_t)(gpu_fp8(x.x / scale) | gpu_fp8(x.y / scale) << 8);
     else ((uint32_t *)cache)[pair] = bf16_pair(x.x, x.y);
 }
 
-/* A score q . k less `base`: the keys are in units of `unit`. */
-template <bool FP8> __device__ __forceinline__ float attend_above(float score, float unit, float base) {
-    return FP8 ? fmaf(score, unit, -base) : score - base;
+/* A score q . k less `base`: the keys are in units of `scale`. */
+template <bool FP8> __device__ __forceinline__ float attend_above(float score, float scale, float base) {
+    return FP8 ? fmaf(score, scale, -base) : score - base;
 }
 
 template <bool FP8> __device__ __forceinline__ float attend_load(const void *cache, size_t at) {

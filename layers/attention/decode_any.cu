@@ -35,10 +35,10 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
         size_t to = ((size_t)(s->first + t) * p->shape.kv_heads + blockIdx.x) * d;
         if (warp == 0) {
             attend_head(p, p->k_new + from, p->k_norm, cs + t * p->shape.rotary_dim, q);
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, false), to + i, q[i], p->k_unit);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, false), to + i, q[i], p->k_scale);
             __syncwarp();
         } else if (warp == 1) {
-            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, true), to + i, p->v_new[from + i], p->v_unit);
+            for (int i = lane; i < d; i += 32) attend_store<FP8>(attend_cache(p, true), to + i, p->v_new[from + i], p->v_scale);
         }
     }
     __syncthreads();
@@ -57,7 +57,7 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
         float sum = 0;
         for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, base + j * stride + i), sum);
         sum = warp_sum(sum);
-        if (lane == 0) weights[j] = sum * p->k_unit;
+        if (lane == 0) weights[j] = sum * p->k_scale;
     }
     __syncthreads();
     float top = *m, sum = 0;
@@ -75,22 +75,22 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
 }
 
-/* o = o / l * v_unit * sigmoid(gate), if there is one. */
+/* o = o / l * v_scale * sigmoid(gate), if there is one. */
 __device__ __forceinline__ void attend_finish_any(const attention_gpu *p, int row, int column, float l, float o) {
     int q_per_kv = p->q_per_kv, d = p->shape.head_dim;
     size_t head = (size_t)(row / q_per_kv) * p->shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
-    const float out = o / (l == 0 ? 1 : l) * p->v_unit;
+    const float out = o / (l == 0 ? 1 : l) * p->v_scale;
     p->o[head * d + column] = p->shape.gated ? out * gpu_sigmoid(p->qg[(head * 2 + 1) * d + column]) : out;
 }
 
-/* Combines the partials of `units` blocks, in the order of the splits. */
-__device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int rows, int units) {
+/* Combines the partials of so many blocks, in the order of the splits. */
+__device__ __forceinline__ void attend_combine_any(const attention_gpu *p, int rows, int partials) {
     int d = p->shape.head_dim;
     for (int item = threadIdx.x; item < rows * d; item += GPU_THREADS) {
         int row = item / d, column = item % d;
         float top = -INFINITY, l = 0, o = 0;
-        for (int i = 0; i < units; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
-        for (int i = 0; i < units; i++) {
+        for (int i = 0; i < partials; i++) top = fmaxf(top, __ldcg(attend_part_ml(p, rows, i, row, 0)).x);
+        for (int i = 0; i < partials; i++) {
             float2 ml = __ldcg(attend_part_ml(p, rows, i, row, 0));
             float weight = ml.x == -INFINITY ? 0 : gpu_exp2(ml.x - top);
             l = fmaf(weight, ml.y, l);
@@ -109,8 +109,8 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     float *q = (float *)memory, *o = q + d, *cs = o + d;
     pdl_launch_dependents();
     attend_span s = attend_span_of(&p);
-    int unit = blockIdx.y, units = max(1, min(s.chunks, p.splits));
-    if (unit >= units) return;
+    int partial = blockIdx.y, partials = max(1, min(s.chunks, p.splits));
+    if (partial >= partials) return;
     for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
         int t = j / (p.shape.rotary_dim / 2);
         int i = j % (p.shape.rotary_dim / 2);
@@ -131,15 +131,15 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
             o[i] = 0;
         }
         __syncthreads();
-        for (int chunk = unit; chunk * ATTEND_CHUNK <= sees; chunk += p.splits)
+        for (int chunk = partial; chunk * ATTEND_CHUNK <= sees; chunk += p.splits)
             attend_chunk<FP8>(&p, chunk, sees, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
-            if (units == 1) attend_finish_any(&p, row, i, l, o[i]);
-            else *attend_part_o(&p, rows, unit, row, i) = o[i];
+            if (partials == 1) attend_finish_any(&p, row, i, l, o[i]);
+            else *attend_part_o(&p, rows, partial, row, i) = o[i];
         }
-        if (units > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, unit, row, 0) = make_float2(m, l);
+        if (partials > 1 && threadIdx.x == 0) *attend_part_ml(&p, rows, partial, row, 0) = make_float2(m, l);
         __syncthreads();
     }
-    if (units > 1 && attend_is_last(&p.tickets[blockIdx.x * ATTEND_CLUSTER], units, &last))
-        attend_combine_any(&p, rows, units);
+    if (partials > 1 && attend_is_last(&p.tickets[blockIdx.x * ATTEND_CLUSTER], partials, &last))
+        attend_combine_any(&p, rows, partials);
 }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh,
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
                                              attend_rows<FP8> *r) {
-    int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in units of 4 dimensions */
+    int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in fours of dimensions */
 #pragma unroll
     for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
         int at = chunk * ATTEND_CHUNK + j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2;
@@ -221,8 +221,8 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
         size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
-            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j], which ? p->v_unit : p->k_unit);
+            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, fresh.x[j], which ? p->v_scale : p->k_scale);
+            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j], which ? p->v_scale : p->k_scale);
         }
     }
 #pragma unroll 1
@@ -302,9 +302,9 @@ __device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh
 }
 
 /* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
-   the keys' unit is. */
+   the keys' scale is. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float k_unit, float (*c)[4]) {
+__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float k_scale, float (*c)[4]) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
 #pragma unroll
@@ -318,7 +318,7 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            if (lane % 4 == 0) sh->top[row][warp] = FP8 ? top * k_unit : top;
+            if (lane % 4 == 0) sh->top[row][warp] = FP8 ? top * k_scale : top;
         }
     }
 }
@@ -327,10 +327,10 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
    its positions as A fragments. For FP8, weights are multiplied by 2^14, so that small ones keep their bits in F16; l and o
    both carry the factor. A row that has seen nothing yet has m = -inf: 0 in its place avoids inf - inf. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_unit, const float (*c)[4],
+__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS> *state) {
     enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
-    const float unit = FP8 ? 16384.0f : 1.0f;
+    const float weight_scale = FP8 ? 16384.0f : 1.0f;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float bases[ROOM / 32], fades[ROOM / 32];
 #pragma unroll
@@ -351,8 +351,8 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         for (int half = 0; half < HALVES; half++) {
             int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
             float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
-            float x = gpu_exp2(attend_above<FP8>(c[tile][2 * half], k_unit, base)) * unit;
-            float y = gpu_exp2(attend_above<FP8>(c[tile][2 * half + 1], k_unit, base)) * unit;
+            float x = gpu_exp2(attend_above<FP8>(c[tile][2 * half], k_scale, base)) * weight_scale;
+            float y = gpu_exp2(attend_above<FP8>(c[tile][2 * half + 1], k_scale, base)) * weight_scale;
             state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
             split_pair<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
@@ -435,24 +435,24 @@ __device__ __forceinline__ float4 attend_gate(const attention_gpu *p, int row, i
     return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
-/* o = o / l * v_unit * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
+/* o = o / l * v_scale * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
-    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_unit;
+    float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
     *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
         make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
                     part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
 }
 
 /* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
-   filled up to the number of units: a unit is what stores one partial, a cluster or, without clusters, a block. */
-__device__ __forceinline__ float *attend_part_o(const attention_gpu *p, int rows, int unit, int row, int column) {
-    return p->parts + (((size_t)blockIdx.x * p->splits + unit) * rows + row) * p->shape.head_dim + column;
+   filled up to the number of partials: a cluster stores one or, without clusters, a block. */
+__device__ __forceinline__ float *attend_part_o(const attention_gpu *p, int rows, int partial, int row, int column) {
+    return p->parts + (((size_t)blockIdx.x * p->splits + partial) * rows + row) * p->shape.head_dim + column;
 }
 
-__device__ __forceinline__ float2 *attend_part_ml(const attention_gpu *p, int rows, int unit, int row, int slice) {
+__device__ __forceinline__ float2 *attend_part_ml(const attention_gpu *p, int rows, int partial, int row, int slice) {
     float *ml = p->parts + (size_t)p->shape.kv_heads * p->splits * rows * p->shape.head_dim;
-    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + unit) * rows + row;
+    return (float2 *)ml + ((size_t)(blockIdx.x * ATTEND_CLUSTER + slice) * p->splits + partial) * rows + row;
 }
 
 /* Last-block reduction: true, in all threads, for the last of `count` blocks to call this, which resets the ticket. What
@@ -471,23 +471,23 @@ __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last
 
 /* A block's share in combining the partials. */
 typedef struct attend_place {
-    int unit, units;             /* its cluster (without clusters: block); those with work */
+    int partial, partials;       /* that its cluster (without clusters: it) stores; of how many */
     int ranks;                   /* blocks of its cluster with work, the first */
     int slice, slices;           /* of 32 dimensions, that it combines: its first, how many */
 } attend_place;
 
-/* All blocks of a cluster compute the same unit and units: they return early together or not at all. */
+/* All blocks of a cluster compute the same `partial` and `partials`: they return early together or not at all. */
 __device__ __forceinline__ attend_place attend_place_of(const attention_gpu *p, int chunks) {
     attend_place at;
 #if __CUDA_ARCH__ >= 900
-    at.unit = blockIdx.y / ATTEND_CLUSTER;
-    at.units = max(1, min((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p->splits / ATTEND_CLUSTER));
-    at.ranks = max(1, min(chunks - at.unit * ATTEND_CLUSTER, (int)ATTEND_CLUSTER));
+    at.partial = blockIdx.y / ATTEND_CLUSTER;
+    at.partials = max(1, min((chunks + ATTEND_CLUSTER - 1) / ATTEND_CLUSTER, p->splits / ATTEND_CLUSTER));
+    at.ranks = max(1, min(chunks - at.partial * ATTEND_CLUSTER, (int)ATTEND_CLUSTER));
     at.slice = blockIdx.y % ATTEND_CLUSTER;
     at.slices = 1;
 #else
-    at.unit = blockIdx.y;
-    at.units = max(1, min(chunks, p->splits));
+    at.partial = blockIdx.y;
+    at.partials = max(1, min(chunks, p->splits));
     at.ranks = 1;
     at.slice = 0;
     at.slices = ATTEND_CLUSTER;
@@ -536,21 +536,21 @@ __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, RO
     return part;
 }
 
-/* Combines the partials of all units from device memory, eight loads in flight at a time. */
-__device__ __forceinline__ attend_part attend_join_units(const attention_gpu *p, int units, int row, int column) {
+/* Combines all partials from device memory, eight loads in flight at a time. */
+__device__ __forceinline__ attend_part attend_join_partials(const attention_gpu *p, int partials, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
     const int rows = p->T * p->q_per_kv;
 #pragma unroll 1
-    for (int base = 0; base < units; base += 8) {
+    for (int base = 0; base < partials; base += 8) {
         float2 ml[8];
         float4 o[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            int unit = min(base + i, units - 1);
-            ml[i] = __ldcg(attend_part_ml(p, rows, unit, row, column / 32));
-            o[i] = __ldcg((const float4 *)attend_part_o(p, rows, unit, row, column));
+            int partial = min(base + i, partials - 1);
+            ml[i] = __ldcg(attend_part_ml(p, rows, partial, row, column / 32));
+            o[i] = __ldcg((const float4 *)attend_part_o(p, rows, partial, row, column));
         }
-        attend_join(&part, units - base, ml, o);
+        attend_join(&part, partials - base, ml, o);
     }
     return part;
 }
@@ -560,7 +560,7 @@ __device__ __forceinline__ attend_part attend_join_units(const attention_gpu *p,
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_shared<FP8, ROWS> *sh,
                                                const attend_place *place) {
-    const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, units = place->units;
+    const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, partials = place->partials;
     const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
     float4 gate = first < rows ? attend_gate(p, first, column) : make_float4(0, 0, 0, 0);
     attend_cluster_wait();
@@ -569,21 +569,21 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #pragma unroll 1
         for (int row = first; row < rows; row += GPU_THREADS / 8) {
             attend_part part = attend_join_cluster<FP8, ROWS>(sh, place->ranks, row, c);
-            if (units == 1) {
+            if (partials == 1) {
                 if (c > column || row > first) gate = attend_gate(p, row, c);
                 attend_finish(p, row, c, &part, gate);
             } else {
-                *(float4 *)attend_part_o(p, rows, place->unit, row, c) = part.o;
-                if (threadIdx.x % 8 == 0) *attend_part_ml(p, rows, place->unit, row, c / 32) = make_float2(part.m, part.l);
+                *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
+                if (threadIdx.x % 8 == 0) *attend_part_ml(p, rows, place->partial, row, c / 32) = make_float2(part.m, part.l);
             }
         }
     attend_cluster_leave();
-    if (units > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, units, &sh->last)) {
+    if (partials > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, partials, &sh->last)) {
 #pragma unroll 1
         for (int c = column; c < end; c += 32)
 #pragma unroll 1
             for (int row = first; row < rows; row += GPU_THREADS / 8) {
-                attend_part part = attend_join_units(p, units, row, c);
+                attend_part part = attend_join_partials(p, partials, row, c);
                 if (c > column || row > first) gate = attend_gate(p, row, c);
                 attend_finish(p, row, c, &part, gate);
             }
@@ -615,7 +615,7 @@ attend_fast(const __grid_constant__ attention_gpu p) {
     const attend_span s = attend_span_of(&p);
     const int t = threadIdx.x / 32 % GPU_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
-    if (attend_place_of(&p, s.chunks).unit >= attend_place_of(&p, s.chunks).units) return;
+    if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = blockIdx.y, old = max(0, min(s.first, s.end));
     attend_load_k<FP8>(&p, old, chunk, &r);
     attend_load_v<FP8>(&p, old, chunk, &r);
@@ -644,9 +644,9 @@ attend_fast(const __grid_constant__ attention_gpu p) {
             attend_load_k<FP8>(&p, old, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS>(sh, chunk, tiles, p.k_unit, c);
+        attend_tops<FP8, ROWS>(sh, chunk, tiles, p.k_scale, c);
         __syncthreads();
-        attend_weights<FP8, ROWS>(sh, tiles, p.k_unit, c, &state);
+        attend_weights<FP8, ROWS>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();
         attend_values<FP8, ROWS>(sh, &r, tiles, &state);
         if (next < s.chunks) {

@@ -128,8 +128,8 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.v = (char *)state->v;
     p.k_growth = (char *)grown->k - p.k;
     p.v_growth = (char *)grown->v - p.v;
-    p.k_unit = kv_unit(p.kv, w->k_scale);
-    p.v_unit = kv_unit(p.kv, w->v_scale);
+    p.k_scale = kv_scale(p.kv, w->k_scale);
+    p.v_scale = kv_scale(p.kv, w->v_scale);
     p.kv_only = rows->state_only;
     gpu_norm_qkv(rows->q, w, &p, rows->x);
     gpu_rope_attend(rows->q, &p);

@@ -28,7 +28,7 @@ static inline uint8_t fp8_of_float(float f) {
 
 /* Here the NaN codes are NaN: unlike weights, keys and values are not checked before they are used. */
 static inline float float_of_fp8(uint8_t code) {
-    float value = fp8_bits(code) * FP8_UNIT;
+    float value = fp8_bits(code) * FP8_BITS_SCALE;
     return fabsf(value) > 448.0f ? NAN : value;
 }
 

@@ -38,10 +38,10 @@ typedef struct attention_prefill {
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `position` are read */
-    float k_unit, v_unit;        /* as attention_gpu's */
+    float k_scale, v_scale;      /* as attention_gpu's */
     void *q;                     /* scratch, attention_prefill_scratch bytes: [T][heads][head_dim] BF16 or F16 */
-    void *out;                   /* [T][heads][head_dim] F16: o / out_unit */
-    float *out_unit;             /* [T][heads][head_dim / 64] powers of two: gemm_unit */
+    void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
+    float *out_scale;            /* [T][heads][head_dim / 64] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
 } attention_prefill;
 
@@ -101,7 +101,7 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
             float x = v.x[j].x * (1.44269504f / 16.0f), y = v.x[j].y * (1.44269504f / 16.0f);
             if (is_q) ((uint32_t *)p.q)[row * (ATTEND_DIM / 2) + lane + 32 * j] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
-            else attend_store_pair<FP8>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_unit : p.v_unit);
+            else attend_store_pair<FP8>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
         }
     }
 }
@@ -248,14 +248,14 @@ template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4],
 /* The online softmax: weights w from scores s, as A fragments; m and l of rows g and g + 8 (l over the lane's positions), and
    the factor that fades what these rows have summed up. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k_unit, float *m, float *l, float *fade,
+__device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k_scale, float *m, float *l, float *fade,
                                                     uint32_t (*w)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float top = -INFINITY, sum = 0;
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-        top = fmaxf(m[h], FP8 ? top * k_unit : top);
+        top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
         fade[h] = gpu_exp2(m[h] - top);
@@ -263,8 +263,8 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {
-            float x = gpu_exp2(attend_above<FP8>(s[n][2 * h], k_unit, base));
-            float y = gpu_exp2(attend_above<FP8>(s[n][2 * h + 1], k_unit, base));
+            float x = gpu_exp2(attend_above<FP8>(s[n][2 * h], k_scale, base));
+            float y = gpu_exp2(attend_above<FP8>(s[n][2 * h + 1], k_scale, base));
             sum += x + y;
             w[n / 2][n % 2 * 2 + h] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
         }
@@ -322,7 +322,7 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
     }
 }
 
-/* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_unit * sigmoid(gate), each 64 dimensions times a power of two as
+/* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), each 64 dimensions times a power of two as
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
 template <bool FP8>
 __device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
@@ -331,7 +331,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
     const float *gates = p->qg + (row * 2 + 1) * ATTEND_DIM;
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    const float inverse = p->v_unit / l;
+    const float inverse = p->v_scale / l;
 #pragma unroll
     for (int group = 0; group < 4; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
@@ -347,14 +347,14 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
         float factor;
-        const float unit = gemm_unit(top, &factor);
+        const float scale = gemm_act_scale(top, &factor);
         if (!there) continue;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const int col = 64 * group + (FP8 ? n / 2 * 16 + 4 * i + n % 2 * 2 : 8 * n + 2 * i);
             ((uint32_t *)p->out)[(row * ATTEND_DIM + col) / 2] = f16_pair(v[n].x * factor, v[n].y * factor);
         }
-        if (i == 0) p->out_unit[row * 4 + group] = unit;
+        if (i == 0) p->out_scale[row * 4 + group] = scale;
     }
 }
 
@@ -396,7 +396,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
         if ((j + 1) * plan::KEYS > seat.block_first)
             attend_mask<plan>(s, j, attend_seat_of<WARPS>(&p, heads_shift, thread).first, thread);
-        attend_tile_weights<FP8, plan>(s, p.k_unit, m, l, fade, w);
+        attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, fade, w);
         attend_tile_values<FP8, plan>(o, fade, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
     }

@@ -5,7 +5,7 @@
 typedef struct attention_prefill_job {
     float *qg, *k, *v;           /* as attention_job's */
     void *q, *out;               /* of attention_prefill */
-    float *unit;                 /* of out, for each 64 columns */
+    float *out_scale;            /* of out, for each 64 columns */
 } attention_prefill_job;
 
 static size_t attention_prefill_lay(const attention_shape *s, int T, char *room, attention_prefill_job *p) {
@@ -17,7 +17,7 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
     const size_t early = used;
     p->q = prefill_take(room, &used, attention_prefill_scratch(s, T));
     p->out = prefill_take(room, &used, all * 2);
-    p->unit = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
+    p->out_scale = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
     return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
@@ -64,17 +64,17 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     p.kv = scratch->kv;
     p.k = state->k;
     p.v = state->v;
-    p.k_unit = kv_unit(p.kv, w->k_scale);
-    p.v_unit = kv_unit(p.kv, w->v_scale);
+    p.k_scale = kv_scale(p.kv, w->k_scale);
+    p.v_scale = kv_scale(p.kv, w->v_scale);
     p.q = job.q;
     p.out = job.out;
-    p.out_unit = job.unit;
+    p.out_scale = job.out_scale;
     p.kv_only = r->state_only;
     p.warps = scratch->prefill_warps;
     if (stage_in(r->stages, STAGE_QKV)) attention_prefill_in(r, s, w, &job);
     cudaError_t status = cudaSuccess;
     if (stage_in(r->stages, STAGE_ATTEND)) status = attention_prefill_run(&p, r->stream);
-    const gemm_rows out = {job.out, job.unit, s->heads * s->head_dim / GEMM_COLS};
+    const gemm_rows out = {job.out, job.out_scale, s->heads * s->head_dim / GEMM_COLS};
     if (!r->state_only && stage_in(r->stages, STAGE_O_PROJ)) prefill_add_linear(r, &w->o_proj, out, NULL, r->x);
     return status;
 }

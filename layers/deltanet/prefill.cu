@@ -58,7 +58,7 @@ typedef struct delta_head {
     uint32_t inverse[4][32][4], scores[4][32][4];
     float fade[DELTA_CHUNK];     /* e^{G_i} */
     float rest[DELTA_CHUNK];     /* e^{G_32 - G_i} */
-    float unit[DELTA_GROUPS];    /* powers of two: v of each group of rows is stored divided by it */
+    float v_scale[DELTA_GROUPS];  /* powers of two: v of each group of rows is stored divided by it */
     float unused[8 - DELTA_GROUPS];
 } delta_head;
 
@@ -107,13 +107,13 @@ __device__ __forceinline__ float gpu_delta_silu(float x) {
 
 /* The power of two of which x >= 0 is at least 2^DELTA_HEADROOM and less than twice that, kept between 2^-100 and 2^100 so
    that it and its reciprocal are normal numbers. */
-__device__ __forceinline__ float gpu_delta_unit(float x) {
+__device__ __forceinline__ float gpu_delta_scale(float x) {
     int bits = (__float_as_int(x) & 0x7f800000) - (DELTA_HEADROOM << 23);
     return __int_as_float(min(max(bits, 27 << 23), 227 << 23));
 }
 
-__device__ __forceinline__ float gpu_delta_reciprocal(float unit) {
-    return __int_as_float((254 << 23) - __float_as_int(unit));
+__device__ __forceinline__ float gpu_delta_reciprocal(float scale) {
+    return __int_as_float((254 << 23) - __float_as_int(scale));
 }
 
 /* ---- prep: all that needs no S --------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ __device__ __forceinline__ float gpu_delta_reciprocal(float unit) {
 struct gpu_delta_block {
     delta_keys keys;
     float kk[DELTA_CHUNK][40], qk[DELTA_CHUNK][40];         /* 40: four lanes' float2 of two rows in different banks */
-    float unit[DELTA_RATIO][DELTA_GROUPS];
+    float v_scale[DELTA_RATIO][DELTA_GROUPS];
     float4 gate[DELTA_RATIO][DELTA_CHUNK / 4];              /* of the rows: log2 of decay */
     float4 beta[DELTA_RATIO][DELTA_CHUNK / 4];
 };
@@ -173,8 +173,8 @@ __device__ __forceinline__ void gpu_delta_put_keys(uint4 (*tile)[DELTA_PIECES], 
     }
 }
 
-/* Stores v of value head h, divided by its unit, where scan will store o: the F16 of each DELTA_VALUES elements in the first
-   half of their room, so that no block of scan overwrites what another has still to read. Returns the unit. */
+/* Stores v of value head h, divided by its scale, where scan will store o: the F16 of each DELTA_VALUES elements in the first
+   half of their place, so that no block of scan overwrites what another has still to read. Returns the scale. */
 __device__ __forceinline__ float gpu_delta_put_values(const delta_prefill *p, int row, int n, int h, float (*x)[4]) {
     const int element = threadIdx.x % 32 * 4;
     float most = 0;
@@ -182,8 +182,8 @@ __device__ __forceinline__ float gpu_delta_put_values(const delta_prefill *p, in
     for (int i = 0; i < DELTA_GROUP; i++)
 #pragma unroll
         for (int c = 0; c < 4; c++) most = fmaxf(most, fabsf(x[i][c]));
-    float unit = gpu_delta_unit(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most))));
-    float f = gpu_delta_reciprocal(unit);
+    float v_scale = gpu_delta_scale(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most))));
+    float f = gpu_delta_reciprocal(v_scale);
     float *to = p->o + ((size_t)row * p->shape.value_heads + h) * DELTA_DIM + element / DELTA_VALUES * DELTA_VALUES +
                 element % DELTA_VALUES / 2;
 #pragma unroll
@@ -191,7 +191,7 @@ __device__ __forceinline__ float gpu_delta_put_values(const delta_prefill *p, in
         if (i < n)
             *(uint2 *)(to + (size_t)i * p->shape.value_heads * DELTA_DIM) =
                 make_uint2(f16_pair(x[i][0] * f, x[i][1] * f), f16_pair(x[i][2] * f, x[i][3] * f));
-    return unit;
+    return v_scale;
 }
 
 /* Step 1. Items: the groups of rows of q, of k, then of v of each value head. */
@@ -208,8 +208,8 @@ __device__ __forceinline__ void gpu_delta_rows_to_tiles(const delta_prefill *p, 
         float scale = what ? 1.0f : rsqrtf((float)DELTA_DIM);
         if (what < 2) gpu_delta_put_keys(what ? block->keys.k : block->keys.q, first, scale, x);
         else {
-            float unit = gpu_delta_put_values(p, row, n, h, x);
-            if (!lane) block->unit[what - 2][group] = unit;
+            float v_scale = gpu_delta_put_values(p, row, n, h, x);
+            if (!lane) block->v_scale[what - 2][group] = v_scale;
         }
     }
 }
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(DELTA_PREP_THREADS, DELTA_PREP_BLOCKS) gpu_del
         if (task % 2) gpu_delta_put_inverse(head, block.kk, block.gate[r], (const float *)block.beta[r]);
         else {
             gpu_delta_put_scores(head, block.qk, block.gate[r]);
-            if (lane < DELTA_GROUPS) head->unit[lane] = block.unit[r][lane];
+            if (lane < DELTA_GROUPS) head->v_scale[lane] = block.v_scale[r][lane];
         }
     }
 }

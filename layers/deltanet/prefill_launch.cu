@@ -4,13 +4,13 @@
 typedef struct delta_gate {
     const float *o, *z, *norm;   /* [T][heads][dim], the same, [dim] */
     uint16_t *to;                /* F16 [T][heads dim] */
-    float *unit;                 /* [T] */
+    float *act_scale;            /* [T] */
     int heads, dim;
     float eps;
 } delta_gate;
 
-/* rms(o) * norm * SiLU(z) of each head, as F16 with a unit a row. Block t has row t, a warp a head at a time. Shared memory:
-   [heads * dim] floats. */
+/* rms(o) * norm * SiLU(z) of each head, as F16 with an activation scale a row. Block t has row t, a warp a head at a time.
+   Shared memory: [heads * dim] floats. */
 static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __grid_constant__ delta_gate p) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared[GPU_WARPS];
@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
         }
     }
     top = block_max(top, shared);
-    prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.unit + blockIdx.x);
+    prefill_put_row(row, n, top, p.to + (size_t)blockIdx.x * n, p.act_scale + blockIdx.x);
 }
 
 /* Scratch of a call of T rows. */
@@ -41,7 +41,7 @@ typedef struct deltanet_prefill_job {
     void *scratch;               /* of delta_prefill */
     float *z;                    /* behind the delta rule, in raw's place: as deltanet_job's, */
     uint16_t *gated;             /* F16 [T][value_heads value_dim] the gated rows */
-    float *unit;                 /* [T] of these */
+    float *act_scale;            /* [T] of these */
 } deltanet_prefill_job;
 
 static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, deltanet_prefill_job *p) {
@@ -52,7 +52,7 @@ static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, d
     p->gated = (uint16_t *)(void *)((char *)p->raw + values);
     p->a = (float *)prefill_take(room, &used, heads);
     p->b = (float *)prefill_take(room, &used, heads);
-    p->unit = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
+    p->act_scale = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
     p->scratch = prefill_take(room, &used, delta_prefill_scratch(s, T));
     p->o = (float *)prefill_take(room, &used, values);
     return prefill_take_rest(used, 0, T, s->hidden);
@@ -108,8 +108,8 @@ static void deltanet_prefill_in(const prefill_rows *r, const deltanet_shape *s, 
 static void deltanet_prefill_out(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
                                  const deltanet_prefill_job *job) {
     const size_t row = (size_t)(s->value_heads * s->value_dim) * sizeof(float);
-    const delta_gate gate = {job->o, job->z, w->norm, job->gated, job->unit, s->value_heads, s->value_dim, s->eps};
-    const gemm_rows gated = {job->gated, job->unit, 1};
+    const delta_gate gate = {job->o, job->z, w->norm, job->gated, job->act_scale, s->value_heads, s->value_dim, s->eps};
+    const gemm_rows gated = {job->gated, job->act_scale, 1};
     prefill_linear(r, &w->in_proj_z, prefill_normed(r), r->T, job->z);
     delta_gate_rows<<<r->T, GPU_THREADS, row, r->stream>>>(gate);
     prefill_add_linear(r, &w->out_proj, gated, NULL, r->x);

@@ -18,7 +18,7 @@
      A   chunk c has arrived; nobody reads the stage of chunk c - 1 any more, which is where chunk c + 2 goes, nor the operands
      B   the operands of chunk c are stored
 
-   Powers of two. unit[r] makes S's row small enough for F16: from the sum of its magnitudes, which bounds S k too. X, U and O
+   Powers of two. s_scale[r] makes S's row small enough for F16: from the sum of its magnitudes, which bounds S k too. X, U and O
    are in units of both[r], the larger of it and of v's. */
 
 template <int WARPS> struct alignas(128) delta_stage {
@@ -31,7 +31,7 @@ template <int WARPS> struct alignas(128) delta_stage {
 template <int WARPS> struct delta_shared {
     delta_stage<WARPS> stage[DELTA_STAGES];
     uint4 S[WARPS][DELTA_DIM / 16][32], u[WARPS][2][32];    /* operands, from a warp of S to its warp of o, by lane */
-    float2 unit[WARPS][32];
+    float2 s_scale[WARPS][32];
 };
 
 static_assert(sizeof(delta_shared<4>) <= GPU_SHARED && sizeof(delta_head) % 32 == 0, "a block's shared memory");
@@ -127,8 +127,8 @@ __device__ __forceinline__ void gpu_delta_write(float (*S)[4], const uint32_t (*
         }
 }
 
-/* unit[r] of the lane's two rows of S = acc both: from acc, so that S need not wait for the shuffles nor they for S. */
-__device__ __forceinline__ void gpu_delta_units(const float (*acc)[4], const float *both, float *unit) {
+/* s_scale[r] of the lane's two rows of S = acc both: from acc, so that S need not wait for the shuffles nor they for S. */
+__device__ __forceinline__ void gpu_delta_state_scales(const float (*acc)[4], const float *both, float *s_scale) {
     float sum[2][2] = {};
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
@@ -139,7 +139,7 @@ __device__ __forceinline__ void gpu_delta_units(const float (*acc)[4], const flo
         float all = sum[r][0] + sum[r][1];
         all += __shfl_xor_sync(~0u, all, 1);
         all += __shfl_xor_sync(~0u, all, 2);
-        unit[r] = gpu_delta_unit(all * both[r]);
+        s_scale[r] = gpu_delta_scale(all * both[r]);
     }
 }
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ void gpu_delta_correct(uint32_t (*a)[4], float (*x)[4
         for (int i = 0; i < 4; i++) {
             int n = 2 * half + i / 2, c = i % 2 * 2;
             float2 of = f16_floats(v[i]);
-            float scale = stage->head.unit[8 * n / DELTA_GROUP] * gpu_delta_reciprocal(both[i % 2]);
+            float scale = stage->head.v_scale[8 * n / DELTA_GROUP] * gpu_delta_reciprocal(both[i % 2]);
             x[n][c] = fmaf(-factor[n][c], x[n][c], of.x * scale);
             x[n][c + 1] = fmaf(-factor[n][c + 1], x[n][c + 1], of.y * scale);
         }
@@ -181,14 +181,14 @@ __device__ __forceinline__ void gpu_delta_store(const delta_slice *s, const gpu_
         }
 }
 
-/* S K^T; and S, divided by its unit, as operand a for this warp and for its warp of o. */
+/* S K^T; and S, divided by its scale, as operand a for this warp and for its warp of o. */
 template <int WARPS>
-__device__ __forceinline__ void gpu_delta_state_times_k(float (*sk)[4], const float (*S)[4], const float *unit,
+__device__ __forceinline__ void gpu_delta_state_times_k(float (*sk)[4], const float (*S)[4], const float *s_scale,
                                                         delta_shared<WARPS> *shared, const delta_stage<WARPS> *stage,
                                                         const gpu_delta_part *part) {
     float odd[4][4] = {};                                   /* two sums of four steps: half as many mma wait for each other */
-    const float f[2] = {gpu_delta_reciprocal(unit[0]), gpu_delta_reciprocal(unit[1])};
-    shared->unit[part->warp][part->lane] = make_float2(unit[0], unit[1]);
+    const float f[2] = {gpu_delta_reciprocal(s_scale[0]), gpu_delta_reciprocal(s_scale[1])};
+    shared->s_scale[part->warp][part->lane] = make_float2(s_scale[0], s_scale[1]);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -209,15 +209,15 @@ __device__ __forceinline__ void gpu_delta_state_times_k(float (*sk)[4], const fl
         for (int e = 0; e < 4; e++) sk[n][e] += odd[n][e];
 }
 
-/* The unit of X, U and O, and factor[n][e]: what makes accumulators of products with S / unit those of e^{G} S / both. */
-__device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const float *unit, float *both, float (*factor)[4]) {
+/* both: the scale of X, U and O; and factor[n][e]: what makes accumulators of products with S / s_scale those of e^{G} S / both. */
+__device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const float *s_scale, float *both, float (*factor)[4]) {
     float ratio[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        both[r] = unit[r];
+        both[r] = s_scale[r];
 #pragma unroll
-        for (int group = 0; group < DELTA_GROUPS; group++) both[r] = fmaxf(both[r], head->unit[group]);
-        ratio[r] = unit[r] * gpu_delta_reciprocal(both[r]);
+        for (int group = 0; group < DELTA_GROUPS; group++) both[r] = fmaxf(both[r], head->v_scale[group]);
+        ratio[r] = s_scale[r] * gpu_delta_reciprocal(both[r]);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -225,7 +225,7 @@ __device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const 
         for (int e = 0; e < 4; e++) factor[n][e] = head->fade[8 * n + threadIdx.x % 4 * 2 + e % 2] * ratio[e / 2];
 }
 
-/* What a lane of S has of a chunk between the barriers: U without its unit, which is both, and e^{G_end - G} of its tokens. */
+/* What a lane of S has of a chunk between the barriers: U without its scale, which is both, and e^{G_end - G} of its tokens. */
 struct gpu_delta_between {
     float u[4][4], rest[4][2], both[2];
 };
@@ -233,11 +233,11 @@ struct gpu_delta_between {
 /* Warps of S, one chunk, from barrier A to barrier B: U, and S decayed to the chunk's end, in units of both. */
 template <int WARPS>
 __device__ __forceinline__ void gpu_delta_update(gpu_delta_between *at, const gpu_delta_part *part, delta_shared<WARPS> *shared,
-                                                 const delta_stage<WARPS> *stage, float (*S)[4], const float *unit) {
+                                                 const delta_stage<WARPS> *stage, float (*S)[4], const float *s_scale) {
     uint32_t x[2][4];
     float factor[4][4], sk[4][4];
-    gpu_delta_factors(&stage->head, unit, at->both, factor);
-    gpu_delta_state_times_k(sk, S, unit, shared, stage, part);
+    gpu_delta_factors(&stage->head, s_scale, at->both, factor);
+    gpu_delta_state_times_k(sk, S, s_scale, shared, stage, part);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -258,10 +258,10 @@ __device__ __forceinline__ void gpu_delta_update(gpu_delta_between *at, const gp
     }
 }
 
-/* From barrier B on: S and its unit behind the chunk. */
+/* From barrier B on: S and its scale after the chunk. */
 template <int WARPS>
 __device__ __forceinline__ void gpu_delta_next_state(gpu_delta_between *at, const delta_stage<WARPS> *stage, float (*S)[4],
-                                                     float *unit) {
+                                                     float *s_scale) {
     uint32_t x[2][4];
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -270,7 +270,7 @@ __device__ __forceinline__ void gpu_delta_next_state(gpu_delta_between *at, cons
     gpu_delta_operand(x[0], at->u[0], at->u[1]);
     gpu_delta_operand(x[1], at->u[2], at->u[3]);
     gpu_delta_write(S, x, stage->keys.k);
-    gpu_delta_units(S, at->both, unit);
+    gpu_delta_state_scales(S, at->both, s_scale);
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
 #pragma unroll
@@ -283,13 +283,13 @@ __device__ __forceinline__ float2 *gpu_delta_state_at(const delta_slice *s, cons
     return (float2 *)(s->p.S + row * DELTA_DIM) + part->lane % 4;
 }
 
-__device__ __forceinline__ void gpu_delta_load_state(const float2 *at, float (*S)[4], float *unit) {
+__device__ __forceinline__ void gpu_delta_load_state(const float2 *at, float (*S)[4], float *s_scale) {
     const float one[2] = {1, 1};
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)
 #pragma unroll
         for (int low = 0; low < 2; low++) *(float2 *)&S[n][2 * low] = at[(8 * low * DELTA_DIM + 8 * n) / 2];
-    gpu_delta_units(S, one, unit);
+    gpu_delta_state_scales(S, one, s_scale);
 }
 
 __device__ __forceinline__ void gpu_delta_store_state(float2 *at, const float (*S)[4]) {
@@ -305,8 +305,8 @@ __device__ __forceinline__ void gpu_delta_output(const delta_slice *s, const gpu
                                                  const delta_shared<WARPS> *shared, const delta_stage<WARPS> *stage) {
     uint32_t a[4], x[2][4];
     float both[2], factor[4][4], o[4][4] = {};
-    const float2 pair = shared->unit[part->warp][part->lane];
-    const float unit[2] = {pair.x, pair.y};
+    const float2 pair = shared->s_scale[part->warp][part->lane];
+    const float s_scale[2] = {pair.x, pair.y};
 #pragma unroll
     for (int step = 0; step < DELTA_DIM / 16; step++) {
         *(uint4 *)a = shared->S[part->warp][step][part->lane];
@@ -314,7 +314,7 @@ __device__ __forceinline__ void gpu_delta_output(const delta_slice *s, const gpu
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) *(uint4 *)x[half] = shared->u[part->warp][half][part->lane];
-    gpu_delta_factors(&stage->head, unit, both, factor);
+    gpu_delta_factors(&stage->head, s_scale, both, factor);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -349,8 +349,8 @@ template <int WARPS> __global__ void __launch_bounds__(64 * WARPS, 1) gpu_delta_
     part.warp = threadIdx.x / 32 % WARPS;
     part.lane = threadIdx.x % 32;
     const bool of_S = threadIdx.x < type::HALF;
-    float S[DELTA_DIM / 8][4], unit[2];
-    if (of_S) gpu_delta_load_state(gpu_delta_state_at(&s, &part), S, unit);
+    float S[DELTA_DIM / 8][4], s_scale[2];
+    if (of_S) gpu_delta_load_state(gpu_delta_state_at(&s, &part), S, s_scale);
     for (int i = 0; !of_S && i < DELTA_STAGES - 1; i++) gpu_delta_fetch<WARPS>(&s, &part, s.first + i, &shared->stage[i]);
     if (!of_S && s.last) gpu_delta_window(&s.p, blockIdx.x * type::HALF + threadIdx.x % type::HALF, gridDim.x * type::HALF);
     int now = 0, next = DELTA_STAGES - 1;
@@ -359,10 +359,10 @@ template <int WARPS> __global__ void __launch_bounds__(64 * WARPS, 1) gpu_delta_
         if (!of_S) cp_async_wait<DELTA_STAGES - 2>();
         __syncthreads();                                    /* A */
         gpu_delta_between at;
-        if (of_S) gpu_delta_update(&at, &part, shared, &shared->stage[now], S, unit);
+        if (of_S) gpu_delta_update(&at, &part, shared, &shared->stage[now], S, s_scale);
         else gpu_delta_fetch(&s, &part, c + DELTA_STAGES - 1, &shared->stage[next]);
         __syncthreads();                                    /* B */
-        if (of_S) gpu_delta_next_state(&at, &shared->stage[now], S, unit);
+        if (of_S) gpu_delta_next_state(&at, &shared->stage[now], S, s_scale);
         else gpu_delta_output(&s, &part, c, shared, &shared->stage[now]);
         next = now;
         now = now + 1 == DELTA_STAGES ? 0 : now + 1;

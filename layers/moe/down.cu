@@ -191,7 +191,7 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
 #pragma unroll 1
         for (int from = base; from < base + count; from += DEEP) {
             float factor = 0;
-            if (F::half && from + piece < base + count) factor = scale * (act.act_scale[slot(from + piece, lane % ROWS)] * gpu_scale_unit<F>());
+            if (F::half && from + piece < base + count) factor = scale * (act.act_scale[slot(from + piece, lane % ROWS)] * gpu_post_scale<F>());
             load_scale(from + DEEP + piece);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {

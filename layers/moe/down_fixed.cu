@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     __syncwarp();
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++, fragments += ROUND * pairs * 8) {
-        float factor = F::half && lane < ROUND ? scale * (act.act_scale[round * ROUND + lane] * gpu_scale_unit<F>()) : 0;
+        float factor = F::half && lane < ROUND ? scale * (act.act_scale[round * ROUND + lane] * gpu_post_scale<F>()) : 0;
         if (round + 1 < ROUNDS) load_scale(round + 1);
 #pragma unroll
         for (int j = 0; j < ROUND; j++) {
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     for (int from = 0; from < count; from += ROUND) {
         float factor = 0;
         if (F::half)
-            factor = scale * (gpu_scale_unit<F>() *
+            factor = scale * (gpu_post_scale<F>() *
                               act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE]);
         const int next = min(from + ROUND, (int)sizes::ACTIVE);         /* the lists end ROUND entries on */
         load_scale(next);

@@ -27,7 +27,7 @@ typedef struct moe_prefill_job {
     float *slot_weight;          /* the same shape */
     int32_t *slot_of;            /* [T][top_k] slots of a row, by ascending expert */
     uint16_t *h, *shared_h;      /* F16 [T top_k][expert_size], [T][shared_size] */
-    float *h_unit, *shared_h_unit;
+    float *h_scale, *shared_h_scale;
     uint16_t *part;              /* BF16 [T top_k][hidden] */
     float *x;
 } moe_prefill_job;
@@ -162,9 +162,9 @@ static size_t moe_prefill_lay(const moe_shape *s, int T, char *room, moe_prefill
     p->slot_weight = (float *)prefill_take(room, &used, slots * 4);
     p->slot_of = (int32_t *)prefill_take(room, &used, slots * 4);
     p->h = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->expert_size * 2);
-    p->h_unit = (float *)prefill_take(room, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
+    p->h_scale = (float *)prefill_take(room, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
     p->shared_h = (uint16_t *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size * 2);
-    p->shared_h_unit = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
+    p->shared_h_scale = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
     const size_t early = used;
     p->part = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->hidden * 2);
     return prefill_take_rest(early, used - early, T, s->hidden);
@@ -185,7 +185,7 @@ static void moe_prefill_router(const prefill_rows *r, const moe_weights *w, cons
         gemm_product *up = prefill_product(&of, &w->gate_proj[shared], GEMM_SWIGLU, NULL);
         up->up = gpu_matrix_of(&w->up_proj[shared]);
         up->to = p->shared_h;
-        up->to_unit = p->shared_h_unit;
+        up->to_scale = p->shared_h_scale;
     }
     prefill_product(&of, &w->router, GEMM_STORE, p->moe.router);
     if (p->moe.shape.shared_size) prefill_product(&of, &w->shared_expert_gate, GEMM_STORE, p->shared_weight);
@@ -213,14 +213,14 @@ static void moe_prefill_up(const prefill_rows *r, const moe_weights *w, const mo
     of.row = p->slot_row;
     up->up = gpu_matrix_of(&w->up_proj[0]);
     up->to = p->h;
-    up->to_unit = p->h_unit;
+    up->to_scale = p->h_scale;
     moe_prefill_grouped(r, w, p, &of);
 }
 
 static void moe_prefill_down(const prefill_rows *r, const moe_weights *w, const moe_prefill_job *p) {
     const moe_shape *s = &p->moe.shape;
-    const gemm_rows h = {p->h, p->h_unit, s->expert_size / GEMM_COLS};
-    const gemm_rows shared = {p->shared_h, p->shared_h_unit, s->shared_size / GEMM_COLS};
+    const gemm_rows h = {p->h, p->h_scale, s->expert_size / GEMM_COLS};
+    const gemm_rows shared = {p->shared_h, p->shared_h_scale, s->shared_size / GEMM_COLS};
     gpu_gemm of = prefill_gemm(r, h, r->T * s->top_k);
     gemm_product *down = prefill_product(&of, &w->down_proj[0], GEMM_PART, NULL);
     down->to = p->part;

@@ -49,7 +49,7 @@ static void test_made_values(void) {
     for (uint32_t i = 0; i < (uint32_t)n; i++) {
         float w = float_of_bf16(made_bf16(7, i)), s = made_scale(9, i);
         uint8_t code = made_fp8(8, i);
-        float v = fp8_bits(code) * FP8_UNIT;
+        float v = fp8_bits(code) * FP8_BITS_SCALE;
         int bell = made_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
         wrong += (code & 0x7f) == 0x7f || !(fabsf(v - (float)clipped) <= fabsf((float)clipped) / 16);
         wrong += !(s > 0 && s < 128);

@@ -6,8 +6,8 @@ typedef struct random_matrix { matrix w; void *data; double *value; } random_mat
 
 // So many columns, or a few more, that a format can have.
 static int cols_for(enum format type, int cols) {
-    int unit = type == FORMAT_NVFP4 ? 16 : format_has_groups(type) ? 8 : 1;
-    return (cols + unit - 1) / unit * unit;
+    int multiple = type == FORMAT_NVFP4 ? 16 : format_has_groups(type) ? 8 : 1;
+    return (cols + multiple - 1) / multiple * multiple;
 }
 
 // A random number of a component that is as stored, and no NaN.

@@ -17,7 +17,7 @@ static int same_value(float got, double want) {
 }
 
 static float fp8_value(uint32_t code) {
-    return fp8_bits((uint8_t)code) * FP8_UNIT;
+    return fp8_bits((uint8_t)code) * FP8_BITS_SCALE;
 }
 
 // The NaN codes 7f and ff would read as 480 and -480: loading refuses them.
