@@ -61,7 +61,7 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
     project(p, &job);
 }
 
-/* What a number of the cache is worth. */
+/* The factor of the cache's numbers. */
 static float kv_scale(dtype kv, const float *scale) {
     return kv == DTYPE_FP8 && scale ? *scale : 1;
 }
@@ -111,7 +111,7 @@ static size_t attention_part_count(const attention_shape *s, const capacity *r) 
     return shared > own ? shared : own;
 }
 
-/* Row t's parts of one span for all queries of a KV head, each `step` parts behind the one before. */
+/* Row t's parts of one span for all queries of a KV head, each `step` parts after the one before. */
 static void attention_span(const attention_job *job, int t, int group, int span, float *part, size_t step) {
     const attention_shape *s = job->shape;
     const int queries = s->heads / s->kv_heads, length = job->position + t + 1, first = span * SPAN;
@@ -132,7 +132,7 @@ static void attention_span(const attention_job *job, int t, int group, int span,
 }
 
 /* The output of row t and head h, whose part over all positions this is. */
-static void attention_gate(const attention_job *job, int t, int h, const float *part) {
+static void attention_output_gate(const attention_job *job, int t, int h, const float *part) {
     const int d = job->shape->head_dim;
     const size_t at = ((size_t)t * (size_t)job->shape->heads + (size_t)h) * (size_t)d;
     const float *gate = job->qg + 2 * at + d, scale = kv_scale(job->kv, job->w->v_scale) / part[d + PART_SUM];
@@ -142,7 +142,7 @@ static void attention_gate(const attention_job *job, int t, int h, const float *
         for (int i = 0; i < d; i++) job->o[at + (size_t)i] = part[i] * scale * sigmoid(gate[i]);
 }
 
-/* For items (row, KV head), span behind span. */
+/* For items (row, KV head), span after span. */
 static void attention_rows(void *context, int begin, int end, int thread) {
     const attention_job *job = (const attention_job *)context;
     const attention_shape *s = job->shape;
@@ -156,7 +156,7 @@ static void attention_rows(void *context, int begin, int end, int thread) {
             attention_span(job, t, group, span, part, 1);
             for (int j = 0; j < queries; j++) span_join(all + (size_t)j * size, part + (size_t)j * size, s->head_dim);
         }
-        for (int j = 0; j < queries; j++) attention_gate(job, t, group * queries + j, all + (size_t)j * size);
+        for (int j = 0; j < queries; j++) attention_output_gate(job, t, group * queries + j, all + (size_t)j * size);
     }
 }
 
@@ -190,7 +190,7 @@ static void attention_shared_heads(void *context, int begin, int end, int thread
         const int t = item / s->heads;
         float *all = job->parts + (size_t)item * (size_t)spans * size;
         for (int span = 1; span * SPAN <= job->position + t; span++) span_join(all, all + (size_t)span * size, s->head_dim);
-        attention_gate(job, t, item % s->heads, all);
+        attention_output_gate(job, t, item % s->heads, all);
     }
 }
 
@@ -206,7 +206,7 @@ static void attention_heads(pool *p, attention_job *job) {
     parallel(p, job->T * s->heads, attention_shared_heads, job);
 }
 
-/* rope_attend: norms, rotation, KV append, attention, gate. Fills job->o. */
+/* rope_attend: norms, rotation, KV append, attention, output gate. Fills job->o. */
 static void stage_rope_attend(pool *p, attention_job *job) {
     parallel(p, job->T, attention_prepare, job);
     attention_heads(p, job);
@@ -217,7 +217,7 @@ static void stage_out(pool *p, attention_job *job, float *x) {
     linear(p, &job->w->o_proj, job->o, x, job->T, 1, job->limbs);
 }
 
-/* What layers/kinds.c asks of a kind. */
+/* The implementation of layers/kinds.c. */
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
 

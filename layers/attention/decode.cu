@@ -18,7 +18,7 @@
    Why a row's bits do not depend on the rows beside it: which positions form a partial depends on the position alone, and a
    position that the row does not see has weight 0 and changes neither m nor l nor o.
 
-   What may be read before pdl_wait: step_parameters, and old KV rows, those before the position of row 0. They were written
+   What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
    before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or gpu_draw. Neither of these
    calls pdl_launch_dependents, so when a later kernel starts they are complete, and with them all kernels before them.
 
@@ -50,7 +50,7 @@ typedef struct attention_gpu {
     slot_view slot;
     char *k, *v;                 /* KV cache [context][kv_heads][head_dim] of the captured slot: see attend_cache */
     int64_t k_growth, v_growth;  /* bytes by which they lie further on in a slot of KV_GRANULE more tokens of context */
-    float k_scale, v_scale;      /* what its numbers are worth; 1 but for FP8 */
+    float k_scale, v_scale;      /* factors of its numbers; 1 but for FP8 */
     int splits;                  /* gpu_attention_splits */
     float *parts;                /* partials, gpu_attention_parts floats: see attend_part_o */
     int *tickets;                /* [kv_heads][ATTEND_CLUSTER] of the last-block reduction, zero between launches */

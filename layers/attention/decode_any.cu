@@ -44,13 +44,13 @@ __device__ __forceinline__ void attend_append(const attention_gpu *p, const atte
     __syncthreads();
 }
 
-/* Adds a chunk to m, l and o of a query row that sees positions up to `sees`. A warp computes the score of every eighth
+/* Adds a chunk to m, l and o of a query row that sees positions up to `kv_last`. A warp computes the score of every eighth
    position, a thread every 256th dimension of o; all threads compute the same m and l. weights: the scores, shared. */
 template <bool FP8>
-__device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int sees, const float *q,
+__device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, int kv_last, const float *q,
                                              float *weights, float *o, float *m, float *l) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
-    int count = min(sees + 1 - first, (int)ATTEND_CHUNK);
+    int count = min(kv_last + 1 - first, (int)ATTEND_CHUNK);
     size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
@@ -62,12 +62,12 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
     __syncthreads();
     float top = *m, sum = 0;
     for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
-    float shift = top == -INFINITY ? 0 : top, fade = gpu_exp2(*m - shift);
+    float shift = top == -INFINITY ? 0 : top, rescale = gpu_exp2(*m - shift);
     for (int j = 0; j < count; j++) sum += gpu_exp2(weights[j] - shift);
     *m = top;
-    *l = fmaf(*l, fade, sum);
+    *l = fmaf(*l, rescale, sum);
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
-        float value = o[i] * fade;
+        float value = o[i] * rescale;
         for (int j = 0; j < count; j++)
             value = fmaf(gpu_exp2(weights[j] - shift), attend_load<FP8>(v, base + j * stride + i), value);
         o[i] = value;
@@ -121,7 +121,7 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
     attend_append<FP8>(&p, &s, cs, q);
     if (p.kv_only) return;
     for (int row = 0; row < rows; row++) {
-        int t = row / q_per_kv, sees = min(s.first + t, s.end - 1);
+        int t = row / q_per_kv, kv_last = min(s.first + t, s.end - 1);
         float m = -INFINITY, l = 0;
         size_t head = (size_t)t * p.shape.heads + blockIdx.x * q_per_kv + row % q_per_kv;
         if (threadIdx.x < 32) attend_head(&p, p.qg + head * attention_q_size(&p.shape), p.q_norm, cs + t * p.shape.rotary_dim, q);
@@ -131,8 +131,8 @@ template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS, 2) attend_any
             o[i] = 0;
         }
         __syncthreads();
-        for (int chunk = partial; chunk * ATTEND_CHUNK <= sees; chunk += p.splits)
-            attend_chunk<FP8>(&p, chunk, sees, q, weights, o, &m, &l);
+        for (int chunk = partial; chunk * ATTEND_CHUNK <= kv_last; chunk += p.splits)
+            attend_chunk<FP8>(&p, chunk, kv_last, q, weights, o, &m, &l);
         for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
             if (partials == 1) attend_finish_any(&p, row, i, l, o[i]);
             else *attend_part_o(&p, rows, partial, row, i) = o[i];

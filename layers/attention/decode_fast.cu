@@ -1,7 +1,7 @@
 /* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
    up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention/decode.cu.
 
-   attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the query rows there is room for, 8 to 64. A
+   attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64. A
    query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a
    tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES).
 
@@ -28,7 +28,7 @@
 
    Memory order. A block publishes its partial with barrier.cluster.arrive.release, and the others read it after
    barrier.cluster.wait.acquire. A second cluster barrier at the end keeps a block's shared memory alive until the others
-   have read it. The ticket is an acq_rel atomic between two barriers of the block, and the partials behind it are read
+   have read it. The ticket is an acq_rel atomic between two barriers of the block, and the partials it stands for are read
    past L1.
 
    Deadlock. No block spins. A cluster barrier waits for blocks of its own cluster only, which are resident together, and
@@ -45,31 +45,31 @@ __device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &par
     mma_m16n8k16<FP8>(c, a, b0, b1);
 }
 
-/* TILES: of 16 query rows. HALVES: of a tile that exist, see above. ROOM: query rows whose maximum a warp keeps, one or two
+/* TILES: of 16 query rows. HALVES: of a tile that exist, see above. TOP_ROWS: query rows whose maximum a warp keeps, one or two
    a lane. */
 template <int ROWS> struct attend_sizes {
-    enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, ROOM = ROWS < 32 ? 32 : ROWS };
+    enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, TOP_ROWS = ROWS < 32 ? 32 : ROWS };
 };
 
 /* Shared memory of a block. o overwrites the queries once no warp needs them. */
 template <bool FP8, int ROWS> struct attend_shared {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
     union {
         attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A fragments of the scores: high, low */
         float o[ROWS][ATTEND_STRIDE];
     };
     attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
-    uint4 fresh[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];   /* new rows of k and v as the KV cache holds them */
+    uint4 new_kv[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];  /* new rows of k and v as the KV cache holds them */
     float cs[GPU_ROWS][64];
-    float top[ROOM][GPU_WARPS];                              /* a warp's largest score of a row; at the end its l */
-    float2 ml[ROOM];
-    int sees[ROWS];                                          /* last position that a row sees */
+    float top[TOP_ROWS][GPU_WARPS];                          /* a warp's largest score of a row; at the end its l */
+    float2 ml[TOP_ROWS];
+    int kv_last[ROWS];                                       /* last position that a row sees */
     int last;
 };
 
 static_assert(sizeof(attend_shared<false, 64>) <= GPU_SHARED, "shared memory of attend_fast");
 
-/* What a lane holds of a chunk, for its B fragments. */
+/* A lane's part of a chunk, for its B fragments. */
 template <bool FP8> struct attend_rows {
     uint4 k[FP8 ? 4 : 8];
     uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
@@ -82,22 +82,22 @@ __device__ __forceinline__ int attend_thread() {
     return thread;
 }
 
-/* Loads the chunk's old KV rows, positions 0..old-1. Registers of later positions get some old row, or zeros if the chunk
+/* Loads the chunk's cached KV rows, positions 0..cached-1. Registers of later positions get some cached row, or zeros if the chunk
    has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. */
 template <bool FP8>
-__device__ __forceinline__ void attend_load_k(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
+__device__ __forceinline__ void attend_load_k(const attention_gpu *p, int cached, int chunk, attend_rows<FP8> *r) {
     int thread = attend_thread(), lane = thread % 32;
-    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, old - 1);
+    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, cached - 1);
     const uint4 *row = (const uint4 *)(attend_cache(p, false) + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
                                                                 (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
-    bool some = chunk * ATTEND_CHUNK < old;
+    bool some = chunk * ATTEND_CHUNK < cached;
 #pragma unroll
     for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = some ? row[4 * j] : make_uint4(0, 0, 0, 0);
 }
 
 template <bool FP8>
-__device__ __forceinline__ void attend_load_v(const attention_gpu *p, int old, int chunk, attend_rows<FP8> *r) {
-    int thread = attend_thread(), lane = thread % 32, most = old - 1 - chunk * ATTEND_CHUNK;
+__device__ __forceinline__ void attend_load_v(const attention_gpu *p, int cached, int chunk, attend_rows<FP8> *r) {
+    int thread = attend_thread(), lane = thread % 32, most = cached - 1 - chunk * ATTEND_CHUNK;
     int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
     const char *base = attend_cache(p, true) + (size_t)chunk * ATTEND_CHUNK * stride +
                        (blockIdx.x * ATTEND_DIM + thread / 32 * 32 + lane / 4 * 4) * (FP8 ? 1 : 2);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh,
     int lane = threadIdx.x % 32, at = chunk * ATTEND_CHUNK + threadIdx.x / 32 * 8 + lane / 4;
     if (at < s->first || at >= s->end) return;
 #pragma unroll
-    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->fresh[0][at - s->first][lane % 4 + 4 * j];
+    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->new_kv[0][at - s->first][lane % 4 + 4 * j];
 }
 
 template <bool FP8, int ROWS>
@@ -133,7 +133,7 @@ __device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh,
     for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
         int at = chunk * ATTEND_CHUNK + j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2;
         if (at < s->first || at >= s->end) continue;
-        const uint32_t *row = (const uint32_t *)sh->fresh[1][at - s->first] + column * (FP8 ? 1 : 2);
+        const uint32_t *row = (const uint32_t *)sh->new_kv[1][at - s->first] + column * (FP8 ? 1 : 2);
         r->v[j / 4][j % 4][0] = row[0];
         r->v[j / 4][j % 4][FP8 ? 0 : 1] = row[FP8 ? 0 : 1];
     }
@@ -200,29 +200,29 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
 }
 
 /* Norms and rotation of queries and new keys, and the KV append. A warp prepares query rows warp, warp + 8, ... In a block
-   that owns the position (mine), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
+   that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
    to shared memory, from where this block computes with it. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector *q_norm,
-                                               const attend_vector *k_norm, bool mine, attend_shared<FP8, ROWS> *sh) {
+                                               const attend_vector *k_norm, bool owns, attend_shared<FP8, ROWS> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
     const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
-    attend_vector v = {}, next = {}, fresh = {};
+    attend_vector v = {}, next = {}, new_kv = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
-    if (mine) attend_load_vector(&fresh, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
-    float squares = attend_squares(&v), of_fresh = attend_squares(&fresh);
+    if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
+    float squares = attend_squares(&v), new_squares = attend_squares(&new_kv);
 #pragma unroll
     for (int i = 16; i; i /= 2) {                            /* two independent reductions: their latencies overlap */
         squares += __shfl_xor_sync(~0u, squares, i);
-        of_fresh += __shfl_xor_sync(~0u, of_fresh, i);
+        new_squares += __shfl_xor_sync(~0u, new_squares, i);
     }
-    if (mine && !which) attend_norm_rotate(p, &fresh, of_fresh, k_norm, sh->cs[t]);
-    if (mine) {
+    if (owns && !which) attend_norm_rotate(p, &new_kv, new_squares, k_norm, sh->cs[t]);
+    if (owns) {
         size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
 #pragma unroll
         for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, fresh.x[j], which ? p->v_scale : p->k_scale);
-            attend_store_pair<FP8>(sh->fresh[which][t], lane + 32 * j, fresh.x[j], which ? p->v_scale : p->k_scale);
+            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, new_kv.x[j], which ? p->v_scale : p->k_scale);
+            attend_store_pair<FP8>(sh->new_kv[which][t], lane + 32 * j, new_kv.x[j], which ? p->v_scale : p->k_scale);
         }
     }
 #pragma unroll 1
@@ -237,10 +237,10 @@ __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const att
     }
 }
 
-/* What a lane carries from chunk to chunk: the online softmax. */
+/* A lane's state of the online softmax, from chunk to chunk. */
 template <int ROWS> struct attend_state {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
-    float m[ROOM / 32];                                      /* of rows lane, lane + 32; the same in all warps */
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
+    float m[TOP_ROWS / 32];                                  /* of rows lane, lane + 32; the same in all warps */
     float l[TILES][HALVES];                                  /* of rows g, g + 8 of a tile, over the lane's positions */
     float o[TILES][4][4];                                    /* C fragments; [n]: warp's dimensions 8i+n, 8i+4+n */
 };
@@ -312,9 +312,9 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
         if (tile >= tiles) break;
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
-            int row = tile * 16 + half * 8 + lane / 4, sees = sh->sees[row];
-            if (at > sees) c[tile][2 * half] = -INFINITY;
-            if (at + 1 > sees) c[tile][2 * half + 1] = -INFINITY;
+            int row = tile * 16 + half * 8 + lane / 4, kv_last = sh->kv_last[row];
+            if (at > kv_last) c[tile][2 * half] = -INFINITY;
+            if (at + 1 > kv_last) c[tile][2 * half + 1] = -INFINITY;
             float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -329,18 +329,18 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
     const float weight_scale = FP8 ? 16384.0f : 1.0f;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float bases[ROOM / 32], fades[ROOM / 32];
+    float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
 #pragma unroll
-    for (int k = 0; k < ROOM / 32; k++) {
+    for (int k = 0; k < TOP_ROWS / 32; k++) {
         const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
         float4 a = tops[0], b = tops[1];
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
         m = fmaxf(m, state->m[k]);
         bases[k] = m == -INFINITY ? 0 : m;
-        fades[k] = gpu_exp2(state->m[k] - bases[k]);
+        rescales[k] = gpu_exp2(state->m[k] - bases[k]);
         state->m[k] = m;
     }
 #pragma unroll
@@ -350,15 +350,15 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
-            float base = __shfl_sync(~0u, bases[tile / 2], from), fade = __shfl_sync(~0u, fades[tile / 2], from);
+            float base = __shfl_sync(~0u, bases[tile / 2], from), rescale = __shfl_sync(~0u, rescales[tile / 2], from);
             float x = gpu_exp2(attend_above<FP8>(c[tile][2 * half], k_scale, base)) * weight_scale;
             float y = gpu_exp2(attend_above<FP8>(c[tile][2 * half + 1], k_scale, base)) * weight_scale;
-            state->l[tile][half] = fmaf(state->l[tile][half], fade, x + y);
+            state->l[tile][half] = fmaf(state->l[tile][half], rescale, x + y);
             split_pair<FP8>(x, y, &high[half], &low[half]);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                state->o[tile][n][2 * half] *= fade;
-                state->o[tile][n][2 * half + 1] *= fade;
+                state->o[tile][n][2 * half] *= rescale;
+                state->o[tile][n][2 * half + 1] *= rescale;
             }
         }
 #pragma unroll
@@ -373,7 +373,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, int tiles,
                                                 const attend_state<ROWS> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, ROOM = attend_sizes<ROWS>::ROOM };
+    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncthreads();                                         /* q and top are no longer read */
 #pragma unroll
@@ -394,7 +394,7 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, in
         }
     }
 #pragma unroll
-    for (int k = 0; k < ROOM / 32; k++)
+    for (int k = 0; k < TOP_ROWS / 32; k++)
         if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
     __syncthreads();
     if (threadIdx.x < ROWS) {
@@ -415,10 +415,10 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < count) top = fmaxf(top, ml[i].x);
-    float base = top == -INFINITY ? 0 : top, fade = gpu_exp2(to->m - base);
+    float base = top == -INFINITY ? 0 : top, rescale = gpu_exp2(to->m - base);
     to->m = top;
-    to->l *= fade;
-    to->o = make_float4(to->o.x * fade, to->o.y * fade, to->o.z * fade, to->o.w * fade);
+    to->l *= rescale;
+    to->o = make_float4(to->o.x * rescale, to->o.y * rescale, to->o.z * rescale, to->o.w * rescale);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float weight = i < count ? gpu_exp2(ml[i].x - base) : 0;
@@ -430,8 +430,8 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
     }
 }
 
-/* The gate logits of 4 dimensions of a query row. */
-__device__ __forceinline__ float4 attend_gate(const attention_gpu *p, int row, int column) {
+/* The output gate's logits of 4 dimensions of a query row. */
+__device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
     return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
 }
 
@@ -562,7 +562,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
                                                const attend_place *place) {
     const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, partials = place->partials;
     const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
-    float4 gate = first < rows ? attend_gate(p, first, column) : make_float4(0, 0, 0, 0);
+    float4 gate = first < rows ? attend_output_gate(p, first, column) : make_float4(0, 0, 0, 0);
     attend_cluster_wait();
 #pragma unroll 1
     for (int c = column; c < end; c += 32)
@@ -570,7 +570,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
         for (int row = first; row < rows; row += GPU_THREADS / 8) {
             attend_part part = attend_join_cluster<FP8, ROWS>(sh, place->ranks, row, c);
             if (partials == 1) {
-                if (c > column || row > first) gate = attend_gate(p, row, c);
+                if (c > column || row > first) gate = attend_output_gate(p, row, c);
                 attend_finish(p, row, c, &part, gate);
             } else {
                 *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
@@ -584,7 +584,7 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #pragma unroll 1
             for (int row = first; row < rows; row += GPU_THREADS / 8) {
                 attend_part part = attend_join_partials(p, partials, row, c);
-                if (c > column || row > first) gate = attend_gate(p, row, c);
+                if (c > column || row > first) gate = attend_output_gate(p, row, c);
                 attend_finish(p, row, c, &part, gate);
             }
     }
@@ -616,16 +616,16 @@ attend_fast(const __grid_constant__ attention_gpu p) {
     const int t = threadIdx.x / 32 % GPU_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
-    int chunk = blockIdx.y, old = max(0, min(s.first, s.end));
-    attend_load_k<FP8>(&p, old, chunk, &r);
-    attend_load_v<FP8>(&p, old, chunk, &r);
-    const bool mine = t < p.T && attend_owns(&p, &s, s.first + t);
-    if (mine) attend_load_vector(&k_norm, p.k_norm);
+    int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));
+    attend_load_k<FP8>(&p, cached, chunk, &r);
+    attend_load_v<FP8>(&p, cached, chunk, &r);
+    const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
+    if (owns) attend_load_vector(&k_norm, p.k_norm);
     if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
-    if (threadIdx.x < ROWS) sh->sees[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
+    if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();
-    attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, mine, sh);
+    attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
         attend_new_k<FP8, ROWS>(sh, &s, chunk, &r);
@@ -633,7 +633,7 @@ attend_fast(const __grid_constant__ attention_gpu p) {
     }
     memset(&state, 0, sizeof state);
 #pragma unroll
-    for (int k = 0; k < attend_sizes<ROWS>::ROOM / 32; k++) state.m[k] = -INFINITY;
+    for (int k = 0; k < attend_sizes<ROWS>::TOP_ROWS / 32; k++) state.m[k] = -INFINITY;
 #pragma unroll 1
     for (; chunk < s.chunks; chunk += p.splits) {
         float c[TILES][4];
@@ -641,7 +641,7 @@ attend_fast(const __grid_constant__ attention_gpu p) {
         memset(c, 0, sizeof c);
         attend_scores<FP8, ROWS>(sh, &r, tiles, c);
         if (next < s.chunks) {
-            attend_load_k<FP8>(&p, old, next, &r);
+            attend_load_k<FP8>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
         }
         attend_tops<FP8, ROWS>(sh, chunk, tiles, p.k_scale, c);
@@ -650,7 +650,7 @@ attend_fast(const __grid_constant__ attention_gpu p) {
         __syncthreads();
         attend_values<FP8, ROWS>(sh, &r, tiles, &state);
         if (next < s.chunks) {
-            attend_load_v<FP8>(&p, old, next, &r);
+            attend_load_v<FP8>(&p, cached, next, &r);
             if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS>(sh, &s, next, &r);
         }
     }

@@ -44,9 +44,9 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
 }
 
 /* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.
-   More than are resident at once would be slow: a cluster needs room for its 8 blocks within one GPC, and one cluster that
+   More than are resident at once would be slow: a cluster needs space for its 8 blocks within one GPC, and one cluster that
    starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
-   this one, which take room, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
+   this one, which take space, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
    131,072 tokens, with 30 1.7 times. Computed once, for the kernel of GPU_ROWS token rows: another number of splits for
    another T would change a row's bits. */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
@@ -95,7 +95,7 @@ static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
     else gpu_rope_attend_as<false>(q, p);
 }
 
-/* What layers/kinds.c asks of a kind on a GPU. */
+/* The implementation of layers/kinds.c on a GPU. */
 
 static void attention_lay_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
                               attention_gpu *to) {

@@ -26,7 +26,7 @@
    Why a row's bits depend on nothing but its position, the cache before it and its own q: tiles begin at multiples of their
    size, counted from position 0, a row meets them all in order, and no lane mixes rows. A tile that a row does not see has
    score -inf and weight 0: m, l and o keep their bits (2^(m - m) = 1). Every row sees position 0, so m is finite after the
-   first tile. Positions behind the last row read as zeros: what the cache holds there may be NaN. */
+   first tile. Positions after the last row read as zeros: what the cache holds there may be NaN. */
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
@@ -127,15 +127,15 @@ template <bool FP8, int WARPS> struct attend_plan {
 };
 
 /* The place of a warp: a head, 16 positions from `first` on (of its block: from `block_first` on), and the lane's row g as a
-   row of this call, which may lie before the first or behind the last one. The block has 2^heads_shift heads. */
-typedef struct attend_seat {
+   row of this call, which may lie before the first or after the last one. The block has 2^heads_shift heads. */
+typedef struct attend_warp_tile {
     int head, block_first, first, row;
-} attend_seat;
+} attend_warp_tile;
 
 template <int WARPS>
-__device__ __forceinline__ attend_seat attend_seat_of(const attention_prefill *p, int heads_shift, int thread) {
+__device__ __forceinline__ attend_warp_tile attend_warp_tile_of(const attention_prefill *p, int heads_shift, int thread) {
     const int span = 16 * (WARPS >> heads_shift), warp = thread / 32;    /* span: a power of two */
-    attend_seat s;
+    attend_warp_tile s;
     s.head = ((int)(blockIdx.y * gridDim.x + blockIdx.x) << heads_shift) + (warp & ((1 << heads_shift) - 1));
     s.block_first = (p->position & -span) + (int)(gridDim.z - 1 - blockIdx.z) * span;
     s.first = s.block_first + 16 * (warp >> heads_shift);
@@ -237,18 +237,18 @@ __device__ __forceinline__ void attend_tile_scores(float (*s)[4], const uint4 *q
 
 /* Positions that a row does not see get -inf. first: position of the warp's first row. */
 template <class PLAN> __device__ __forceinline__ void attend_mask(float (*s)[4], int tile, int first, int thread) {
-    const int lane = thread % 32, sees = first + lane / 4 - tile * PLAN::KEYS - lane % 4 * 2;
+    const int lane = thread % 32, kv_last = first + lane / 4 - tile * PLAN::KEYS - lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < PLAN::KEYS / 8; n++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (8 * n + j % 2 > sees + j / 2 * 8) s[n][j] = -INFINITY;
+            if (8 * n + j % 2 > kv_last + j / 2 * 8) s[n][j] = -INFINITY;
 }
 
 /* The online softmax: weights w from scores s, as A fragments; m and l of rows g and g + 8 (l over the lane's positions), and
-   the factor that fades what these rows have summed up. */
+   the factor that rescales what these rows have summed up. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k_scale, float *m, float *l, float *fade,
+__device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k_scale, float *m, float *l, float *rescale,
                                                     uint32_t (*w)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -258,7 +258,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        fade[h] = gpu_exp2(m[h] - top);
+        rescale[h] = gpu_exp2(m[h] - top);
         m[h] = top;
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
@@ -268,14 +268,14 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
             sum += x + y;
             w[n / 2][n % 2 * 2 + h] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
         }
-        l[h] = fmaf(l[h], fade[h], sum);
+        l[h] = fmaf(l[h], rescale[h], sum);
     }
 }
 
-/* o = fade o + w . v: C fragments. o[n]: dimensions 8 n .. 8 n + 7; FP8: o[2 c] and o[2 c + 1] the even and the odd ones of
+/* o = rescale o + w . v: C fragments. o[n]: dimensions 8 n .. 8 n + 7; FP8: o[2 c] and o[2 c + 1] the even and the odd ones of
    16 c .. 16 c + 15. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *fade, const uint32_t (*w)[4], uint32_t row) {
+__device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *rescale, const uint32_t (*w)[4], uint32_t row) {
     enum { PAIRS = PLAN::KEYS / 16 };
     attend_fragment<PLAN> v[PLAN::BUFFERS];
 #pragma unroll
@@ -285,7 +285,7 @@ __device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *f
         const uint32_t *r = v[(step + PLAN::BUFFERS) % PLAN::BUFFERS].r;
         float (*c)[4] = o + 2 * (step < 0 ? 0 : step);
 #pragma unroll
-        for (int j = 0; j < 8; j++) c[j / 4][j % 4] *= fade[j % 4 / 2];
+        for (int j = 0; j < 8; j++) c[j / 4][j % 4] *= rescale[j % 4 / 2];
 #pragma unroll
         for (int pair = 0; pair < PAIRS; pair++) {
             uint32_t b[2][2];                                /* [of c][b0, b1] */
@@ -305,12 +305,12 @@ __device__ __forceinline__ void attend_tile_values(float (*o)[4], const float *f
 
 /* The A fragments of the warp's queries: to q, from step Q_REGISTERS on to q_shared. Rows outside of this call are zeros. */
 template <bool FP8, class PLAN>
-__device__ __forceinline__ void attend_load_query(const attention_prefill *p, const attend_seat *seat, uint4 *q,
+__device__ __forceinline__ void attend_load_query(const attention_prefill *p, const attend_warp_tile *warp_tile, uint4 *q,
                                                   uint4 *q_shared) {
     const int i = threadIdx.x % 4;
-    const uint32_t *from = (const uint32_t *)p->q + ((int64_t)seat->row * p->shape.heads + seat->head) * (ATTEND_DIM / 2);
+    const uint32_t *from = (const uint32_t *)p->q + ((int64_t)warp_tile->row * p->shape.heads + warp_tile->head) * (ATTEND_DIM / 2);
     const int64_t eight = (int64_t)p->shape.heads * (ATTEND_DIM / 2) * 8;          /* rows further on */
-    const bool there = seat->row >= 0 && seat->row < p->T, there8 = seat->row + 8 >= 0 && seat->row + 8 < p->T;
+    const bool there = warp_tile->row >= 0 && warp_tile->row < p->T, there8 = warp_tile->row + 8 >= 0 && warp_tile->row + 8 < p->T;
 #pragma unroll
     for (int step = 0; step < PLAN::STEPS; step++) {
         const int low = 8 * step + (FP8 ? 2 * i : i), high = low + (FP8 ? 1 : 4);  /* pairs of dimensions */
@@ -359,16 +359,15 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
 }
 
 /* The kernel. Grid: (groups of heads of a KV head, KV heads, spans of positions); see the top of this file. One barrier a
-   tile: behind it every warp is done with the tile before, whose place is filled again, and all threads' copies of this
-   tile have arrived. */
+   tile: after it every warp is done with the tile before, whose place is filled again, and all threads' copies of this tile have arrived. */
 template <bool FP8, int WARPS>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
 attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shift) {
     extern __shared__ __align__(16) char memory[];
     typedef attend_plan<FP8, WARPS> plan;
-    const attend_seat seat = attend_seat_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
-    const int end = p.position + p.T, sees = min(seat.block_first + 16 * (WARPS >> heads_shift), end);
-    const int tiles = (sees + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
+    const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
+    const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
+    const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
     const char *k = (const char *)p.k + blockIdx.y * plan::ROW, *v = (const char *)p.v + blockIdx.y * plan::ROW;
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
@@ -380,11 +379,11 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         if (i < tiles) attend_copy_tile<plan, WARPS>(keys + i * plan::TILE, k, v, stride, i, end, (int)threadIdx.x);
         cp_async_commit();
     }
-    attend_load_query<FP8, plan>(&p, &seat, q, (uint4 *)(memory + 2 * plan::STAGES * plan::TILE +
-                                                         threadIdx.x / 32 * plan::Q_BYTES) + threadIdx.x % 32);
+    attend_load_query<FP8, plan>(&p, &warp_tile, q, (uint4 *)(memory + 2 * plan::STAGES * plan::TILE +
+                                                              threadIdx.x / 32 * plan::Q_BYTES) + threadIdx.x % 32);
 #pragma unroll 1
     for (int j = 0, place = 0; j < tiles; j++) {
-        float s[plan::KEYS / 8][4], fade[2];
+        float s[plan::KEYS / 8][4], rescale[2];
         uint32_t w[plan::KEYS / 16][4];
         const int thread = attend_thread();                  /* anew: fewer registers from tile to tile */
         const int next = j + plan::STAGES - 1, last = place == 0 ? plan::STAGES - 1 : place - 1;
@@ -394,13 +393,13 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
         cp_async_commit();
         attend_tile_scores<FP8, plan>(s, q, queries + attend_query_lane<plan>(thread),
                                       keys + place * plan::TILE + attend_key_lane<FP8, plan>(thread));
-        if ((j + 1) * plan::KEYS > seat.block_first)
-            attend_mask<plan>(s, j, attend_seat_of<WARPS>(&p, heads_shift, thread).first, thread);
-        attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, fade, w);
-        attend_tile_values<FP8, plan>(o, fade, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
+        if ((j + 1) * plan::KEYS > warp_tile.block_first)
+            attend_mask<plan>(s, j, attend_warp_tile_of<WARPS>(&p, heads_shift, thread).first, thread);
+        attend_tile_weights<FP8, plan>(s, p.k_scale, m, l, rescale, w);
+        attend_tile_values<FP8, plan>(o, rescale, w, values + place * plan::TILE + attend_value_lane<plan>(thread));
         place = place == plan::STAGES - 1 ? 0 : place + 1;
     }
-    const attend_seat again = attend_seat_of<WARPS>(&p, heads_shift, attend_thread());     /* saves registers in the loop */
+    const attend_warp_tile again = attend_warp_tile_of<WARPS>(&p, heads_shift, attend_thread());  /* saves registers in the loop */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
@@ -434,7 +433,7 @@ template <bool FP8, int WARPS> static cudaError_t attend_prefill_launch(const at
     return cudaGetLastError();
 }
 
-/* Where an SM has room for two blocks (Hopper), blocks have four warps: they overlap one's softmax with the other's mma.
+/* Where two blocks fit an SM (Hopper), blocks have four warps: they overlap one's softmax with the other's mma.
    Elsewhere one block of eight. The choice depends on the GPU alone: so do a row's bits. */
 static int attention_prefill_warps(int shared_bytes_an_sm) {
     return shared_bytes_an_sm >= 2 * GPU_SHARED ? 4 : 8;

@@ -21,7 +21,7 @@ static size_t attention_prefill_lay(const attention_shape *s, int T, char *room,
     return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
-/* What layers/kinds.cu asks of a kind for prefill. */
+/* The implementation of layers/kinds.cu for prefill. */
 
 static int attention_can_prefill(const attention_weights *w, dtype kv) {
     const attention_shape *s = &w->shape;

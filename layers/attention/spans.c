@@ -1,6 +1,6 @@
 /* layers/attention/spans.c: softmax(q . k) v for a few queries over the keys and values of a KV head, on the CPU. Knows no layer.
 
-   Positions are taken in spans of SPAN. What a query has of a span is a part:
+   Positions are taken in spans of SPAN. The result of a query and a span is a part:
 
        top = the largest q . k[p] scale       sum = sum over p of e^(q . k[p] scale - top)       o = the same sum, times v[p]
 
@@ -14,7 +14,7 @@ enum {
     SPAN_QUERIES = 4,
     SPAN_VALUES = 8,             /* values that are added while sums are in registers */
     SPAN_COLS = 256,             /* columns of a key or value that are turned into floats at a time */
-    PART_TOP = 0,                /* behind the head_dim numbers of o in a part */
+    PART_TOP = 0,                /* after the head_dim numbers of o in a part */
     PART_SUM = 1,
     PART_EXTRA = 16              /* so that parts begin at a cache line where head_dim does */
 };
@@ -27,7 +27,7 @@ typedef struct kv_rows {
     dtype type;
 } kv_rows;
 
-/* e^x for x <= 0, off by at most two in its last bit; 0 below -87. x = n ln 2 + r, and of e^r seven terms behind the 1. */
+/* e^x for x <= 0, off by at most two in its last bit; 0 below -87. x = n ln 2 + r, and of e^r seven terms after the 1. */
 INLINE float exp_below(float x) {
     const float low = x < -87.0f ? -87.0f : x, shifted = low * 1.44269504f + 0x1.8p23f, n = shifted - 0x1.8p23f;
     const float r = (low - n * 0.693145752f) - n * 1.42860677e-6f;
@@ -49,14 +49,14 @@ INLINE float exp_below(float x) {
 INLINE void span_scores(const kv_rows *kv, const float *const *q, const int count, int first, int n, float scale,
                         float (*score)[SPAN], const dtype type) {
     const int pair = count < 2 ? 1 : 2;
-    float piece[SPAN_COLS] __attribute__((aligned(64)));
+    float floats[SPAN_COLS] __attribute__((aligned(64)));
     for (int i = 0; i < n; i++) {
         const size_t at = kv->at + (size_t)(first + i) * kv->stride;
         partial sum[SPAN_QUERIES];
         for (int j = 0; j < count; j++) sum[j] = no_partial();
         for (int col = 0; col < kv->d; col += SPAN_COLS) {
             const int cols = kv->d - col < SPAN_COLS ? kv->d - col : SPAN_COLS;
-            const float *k = kv_floats(kv->k, at + (size_t)col, cols, piece, type);
+            const float *k = kv_floats(kv->k, at + (size_t)col, cols, floats, type);
             for (int j = 0; j < count; j += pair) add_products(sum + j, k, q + j, col, cols, pair);
             for (int j = 0; col + cols == kv->d && j < count; j++)
                 score[j][i] = add_tail(sum_lanes(&sum[j]), k, q[j] + col, cols) * scale;
@@ -100,14 +100,14 @@ INLINE void add_values(float *const *o, int col, int cols, const float (*weight)
 /* o[j] += sum over i of weight[j][i] v[first + i]. count is a constant. */
 INLINE void span_values(const kv_rows *kv, const float (*weight)[SPAN], const int count, int first, int n, float *const *o,
                         const dtype type) {
-    float piece[SPAN_VALUES][SPAN_COLS] __attribute__((aligned(64)));
+    float floats[SPAN_VALUES][SPAN_COLS] __attribute__((aligned(64)));
     for (int i = 0, some; i < n; i += some) {
         some = n - i < SPAN_VALUES ? 1 : SPAN_VALUES;
         for (int col = 0; col < kv->d; col += SPAN_COLS) {
             const int cols = kv->d - col < SPAN_COLS ? kv->d - col : SPAN_COLS;
             const float *v[SPAN_VALUES];
             for (int k = 0; k < some; k++)
-                v[k] = kv_floats(kv->v, kv->at + (size_t)(first + i + k) * kv->stride + (size_t)col, cols, piece[k], type);
+                v[k] = kv_floats(kv->v, kv->at + (size_t)(first + i + k) * kv->stride + (size_t)col, cols, floats[k], type);
             if (some == 1) add_values(o, col, cols, weight, i, v, count, 1);
             else add_values(o, col, cols, weight, i, v, count, SPAN_VALUES);
         }
@@ -137,11 +137,11 @@ SIMD static void span_parts(const kv_rows *kv, const float *const *q, int count,
 #undef OF_TYPE
 }
 
-/* A part of positions, and then that of the positions behind them: the part of both. */
+/* A part of positions, and then that of the positions after them: the part of both. */
 SIMD static void span_join(float *all, const float *part, int d) {
     const float top = part[d + PART_TOP] > all[d + PART_TOP] ? part[d + PART_TOP] : all[d + PART_TOP];
-    const float mine = exp_below(all[d + PART_TOP] - top), its = exp_below(part[d + PART_TOP] - top);
-    for (int i = 0; i < d; i++) all[i] = all[i] * mine + part[i] * its;
-    all[d + PART_SUM] = all[d + PART_SUM] * mine + part[d + PART_SUM] * its;
+    const float all_scale = exp_below(all[d + PART_TOP] - top), part_scale = exp_below(part[d + PART_TOP] - top);
+    for (int i = 0; i < d; i++) all[i] = all[i] * all_scale + part[i] * part_scale;
+    all[d + PART_SUM] = all[d + PART_SUM] * all_scale + part[d + PART_SUM] * part_scale;
     all[d + PART_TOP] = top;
 }
