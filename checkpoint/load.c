@@ -21,7 +21,7 @@ static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t
     enum { STRETCH = 64, STRETCHES = 64 };
     const char *name = table_name(&files->table, of);
     uint64_t seed = fnv1a(FNV_START, name, strlen(name)), sum = 0;
-    size_t period = larger((size_t)size / STRETCHES, STRETCH), end = at + n;
+    size_t period = max_size((size_t)size / STRETCHES, STRETCH), end = at + n;
     for (size_t p = at; p < end; p++) {
         if (p % period >= STRETCH) p += period - p % period;
         if (p >= end) break;

@@ -93,7 +93,7 @@ static int cuda_complete(binder *b, mote_error *err) {
     size_t n = b->items.size / sizeof *items, largest = 1;
     char *copy = NULL;
     for (size_t i = 0; i < n; i++)
-        if (items[i].component == CODES) largest = larger(largest, packed_bytes(&items[i].of));
+        if (items[i].component == CODES) largest = max_size(largest, packed_bytes(&items[i].of));
     cudaError_t status = cudaMalloc((void **)&copy, largest);
     for (size_t i = 0; i < n && status == cudaSuccess; i++) {
         if (items[i].component != CODES) continue;

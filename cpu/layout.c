@@ -25,6 +25,6 @@ static float *layout_alloc(layout *l, size_t floats) {
     return at;
 }
 
-static size_t larger(size_t a, size_t b) {
+static size_t max_size(size_t a, size_t b) {
     return a > b ? a : b;
 }

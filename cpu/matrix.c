@@ -85,7 +85,7 @@ typedef struct projection {
     const matrix *w[PROJECTIONS];
     float *y[PROJECTIONS];       /* [T][rows of w] */
     const float *x;              /* [T][cols] */
-    token_limbs *limbs;          /* room for x's, [T][col_block_count(cols)] */
+    token_limbs *limbs;          /* scratch for x's, [T][col_block_count(cols)] */
     int T, add;
 } projection;
 
@@ -128,15 +128,15 @@ static void project(pool *p, projection *job) {
     parallel(p, blocks, projection_blocks, job);
 }
 
-/* y[t] = W x[t], or y[t] += W x[t]. room: for the limbs of x. */
-static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_limbs *room) {
+/* y[t] = W x[t], or y[t] += W x[t]. scratch: for the limbs of x. */
+static void linear(pool *p, const matrix *w, const float *x, float *y, int T, int add, token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
     job.count = 1;
     job.w[0] = w;
     job.y[0] = y;
     job.x = x;
-    job.limbs = room;
+    job.limbs = scratch;
     job.T = T;
     job.add = add;
     project(p, &job);

@@ -39,8 +39,8 @@ struct row_scales {
     float of[2];
     template <class F, class PLACE> __device__ __forceinline__ void load(const PLACE &place) {
         if (!gpu_scaled_at_end<F>()) return;
-        of[0] = load_here(place.scale);
-        of[1] = load_here(place.scale + place.to_row);
+        of[0] = ld_volatile(place.scale);
+        of[1] = ld_volatile(place.scale + place.to_row);
     }
     template <class F> __device__ __forceinline__ void apply(float *sum) const {
 #pragma unroll
@@ -51,7 +51,7 @@ struct row_scales {
 
 /* Where a lane reads a tile: data: its part of the first k block of either panel; scale: FP8, of the first k block
    of panel lane / 16; NVFP4 and FP8 by row, of the lane's row of the first panel, and to_row floats on of the second. A panel
-   behind the last counts as the last. All rows of a panel share a scale, but by row. */
+   after the last counts as the last. All rows of a panel share a scale, but by row. */
 struct gpu_place {
     const char *data[2];
     const float *scale;
@@ -60,8 +60,8 @@ struct gpu_place {
 
 /* F::load, and the scale of its row where a sum over several matrices cannot wait for that. */
 template <class F>
-__device__ __forceinline__ void gpu_load_weights(typename F::raw *to, const char *at, int behind, const float *row, bool there) {
-    F::load(to, at, behind, there);
+__device__ __forceinline__ void gpu_load_weights(typename F::raw *to, const char *at, int offset, const float *row, bool there) {
+    F::load(to, at, offset, there);
     if constexpr (F::by_row && !F::groups) F::load_row(to, row, there);
 }
 
@@ -127,7 +127,7 @@ static size_t activation_fragments_size(enum format format, int rows, int k_bloc
     return (size_t)k_blocks * (size_t)rows * (bytes + sizeof(float)) + 16;
 }
 
-/* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns behind
+/* This lane's fragments of k block 0: the high terms (lanes 0 .. 15) or the low ones of row lane / 4 % 4. Columns after
    the last row repeat one; their sums are dropped. */
 template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fragments(const activation_fragments &o) {
     int lane = threadIdx.x % 32;
@@ -139,12 +139,12 @@ template <class F, int ROWS> __device__ __forceinline__ const uint4 *gpu_lane_fr
 
    With `half` the factor is the weight scale times the activation scale. For token row t and panel o it is the value of
    `factor` on lane from + 16 o + t (with ROWS = 1, on lane from + 16 o) or, if the panels share it (step = 0), on lane
-   from + t; or, with `mine`, that is this lane's own, mine[t % 2]. Without `half` there is no factor, and a k block that is
+   from + t; or, with `own`, that is own[t % 2]. Without `half` there is no factor, and a k block that is
    not there adds nothing. PANELS: of the tile, 1 or 2; the rows of a panel that is not there get zeros. BY_ROW: the rows'
    scales come with the weights and are multiplied in here; otherwise row_scales does that once a tile, or there are none. */
 template <class F, int ROWS, int PANELS = 2, bool BY_ROW = F::by_row>
 __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *raw, const uint4 *x, float factor, int from,
-                                             const int step, bool there, const float *mine = NULL) {
+                                             const int step, bool there, const float *own = NULL) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int s = 0; s < F::per_load / 4; s++)
@@ -160,7 +160,7 @@ __device__ __forceinline__ void gpu_multiply(float *sum, const typename F::raw *
         if (ROWS == 1 && i % 2) continue;
         int t = ROWS == 1 ? 0 : threadIdx.x % 2 * 2 + i % 2;
         if (BY_ROW) part[i] *= F::row_scale(raw[i / 2]);
-        if (F::half && mine) sum[i] = fmaf(mine[i % 2], part[i], sum[i]);
+        if (F::half && own) sum[i] = fmaf(own[i % 2], part[i], sum[i]);
         else if (F::half) sum[i] = fmaf(__shfl_sync(~0u, factor, from + i / 2 * step + t), part[i], sum[i]);
         else sum[i] += there ? part[i] : 0;
     }
@@ -329,10 +329,10 @@ struct warp_partials {
     float squares[GPU_ROWS][GPU_WARPS];                     /* for the norm: of the columns of each warp */
 };
 
-/* The share of one of `of` workers in `k_blocks` k blocks: returns the first, *mine: how many. */
-__device__ __forceinline__ int gpu_share(int k_blocks, int worker, int of, int *mine) {
+/* The share of one of `of` workers in `k_blocks` k blocks: returns the first, *count: how many. */
+__device__ __forceinline__ int gpu_share(int k_blocks, int worker, int of, int *count) {
     int first = k_blocks * worker / of;
-    *mine = k_blocks * (worker + 1) / of - first;
+    *count = k_blocks * (worker + 1) / of - first;
     return first;
 }
 
@@ -366,7 +366,7 @@ __device__ __forceinline__ float sum_warp_partials(const float *part) {
     return a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
 }
 
-/* 1 / rms of token row t, after a barrier behind every warp's store_warp_squares. scale: 1 / columns. */
+/* 1 / rms of token row t, after a barrier after every warp's store_warp_squares. scale: 1 / columns. */
 __device__ __forceinline__ float gpu_rms_factor(const warp_partials *partials, int t, float scale, float eps) {
     return rsqrtf(fmaf(sum_warp_partials(partials->squares[t]), scale, eps));
 }

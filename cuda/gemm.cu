@@ -555,7 +555,7 @@ template <int WIDTH> static void gemm_launch_as(gpu_gemm *p, int token_tiles, cu
     const int row_tiles = gemm_deal_tiles<WIDTH>(p);
     size_t scales = 0;
     for (int i = 0; i < p->count; i++)
-        if (p->product[i].w.scale) scales = larger(scales, (size_t)p->product[i].w.scale_cols + 1);
+        if (p->product[i].w.scale) scales = max_size(scales, (size_t)p->product[i].w.scale_cols + 1);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
     (void)cudaLaunchKernel(kernel, dim3((unsigned)(row_tiles * token_tiles)), dim3(GPU_THREADS), arguments,
                            gemm_stages<WIDTH>::size() + GPU_WARPS * 2 * scales * sizeof(float), stream);

@@ -9,7 +9,7 @@
    the attribute programmaticStreamSerialization: a kernel starts once all blocks of its predecessor have called
    griddepcontrol.launch_dependents (pdl_launch_dependents) or ended, while the predecessor still runs. It loads its first
    weights, which never change, and only then calls griddepcontrol.wait (pdl_wait). What else it may do before that, and what
-   follows for those behind it, are the rules of cuda/schedule.c.
+   follows for those after it, are the rules of cuda/schedule.c.
 
    Completion is transitive. That a kernel's predecessor is complete must imply that all kernels before it are, so every
    block calls pdl_wait before it ends, in one warp at least, even if it needs nothing from its predecessor. Only idle
@@ -35,7 +35,7 @@ enum {
 typedef struct step_parameters {
     int32_t position;            /* of the first token row: tokens before it */
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
-    int32_t ids[GPU_ROWS];       /* tokens of the rows: behind the first, drafts to verify */
+    int32_t ids[GPU_ROWS];       /* tokens of the rows: after the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
     int32_t context;             /* of the resident slot: most tokens */
     int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured */

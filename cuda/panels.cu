@@ -2,7 +2,7 @@
    element lies. Knows matrices; must not know token rows, fragments or stages.
 
    Layout. Eight rows (a row panel) of a k block lie together: of the first packed component, the codes, 64 bytes of each row, row
-   behind row, 32 where codes have four bits; then of the next component, as many bytes of each row as go with those weights. The k
+   after row, 32 where codes have four bits; then of the next component, as many bytes of each row as go with those weights. The k
    blocks of a panel follow each other, then the next panel. Rows are padded with zeros to whole panels and whole k blocks. The
    bytes of a weight stay what they were.
 
@@ -71,7 +71,7 @@ static size_t packed_bytes(const matrix *w) {
     return bytes;
 }
 
-/* Packs the components that lie at `from`, each in its room, to `to`. */
+/* Packs the components that lie at `from`, each in its place, to `to`. */
 static cudaError_t gpu_pack(const matrix *w, const char *from, char *to, int sms) {
     gpu_packing p;
     memset(&p, 0, sizeof p);

@@ -14,35 +14,35 @@ typedef struct prefill_rows {
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */
     float *x;                    /* [T][hidden] the residual */
-    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of the room: see
-                                    prefill_take_rest */
+    uint16_t *u;                 /* F16 [T][hidden] the normalised rows, with an activation scale each; at the end of
+                                    the scratch: see prefill_take_rest */
     float *u_scale;              /* [T] */
-    char *room;                  /* scratch of the kind of layer that runs: name_prefill_room bytes */
+    char *scratch;               /* scratch of the kind of layer that runs: name_prefill_bytes bytes */
 } prefill_rows;
 
-/* What a session has for it, in GPU memory. */
+/* The scratch of prefill, in GPU memory. */
 typedef struct prefill_scratch {
-    int rows;                    /* of a super-chunk; 0: its prompts are decoded */
+    int rows;                    /* of a prefill chunk; 0: its prompts are decoded */
     float *x;                    /* [rows][hidden] */
     float *u_scale;              /* [rows] */
     int32_t *ids;                /* [rows] */
-    char *room;
-    uint16_t *u;                 /* F16 [rows][hidden], the room's end */
-    size_t room_bytes;
-    float *before;               /* the recurrent states before the super-chunk */
+    char *scratch;
+    uint16_t *u;                 /* F16 [rows][hidden], the end of the scratch */
+    size_t scratch_bytes;
+    float *before;               /* the recurrent states before the prefill chunk */
 } prefill_scratch;
 
-/* Takes `bytes` of a room whose pieces begin at multiples of 256 bytes; with room NULL it only counts. */
-static void *prefill_take(char *room, size_t *used, size_t bytes) {
-    void *at = room ? room + *used : NULL;
+/* Takes `bytes` of scratch, from a multiple of 256 bytes on; with scratch NULL it only counts. */
+static void *prefill_take(char *scratch, size_t *used, size_t bytes) {
+    void *at = scratch ? scratch + *used : NULL;
     *used += (bytes + 255) / 256 * 256;
     return at;
 }
 
-/* The bytes of a room of which `used` are taken by what is written while u is still read, and `rest` by what is written
+/* The bytes of scratch of which `used` are taken by what is written while u is still read, and `rest` by what is written
    later, in u's place. */
 static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
-    return used + larger(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
+    return used + max_size(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
 }
 
 /* Can gemm_launch multiply with these matrices? */

@@ -13,11 +13,11 @@ typedef struct gpu_segment {     /* one matrix of a projection */
 
 template <class IN> struct gpu_projection {
     handoff link;
-    int count, T, cols;          /* cols, eps: used behind the wait, so in the first line of the constant cache */
+    int count, T, cols;          /* cols, eps: used after the wait, so in the first line of the constant cache */
     float eps;
     int add;                     /* y += instead of y = */
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
-    int blocks, extra;           /* blocks with tiles; those behind them, which run IN::extra_block */
+    int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
     IN in;
@@ -28,7 +28,7 @@ template <class IN> struct gpu_projection {
      at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
-     extra      there may be p.extra blocks more, which run extra_block(block, of) behind their pdl_wait: other work that is
+     extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
                 due then */
 
 /* Prologue: the token rows as they are. */
@@ -98,20 +98,20 @@ template <class IN> struct gpu_segment_tiles {
         pdl_wait();
     }
     template <class F, int ROWS>
-    __device__ __forceinline__ void prepare(int first, int mine, const activation_fragments &act, float *square) const {
+    __device__ __forceinline__ void prepare(int first, int warp_k_blocks, const activation_fragments &act, float *square) const {
         wait();
-        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, mine, act, square);
+        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
     }
-    __device__ __forceinline__ float old(int tile, int row, int t) const {
-        row += tile * TILE_ROWS;                            /* behind a norm there is no residual */
+    __device__ __forceinline__ float residual(int tile, int row, int t) const {
+        row += tile * TILE_ROWS;                            /* after a norm there is no residual */
         return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
     }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float old,
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float residual,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
             row += tile * TILE_ROWS;
-            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], old + y, p.link.publish);
+            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], residual + y, p.link.publish);
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
@@ -157,7 +157,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 }
 
 /* Registers of a normed projection of one row on compute capability 9.0, where ptxas fits it into 96: occupancy then
-   leaves room for a block of conv_delta, with 64, beside two of its blocks (2 * 256 * 96 + 256 * 64 = 65,536). */
+   leaves space for a block of conv_delta, with 64, beside two of its blocks (2 * 256 * 96 + 256 * 64 = 65,536). */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
 #define GPU_FEW_REGISTERS 96
 #else
@@ -222,7 +222,7 @@ static int gpu_deal_blocks(gpu_queue *q, gpu_projection<IN> *p, void (*kernel)(g
 }
 
 /* Bytes of the activation fragments of the segment that needs most. */
-template <class IN> static size_t activation_fragments_room(const gpu_projection<IN> *p, int rows) {
+template <class IN> static size_t activation_fragments_bytes(const gpu_projection<IN> *p, int rows) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
         size_t bytes = activation_fragments_size(p->segment[i].w.format, rows, p->segment[i].w.k_blocks);
@@ -235,9 +235,9 @@ template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
 
 /* The kernel for SHAPE and T rows; NULL if so many do not fit shared memory. */
 template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
-    constexpr int room = (GPU_SHARED - sizeof(warp_partials) - 16) /
+    constexpr int fitting = (GPU_SHARED - sizeof(warp_partials) - 16) /
                          ((IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) / 32 * (128 + sizeof(float)));      /* BF16 needs most */
-    constexpr int most = room < GPU_ROWS ? room : GPU_ROWS;
+    constexpr int most = fitting < GPU_ROWS ? fitting : GPU_ROWS;
     static const gpu_project_kernel<IN> kernels[GPU_ROWS] = {
         gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
         gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
@@ -306,12 +306,12 @@ template <class IN> static void gpu_record_parts(gpu_queue *q, enum kernel_kind 
 /* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. */
 template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
     gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
-    size_t bytes = activation_fragments_room(p, p->T);
+    size_t bytes = activation_fragments_bytes(p, p->T);
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
     const int fixed = kernel && gpu_one_tile_each(p);
     if (!fixed) {
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-        bytes = activation_fragments_room(p, p->T == 1 ? 1 : GPU_ROWS);
+        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : GPU_ROWS);
         if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_parts(q, kind, p);
             return;

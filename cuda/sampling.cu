@@ -11,13 +11,13 @@
 
    The best k of many keys, by one block: each thread finds the best of its own keys; the k-th best of these 256 is a bound
    that k keys reach for certain and few others do; all keys that reach it are collected in shared memory, and each finds
-   its place by counting the keys above it. gpu_pick does this for a slice of the logits in each block, then a single block,
-   of gpu_draw or gpu_accept, for the keys that gpu_pick found. */
+   its place by counting the keys above it. topk_partial does this for a slice of the logits in each block, then a single block,
+   of sample_token or gpu_accept, for the keys that topk_partial found. */
 
 enum {
     GPU_TOP_K = 64,              /* most candidates */
-    GPU_PICKS = GPU_THREADS,     /* most blocks of gpu_pick a row: gpu_token has a thread for each */
-    GPU_PICK_KEYS = 16           /* most logits of a thread of gpu_pick */
+    GPU_TOPK_BLOCKS = GPU_THREADS,  /* most blocks of topk_partial a row: gpu_token has a thread for each */
+    GPU_TOPK_KEYS = 16           /* most logits of a thread of topk_partial */
 };
 
 #define GPU_NAN (~(uint64_t)0)   /* key of a NaN: above all others; key 0: no logit */
@@ -42,12 +42,12 @@ typedef struct gpu_sampling {
     size_t stride;
     int T;                       /* rows: 1 unless gpu_accept */
     int n;                       /* ids that may be chosen */
-    uint64_t *picks;             /* device scratch: [GPU_ROWS][GPU_PICKS][GPU_TOP_K] */
+    uint64_t *topk;              /* device scratch: [GPU_ROWS][GPU_TOPK_BLOCKS][GPU_TOP_K] */
     step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
     volatile gpu_mailbox *mailbox;                           /* pinned host memory; NULL: a draft, which is not posted */
-    int32_t position, replay;    /* gpu_draw with a mailbox: step_parameters of the step that runs the token */
-    int draft;                   /* gpu_draw: index of the token in step->ids; 0 with a mailbox */
-    int blocks;                  /* of gpu_pick, for a row; set by gpu_sample */
+    int32_t position, replay;    /* sample_token with a mailbox: step_parameters of the step that runs the token */
+    int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
+    int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
 
 typedef struct gpu_put_step { step_parameters *to, value; } gpu_put_step;
@@ -55,7 +55,7 @@ typedef struct gpu_put_sampling { sampling_parameters *to, value; } gpu_put_samp
 
 /* Whether gpu_sample can choose as sample() would. If not, the logits go to the host. */
 static int gpu_can_sample(int n, float temperature, int top_k) {
-    return n >= 1 && n <= GPU_PICKS * GPU_THREADS * GPU_PICK_KEYS &&
+    return n >= 1 && n <= GPU_TOPK_BLOCKS * GPU_THREADS * GPU_TOPK_KEYS &&
            (!(temperature > 0) || (top_k >= 1 && top_k <= GPU_TOP_K && top_k < n));
 }
 
@@ -102,7 +102,7 @@ __device__ uint64_t gpu_kth_best(uint64_t key, int k) {
     return kth;
 }
 
-/* best[0..k-1] = the best of `count` keys in shared memory, best first; 0 behind the last. Whole block. */
+/* best[0..k-1] = the best of `count` keys in shared memory, best first; 0 after the last. Whole block. */
 __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k, uint64_t *best) {
     for (int i = threadIdx.x; i < count; i += GPU_THREADS) {
         int above = 0;
@@ -112,16 +112,16 @@ __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k
     for (int i = count + threadIdx.x; i < k; i += GPU_THREADS) best[i] = 0;
 }
 
-/* picks[row][block] = the best k keys of the block's logits, best first (k = 1, or a NaN: only the first is written).
+/* topk[row][block] = the best k keys of the block's logits, best first (k = 1, or a NaN: only the first is written).
    Grid: (blocks, rows). Groups of 32 neighbouring logits are dealt to blocks in turn, so that large logits with
    neighbouring ids fall to different blocks. A lane loads one logit of a group.
    k is read before pdl_wait: gpu_put, which wrote it, does not call pdl_launch_dependents. */
-__global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ gpu_sampling p) {
-    __shared__ uint64_t keys[GPU_TOP_K * GPU_PICK_KEYS];    /* k threads reach the bound, at most with all their keys */
+__global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constant__ gpu_sampling p) {
+    __shared__ uint64_t keys[GPU_TOP_K * GPU_TOPK_KEYS];    /* k threads reach the bound, at most with all their keys */
     __shared__ int count;
     const float *logits = p.logits + blockIdx.y * p.stride;
     const int k = p.parameters->k;
-    uint64_t head = 0, *best = p.picks + (size_t)(blockIdx.y * GPU_PICKS + blockIdx.x) * GPU_TOP_K;
+    uint64_t head = 0, *best = p.topk + (size_t)(blockIdx.y * GPU_TOPK_BLOCKS + blockIdx.x) * GPU_TOP_K;
     int first = ((threadIdx.x / 32) * p.blocks + blockIdx.x) * 32 + threadIdx.x % 32, step = p.blocks * GPU_THREADS;
     pdl_launch_dependents();
     pdl_wait();
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_pick(const __grid_constant__ 
 
 /* sample(), given the k candidates, best first: thread i weighs candidate i, thread 0 adds the weights in order and draws.
    position: of the token. Whole block; thread 0 gets the token. */
-__device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *parameters, const uint64_t *top, double *weight,
-                                                uint64_t position) {
+__device__ __forceinline__ int32_t sample_from_top(const sampling_parameters *parameters, const uint64_t *top, double *weight,
+                                                   uint64_t position) {
     int taken = 0, most = parameters->k;
     float best = gpu_key_logit(top[0]);
     if (threadIdx.x < most)
@@ -166,15 +166,15 @@ __device__ __forceinline__ int32_t gpu_draw_one(const sampling_parameters *param
     return (int32_t)~(uint32_t)top[taken - 1];
 }
 
-/* The token of a row, from the keys that gpu_pick found; -1: a logit is NaN. Whole block; thread 0 gets the token. At most
+/* The token of a row, from the keys that topk_partial found; -1: a logit is NaN. Whole block; thread 0 gets the token. At most
    k threads reach the bound, with at most k keys each: that is the size of `keys`. */
 __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uint64_t position) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
     __shared__ double weight[GPU_TOP_K];
     __shared__ int count;
-    const uint64_t *mine = p.picks + (size_t)(row * GPU_PICKS + threadIdx.x) * GPU_TOP_K;
+    const uint64_t *sorted = p.topk + (size_t)(row * GPU_TOPK_BLOCKS + threadIdx.x) * GPU_TOP_K;
     const int k = p.parameters->k;
-    uint64_t head = threadIdx.x < p.blocks ? mine[0] : 0;
+    uint64_t head = threadIdx.x < p.blocks ? sorted[0] : 0;
     if (threadIdx.x == 0) count = 0;
     uint64_t bound = gpu_kth_best(head, k);
     if (bound == GPU_NAN) return -1;
@@ -183,13 +183,13 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     for (int i = 0; i < k && key >= bound; i += 4)          /* a block's keys lie best first */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            key = i + j < k ? mine[i + j] : 0;
+            key = i + j < k ? sorted[i + j] : 0;
             if (key >= bound) keys[atomicAdd(&count, 1)] = key;
         }
     __syncthreads();
     gpu_order(keys, count, k, top);
     __syncthreads();
-    return isfinite(gpu_key_logit(top[0])) ? gpu_draw_one(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
+    return isfinite(gpu_key_logit(top[0])) ? sample_from_top(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
 /* Posts `count` ids to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
@@ -203,9 +203,9 @@ __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_
 
 /* Draws one token: with a mailbox the first token of the next step, posted to the host; else a draft. One block. The id -1
    (a logit is NaN) is posted, and the step runs token 0 in its place.
-   gpu_draw and gpu_accept do not call pdl_launch_dependents, so no later kernel starts before they are complete. That is
+   sample_token and gpu_accept do not call pdl_launch_dependents, so no later kernel starts before they are complete. That is
    why later kernels may read step_parameters before their own pdl_wait. */
-__global__ void __launch_bounds__(GPU_THREADS) gpu_draw(const __grid_constant__ gpu_sampling p) {
+__global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constant__ gpu_sampling p) {
     pdl_wait();
     int32_t id = gpu_token(p, 0, (uint64_t)p.position);
     if (threadIdx.x) return;
@@ -268,14 +268,14 @@ static void gpu_resume(gpu_queue *q, step_parameters *to, const step_parameters 
     gpu_check(q, cudaGetLastError(), "changing the session");
 }
 
-/* Records gpu_pick, then `choose`, gpu_draw or gpu_accept. The caller has checked gpu_can_sample. */
+/* Records topk_partial, then `choose`, sample_token or gpu_accept. The caller has checked gpu_can_sample. */
 static void gpu_sample(gpu_queue *q, enum kernel_kind kind, const gpu_sampling *sampling, void (*choose)(gpu_sampling)) {
     gpu_sampling p = *sampling;
-    int fewest = (p.n - 1) / (GPU_THREADS * GPU_PICK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
+    int fewest = (p.n - 1) / (GPU_THREADS * GPU_TOPK_KEYS) + 1, most = (p.n - 1) / GPU_THREADS + 1;
     p.blocks = q->sms < most ? q->sms : most;
-    if (p.blocks > GPU_PICKS) p.blocks = GPU_PICKS;
+    if (p.blocks > GPU_TOPK_BLOCKS) p.blocks = GPU_TOPK_BLOCKS;
     if (p.blocks < fewest) p.blocks = fewest;
-    gpu_record(q, KERNEL_PICK, "", gpu_pick, p.blocks, p.T, 0, &p);
+    gpu_record(q, KERNEL_TOPK_PARTIAL, "", topk_partial, p.blocks, p.T, 0, &p);
     gpu_record(q, kind, "", choose, 1, 1, 0, &p);
 }
 

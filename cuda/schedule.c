@@ -9,7 +9,7 @@
    kernels before it are complete, too.
 
    Rules. When kernel i starts, all kernels before `late` are complete, where late is the last one before i that does not
-   release at entry: one that releases late did so behind its own wait. Those from late to i - 1 may still run.
+   release at entry: one that releases late did so after its own wait. Those from late to i - 1 may still run.
      1. Early reads: not of what a kernel from late to i - 1 writes, but for what late stores before it releases.
      2. Early writes: not of what a kernel from late to i - 1 reads or writes.
      3. What writes step_parameters never releases: it is complete when the next kernel starts, so that all may read them
@@ -18,8 +18,8 @@
         the buffer, in one launch, and if the older values that it may find there have other tags: they are of this step (one
         was stored before late), and at most three were stored from late on. Otherwise it waits.
      5. A kernel that polls may store `polled_writes` once it has seen all that it polls: its predecessor stores each value
-        behind its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
-        nor what it loads for other ends (loose_reads).
+        after its own wait, when it has loaded all that the value depends on. So these are not what its predecessor writes,
+        nor what it loads for other ends (reads_without_tags).
    A schedule that breaks 1, 2, 3 or 5 is refused.
 
    Why it cannot deadlock. A kernel polls only its direct predecessor. When it starts, every block of that has released it or
@@ -55,7 +55,7 @@ static const char *const buffer_names[BUFFERS] = {EACH_BUFFER};
 
 enum release { RELEASE_ENTRY, RELEASE_LATE, RELEASE_NEVER };
 
-/* What the kernels of a step are to each other: sets of buffers. Behind the wait it may read and write all that it names. */
+/* What the kernels of a step are to each other: sets of buffers. After the wait it may read and write all that it names. */
 typedef struct kernel_uses {
     const char *name;
     enum stage stage;
@@ -65,7 +65,7 @@ typedef struct kernel_uses {
     unsigned polls;              /* of reads: one buffer, whose tags the kernels for fixed shapes can poll */
     unsigned polled_writes;      /* of writes: stored by those when they have polled */
     unsigned tags;               /* of writes: one buffer, stored with tags */
-    unsigned loose_reads;        /* of reads: those that what it tags does not depend on */
+    unsigned reads_without_tags;  /* of reads: those that what it tags does not depend on */
     int prefetches;              /* it leaves the memory bus idle for a while */
     int one_per_sm;              /* an SM is to have one block of it, unless there are more blocks than SMs */
     int prefetched;              /* its first weights are worth the prefetch of one that prefetches */
@@ -176,7 +176,7 @@ static gpu_tag tag_of(int generation) {
     return tag;
 }
 
-/* Prefetches what nodes[i + 2] reads first: the successor of nodes[i] keeps the bus busy, what is behind it does not yet run. */
+/* Prefetches what nodes[i + 2] reads first: the successor of nodes[i] keeps the bus busy, what is after it does not yet run. */
 static void schedule_prefetch(node *nodes, int count, int i, uint32_t limit) {
     prefetch_span *p = &nodes[i].link.prefetch;
     if (!kernels[nodes[i].kind].prefetches || i + 2 >= count || nodes[i].blocks < 1) return;
@@ -204,7 +204,7 @@ static int schedule_link(node *nodes, int count, int tagged, uint32_t prefetch, 
         }
         if (n->link.await.mask && i && k->polled_writes) {
             const kernel_uses *front = &kernels[n[-1].kind];
-            unsigned clash = k->polled_writes & ((front->writes & ~front->tags) | front->loose_reads);
+            unsigned clash = k->polled_writes & ((front->writes & ~front->tags) | front->reads_without_tags);
             if (whole && clash) return schedule_refuse(nodes, c, i, i - 1, clash, "store of what the polled kernel may still use");
         }
         schedule_prefetch(nodes, count, i, prefetch);
@@ -232,13 +232,13 @@ static int schedule_shared(const node *nodes, int count, int sms, int most) {
 
 /* Bytes that a block of nodes[i] has to take where SMs are to have `need`: its own or, if it is to be the only one of its kernel
    and its neighbours' blocks still fit beside it, more than half of what they then get. Without that, where the predecessor's
-   blocks leave no room, those SMs that are done with it first get two, and others none. */
+   blocks leave no space, those SMs that are done with it first get two, and others none. */
 static int schedule_block_shared(const node *nodes, int count, int i, int sms, int need, int most) {
     static const int sizes[] = {16, 32, 64, 100, 132, 164, 196};        /* KB: what an SM can be set to, below its most */
-    const int own = nodes[i].shared, before = i ? nodes[i - 1].shared : 0, behind = i + 1 < count ? nodes[i + 1].shared : 0;
+    const int own = nodes[i].shared, before = i ? nodes[i - 1].shared : 0, after = i + 1 < count ? nodes[i + 1].shared : 0;
     int size = most;
     for (int k = (int)(sizeof sizes / sizeof *sizes) - 1; k >= 0; k--)
         if (need <= sizes[k] * 1024 && sizes[k] * 1024 < size) size = sizes[k] * 1024;
-    const int half = size / 2 + 1, fits = before <= size - half && behind <= size - half;
+    const int half = size / 2 + 1, fits = before <= size - half && after <= size - half;
     return kernels[nodes[i].kind].one_per_sm && nodes[i].blocks <= sms && own < half && fits ? half : own;
 }

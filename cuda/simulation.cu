@@ -11,7 +11,7 @@ __device__ __forceinline__ int32_t simulated_token(const step_parameters *step, 
     return (int32_t)(uniform(step->sequence, (uint64_t)(GPU_ROWS + place)) * n);
 }
 
-/* Whether the draft behind row t is accepted. */
+/* Whether the draft after row t is accepted. */
 __device__ __forceinline__ bool simulated_accept(const simulation *s, const step_parameters *step, int t) {
     return uniform(step->sequence, (uint64_t)t) < s->accept[t];
 }

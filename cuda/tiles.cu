@@ -10,7 +10,7 @@
    multiplied a k block, it loads a later one into the same registers. The first are loaded before the block waits for
    its predecessor, and the rest of its first tile is prefetched into the L2. */
 
-/* Before compute capability 9.0 a load that may be absent is behind a branch: predicated, it costs the kernels for any shape a
+/* Before compute capability 9.0 a load that may be absent is in a branch: predicated, it costs the kernels for any shape a
    stack frame. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define GPU_BRANCH_AROUND_LOADS 1
@@ -21,12 +21,12 @@
 /* The weights that a warp has in flight: AHEAD k blocks of both panels of a tile. */
 template <class F, int ROWS> struct gpu_ahead {
     enum { scaled = F::scaled && !gpu_scaled_at_end<F>() };            /* by k block */
-    int first, mine;             /* the warp's k blocks of every tile */
+    int first, warp_k_blocks;    /* the warp's k blocks of every tile */
     gpu_place place;
     typename F::raw raw[AHEAD][2];
-    float scale;                 /* of k block piece() of those in flight */
+    float scale;                 /* of k block scale_slot() of those in flight */
 
-    __device__ __forceinline__ int piece() const { return threadIdx.x % 16 / ROWS % AHEAD; }
+    __device__ __forceinline__ int scale_slot() const { return threadIdx.x % 16 / ROWS % AHEAD; }
     /* Loads the warp's k block from + j, if it exists: there are `left` from `from` on. */
     __device__ __forceinline__ void load(int j, int from, int left) {
         if (GPU_BRANCH_AROUND_LOADS && j >= left) return;
@@ -35,14 +35,14 @@ template <class F, int ROWS> struct gpu_ahead {
             F::load(&raw[j][half], place.data[half] + (first + from) * F::panel, j * F::panel, j < left);
     }
     __device__ __forceinline__ void load_scale(const gpu_matrix &w, int from, int left) {
-        if (scaled) scale = load_here(place.scale + (first + from + piece() >> w.k_block_shift), piece() < left);
+        if (scaled) scale = ld_volatile(place.scale + (first + from + scale_slot() >> w.k_block_shift), scale_slot() < left);
     }
-    /* With the activation scale; the unit goes to that, as a product with the other would wait for it. */
+    /* With the activation scale; post_scale goes to that, as a product with the other would wait for it. */
     __device__ __forceinline__ float scale_of(float act_scale) const {
         return scale * (scaled ? act_scale * gpu_post_scale<F>() : act_scale);
     }
     __device__ __forceinline__ void nothing(const gpu_matrix &w) {
-        first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &mine);
+        first = gpu_share(w.k_blocks, threadIdx.x / 32, GPU_WARPS, &warp_k_blocks);
         memset(&place, 0, sizeof place);
         memset(raw, 0, sizeof raw);
         scale = 1;
@@ -50,12 +50,12 @@ template <class F, int ROWS> struct gpu_ahead {
     /* Loads the first k blocks of the block's first tile, if it has one. If there are more, one thread prefetches the
        tile into the L2. */
     template <class TILES> __device__ __forceinline__ void begin(const TILES &tiles, int tile, const gpu_matrix &w) {
-        int left = tiles.valid(tile) ? mine : 0;
+        int left = tiles.valid(tile) ? warp_k_blocks : 0;
         if (left) place = tiles.template place<F>(tile);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load(j, 0, left);
         load_scale(w, 0, left);
-        if (threadIdx.x || !left || mine <= AHEAD) return;
+        if (threadIdx.x || !left || warp_k_blocks <= AHEAD) return;
         l2_prefetch(place.data[0], (uint32_t)(w.k_blocks * F::panel));
         l2_prefetch(place.data[1], (uint32_t)(w.k_blocks * F::panel));
     }
@@ -64,10 +64,10 @@ template <class F, int ROWS> struct gpu_ahead {
 /* The loop over a block's tiles. TILES says what they are:
      next(tile), valid(tile)   the block's next tile; does this one exist
      place<F>(tile)            where this lane reads it
-     old(tile, row, t)         what is loaded before the sum is known, and handed on to store
-     store(tile, row, t, partials of the tile, old, rms)
-     prepare(first, mine, act, square)   waits for the predecessor and stages the activations, unless that is done
-   One thread for each of the 16 rows and T token rows calls old and store, threads of other warps from tile to tile; rms
+     residual(tile, row, t)    what is loaded before the sum is known, and handed on to store
+     store(tile, row, t, partials of the tile, residual, rms)
+     prepare(first, warp_k_blocks, act, square)   waits for the predecessor and stages the activations, unless that is done
+   One thread for each of the 16 rows and T token rows calls residual and store, threads of other warps from tile to tile; rms
    is the token row's factor where there is a norm. */
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
@@ -75,30 +75,31 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
     const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles with n % turns == turn */
-    const int first = ahead.first, mine = ahead.mine, rounds = (mine + AHEAD - 1) / AHEAD, piece = ahead.piece();
+    const int first = ahead.first, warp_k_blocks = ahead.warp_k_blocks, rounds = (warp_k_blocks + AHEAD - 1) / AHEAD;
+    const int scale_slot = ahead.scale_slot();
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act) + first * pairs * 8 * ROWS;
-    const float *act_scale = act.act_scale + (first + piece) * ROWS + lane % ROWS;
+    const float *act_scale = act.act_scale + (first + scale_slot) * ROWS + lane % ROWS;
     float rms = 1, square[ROWS] = {};
-    tiles.template prepare<F, ROWS>(first, mine, act, square);
+    tiles.template prepare<F, ROWS>(first, warp_k_blocks, act, square);
     for (int n = 0; tiles.valid(tile); n++) {
         int next = tiles.next(tile);
         bool more = tiles.valid(next), stores = n % turns == turn && t < T;
-        float sum[4] = {0, 0, 0, 0}, old = 0;
+        float sum[4] = {0, 0, 0, 0}, residual = 0;
         row_scales rows = {};
-        if (stores) old = tiles.old(tile, row, t);
+        if (stores) residual = tiles.residual(tile, row, t);
         for (int r = 0; r < rounds; r++) {
             bool last = r == rounds - 1;
-            int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? mine : 0) : mine - from;
+            int from = last ? 0 : (r + 1) * AHEAD, left = last ? (more ? warp_k_blocks : 0) : warp_k_blocks - from;
             float factor = 0;
-            if (F::half && r * AHEAD + piece < mine) factor = ahead.scale_of(act_scale[r * AHEAD * ROWS]);
+            if (F::half && r * AHEAD + scale_slot < warp_k_blocks) factor = ahead.scale_of(act_scale[r * AHEAD * ROWS]);
             if (last) rows.load<F>(ahead.place);
             if (last && more) ahead.place = tiles.template place<F>(next);
             ahead.load_scale(w, from, left);
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 uint4 x[pairs];
-                bool there = r * AHEAD + j < mine;
+                bool there = r * AHEAD + j < warp_k_blocks;
                 const uint4 *at = fragments + (there ? r * AHEAD + j : 0) * pairs * 8 * ROWS;
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = at[pair * 8 * ROWS];
@@ -111,7 +112,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
         if (n == 0 && TILES::normed) store_warp_squares<ROWS>(partials, square);
         __syncthreads();
         if (n == 0 && TILES::normed && t < ROWS) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms);
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], residual, rms);
         tile = next;
     }
 }
@@ -126,36 +127,38 @@ template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed
     return rows <= (int)F::fixed_rows && ((int)F::fixed_rows == (int)GPU_ROWS || (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN);
 }
 
-/* A warp's part of a tile of COLS columns, which are MINE whole k blocks for each of the eight warps: the same sums in the
+/* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
    same order as gpu_run_tiles, sooner. ROWS is T exactly. DEPTH of the k blocks are in registers, in flight or arrived:
-   all if they are no more than MOST, which depends on what else a kernel has in registers.
+   all if they are no more than MAX_IN_FLIGHT, which depends on what else a kernel has in registers.
 
    Why it is fast: what a block does once, from its wait on, is straight-line code. In front of a loop or a branch the
-   compiler waits for all loads in flight, so that x, loaded behind the weights, would arrive only after them. */
-template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
+   compiler waits for all loads in flight, so that x, loaded after the weights, would arrive only after them. */
+template <class F, int COLS, int ROWS, int MAX_IN_FLIGHT> struct fixed_tile {
     enum {
-        MINE = COLS / (4 * F::per_load) / GPU_WARPS,
-        DEPTH = MINE <= MOST ? MINE : MINE % 4 ? 3 : 4,
-        PARTS = (MINE * F::per_load / 2 + 31) / 32,         /* items of eight columns of a lane */
-        ROUNDS = MINE / DEPTH, EACH = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,      /* k blocks whose factors share a register */
-        FACTORS = (MINE - 1) / EACH + 1, pairs = gpu_step_pairs<F>()
+        WARP_K_BLOCKS = COLS / (4 * F::per_load) / GPU_WARPS,
+        DEPTH = WARP_K_BLOCKS <= MAX_IN_FLIGHT ? WARP_K_BLOCKS : WARP_K_BLOCKS % 4 ? 3 : 4,
+        PARTS = (WARP_K_BLOCKS * F::per_load / 2 + 31) / 32,  /* items of eight columns of a lane */
+        ROUNDS = WARP_K_BLOCKS / DEPTH,
+        FACTOR_SPAN = ROUNDS > 1 ? (int)DEPTH : 16 / ROWS,  /* k blocks whose factors share a register */
+        FACTORS = (WARP_K_BLOCKS - 1) / FACTOR_SPAN + 1, pairs = gpu_step_pairs<F>()
     };
-    static_assert(MINE * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == MINE, "whole k blocks, whole rounds");
-    static_assert(!F::half || (int)EACH * ROWS <= 16, "a lane for each factor");
+    static_assert(WARP_K_BLOCKS * GPU_WARPS * 4 * F::per_load == COLS && ROUNDS * DEPTH == WARP_K_BLOCKS,
+                  "whole k blocks, whole rounds");
+    static_assert(!F::half || (int)FACTOR_SPAN * ROWS <= 16, "a lane for each factor");
     gpu_place place;             /* of the warp's k blocks in this round */
     typename F::raw raw[DEPTH][2];
-    /* Of k block piece(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS, in which
+    /* Of k block scale_slot(k): its scale for panel lane / 16, and the activation scale of token row lane % 16 % ROWS, in which
        F::post_scale is, as a product with the scale would wait for that. Where k blocks have no scales, BY_LANE, a lane has the
        activation scales of its own two token rows for each k block. */
     enum { SCALED = F::scaled && !gpu_scaled_at_end<F>(), BY_LANE = F::half && !SCALED && ROUNDS == 1 };
-    float scale[FACTORS], act_scale[BY_LANE ? (int)MINE : (int)FACTORS][2];
+    float scale[FACTORS], act_scale[BY_LANE ? (int)WARP_K_BLOCKS : (int)FACTORS][2];
     row_scales rows;
 
     template <class IN> __host__ __device__ static constexpr int at_once() {
         return IN::template at_once<ROWS>() < PARTS ? IN::template at_once<ROWS>() : PARTS;
     }
-    __device__ __forceinline__ static int first() { return threadIdx.x / 32 * MINE; }
-    __device__ __forceinline__ static int piece(int k) { return k * EACH + threadIdx.x % 16 / ROWS; }
+    __device__ __forceinline__ static int first() { return threadIdx.x / 32 * WARP_K_BLOCKS; }
+    __device__ __forceinline__ static int scale_slot(int k) { return k * FACTOR_SPAN + threadIdx.x % 16 / ROWS; }
     /* Goes to the tile whose first k block is at `at`. */
     __device__ __forceinline__ void move(const gpu_place &at) {
         place = at;
@@ -166,7 +169,8 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
         rows.load<F>(place);
 #pragma unroll
         for (int k = 0; k < FACTORS; k++)
-            scale[k] = SCALED ? load_here(place.scale + (first() + piece(k) >> w.k_block_shift), piece(k) < MINE) : 1;
+            scale[k] = SCALED ? ld_volatile(place.scale + (first() + scale_slot(k) >> w.k_block_shift),
+                                            scale_slot(k) < WARP_K_BLOCKS) : 1;
     }
     /* Loads the warp's k block j of the round, if it is `there`. */
     __device__ __forceinline__ void load(int j, bool there = true) {
@@ -177,14 +181,15 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
     __device__ __forceinline__ void load_act_scale(const activation_fragments &x) {
         if constexpr (BY_LANE) {
 #pragma unroll
-            for (int k = 0; k < MINE; k++)
+            for (int k = 0; k < WARP_K_BLOCKS; k++)
 #pragma unroll
                 for (int i = 0; i < (ROWS == 1 ? 1 : 2); i++)
                     act_scale[k][i] = x.act_scale[(first() + k) * ROWS + min((int)threadIdx.x % 2 * 2 + i, ROWS - 1)];
         } else if constexpr (F::half) {
 #pragma unroll
             for (int k = 0; k < FACTORS; k++)
-                act_scale[k][0] = piece(k) < MINE ? x.act_scale[(first() + piece(k)) * ROWS + threadIdx.x % 16 % ROWS] *
+                act_scale[k][0] = scale_slot(k) < WARP_K_BLOCKS ?
+                                      x.act_scale[(first() + scale_slot(k)) * ROWS + threadIdx.x % 16 % ROWS] *
                                                         (SCALED ? gpu_post_scale<F>() : 1) : 0;
         }
     }
@@ -215,8 +220,8 @@ template <class F, int COLS, int ROWS, int MOST> struct fixed_tile {
                 uint4 x[pairs];
 #pragma unroll
                 for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(j * pairs + pair) * 8 * ROWS];
-                gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / EACH], j % EACH * ROWS, 16,
-                                                    true, BY_LANE ? act_scale[j] : NULL);
+                gpu_multiply<F, ROWS, 2, F::groups>(sum, raw[j], x, ROUNDS > 1 ? of_round : factor[j / FACTOR_SPAN],
+                                                    j % FACTOR_SPAN * ROWS, 16, true, BY_LANE ? act_scale[j] : NULL);
                 if (!TILES && ROUNDS == 1) continue;
                 load(j, !last || more);
                 __syncwarp();                               /* so that the compiler leaves the loads here */
@@ -231,7 +236,7 @@ template <class TILE, class F, int ROWS, class IN>
 struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
     enum { AT_ONCE = TILE::template at_once<IN>() };
     __device__ __forceinline__ fixed_columns(const IN &in)
-        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::MINE) {}
+        : row_columns<F, ROWS, AT_ONCE, IN>(in, ROWS, TILE::first(), TILE::WARP_K_BLOCKS) {}
     /* Stages all items, the first of which are loaded. The others are polled for: a caller that has waited has no tag. */
     __device__ __forceinline__ void stage_all(const activation_fragments &to, float *square, const gpu_tag &tag) {
 #pragma unroll
@@ -247,8 +252,8 @@ struct fixed_columns : row_columns<F, ROWS, TILE::template at_once<IN>(), IN> {
     }
 };
 
-/* A block's only tile. EARLY of its k blocks are loaded before the wait: all of them would slow down the predecessor,
-   which still loads what it needs. With one row the rest is loaded right behind x. With several rows (LATE) it is loaded
+/* A block's only tile. PRELOAD of its k blocks are loaded before the wait: all of them would slow down the predecessor,
+   which still loads what it needs. With one row the rest is loaded right after x. With several rows (DEFER) it is loaded
    when x has left its registers. Of what is loaded later than x an L2 prefetch is on its way.
 
    norm_router, whose logits all blocks of experts_up poll for, does not wait (p.waits_last): it polls for x, which is
@@ -259,22 +264,22 @@ template <class F, int COLS, int ROWS, class IN, class TILES>
 __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
                                                  void *memory, warp_partials *partials) {
     typedef fixed_tile<F, COLS, ROWS, 8> sizes;
-    enum { LATE = ROWS > 1, OLD = !TILES::normed, DEPTH = sizes::DEPTH };       /* OLD: there may be a residual */
-    enum { MOST = ROWS > 2 ? 4 : OLD || LATE ? 5 : 8, EARLY = MOST < DEPTH ? MOST : DEPTH };
+    enum { DEFER = ROWS > 1, HAS_RESIDUAL = !TILES::normed, DEPTH = sizes::DEPTH };  /* HAS_RESIDUAL: there may be a residual */
+    enum { MAX_PRELOAD = ROWS > 2 ? 4 : HAS_RESIDUAL || DEFER ? 5 : 8, PRELOAD = MAX_PRELOAD < DEPTH ? MAX_PRELOAD : DEPTH };
     const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS;
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     const bool stores = t < ROWS;
     sizes weights;
     fixed_columns<sizes, F, ROWS, IN> x(in);
-    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, old = 0, rms = 1;
+    float sum[4] = {0, 0, 0, 0}, square[ROWS] = {}, residual = 0, rms = 1;
     weights.move(tiles.template place<F>(tile));
-    if ((LATE || sizes::ROUNDS > 1) && threadIdx.x == 0) {
+    if ((DEFER || sizes::ROUNDS > 1) && threadIdx.x == 0) {
         l2_prefetch(weights.place.data[0], (uint32_t)(w.k_blocks * F::panel));
         l2_prefetch(weights.place.data[1], (uint32_t)(w.k_blocks * F::panel));
     }
 #pragma unroll
-    for (int j = 0; j < EARLY; j++) weights.load(j);
+    for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
     if constexpr (TILES::normed) {
         pdl_launch_dependents();
@@ -283,22 +288,22 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     } else {
         tiles.wait();
         x.load(0);
-        __syncwarp();                                       /* so that the compiler leaves the weights behind x */
+        __syncwarp();                                       /* so that the compiler leaves the weights after x */
     }
 #pragma unroll
-    for (int j = LATE ? DEPTH : EARLY; j < DEPTH; j++) weights.load(j);
-    if (OLD && !LATE && stores) old = tiles.old(tile, row, t);
+    for (int j = DEFER ? DEPTH : PRELOAD; j < DEPTH; j++) weights.load(j);
+    if (HAS_RESIDUAL && !DEFER && stores) residual = tiles.residual(tile, row, t);
     x.stage_all(act, square, tiles.p.link.await);
 #pragma unroll
-    for (int j = LATE ? EARLY : DEPTH; j < DEPTH; j++) weights.load(j);
-    if (OLD && LATE && stores) old = tiles.old(tile, row, t);
+    for (int j = DEFER ? PRELOAD : DEPTH; j < DEPTH; j++) weights.load(j);
+    if (HAS_RESIDUAL && DEFER && stores) residual = tiles.residual(tile, row, t);
     weights.load_act_scale(act);
     weights.template multiply<false>(fragments, sum, false, [] {});
     store_warp_partial<ROWS>(partials->tile[0], sum);
     if (TILES::normed) store_warp_squares<ROWS>(partials, square);
     __syncthreads();
     if (stores && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-    if (stores) tiles.store(tile, row, t, partials->tile[0], old, rms);
+    if (stores) tiles.store(tile, row, t, partials->tile[0], residual, rms);
     if (TILES::normed && tiles.waits_last()) pdl_wait();
 }
 
@@ -340,7 +345,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
     for (int n = 0; tiles.valid(tile); n++) {
         const int next = tiles.next(tile);
         const bool more = tiles.valid(next), stores = n % turns == turn && t < ROWS;
-        const float old = stores ? tiles.old(tile, row, t) : 0;
+        const float residual = stores ? tiles.residual(tile, row, t) : 0;
         float sum[4] = {0, 0, 0, 0};
         weights.template multiply<true>(fragments, sum, more, [&] {
             weights.move(tiles.template place<F>(more ? next : tile));
@@ -349,7 +354,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         store_warp_partial<ROWS>(partials->tile[n % 2], sum);
         __syncthreads();
         if (n == 0 && TILES::normed) rms = gpu_rms_factor(partials, t, tiles.per_col(), tiles.eps());
-        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], old, rms);
+        if (stores) tiles.store(tile, row, t, partials->tile[n % 2], residual, rms);
         tile = next;
     }
     if (TILES::normed && tiles.waits_last()) pdl_wait();

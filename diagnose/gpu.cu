@@ -58,7 +58,7 @@ static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mo
 
 /* Of the weights, or, where they are few and would stay in the L2, of other memory. */
 static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
-    const size_t enough = (size_t)1 << 30, bytes = larger(m->arena_size, enough);
+    const size_t enough = (size_t)1 << 30, bytes = max_size(m->arena_size, enough);
     uint32_t *out = NULL;
     char *more = NULL;
     cudaError_t status = cudaSetDevice(m->gpu);

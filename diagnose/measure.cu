@@ -5,7 +5,7 @@
    empties the timeline before and after. */
 
 /* Bytes that these stages of one layer read. */
-static uint64_t layer_bytes(const layer *l, unsigned stages, const reading *of) {
+static uint64_t layer_bytes(const layer *l, unsigned stages, const traffic *of) {
     uint64_t n = 0;
     for (int i = 0; i < STAGE_COUNT; i++)
         if (stage_in(stages, (enum stage)i))
@@ -18,7 +18,7 @@ static uint64_t layer_bytes(const layer *l, unsigned stages, const reading *of) 
 static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t *chosen, int length) {
     const mote_model *m = s->m;
     uint64_t n = stage_in(stages, STAGE_HEAD) ? matrix_bytes(&m->lm_head) : 0;
-    reading of = {0, length, kv_type_of(s->o.kv)};
+    traffic of = {0, length, kv_type_of(s->o.kv)};
     for (int i = 0; i < m->c.layers; i++) {
         of.experts = chosen[i];
         n += layer_bytes(&m->layers[i], stages, &of);
@@ -32,7 +32,7 @@ static uint64_t step_bytes(const mote_session *s, unsigned stages, const int32_t
 /* Bytes read to make one draft. */
 static uint64_t draft_bytes(const mote_session *s, int length) {
     const mote_model *m = s->m;
-    reading of = {m->largest.moe.top_k, length, kv_type_of(s->o.kv)};
+    traffic of = {m->largest.moe.top_k, length, kv_type_of(s->o.kv)};
     return matrix_bytes(&m->mtp_fc) + layer_bytes(&m->mtp, ALL_STAGES, &of) + matrix_bytes(&m->draft_head);
 }
 
@@ -46,8 +46,8 @@ static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
 
 /* Sets the timeline's length to where step number i begins, from m->depth on, without computing the tokens before. */
 static void measure_place(mote_session *s, const mote_measurement *m, int i) {
-    int room = s->o.context - m->rows - m->depth;
-    s->count = m->depth + (room > 0 ? i * m->rows % (room + 1) : 0);
+    int left = s->o.context - m->rows - m->depth;
+    s->count = m->depth + (left > 0 ? i * m->rows % (left + 1) : 0);
     s->pending = s->accepted = i ? m->rows : 0;
 }
 
@@ -56,7 +56,7 @@ static int by_seconds(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Prepares step number i: timeline and step_parameters. A cycle continues where the last one ended while there is room. */
+/* Prepares step number i: timeline and step_parameters. A cycle continues where the last one ended while the context has space. */
 static void measure_begin(mote_session *s, const mote_measurement *m, int i, int is_cycle) {
     int32_t ids[GPU_ROWS];
     int span = (s->o.context - m->depth) / m->rows - 1;

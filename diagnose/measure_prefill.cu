@@ -1,12 +1,12 @@
-/* diagnose/measure_prefill.cu: times super-chunks of prefill on a GPU, whole or cut down to some stages, by CUDA events. Like
+/* diagnose/measure_prefill.cu: times prefill chunks on a GPU, whole or cut down to some stages, by CUDA events. Like
    measure.cu it computes nothing of use; the caller empties the timeline before and after. */
 
 /* A stream whose kernels run on some of the GPU's SMs alone: a green context. For a session that is to use `sms` SMs. */
-typedef struct few_sms {
+typedef struct sm_partition {
     void *context;               /* CUgreenCtx; NULL: the session uses all SMs */
     cudaStream_t stream;
     int count;
-} few_sms;
+} sm_partition;
 
 #if CUDART_VERSION >= 12050
 /* A function of the driver, which the library does not link with. */
@@ -17,7 +17,7 @@ static cudaError_t driver_function(const char *name, void **function) {
 }
 
 /* Leaves the green context, if there is one. */
-static void few_sms_close(few_sms *f) {
+static void sm_partition_close(sm_partition *f) {
     CUresult (*destroy)(CUgreenCtx) = NULL;
     if (f->stream) (void)cudaStreamDestroy(f->stream);
     if (f->context && driver_function("cuGreenCtxDestroy", (void **)&destroy) == cudaSuccess)
@@ -26,7 +26,7 @@ static void few_sms_close(few_sms *f) {
 }
 
 /* The driver gives whole groups of SMs: f->count may be more than asked for. */
-static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) {
+static cudaError_t sm_partition_open(sm_partition *f, int gpu, int sms) {
     CUresult (*device_get)(CUdevice *, int) = NULL;
     CUresult (*device_resource)(CUdevice, CUdevResource *, CUdevResourceType) = NULL;
     CUresult (*split)(CUdevResource *, unsigned *, const CUdevResource *, CUdevResource *, unsigned, unsigned) = NULL;
@@ -53,12 +53,15 @@ static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) {
         status = cudaErrorNotSupported;
     f->context = context;
     f->count = status == cudaSuccess ? (int)part.sm.smCount : 0;
-    if (status != cudaSuccess) few_sms_close(f);
+    if (status != cudaSuccess) sm_partition_close(f);
     return status;
 }
 #else
-static void few_sms_close(few_sms *f) { memset(f, 0, sizeof *f); }
-static cudaError_t few_sms_open(few_sms *f, int gpu, int sms) { (void)f, (void)gpu, (void)sms; return cudaErrorNotSupported; }
+static void sm_partition_close(sm_partition *f) { memset(f, 0, sizeof *f); }
+static cudaError_t sm_partition_open(sm_partition *f, int gpu, int sms) {
+    (void)f, (void)gpu, (void)sms;
+    return cudaErrorNotSupported;
+}
 #endif
 
 /* Launches these stages of all layers, for the rows that are in place. */
@@ -71,13 +74,14 @@ static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned s
 }
 
 /* Times m->steps runs of the stages, after one of all: what a stage reads is then in place. Fills `of`, ascending. */
-static void measure_prefill_times(mote_session *s, const mote_measurement *m, const few_sms *few, unsigned stages, double *of) {
+static void measure_prefill_times(mote_session *s, const mote_measurement *m, const sm_partition *partition, unsigned stages,
+                                  double *of) {
     gpu_queue *q = &s->at.runner->gpu->q;
     cudaEvent_t begin = NULL, end = NULL;
     prefill_rows r = prefill_rows_of(&s->at, m->rows, s->count);
-    if (few->context) {
-        r.stream = few->stream;
-        r.sms = few->count;
+    if (partition->context) {
+        r.stream = partition->stream;
+        r.sms = partition->count;
     }
     gpu_check(q, cudaEventCreate(&begin), "timing");
     gpu_check(q, cudaEventCreate(&end), "timing");
@@ -102,7 +106,7 @@ static void measure_prefill_times(mote_session *s, const mote_measurement *m, co
 static void measure_prefill_work(const mote_session *s, mote_measurement *m, unsigned stages) {
     const mote_model *model = s->m;
     const int64_t chosen = (int64_t)m->rows * model->largest.moe.top_k;
-    reading of = {chosen < model->largest.moe.experts ? (int)chosen : model->largest.moe.experts, m->depth + m->rows,
+    traffic of = {chosen < model->largest.moe.experts ? (int)chosen : model->largest.moe.experts, m->depth + m->rows,
                   kv_type_of(s->o.kv)};
     m->operations = 0;
     m->bytes = 0;
@@ -118,19 +122,19 @@ static void measure_prefill_work(const mote_session *s, mote_measurement *m, uns
 
 static int measure_prefill(mote_session *s, mote_measurement *m, unsigned stages, mote_error *err) {
     double *of = (double *)malloc((size_t)m->steps * sizeof *of);
-    few_sms few;
+    sm_partition partition;
     int code = of ? gpu_enter(&s->at, err) : fail_memory(err);
-    memset(&few, 0, sizeof few);
+    memset(&partition, 0, sizeof partition);
     if (!code && s->at.runner->gpu->q.sms < s->m->gpu_sms) {
-        cudaError_t status = few_sms_open(&few, s->m->gpu, s->at.runner->gpu->q.sms);
+        cudaError_t status = sm_partition_open(&partition, s->m->gpu, s->at.runner->gpu->q.sms);
         if (status != cudaSuccess) code = gpu_fail(err, status, "keeping kernels to some SMs");
     }
     if (!code) {
         for (int i = 0; i < m->rows; i++) measure_ids(s, i, 1, s->tokens + m->depth + i);
         s->count = m->depth;
-        measure_prefill_times(s, m, &few, stages, of);
+        measure_prefill_times(s, m, &partition, stages, of);
         code = gpu_failed(&s->at.runner->gpu->q, err);
-        few_sms_close(&few);
+        sm_partition_close(&partition);
     }
     if (!code) {
         m->fastest = of[0];

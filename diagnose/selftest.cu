@@ -515,7 +515,7 @@ static void try_close(selftest *t) {
     t->cpu = t->gpu = NULL;
 }
 
-/* A session on either device, with KV rows of the same type, and room for `chunk` rows. */
+/* A session on either device, with KV rows of the same type, and scratch for `chunk` rows. */
 static void try_open(selftest *t, int kv, int chunk) {
     mote_session_options o;
     memset(&o, 0, sizeof o);

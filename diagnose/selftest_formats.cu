@@ -14,7 +14,7 @@ static matrix try_shape(enum format format, int rows, int cols) {
     return w;
 }
 
-/* A matrix for both, whose components lie at `data` and `there`, random; `raw`: room on the GPU for it as it is before it is
+/* A matrix for both, whose components lie at `data` and `there`, random; `raw`: memory on the GPU for it as it is before it is
    packed. */
 static void try_matrix(selftest *t, matrix *here, matrix *there, char *data, char *at, char *raw) {
     *there = *here;
@@ -162,9 +162,9 @@ static void try_prefill_table(selftest *t, enum format format) {
         try_put(t, g->u, rows, sizeof rows);
         try_put(t, g->u_scale, ones, sizeof ones);
         linear(t->cpu->at.runner->threads, &here, x, want, ROWS, 0, t->cpu->at.runner->s.limbs);
-        prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->room);
+        prefill_linear(&r, &there, in, ROWS, (float *)(void *)g->scratch);
         if (!t->code) t->code = gpu_finish(&t->gpu->at, t->err);
-        try_compare(t, (float *)(void *)g->room, want, NULL, ROWS * TABLE_ROWS);
+        try_compare(t, (float *)(void *)g->scratch, want, NULL, ROWS * TABLE_ROWS);
     }
     try_row(t, 0, "prefill: every code of %s", formats[format]->name);
 }

@@ -19,7 +19,7 @@ static void try_prefill_rows(selftest *t) {
 static void try_poison(selftest *t) {
     gpu_queue *q = &t->g->q;
     if (t->code || (t->code = gpu_enter(&t->gpu->at, t->err))) return;
-    gpu_check(q, cudaMemsetAsync(t->g->prefill.room, 0xff, t->g->prefill.room_bytes, q->stream), "poisoning");
+    gpu_check(q, cudaMemsetAsync(t->g->prefill.scratch, 0xff, t->g->prefill.scratch_bytes, q->stream), "poisoning");
 }
 
 /* Some stages of a layer over the rows in prefill's x. */
@@ -81,7 +81,7 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     const deltanet_state *a = &t->cpu->at.state[TRY_DELTANET].deltanet, *b = &t->gpu->at.state[TRY_DELTANET].deltanet;
     size_t values = (size_t)(s->value_heads * s->value_dim);
     deltanet_prefill_job g;
-    deltanet_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    deltanet_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
     try_prefill_in_proj(t, &g);
     job->w = &t->cpu->m->layers[TRY_DELTANET].mixer.w.deltanet;
@@ -113,7 +113,7 @@ static void try_prefill_attention(selftest *t, int position) {
     const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
     size_t qg = TRY_PROMPT * 2 * (size_t)(s->heads * s->head_dim), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
-    attention_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
     stage_norm_qkv(c->at.runner->threads, s, w, c->at.runner->s.x, TRY_PROMPT, c->at.runner->s.u, job->qg, job->k_new, job->v_new, job->limbs);
     try_poison(t);
@@ -164,7 +164,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     float *got = (float *)malloc(bytes);
     int clear = 0;
     moe_prefill_job g;
-    moe_prefill_lay(s, TRY_PROMPT, t->g->prefill.room, &g);
+    moe_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     if (!t->code && !got) t->code = fail_memory(t->err);
     try_prefill_rows(t);
     for (size_t i = hidden; i < TRY_PROMPT * hidden && agreeing; i++) w->x[i] = w->x[i - hidden] + w->x[i] / 256;
@@ -186,7 +186,7 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     free(got);
 }
 
-/* All stages of prefill, where it runs the model. Both sessions are open, with room for TRY_PROMPT rows. */
+/* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
     try_prefill_deltanet(t, 0, 0);

@@ -12,10 +12,10 @@ struct format_fp8_row {
         const raw r = {__ldg((const uint4 *)at), __ldg(row)};
         return r;
     }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
-        load_once(&to->codes, at + behind, there);
+    static __device__ __forceinline__ void load(raw *to, const char *at, int offset, bool there) {
+        ld_streaming(&to->codes, at + offset, there);
     }
-    static __device__ __forceinline__ void load_row(raw *to, const float *row, bool there) { to->scale = load_here(row, there); }
+    static __device__ __forceinline__ void load_row(raw *to, const float *row, bool there) { to->scale = ld_volatile(row, there); }
     static __device__ __forceinline__ float row_scale(const raw &r) { return r.scale; }
     static __device__ __forceinline__ void fragment(const raw &r, int step, int, uint32_t *k0, uint32_t *k1) {
         e4m3_pairs(gpu_word(r.codes, step), k0, k1);

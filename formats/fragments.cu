@@ -4,7 +4,7 @@
    format_name is a weight format in a kernel:
      raw        what a lane has of a row in a k block
      load       load(at, row): a raw from memory, at the lane's place, and its row's scale, which some formats need;
-                load(to, at, behind, there): the same without that scale, `behind` bytes on, where it is read once a step, if it is
+                load(to, at, offset, there): the same without that scale, `offset` bytes on, where it is read once a step, if it is
                 `there`. load_row(to, row, there): that scale, in formats that have one for all columns
      panel      bytes of a k block of a row panel
      lane       bytes from lane to lane in it
@@ -25,7 +25,7 @@
      fixed_rows most token rows of the kernels for fixed shapes that are built for it: GPU_ROWS; 1, and for the smaller shape alone; 0,
                 none: kernels for any shape do all. Each kernel costs everyone who builds some seconds
      fixed_plain  among these are projections without a norm
-     place      fills in what a gpu_matrix has for this format: where its components behind the codes lie */
+     place      fills in what a gpu_matrix has for this format: where its components after the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */
 
@@ -35,35 +35,35 @@ __device__ __forceinline__ uint32_t gpu_word(const uint4 &v, int i) {
 }
 
 /* Loads what is needed once a step, if it is `there`; otherwise *to stays. It is the load that is predicated: of an `if` the
-   compiler may make a branch, before which it waits for all loads in flight, and computes each address anew behind it. Stays on
+   compiler may make a branch, before which it waits for all loads in flight, and computes each address anew after it. Stays on
    its side of pdl_wait. */
-__device__ __forceinline__ void load_once(uint4 *to, const void *at, bool there) {
+__device__ __forceinline__ void ld_streaming(uint4 *to, const void *at, bool there) {
     asm volatile("{.reg .pred p;\n\t"
         "setp.ne.s32 p, %5, 0;\n\t"
         "@p ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];}"
         : "+r"(to->x), "+r"(to->y), "+r"(to->z), "+r"(to->w) : "l"(at), "r"((int)there));
 }
 
-__device__ __forceinline__ void load_once(uint2 *to, const void *at, bool there) {
+__device__ __forceinline__ void ld_streaming(uint2 *to, const void *at, bool there) {
     asm volatile("{.reg .pred p;\n\t"
         "setp.ne.s32 p, %3, 0;\n\t"
         "@p ld.global.cs.v2.b32 {%0, %1}, [%2];}" : "+r"(to->x), "+r"(to->y) : "l"(at), "r"((int)there));
 }
 
-__device__ __forceinline__ void load_once(uint32_t *to, const void *at, bool there) {
+__device__ __forceinline__ void ld_streaming(uint32_t *to, const void *at, bool there) {
     asm volatile("{.reg .pred p;\n\t"
         "setp.ne.s32 p, %2, 0;\n\t"
         "@p ld.global.cs.b32 %0, [%1];}" : "+r"(*to) : "l"(at), "r"((int)there));
 }
 
-__device__ __forceinline__ void load_byte_once(uint32_t *to, const void *at, bool there) {
+__device__ __forceinline__ void ld_streaming_byte(uint32_t *to, const void *at, bool there) {
     asm volatile("{.reg .pred p;\n\t"
         "setp.ne.s32 p, %2, 0;\n\t"
         "@p ld.global.cs.u8 %0, [%1];}" : "+r"(*to) : "l"(at), "r"((int)there));
 }
 
 /* Loads a constant here, and not where it is used, which would wait for it: there the compiler moves __ldg and ld.global.nc. */
-__device__ __forceinline__ float load_here(const float *at, bool there = true) {
+__device__ __forceinline__ float ld_volatile(const float *at, bool there = true) {
     float x = 1;
     asm volatile("{.reg .pred p;\n\t"
         "setp.ne.s32 p, %2, 0;\n\t"
@@ -83,8 +83,8 @@ struct format_of_16_bytes {
     enum { panel = 512, lane = 16, apart = 1, post_scale = 1, by_row = 0, groups = 0, whole = 0 };
     typedef uint4 raw;
     static __device__ __forceinline__ raw load(const char *at, const float *) { return __ldg((const uint4 *)at); }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
-        load_once(to, at + behind, there);
+    static __device__ __forceinline__ void load(raw *to, const char *at, int offset, bool there) {
+        ld_streaming(to, at + offset, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }
 };

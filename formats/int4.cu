@@ -1,7 +1,7 @@
 /* formats/int4.cu: INT4 in a kernel: codes less their zero point are F16, exactly. A group is 64 columns or more, so a row has one
-   scale in a k block, which waits for the sum. Scale and zero point lie behind the codes of the k block. */
+   scale in a k block, which waits for the sum. Scale and zero point lie after the codes of the k block. */
 
-/* What both packings of INT4 share: a lane's CODES, and behind the codes of the 32 lanes a word for each row. */
+/* What both packings of INT4 share: a lane's CODES, and after the codes of the 32 lanes a word for each row. */
 template <class CODES> struct format_of_groups {
     enum { lane = sizeof(CODES), apart = 4, post_scale = 1, by_row = 1, groups = 1, whole = 0, terms = 1, half = 1, scaled = 0 };
     struct raw {
@@ -17,9 +17,9 @@ template <class CODES> struct format_of_groups {
         const raw r = {__ldg((const CODES *)at), __ldg(group_at(at))};
         return r;
     }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
-        load_once(&to->codes, at + behind, there);
-        load_once(&to->group, base_address(group_at(at)) + behind, there);
+    static __device__ __forceinline__ void load(raw *to, const char *at, int offset, bool there) {
+        ld_streaming(&to->codes, at + offset, there);
+        ld_streaming(&to->group, base_address(group_at(at)) + offset, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &r) {
         return __uint_as_float(r.group & ~(uint32_t)INT4_ZERO);

@@ -42,7 +42,7 @@ struct format_nvfp4 {
         uint2 codes;
         uint32_t scale;          /* E4M3 */
     };
-    /* The scales of the 32 lanes lie behind their codes. */
+    /* The scales of the 32 lanes lie after their codes. */
     static __device__ __forceinline__ const uint8_t *scale_at(const char *at) {
         return (const uint8_t *)at + (32 * lane - ((int)lane - 1) * (int)(threadIdx.x % 32));
     }
@@ -50,9 +50,9 @@ struct format_nvfp4 {
         const raw r = {__ldg((const uint2 *)at), __ldg(scale_at(at))};
         return r;
     }
-    static __device__ __forceinline__ void load(raw *to, const char *at, int behind, bool there) {
-        load_once(&to->codes, at + behind, there);
-        load_byte_once(&to->scale, base_address(scale_at(at)) + behind, there);
+    static __device__ __forceinline__ void load(raw *to, const char *at, int offset, bool there) {
+        ld_streaming(&to->codes, at + offset, there);
+        ld_streaming_byte(&to->scale, base_address(scale_at(at)) + offset, there);
     }
     static __device__ __forceinline__ float row_scale(const raw &) { return 1; }
     /* The group's scale in both halves: half of it, or 2^-7 for codes of their full value. */

@@ -5,23 +5,23 @@
 
      name_shape, name_weights   its sizes; a layer: its own shape, and its tensors
      name_widen                 makes a shape large enough for another layer's: of the largest, scratch is laid out
-     name_unfit                 what of a shape the kernels do not take, NULL: they take it
+     name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
-     name_lay_job               lays the scratch out
+     name_layout_scratch        lays the scratch out
      name_forward               T token rows through one layer, on the CPU
-     name_bytes                 what a stage reads in a decode step
+     name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
      name_sizes                 its shape as named numbers
    a mixer also
      name_state                 what it remembers of a session's tokens in one layer
-     name_lay_state             lays it out
+     name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
      name_rollback              how rows that are not accepted leave it
    and on a GPU
-     name_gpu, name_lay_gpu     the arguments of its kernels, with their scratch in GPU memory; lays that out
+     name_gpu, name_layout_gpu  the arguments of its kernels, with their scratch in GPU memory; lays that out
      name_record                records the kernels of a step
      name_can_prefill           whether the kernels of prefill take its shape and its matrices
-     name_prefill_room          bytes of scratch for the rows of a prompt
+     name_prefill_bytes          bytes of scratch for the rows of a prompt
      name_run_prefill           launches the kernels for the rows of a prompt */
 
 #define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
@@ -100,20 +100,20 @@ static const char *sublayer_unfit(const sublayer *l) {
 }
 
 /* Scratch for the largest layer of each kind. Only one layer runs at a time, so kinds share it; a kind that is absent has none. */
-static void layer_lay_jobs(layout *l, const layer_shapes *largest, const capacity *r, layer_jobs *to) {
+static void layer_layout_scratch(layout *l, const layer_shapes *largest, const capacity *r, layer_jobs *to) {
     size_t from = l->used, most = from;
 #define X(NAME, name)                                                                                                 \
     l->used = from;                                                                                                   \
-    if (largest->kinds >> LAYER_##NAME & 1) name##_lay_job(l, &largest->name, r, &to->name);                          \
-    most = larger(most, l->used);
+    if (largest->kinds >> LAYER_##NAME & 1) name##_layout_scratch(l, &largest->name, r, &to->name);                   \
+    most = max_size(most, l->used);
     LAYER_KINDS(X)
 #undef X
     l->used = most;
 }
 
-static void layer_lay_state(const layer *of, layout *l, const capacity *r, layer_state *to) {
+static void layer_layout_state(const layer *of, layout *l, const capacity *r, layer_state *to) {
     switch (of->mixer.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_lay_state(l, &of->mixer.w.name.shape, r, &to->name); break;
+#define X(NAME, name) case LAYER_##NAME: name##_layout_state(l, &of->mixer.w.name.shape, r, &to->name); break;
         MIXERS(X)
 #undef X
         default: break;
@@ -147,7 +147,7 @@ static void layer_forward(const token_rows *rows, const layer *l, layer_jobs *jo
     }
 }
 
-static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const reading *of) {
+static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const traffic *of) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_bytes(&l->w.name, stage, of);
         LAYER_KINDS(X)

@@ -6,8 +6,8 @@ typedef struct layer_gpus { LAYER_KINDS(X) } layer_gpus;
 
 /* Scratch of a step's kernels in GPU memory for the largest layer of each kind, each kind's apart: a kernel may store before its
    predecessor is complete. */
-static void layer_lay_gpu(layout *l, const layer_shapes *largest, const capacity *r, const gpu_queue *q, layer_gpus *to) {
-#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_lay_gpu(l, &largest->name, r, q, &to->name);
+static void layer_layout_gpu(layout *l, const layer_shapes *largest, const capacity *r, const gpu_queue *q, layer_gpus *to) {
+#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) name##_layout_gpu(l, &largest->name, r, q, &to->name);
     LAYER_KINDS(X)
 #undef X
 }
@@ -48,9 +48,9 @@ static int layer_can_prefill(const layer *l, dtype kv) {
 }
 
 /* Scratch for T rows of the largest layer of each kind; only one layer runs at a time. */
-static size_t layer_prefill_room(const layer_shapes *largest, int T, dtype kv) {
+static size_t layer_prefill_bytes(const layer_shapes *largest, int T, dtype kv) {
     size_t most = 0;
-#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) most = larger(most, name##_prefill_room(&largest->name, T, kv));
+#define X(NAME, name) if (largest->kinds >> LAYER_##NAME & 1) most = max_size(most, name##_prefill_bytes(&largest->name, T, kv));
     LAYER_KINDS(X)
 #undef X
     return most;

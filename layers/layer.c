@@ -1,4 +1,4 @@
-/* layers/layer.c: what all kinds of layers are given, and give: token rows, room, pieces of state, what a stage reads. The
+/* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
    kinds themselves are listed in layers/kinds.c. */
 
 /* T token rows on their way through the layers, on the CPU. */
@@ -11,7 +11,7 @@ typedef struct token_rows {
     float *u;                    /* [T][hidden] scratch: the normalised rows */
 } token_rows;
 
-/* What a session has room for. */
+/* The capacity of a session. */
 typedef struct capacity {
     int context, rows, threads;  /* tokens; token rows of a call; threads that compute */
     dtype kv;                    /* type of keys and values */
@@ -23,7 +23,7 @@ enum { KV_GRANULE = 64 };
 /* How rows of a block that are not accepted leave a mixer's state. */
 enum rollback {
     ROLLBACK_REPLAY,             /* a block is logged; the next one repeats its accepted rows */
-    ROLLBACK_TRUNCATE            /* rows behind the end are overwritten */
+    ROLLBACK_TRUNCATE            /* rows after the end are overwritten */
 };
 
 /* A piece of a layer's state. */
@@ -36,12 +36,12 @@ typedef struct state_piece {
 
 enum { STATE_PIECES = 2, LAYER_SIZES = 4 };                 /* most pieces of a state, most sizes of a shape */
 
-/* What decides how much a decode step reads. */
-typedef struct reading {
+/* The memory traffic of a decode step depends on: */
+typedef struct traffic {
     int experts;                 /* distinct experts of the step */
     int length;                  /* tokens whose keys and values are read */
     dtype kv;
-} reading;
+} traffic;
 
 static state_piece state_piece_of(const char *name, void *at, size_t size, int rows) {
     state_piece p;

@@ -5,7 +5,7 @@
    rows, for the MTP layer. MTP_X: its residual. */
 
 #define STEP_BUFFERS(ROW)                                                                                                \
-    ROW(STEP, 0) ROW(X, 0) ROW(PROJECTED, 0) ROW(MIXED, 0) ROW(LOGITS, 0) ROW(PICKS, 0) ROW(HIDDEN, 0) ROW(MTP_IN, 0) ROW(MTP_X, 0)
+    ROW(STEP, 0) ROW(X, 0) ROW(PROJECTED, 0) ROW(MIXED, 0) ROW(LOGITS, 0) ROW(TOPK, 0) ROW(HIDDEN, 0) ROW(MTP_IN, 0) ROW(MTP_X, 0)
 
 #define STEP_KERNELS(ROW)                                                                                                \
     ROW(EMBED, "embed", .stage = STAGE_EMBED,                                                                            \
@@ -16,8 +16,8 @@
     ROW(DRAFT_ROW, "draft_row", .stage = STAGE_MTP,                                                                      \
         .reads = BUFFER_MTP_X | BUFFER_STEP | BUFFER_HIDDEN, .writes = BUFFER_MTP_IN)                                    \
     ROW(FC, "mtp_fc", .stage = STAGE_MTP, .reads = BUFFER_MTP_IN, .writes = BUFFER_MTP_X)                                \
-    ROW(PICK, "pick", .stage = STAGE_HEAD, .reads = BUFFER_LOGITS, .writes = BUFFER_PICKS)                               \
-    ROW(DRAW, "draw", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                                     \
-        .reads = BUFFER_PICKS | BUFFER_STEP, .writes = BUFFER_STEP)                                                      \
+    ROW(TOPK_PARTIAL, "pick", .stage = STAGE_HEAD, .reads = BUFFER_LOGITS, .writes = BUFFER_TOPK)                        \
+    ROW(SAMPLE_TOKEN, "draw", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                             \
+        .reads = BUFFER_TOPK | BUFFER_STEP, .writes = BUFFER_STEP)                                                       \
     ROW(ACCEPT, "accept", .stage = STAGE_HEAD, .release = RELEASE_NEVER,                                                 \
-        .reads = BUFFER_PICKS | BUFFER_STEP, .writes = BUFFER_STEP)
+        .reads = BUFFER_TOPK | BUFFER_STEP, .writes = BUFFER_STEP)

@@ -82,7 +82,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
         code = tokenizer_open(&m->text, dir, err);
     for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
         size_t n;
-        if (tokenizer_token(m->text, id, &n)) m->longest_token = larger(m->longest_token, n);
+        if (tokenizer_token(m->text, id, &n)) m->longest_token = max_size(m->longest_token, n);
     }
     if (!code && template_text.size) {
         int modified;

@@ -1,7 +1,7 @@
 /* run/cpu.c: the forward pass on the CPU: T token rows through all layers, each of which adds a mixer and an FFN to the residual x;
    the MTP layer after them. The executor of a model whose weights are in host memory. */
 
-static void cpu_lay_runner(layout *l, mote_runner *r) {
+static void cpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
     const size_t rows = (size_t)most.rows * (size_t)m->c.hidden;
@@ -12,10 +12,10 @@ static void cpu_lay_runner(layout *l, mote_runner *r) {
     s->mtp_in = layout_alloc(l, 2 * rows);
     s->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
-    layer_lay_jobs(l, &m->largest, &most, &s->jobs);
+    layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
 
-static void cpu_lay_slot(layout *l, slot *s) {
+static void cpu_layout_slot(layout *l, slot *s) {
     (void)l;
     (void)s;
 }
@@ -185,7 +185,7 @@ enum { CPU_CHUNK = 256 };                                   /* token rows */
 /* A prompt is read by forward(), and the host samples. */
 static const executor cpu_executor = {
     .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
-    .lay_runner = cpu_lay_runner, .lay_slot = cpu_lay_slot, .open = cpu_open, .close = cpu_close, .slot_open = cpu_slot_open,
+    .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close, .slot_open = cpu_slot_open,
     .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL, .fold = cpu_forward,
     .draft = cpu_draft, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear, .finish = cpu_nothing,
     .prepare = cpu_nothing, .time_pass = NULL, .can_sample = NULL, .step = NULL, .cycle = NULL};

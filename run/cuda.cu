@@ -30,7 +30,7 @@ struct gpu_runner {
     float *logits, *mtp_logits, *draft_logits;              /* [GPU_ROWS][vocab], [GPU_ROWS][vocab], [draft rows] */
     enum gpu_logits logits_of;
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
-    uint64_t *picks;
+    uint64_t *topk;
     volatile gpu_mailbox *mailbox;                          /* pinned memory: the sampler posts tokens, the host polls */
     uint32_t sequence;                                      /* number of the last post that was queued */
     mote_launch *launches;                                  /* of mote_launches */

@@ -1,13 +1,13 @@
 /* run/cuda_runner.cu: a runner and its slots on a GPU: how their memory is laid out, how they are opened and closed. The executor of
    a model whose weights are on a GPU. */
 
-static void gpu_lay_slot(layout *l, slot *s) {
+static void gpu_layout_slot(layout *l, slot *s) {
     layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
     s->gpu->x = layout_alloc(l, GPU_ROWS * (size_t)s->m->c.hidden);
 }
 
-static void gpu_lay_runner(layout *l, mote_runner *r) {
+static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
     const size_t T = GPU_ROWS, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
@@ -22,13 +22,13 @@ static void gpu_lay_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
-    layer_lay_gpu(l, &m->largest, &most, &q, &g->layers);
+    layer_layout_gpu(l, &m->largest, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
     g->mtp_logits = layout_alloc(l, T * vocab);
     g->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
-    g->picks = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_PICKS * GPU_TOP_K * 2);
+    g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
     layout_prefill(l, m, &r->o, &g->prefill);
 }
 
@@ -162,8 +162,8 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .lay_runner = gpu_lay_runner,
-    .lay_slot = gpu_lay_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
+    .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .fold = gpu_fold, .draft = gpu_draft_tokens,
     .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear, .finish = gpu_finish, .prepare = gpu_capture_cycles,
     .time_pass = gpu_time_pass, .can_sample = gpu_samples, .step = gpu_step, .cycle = gpu_cycle};

@@ -1,11 +1,11 @@
 /* run/prefill.cu: the forward pass over the many token rows of a prompt, on a GPU. It knows slots and the model; the kernels
    belong to the rooms it calls (layers/, cuda/). Decode's forward pass is run/step.cu's.
 
-   A prompt is read in super-chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
+   A prompt is read in prefill chunks of up to run_options.chunk rows: so many that a weight, once read, serves enough rows for the
    tensor cores to be what limits, and so few that their scratch is small. They end at absolute multiples of PREFILL_ALIGNMENT, as
-   the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the super-chunk.
+   the chunks of the delta rule and the tiles of attention lie on such: so a row's bits do not depend on the prefill chunk.
 
-   What a super-chunk leaves behind is what decode leaves behind: KV rows, S and window with nothing pending, last_hidden,
+   A prefill chunk leaves what decode leaves: KV rows, S and window with nothing pending, last_hidden,
    and in x its last row, from which lm_head makes logits when they are wanted. If it fails or is cancelled, S and window go
    back to what they were: the timeline ends before it. */
 
@@ -35,7 +35,7 @@ static size_t recurrent_floats(const mote_model *m, const run_options *o) {
     return l.used;
 }
 
-/* Lays out what prefill needs: also room for `before`, a copy of a slot's recurrent state. */
+/* Lays out what prefill needs: also `before`, a copy of a slot's recurrent state. */
 static void layout_prefill(layout *l, const mote_model *m, const run_options *o, prefill_scratch *p) {
     const size_t hidden = (size_t)m->c.hidden, rows = (size_t)o->chunk;
     const dtype kv = kv_type_of(o->kv);
@@ -43,14 +43,14 @@ static void layout_prefill(layout *l, const mote_model *m, const run_options *o,
     if (!prefill_runs(m, kv)) return;
     p->rows = o->chunk;
     const size_t u = rows * hidden * sizeof(uint16_t), least = (size_t)m->c.vocab * sizeof(float) + u;   /* logits of a row */
-    p->room_bytes = larger(layer_prefill_room(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
-    p->room_bytes = (larger(p->room_bytes, least) + 255) / 256 * 256;
+    p->scratch_bytes = max_size(layer_prefill_bytes(&m->largest, o->chunk, kv), rows * (4 * hidden + 512));  /* or prefill_mtp's */
+    p->scratch_bytes = (max_size(p->scratch_bytes, least) + 255) / 256 * 256;
     layout_align(l, 64);
     p->x = layout_alloc(l, rows * hidden);
     p->u_scale = layout_alloc(l, rows);
     p->ids = (int32_t *)(void *)layout_alloc(l, rows);
-    p->room = (char *)layout_alloc(l, p->room_bytes / sizeof(float));
-    p->u = p->room ? (uint16_t *)(void *)(p->room + p->room_bytes - u) : NULL;
+    p->scratch = (char *)layout_alloc(l, p->scratch_bytes / sizeof(float));
+    p->u = p->scratch ? (uint16_t *)(void *)(p->scratch + p->scratch_bytes - u) : NULL;
     p->before = layout_alloc(l, recurrent_floats(m, o));
 }
 
@@ -67,11 +67,11 @@ static prefill_rows prefill_rows_of(const slot *s, int T, int position) {
     r.x = g->prefill.x;
     r.u = g->prefill.u;
     r.u_scale = g->prefill.u_scale;
-    r.room = g->prefill.room;
+    r.scratch = g->prefill.scratch;
     return r;
 }
 
-/* The last row of a super-chunk, for what follows it: x as it is, and normed. One block. */
+/* The last row of a prefill chunk, for what follows it: x as it is, and normed. One block. */
 static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const float *x, const float *norm, int cols, float eps,
                                                                        float *to_x, float *to_hidden) {
     __shared__ float shared[GPU_WARPS];
@@ -79,12 +79,12 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_last_row(const flo
     gpu_norm_row(to_hidden, x, norm, cols, eps, shared);
 }
 
-/* The MTP layer's input of the super-chunk's rows from `skip` on, as F16 with an activation scale a row; see layers/mtp.cu. */
+/* The MTP layer's input of the prefill chunk's rows from `skip` on, as F16 with an activation scale a row; see layers/mtp.cu. */
 typedef struct prefill_mtp_input {
     gpu_matrix embed_tokens;
     const int32_t *ids;
-    const float *x, *norm;       /* [T][cols] behind the last layer; final norm */
-    const float *last_hidden;    /* [cols] final row before the super-chunk */
+    const float *x, *norm;       /* [T][cols] after the last layer; final norm */
+    const float *last_hidden;    /* [cols] final row before the prefill chunk */
     const float *norm_embedding, *norm_hidden;
     uint16_t *in;                /* F16 [T - skip][2 cols] */
     float *act_scale;
@@ -108,32 +108,32 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_mtp_rows(const __g
     prefill_put_row(row, 2 * cols, top, p.in + (size_t)blockIdx.x * 2 * cols, p.act_scale + blockIdx.x);
 }
 
-/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as lie in the room before the normalised rows. */
+/* Logits of n rows of x, from row t on, into `to` in host memory. At most as many as fit the scratch before the normalised rows. */
 static void prefill_head(const slot *s, const prefill_rows *r, const float *norm, int t, int n, float *to) {
     const mote_model *m = s->m;
     prefill_rms_norm(r, r->x + (size_t)t * (size_t)m->c.hidden, norm, n, m->c.hidden, m->c.eps);
-    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->room);
-    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->room, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
+    prefill_linear(r, &m->lm_head, prefill_normed(r), n, (float *)(void *)r->scratch);
+    gpu_check(&s->runner->gpu->q, cudaMemcpyAsync(to, r->scratch, (size_t)n * (size_t)m->c.vocab * sizeof(float), cudaMemcpyDeviceToHost,
                                           r->stream), "reading the logits");
 }
 
 static int prefill_head_rows(const slot *s, const prefill_rows *r) {
-    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->room) / ((size_t)s->m->c.vocab * sizeof(float)));
+    return (int)((size_t)((const char *)s->runner->gpu->prefill.u - r->scratch) / ((size_t)s->m->c.vocab * sizeof(float)));
 }
 
-/* Logits of T rows of x to the host, in pieces that fit the room. */
+/* Logits of T rows of x to the host, as many rows at a time as fit the scratch. */
 static void prefill_logits(const slot *s, const prefill_rows *r, const float *norm, int T, float *logits) {
-    const int piece = prefill_head_rows(s, r);
-    for (int t = 0; t < T; t += piece)
-        prefill_head(s, r, norm, t, T - t < piece ? T - t : piece, logits + (size_t)t * (size_t)s->m->c.vocab);
+    const int fitting = prefill_head_rows(s, r);
+    for (int t = 0; t < T; t += fitting)
+        prefill_head(s, r, norm, t, T - t < fitting ? T - t : fitting, logits + (size_t)t * (size_t)s->m->c.vocab);
 }
 
-/* The same to who looks on, a few rows at a time. */
+/* The same to watch->logits, a few rows at a time. */
 static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_watch *watch, mote_error *err) {
-    const int room = prefill_head_rows(s, r), piece = room < watch->rows_most ? room : watch->rows_most;
+    const int fitting = prefill_head_rows(s, r), step = fitting < watch->rows_most ? fitting : watch->rows_most;
     int code = MOTE_OK;
-    for (int t = 0; t < T && !code; t += piece) {
-        const int n = T - t < piece ? T - t : piece;
+    for (int t = 0; t < T && !code; t += step) {
+        const int n = T - t < step ? T - t : step;
         prefill_head(s, r, s->m->norm, t, n, watch->rows);
         code = gpu_finish(s, err);
         if (!code) watch->logits(watch->user, watch->rows, t, n);
@@ -141,7 +141,7 @@ static int prefill_watched(slot *s, const prefill_rows *r, int T, const block_wa
     return code;
 }
 
-/* The MTP layer over the super-chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
+/* The MTP layer over the prefill chunk's rows; their x is overwritten. mtp_logits: of each row but one before position 0. */
 static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logits) {
     const mote_model *m = s->m;
     struct gpu_runner *g = s->runner->gpu;
@@ -160,7 +160,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.last_hidden = s->last_hidden;
     p.norm_embedding = m->mtp_norm_embedding;
     p.norm_hidden = m->mtp_norm_hidden;
-    p.in = (uint16_t *)(void *)r.room;
+    p.in = (uint16_t *)(void *)r.scratch;
     p.act_scale = r.u_scale;
     p.eps = m->c.eps;
     const size_t shared = 3 * (size_t)m->c.hidden * sizeof(float);
@@ -217,7 +217,7 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
-/* Super-chunks end at multiples of PREFILL_ALIGNMENT. */
+/* Prefill chunks end at multiples of PREFILL_ALIGNMENT. */
 static int gpu_prompt_rows(const slot *s, int position, size_t count) {
     const int rows = s->runner->gpu->prefill.rows, end = position / PREFILL_ALIGNMENT * PREFILL_ALIGNMENT + rows;
     return (size_t)(end - position) < count ? end - position : (int)count;

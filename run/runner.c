@@ -71,8 +71,8 @@ typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
     size_t runner_bytes, slot_bytes;                        /* of struct gpu_runner and struct gpu_slot */
-    void (*lay_runner)(layout *l, mote_runner *r);          /* scratch */
-    void (*lay_slot)(layout *l, slot *s);                   /* what a slot has besides states and hidden rows */
+    void (*layout_runner)(layout *l, mote_runner *r);       /* scratch */
+    void (*layout_slot)(layout *l, slot *s);                /* what a slot has besides states and hidden rows */
     int (*open)(mote_runner *r, mote_error *err);           /* allocates; on failure close() follows */
     void (*close)(mote_runner *r);
     int (*slot_open)(slot *s, mote_error *err);             /* on failure slot_close() follows */
@@ -140,7 +140,7 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
     layer_state unused;
     for (int i = 0; i < m->c.layers + mtp; i++) {
         const layer *of = i < m->c.layers ? &m->layers[i] : &m->mtp;
-        if (layer_rollback(of->mixer.kind) == rollback) layer_lay_state(of, l, r, state ? &state[i] : &unused);
+        if (layer_rollback(of->mixer.kind) == rollback) layer_layout_state(of, l, r, state ? &state[i] : &unused);
     }
 }
 
@@ -163,7 +163,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     parts.state = s->recurrent_floats = l.used;
     s->last_hidden = layout_alloc(&l, hidden);
     s->hidden = layout_alloc(&l, BLOCK * hidden);
-    s->runner->on->lay_slot(&l, s);
+    s->runner->on->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;
     layout_states(&l, s->m, &r, ROLLBACK_TRUNCATE, s->has_mtp, s->state);
@@ -176,7 +176,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
 /* Lays out a runner's scratch from `base`, with NULL it only counts; returns its floats. */
 static size_t layout_runner(mote_runner *r, float *base) {
     layout l = layout_from(base);
-    r->on->lay_runner(&l, r);
+    r->on->layout_runner(&l, r);
     return l.used;
 }
 

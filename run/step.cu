@@ -90,7 +90,7 @@ static void gpu_record_draft(slot *s, gpu_queue *q, int i) {
     choice.logits = g->draft_logits;
     choice.T = 1;
     choice.n = m->draft_head.rows;
-    choice.picks = g->picks;
+    choice.topk = g->topk;
     choice.step = g->step;
     choice.draft = i + 1;
     gpu_set_mtp(s, q, 1);
@@ -98,7 +98,7 @@ static void gpu_record_draft(slot *s, gpu_queue *q, int i) {
     gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, 1);
     gpu_record_layer(s, q, m->c.layers, 1, g->mtp_x, i - 1, 0);
     gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
-    gpu_sample(q, KERNEL_DRAW, &choice, gpu_draw);
+    gpu_sample(q, KERNEL_SAMPLE_TOKEN, &choice, sample_token);
     gpu_set_mtp(s, q, 0);
 }
 
@@ -112,7 +112,7 @@ static void gpu_record_accept(slot *s, gpu_queue *q, int T) {
     p.stride = (size_t)s->m->c.vocab;
     p.T = T;
     p.n = known_vocab(s->m);
-    p.picks = g->picks;
+    p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
@@ -278,7 +278,7 @@ static int mailbox_wait(slot *s, int32_t *ids, int *count, mote_error *err) {
     return MOTE_OK;
 }
 
-/* Queues the sampling of the token at b->position: gpu_draw makes it the first token of the next step and posts it. */
+/* Queues the sampling of the token at b->position: sample_token makes it the first token of the next step and posts it. */
 static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampling) {
     struct gpu_runner *g = s->runner->gpu;
     sampling_parameters parameters;
@@ -295,13 +295,13 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.logits = gpu_last_logits(s);
     p.T = 1;
     p.n = known_vocab(s->m);
-    p.picks = g->picks;
+    p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
     p.position = b->position;
     p.replay = b->replay;
     g->sequence++;
-    gpu_sample(&g->q, KERNEL_DRAW, &p, gpu_draw);
+    gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
 }
 

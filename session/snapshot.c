@@ -301,7 +301,7 @@ static int session_load(mote_session *s, const char *from, size_t size, mote_err
     if (code) return code;
     dtype kv = kv_type_of(h.kv);
     size_t most = 0;
-    for (int i = 4; i < saved_pieces(s); i++) most = larger(most, saved_piece_of(s, &h, NULL, i).size);
+    for (int i = 4; i < saved_pieces(s); i++) most = max_size(most, saved_piece_of(s, &h, NULL, i).size);
     char *converted = kv == kv_type_of(s->o.kv) ? NULL : (char *)malloc(most / kv_size(kv) * kv_size(kv_type_of(s->o.kv)) + 1);
     if (!converted && kv != kv_type_of(s->o.kv)) return fail_memory(err);
     from += sizeof h;

@@ -42,9 +42,9 @@ typedef struct attention_job {
     token_limbs *limbs;          /* of u, and then of o */
 } attention_job;
 
-/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. room: for the limbs of u. */
+/* norm_qkv: u = rms(x) input_norm; q | gate (unless qg is NULL), k, v = projections of u. scratch: for the limbs of u. */
 static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_weights *w, const float *x, int T,
-                           float *u, float *qg, float *k, float *v, token_limbs *room) {
+                           float *u, float *qg, float *k, float *v, token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -56,7 +56,7 @@ static void stage_norm_qkv(pool *p, const attention_shape *s, const attention_we
     job.y[2] = qg;
     job.count = qg ? 3 : 2;
     job.x = u;
-    job.limbs = room;
+    job.limbs = scratch;
     job.T = T;
     project(p, &job);
 }
@@ -242,14 +242,14 @@ static size_t attention_row_bytes(const attention_shape *s, dtype kv) {
     return (size_t)(s->kv_heads * s->head_dim) * kv_size(kv);
 }
 
-static void attention_lay_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
+static void attention_layout_state(layout *l, const attention_shape *s, const capacity *r, attention_state *to) {
     const size_t tokens = ((size_t)r->context + KV_GRANULE - 1) / KV_GRANULE * KV_GRANULE;
     const size_t bytes = tokens * attention_row_bytes(s, r->kv), floats = (bytes + sizeof(float) - 1) / sizeof(float);
     to->k = layout_alloc(l, floats);
     to->v = layout_alloc(l, floats);
 }
 
-static void attention_lay_job(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
+static void attention_layout_scratch(layout *l, const attention_shape *s, const capacity *r, attention_job *to) {
     size_t T = (size_t)r->rows, d = (size_t)s->head_dim;
     to->shape = s;
     to->kv = r->kv;
@@ -288,7 +288,7 @@ static int attention_pieces(const attention_shape *s, const capacity *r, const a
     return 2;
 }
 
-static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const reading *of) {
+static uint64_t attention_bytes(const attention_weights *w, enum stage stage, const traffic *of) {
     const attention_shape *s = &w->shape;
     if (stage == STAGE_QKV) return matrix_bytes(&w->q_proj) + matrix_bytes(&w->k_proj) + matrix_bytes(&w->v_proj);
     if (stage == STAGE_ATTEND) return 2 * (uint64_t)of->length * attention_row_bytes(s, of->kv);

@@ -19,7 +19,7 @@
    position that the row does not see has weight 0 and changes neither m nor l nor o.
 
    What may be read before pdl_wait: step_parameters, and cached KV rows, those before the position of row 0. They were written
-   before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or gpu_draw. Neither of these
+   before this graph was launched or, in a cycle of speculation, before its latest gpu_accept or sample_token. Neither of these
    calls pdl_launch_dependents, so when a later kernel starts they are complete, and with them all kernels before them.
 
    Why idle blocks may return without pdl_wait (those with no chunk, if there are fewer chunks than splits; in attend_fast a

@@ -97,8 +97,8 @@ static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
 
 /* The implementation of layers/kinds.c on a GPU. */
 
-static void attention_lay_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
-                              attention_gpu *to) {
+static void attention_layout_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
+                                 attention_gpu *to) {
     size_t T = GPU_ROWS, d = (size_t)s->head_dim;
     memset(to, 0, sizeof *to);
     to->shape = *s;

@@ -39,7 +39,7 @@ typedef struct attention_prefill {
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `position` are read */
     float k_scale, v_scale;      /* as attention_gpu's */
-    void *q;                     /* scratch, attention_prefill_scratch bytes: [T][heads][head_dim] BF16 or F16 */
+    void *q;                     /* scratch, attention_prefill_q_bytes bytes: [T][heads][head_dim] BF16 or F16 */
     void *out;                   /* [T][heads][head_dim] F16: o / out_scale */
     float *out_scale;            /* [T][heads][head_dim / 64] powers of two: gemm_act_scale */
     int warps;                   /* of a block: attention_prefill_warps */
@@ -359,7 +359,8 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
 }
 
 /* The kernel. Grid: (groups of heads of a KV head, KV heads, spans of positions); see the top of this file. One barrier a
-   tile: after it every warp is done with the tile before, whose place is filled again, and all threads' copies of this tile have arrived. */
+   tile: after it every warp is done with the tile before, whose place is filled again, and all threads' copies of
+   this tile have arrived. */
 template <bool FP8, int WARPS>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
 attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shift) {
@@ -416,7 +417,7 @@ static int attention_prefill_fits(const attention_shape *s, dtype kv) {
 }
 
 /* Bytes of attention_prefill.q for T rows. */
-static size_t attention_prefill_scratch(const attention_shape *s, int T) {
+static size_t attention_prefill_q_bytes(const attention_shape *s, int T) {
     return (size_t)T * (size_t)s->heads * ATTEND_DIM * 2;
 }
 

@@ -8,16 +8,16 @@ typedef struct attention_prefill_job {
     float *out_scale;            /* of out, for each 64 columns */
 } attention_prefill_job;
 
-static size_t attention_prefill_lay(const attention_shape *s, int T, char *room, attention_prefill_job *p) {
+static size_t attention_prefill_layout(const attention_shape *s, int T, char *scratch, attention_prefill_job *p) {
     const size_t kv = (size_t)T * (size_t)(s->kv_heads * s->head_dim), all = (size_t)T * (size_t)(s->heads * s->head_dim);
     size_t used = 0;
-    p->qg = (float *)prefill_take(room, &used, 2 * all * sizeof(float));
-    p->k = (float *)prefill_take(room, &used, kv * sizeof(float));
-    p->v = (float *)prefill_take(room, &used, kv * sizeof(float));
+    p->qg = (float *)prefill_take(scratch, &used, 2 * all * sizeof(float));
+    p->k = (float *)prefill_take(scratch, &used, kv * sizeof(float));
+    p->v = (float *)prefill_take(scratch, &used, kv * sizeof(float));
     const size_t early = used;
-    p->q = prefill_take(room, &used, attention_prefill_scratch(s, T));
-    p->out = prefill_take(room, &used, all * 2);
-    p->out_scale = (float *)prefill_take(room, &used, all / GEMM_COLS * sizeof(float));
+    p->q = prefill_take(scratch, &used, attention_prefill_q_bytes(s, T));
+    p->out = prefill_take(scratch, &used, all * 2);
+    p->out_scale = (float *)prefill_take(scratch, &used, all / GEMM_COLS * sizeof(float));
     return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
@@ -29,10 +29,10 @@ static int attention_can_prefill(const attention_weights *w, dtype kv) {
            prefill_takes(&w->k_proj) && prefill_takes(&w->v_proj) && prefill_takes(&w->o_proj);
 }
 
-static size_t attention_prefill_room(const attention_shape *s, int T, dtype kv) {
+static size_t attention_prefill_bytes(const attention_shape *s, int T, dtype kv) {
     attention_prefill_job p;
     (void)kv;
-    return attention_prefill_lay(s, T, NULL, &p);
+    return attention_prefill_layout(s, T, NULL, &p);
 }
 
 static void attention_prefill_in(const prefill_rows *r, const attention_shape *s, const attention_weights *w,
@@ -50,7 +50,7 @@ static cudaError_t attention_run_prefill(const prefill_rows *r, const attention_
     const attention_shape *s = &w->shape;
     attention_prefill_job job;
     attention_prefill p;
-    attention_prefill_lay(s, r->T, r->room, &job);
+    attention_prefill_layout(s, r->T, r->scratch, &job);
     memset(&p, 0, sizeof p);
     p.shape = *s;
     p.T = r->T;

@@ -1,9 +1,9 @@
 /* layers/deltanet/cpu.c: the stages of a Gated DeltaNet layer on the CPU. Knows matrices and threads, no session.
 
    Gated DeltaNet (Yang et al. 2024) keeps, for every value head, a matrix S that maps keys to values. A token first lets
-   the memory fade, then corrects what it holds for the token's key, then reads with the query:
+   the memory decay, then corrects what it holds for the token's key, then reads with the query:
 
-       S = exp(g) S                     the decay comes first, so that the correction below is against the faded memory
+       S = exp(g) S                     the decay comes first, so that the correction below is against the decayed memory
        u = beta (v - S k)               what the memory should have said for k, minus what it says: the delta
        S = S + u k^T                    written along k
        o = S q                          read after the write, so that a token sees itself
@@ -36,10 +36,10 @@ typedef struct deltanet_weights {
 } deltanet_weights;
 
 /* Pointers into the session's state. channels = 2 key_heads key_dim + value_heads value_dim. */
-typedef struct deltanet_state {  /* one piece of memory, in this order */
+typedef struct deltanet_state {  /* one range of memory, in this order */
     float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
     float *window;               /* [taps - 1][channels] raw conv inputs before the logged block, oldest first */
-    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block, right behind the window */
+    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block, right after the window */
     float *log_k;                /* [BLOCK][key_heads][key_dim] */
     float *log_u;                /* [BLOCK][value_heads][value_dim] */
     float *log_decay;            /* [BLOCK][value_heads] */
@@ -64,9 +64,9 @@ static int deltanet_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. room: for the limbs of u. */
+/* norm_in_proj: u = rms(x) input_norm; qkv, z, b, a = the four projections of u. scratch: for the limbs of u. */
 static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_weights *w, const float *x, int T,
-                               float *u, float *qkv, float *z, float *b, float *a, token_limbs *room) {
+                               float *u, float *qkv, float *z, float *b, float *a, token_limbs *scratch) {
     projection job;
     memset(&job, 0, sizeof job);
     rms_norm(u, x, w->input_norm, T, s->hidden, s->eps);
@@ -80,7 +80,7 @@ static void stage_norm_in_proj(pool *p, const deltanet_shape *s, const deltanet_
     job.y[2] = b;
     job.y[3] = a;
     job.x = u;
-    job.limbs = room;
+    job.limbs = scratch;
     job.T = T;
     project(p, &job);
 }
@@ -247,7 +247,7 @@ static const char *deltanet_unfit(const deltanet_shape *s) {
     return s->hidden % 4 || s->key_dim % 4 || s->value_dim % 4 ? "hidden and head sizes that are no multiples of 4" : NULL;
 }
 
-static void deltanet_lay_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
+static void deltanet_layout_state(layout *l, const deltanet_shape *s, const capacity *r, deltanet_state *to) {
     size_t channels = (size_t)deltanet_channels(s), keys = (size_t)(s->key_heads * s->key_dim);
     size_t values = (size_t)(s->value_heads * s->value_dim);
     (void)r;
@@ -259,7 +259,7 @@ static void deltanet_lay_state(layout *l, const deltanet_shape *s, const capacit
     to->log_decay = layout_alloc(l, BLOCK * (size_t)s->value_heads);
 }
 
-static void deltanet_lay_job(layout *l, const deltanet_shape *s, const capacity *r, deltanet_job *to) {
+static void deltanet_layout_scratch(layout *l, const deltanet_shape *s, const capacity *r, deltanet_job *to) {
     size_t T = (size_t)r->rows, channels = T * (size_t)deltanet_channels(s), heads = T * (size_t)s->value_heads;
     to->shape = s;
     to->raw = layout_alloc(l, channels);
@@ -286,7 +286,7 @@ static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, 
     stage_gated_norm_out(rows->threads, job, rows->x);
 }
 
-/* The log is not compared: behind session_fold it holds nothing that counts. */
+/* The log is not compared: after timeline_fold it holds nothing that counts. */
 static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const deltanet_state *state, state_piece *to) {
     size_t S = (size_t)s->value_heads * (size_t)s->value_dim * (size_t)s->key_dim;
     size_t window = (size_t)(s->taps - 1) * (size_t)deltanet_channels(s);
@@ -297,7 +297,7 @@ static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const del
 }
 
 /* S is read and written. */
-static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const reading *of) {
+static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, const traffic *of) {
     const deltanet_shape *s = &w->shape;
     (void)of;
     if (stage == STAGE_IN_PROJ)
@@ -307,7 +307,7 @@ static uint64_t deltanet_bytes(const deltanet_weights *w, enum stage stage, cons
     return stage == STAGE_OUT_PROJ ? matrix_bytes(&w->out_proj) : 0;
 }
 
-/* Floating-point operations of a stage for `rows` rows behind `position` tokens. Of the delta rule: as it is defined. */
+/* Floating-point operations of a stage for `rows` rows after `position` tokens. Of the delta rule: as it is defined. */
 static inline double deltanet_operations(const deltanet_weights *w, enum stage stage, double rows, double position) {
     const deltanet_shape *s = &w->shape;
     (void)position;

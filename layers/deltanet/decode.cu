@@ -48,7 +48,7 @@ typedef struct deltanet_gpu {
     float *z;                    /* [T][value_heads][value_dim] */
     const float *norm;           /* [value_dim] */
     float *o;                    /* [T][value_heads][value_dim] o norm SiLU(z), not yet divided by the RMS of o */
-    float *squares;              /* [T][value_heads][room] sum of o^2 of each part of a head */
+    float *squares;              /* [T][value_heads][stride] sum of o^2 of each part of a head */
 } deltanet_gpu;
 
 /* Where a part of the state is, of the slot that is resident. */
@@ -63,7 +63,7 @@ static int gpu_delta_parts(const deltanet_shape *s) {
 }
 
 /* Floats that hold one sum for each part: whole float4. */
-static __host__ __device__ int gpu_squares_room(int parts) {
+static __host__ __device__ int gpu_squares_stride(int parts) {
     return (parts + 3) / 4 * 4;
 }
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right behind the window in
+/* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right after the window in
    memory, so the `replay` accepted rows of the log continue the window. */
 __device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int channel, int replay, int age) {
     return gpu_delta_at(p, p->state.window)[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
@@ -111,10 +111,10 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const delt
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
 #pragma unroll 1
     for (int age = taps - 1; c->channel >= 0 && age >= GPU_ROWS; age--) {
-        float old = gpu_past(p, c->channel, replay, age);
+        float past = gpu_past(p, c->channel, replay, age);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
-            if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], old, c->sum[t]);
+            if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], past, c->sum[t]);
     }
 #pragma unroll
     for (int age = GPU_ROWS - 1; age > 0; age--)
@@ -139,7 +139,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_present(const d
 }
 
 /* log(1 + exp(a)) = max(a, 0) + 2 artanh(x / (2 + x)) with x = exp(-|a|); artanh by its series. No branches, unlike log1pf:
-   loads behind a branch are issued late. */
+   loads in a branch are issued late. */
 __device__ __forceinline__ float gpu_softplus(float a) {
     float x = expf(-fabsf(a)), s = __fdividef(x, 2.0f + x), q = s * s, sum = 1.0f / 15;
 #pragma unroll
@@ -251,12 +251,12 @@ __device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int replay, gp
         if (first) gpu_load_log_k<R, C, ROWS>(p, rows, first, log);
 #pragma unroll
         for (int i = 0; i < BATCH && first + i < replay; i++) {
-            float fade = __shfl_sync(~0u, log->decay, 8 * (first + i));
+            float decay_t = __shfl_sync(~0u, log->decay, 8 * (first + i));
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 float write = __shfl_sync(~0u, log->u, 8 * (first + i) + r * LANES);
 #pragma unroll
-                for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, log->k[i][c], fade * rows->S[r][c]);
+                for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, log->k[i][c], decay_t * rows->S[r][c]);
             }
         }
     }
@@ -295,13 +295,13 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delt
                 sum[N / 2 + r] = fmaf(rows->S[r][c], q[c], sum[N / 2 + r]);
             }
         }
-        float fade = __shfl_sync(~0u, decay, 8 * t), strength = __shfl_sync(~0u, beta, 8 * t);
+        float decay_t = __shfl_sync(~0u, decay, 8 * t), strength = __shfl_sync(~0u, beta, 8 * t);
         float value = __shfl_sync(~0u, v, 8 * t + lane % 8), gated = __shfl_sync(~0u, gate, 8 * t + lane % 8);
-        float total = gpu_warp_sums<N>(sum), Sq = fade * __shfl_xor_sync(~0u, total, 16);
+        float total = gpu_warp_sums<N>(sum), Sq = decay_t * __shfl_xor_sync(~0u, total, 16);
         float fk = rsqrtf(__shfl_sync(~0u, total, KK * LANES) + 1e-6f);
         float fq = rsqrtf(__shfl_sync(~0u, total, QQ * LANES) + 1e-6f) * scale;
         float kq = __shfl_sync(~0u, total, KQ * LANES) * fk;
-        float u = strength * fmaf(-fk * fade, total, value), o = fq * fmaf(u, kq, Sq);
+        float u = strength * fmaf(-fk * decay_t, total, value), o = fq * fmaf(u, kq, Sq);
         int at = (t * s->value_heads + rows->h) * s->value_dim + j;
         if (writes) p->o[at] = o * gated;
         if (writes) gpu_delta_at(p, p->state.log_u)[at] = u;
@@ -317,13 +317,13 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delt
         }
         for (int r = 0; ROWS > 1 && r < R && t + 1 < p->T; r++) {
             float write = __shfl_sync(~0u, u, r * LANES);
-            for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], fade * rows->S[r][c]);
+            for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], decay_t * rows->S[r][c]);
         }
     }
 }
 
 /* Makes the compiler compute a pointer here, before the wait, instead of right before the loads that use it. */
-template <class T> __device__ __forceinline__ void gpu_now(T *&pointer) {
+template <class T> __device__ __forceinline__ void materialize(T *&pointer) {
     asm volatile("" : "+l"(pointer));
 }
 
@@ -368,11 +368,11 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, replay, &conv[n]);
     gpu_conv_sum_past<ROWS>(&p, replay, &v_conv);
 #pragma unroll
-    for (int n = 0; n < SLOTS; n++) gpu_now(conv[n].present);
-    gpu_now(v_conv.present);
-    gpu_now(z_at);
-    gpu_now(a_at);
-    gpu_now(b_at);
+    for (int n = 0; n < SLOTS; n++) materialize(conv[n].present);
+    materialize(v_conv.present);
+    materialize(z_at);
+    materialize(a_at);
+    materialize(b_at);
     pdl_wait();
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) gpu_conv_present<ROWS>(&p, &conv[n]);
@@ -395,7 +395,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
     gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
-    const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_room(gridDim.y);
+    const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_stride(gridDim.y);
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
@@ -418,16 +418,16 @@ static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
    token block. One thread does both, and reads each input before it overwrites it. */
 __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
-    float x[GPU_ROWS], old[GPU_ROWS];
+    float x[GPU_ROWS], past[GPU_ROWS];
 #pragma unroll
     for (int t = 0; t < GPU_ROWS; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
     for (int first = 0; replay > 0 && first < keep; first += GPU_ROWS) {
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
-            old[i] = first + i < keep ? gpu_past(p, channel, replay, keep - first - i) : 0;
+            past[i] = first + i < keep ? gpu_past(p, channel, replay, keep - first - i) : 0;
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
-            if (first + i < keep) gpu_delta_at(p, p->state.window)[(size_t)(first + i) * channels + channel] = old[i];
+            if (first + i < keep) gpu_delta_at(p, p->state.window)[(size_t)(first + i) * channels + channel] = past[i];
     }
     for (int t = 0; t < GPU_ROWS; t++)
         if (t < p->T) gpu_delta_at(p, p->state.log_raw)[(size_t)t * channels + channel] = x[t];
@@ -456,7 +456,7 @@ __device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int i, int s
 
 /* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
 
-   It must run behind the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
+   It must run after the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
    until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
@@ -477,8 +477,8 @@ struct gpu_gated_rows {
     enum { normed = 0, blocks = 1, extra = 1 };             /* extra: blocks that bring window and log up to date */
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     deltanet_gpu log;
-    const float *o, *squares;    /* [T][cols] and [T][heads][room]: o and squares of deltanet_gpu */
-    int cols, heads, room;
+    const float *o, *squares;    /* [T][cols] and [T][heads][stride]: o and squares of deltanet_gpu */
+    int cols, heads, stride;
     uint32_t per_head;           /* reciprocal_of(columns of a head): column col is of head col * per_head >> 32 */
     float scale, eps;            /* 1 / columns of a head */
     /* A lane's eight columns are two fours, possibly of two heads. Of each: the address of its head's sums of squares, and
@@ -487,12 +487,12 @@ struct gpu_gated_rows {
     template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            of->of_head[i] = squares + min((int)__umulhi((uint32_t)(col + 4 * i), per_head), heads - 1) * room;
+            of->of_head[i] = squares + min((int)__umulhi((uint32_t)(col + 4 * i), per_head), heads - 1) * stride;
 #pragma unroll
         for (int t = 0; t < ROWS; t++) {
             gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
 #pragma unroll
-            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * room, t < T);
+            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * stride, t < T);
         }
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,
@@ -504,17 +504,17 @@ struct gpu_gated_rows {
                 const float *s = of->sums[t][i];
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
-                for (int part = 4; !whole && part < room; part++) sum += __ldcg(of->of_head[i] + t * heads * room + part);
+                for (int part = 4; !whole && part < stride; part++) sum += __ldcg(of->of_head[i] + t * heads * stride + part);
                 float factor = rsqrtf(fmaf(sum, scale, eps));
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }
     }
     __device__ __forceinline__ void extra_block(int block, int of) const { gpu_delta_log(&log, block, of); }
-    bool is_short() const { return room == 4; }
+    bool is_short() const { return stride == 4; }
     void select(int t) {
         o += (size_t)t * cols;
-        squares += (size_t)t * heads * room;
+        squares += (size_t)t * heads * stride;
     }
 };
 
@@ -539,10 +539,10 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.per_head = reciprocal_of(s->value_dim);
     p.in.scale = 1.0f / (float)s->value_dim;
     p.in.heads = s->value_heads;
-    p.in.room = gpu_squares_room(gpu_delta_parts(s));
+    p.in.stride = gpu_squares_stride(gpu_delta_parts(s));
     p.in.eps = s->eps;
     p.in.log = *block;
-    /* with fewer, of several items a thread, they would end last; more would leave no room for blocks of norm_router */
+    /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
     p.extra = (gpu_delta_log_items(s, block->T) - 1) / GPU_THREADS + 1;
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
@@ -550,7 +550,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
 
 /* What layers/kinds.c asks of a kind on a GPU. */
 
-static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
+static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
     size_t T = GPU_ROWS, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
     (void)r;
     (void)q;
@@ -563,7 +563,7 @@ static void deltanet_lay_gpu(layout *l, const deltanet_shape *s, const capacity 
     to->b = layout_alloc(l, heads);
     to->decay = layout_alloc(l, heads);
     to->k = layout_alloc(l, T * (size_t)(s->key_heads * s->key_dim));
-    to->squares = layout_alloc(l, heads * (size_t)gpu_squares_room(gpu_delta_parts(s)));
+    to->squares = layout_alloc(l, heads * (size_t)gpu_squares_stride(gpu_delta_parts(s)));
 }
 
 static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,

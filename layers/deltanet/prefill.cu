@@ -4,10 +4,10 @@
    Reads in_proj's output, conv1d and the gates' parameters; reads and writes S and the window of a layer. Uses
    cuda/numbers.cu and the activations of layers/deltanet/decode.cu. Knows no session, no matrices and no schedule: plain launches
    on a stream. tests/deltanet_chunk.h is the definition and derives the formulas. Per value head and chunk, with
-   G_i = g_1 + ... + g_i, fade_ij = e^{G_i - G_j} for j <= i, else 0:
+   G_i = g_1 + ... + g_i, decay_ij = e^{G_i - G_j} for j <= i, else 0:
 
        A  = strictly lower (b_i k_i . k_j)         T = (I + A)^-1          no gates in them; |T_ij| <= 1
-       T~ = T_ij fade_ij b_j                       P = (q_i . k_j) fade_ij
+       T~ = T_ij decay_ij b_j                       P = (q_i . k_j) decay_ij
        X  = V - e^{G_i} (S k_i)                    U = T~ X
        O  = e^{G_i} (S q_i) + P U                  S = e^{G_32} S + sum over j of e^{G_32 - G_j} u_j k_j^T
 
@@ -56,7 +56,7 @@ typedef struct delta_keys {
    and b1 of j = 0..15, then of j = 16..31. */
 typedef struct delta_head {
     uint32_t inverse[4][32][4], scores[4][32][4];
-    float fade[DELTA_CHUNK];     /* e^{G_i} */
+    float decay[DELTA_CHUNK];    /* e^{G_i} */
     float rest[DELTA_CHUNK];     /* e^{G_32 - G_i} */
     float v_scale[DELTA_GROUPS];  /* powers of two: v of each group of rows is stored divided by it */
     float unused[8 - DELTA_GROUPS];
@@ -136,7 +136,7 @@ struct gpu_delta_block {
 };
 
 /* x[i] = SiLU(conv1d) of row + i for the lane's four channels from `channel` on; 0 from row n on, which may be none or
-   negative. x has room for the three raw rows before. */
+   negative. x has space for the three raw rows before. */
 __device__ __forceinline__ void gpu_delta_conv(const delta_prefill *p, int row, int n, int channel, float (*x)[4]) {
     const int channels = gpu_channels(&p->shape);
 #pragma unroll
@@ -258,16 +258,16 @@ __device__ __forceinline__ void gpu_delta_substitute(const float (*kk)[40], cons
     }
 }
 
-/* Lane j: fade_ij for rows i, i + 1, i + 2, i + 3 on or below j (above: 1); *since is the sum of the gates behind row j so far.
-   It is a sum, not a difference of two longer ones, so that a gate of minus a great deal costs those behind it nothing. */
-__device__ __forceinline__ void gpu_delta_fades(const float4 *gates, int i, float *since, float *fade) {
+/* Lane j: decay_ij for rows i, i + 1, i + 2, i + 3 on or below j (above: 1); *since is the sum of the gates after row j so far.
+   It is a sum, not a difference of two longer ones, so that a gate of minus a great deal costs those after it nothing. */
+__device__ __forceinline__ void gpu_delta_decays(const float4 *gates, int i, float *since, float *decay) {
     const int j = threadIdx.x % 32;
     float4 four = gates[i / 4];
     const float gate[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         *since += i + e > j ? gate[e] : 0;
-        fade[e] = gpu_exp2(*since);
+        decay[e] = gpu_exp2(*since);
     }
 }
 
@@ -280,26 +280,26 @@ __device__ __forceinline__ void gpu_delta_put(uint32_t (*to)[32][4], int i, floa
 /* Lane j: column j of T~. */
 __device__ __forceinline__ void gpu_delta_put_inverse(delta_head *to, const float (*kk)[40], const float4 *gates,
                                                       const float *beta) {
-    float t[DELTA_CHUNK], fade[4], since = 0, own = beta[threadIdx.x % 32];
+    float t[DELTA_CHUNK], decay[4], since = 0, own = beta[threadIdx.x % 32];
     gpu_delta_substitute(kk, beta, t);
 #pragma unroll
     for (int i = 0; i < DELTA_CHUNK; i++) {
-        if (i % 4 == 0) gpu_delta_fades(gates, i, &since, fade);
-        gpu_delta_put(to->inverse, i, t[i] * own * fade[i % 4]);
+        if (i % 4 == 0) gpu_delta_decays(gates, i, &since, decay);
+        gpu_delta_put(to->inverse, i, t[i] * own * decay[i % 4]);
     }
 }
 
 /* Lane j: column j of P, and the gates of row j. */
 __device__ __forceinline__ void gpu_delta_put_scores(delta_head *to, const float (*qk)[40], const float4 *gates) {
     const int j = threadIdx.x % 32;
-    float fade[4], since = 0, all = 0;
+    float decay[4], since = 0, all = 0;
 #pragma unroll
     for (int i = 0; i < DELTA_CHUNK; i++) {
-        if (i % 4 == 0) gpu_delta_fades(gates, i, &since, fade);
+        if (i % 4 == 0) gpu_delta_decays(gates, i, &since, decay);
         all += i <= j ? ((const float *)gates)[i] : 0;
-        gpu_delta_put(to->scores, i, i < j ? 0 : qk[i][j] * fade[i % 4]);
+        gpu_delta_put(to->scores, i, i < j ? 0 : qk[i][j] * decay[i % 4]);
     }
-    to->fade[j] = gpu_exp2(all);
+    to->decay[j] = gpu_exp2(all);
     to->rest[j] = gpu_exp2(since);
 }
 

@@ -39,22 +39,22 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
 typedef struct deltanet_prefill_job {
     float *raw, *a, *b, *o;      /* as deltanet_job's */
     void *scratch;               /* of delta_prefill */
-    float *z;                    /* behind the delta rule, in raw's place: as deltanet_job's, */
+    float *z;                    /* after the delta rule, in raw's place: as deltanet_job's, */
     uint16_t *gated;             /* F16 [T][value_heads value_dim] the gated rows */
     float *act_scale;            /* [T] of these */
 } deltanet_prefill_job;
 
-static size_t deltanet_prefill_lay(const deltanet_shape *s, int T, char *room, deltanet_prefill_job *p) {
+static size_t deltanet_prefill_layout(const deltanet_shape *s, int T, char *scratch, deltanet_prefill_job *p) {
     const size_t heads = (size_t)T * (size_t)s->value_heads * sizeof(float), values = heads * (size_t)s->value_dim;
     size_t used = 0;
-    p->raw = (float *)prefill_take(room, &used, larger((size_t)T * (size_t)deltanet_channels(s) * sizeof(float), 2 * values));
+    p->raw = (float *)prefill_take(scratch, &used, max_size((size_t)T * (size_t)deltanet_channels(s) * sizeof(float), 2 * values));
     p->z = p->raw;
     p->gated = (uint16_t *)(void *)((char *)p->raw + values);
-    p->a = (float *)prefill_take(room, &used, heads);
-    p->b = (float *)prefill_take(room, &used, heads);
-    p->act_scale = (float *)prefill_take(room, &used, (size_t)T * sizeof(float));
-    p->scratch = prefill_take(room, &used, delta_prefill_scratch(s, T));
-    p->o = (float *)prefill_take(room, &used, values);
+    p->a = (float *)prefill_take(scratch, &used, heads);
+    p->b = (float *)prefill_take(scratch, &used, heads);
+    p->act_scale = (float *)prefill_take(scratch, &used, (size_t)T * sizeof(float));
+    p->scratch = prefill_take(scratch, &used, delta_prefill_scratch(s, T));
+    p->o = (float *)prefill_take(scratch, &used, values);
     return prefill_take_rest(used, 0, T, s->hidden);
 }
 
@@ -69,10 +69,10 @@ static int deltanet_can_prefill(const deltanet_weights *w, dtype kv) {
            prefill_takes(&w->in_proj_b) && prefill_takes(&w->out_proj);
 }
 
-static size_t deltanet_prefill_room(const deltanet_shape *s, int T, dtype kv) {
+static size_t deltanet_prefill_bytes(const deltanet_shape *s, int T, dtype kv) {
     deltanet_prefill_job p;
     (void)kv;
-    return deltanet_prefill_lay(s, T, NULL, &p);
+    return deltanet_prefill_layout(s, T, NULL, &p);
 }
 
 static cudaError_t deltanet_prefill_delta(const prefill_rows *r, const deltanet_shape *s, const deltanet_weights *w,
@@ -121,7 +121,7 @@ static cudaError_t deltanet_run_prefill(const prefill_rows *r, const deltanet_we
     deltanet_prefill_job job;
     cudaError_t status = cudaSuccess;
     (void)scratch;
-    deltanet_prefill_lay(s, r->T, r->room, &job);
+    deltanet_prefill_layout(s, r->T, r->scratch, &job);
     if (stage_in(r->stages, STAGE_IN_PROJ)) deltanet_prefill_in(r, s, w, &job);
     if (stage_in(r->stages, STAGE_DELTA)) status = deltanet_prefill_delta(r, s, w, state, &job);
     if (stage_in(r->stages, STAGE_OUT_PROJ)) deltanet_prefill_out(r, s, w, &job);

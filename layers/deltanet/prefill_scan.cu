@@ -222,7 +222,7 @@ __device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const 
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) factor[n][e] = head->fade[8 * n + threadIdx.x % 4 * 2 + e % 2] * ratio[e / 2];
+        for (int e = 0; e < 4; e++) factor[n][e] = head->decay[8 * n + threadIdx.x % 4 * 2 + e % 2] * ratio[e / 2];
 }
 
 /* What a lane of S has of a chunk between the barriers: U without its scale, which is both, and e^{G_end - G} of its tokens. */
@@ -250,7 +250,7 @@ __device__ __forceinline__ void gpu_delta_update(gpu_delta_between *at, const gp
 #pragma unroll
     for (int n = 0; n < DELTA_DIM / 8; n++)                 /* while U is on its way */
 #pragma unroll
-        for (int e = 0; e < 4; e++) S[n][e] *= stage->head.fade[DELTA_CHUNK - 1] * gpu_delta_reciprocal(at->both[e / 2]);
+        for (int e = 0; e < 4; e++) S[n][e] *= stage->head.decay[DELTA_CHUNK - 1] * gpu_delta_reciprocal(at->both[e / 2]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         gpu_delta_operand(x[half], at->u[2 * half], at->u[2 * half + 1]);

@@ -192,7 +192,7 @@ static void moe_down_block(const moe_job *job, int i, int block) {
     }
 }
 
-/* Items: blocks of output rows. Expert by expert, so that of each a long piece is read. */
+/* Items: blocks of output rows. Expert by expert, so that of each a long run of memory is read. */
 static void moe_down_blocks(void *context, int begin, int end, int thread) {
     const moe_job *job = (const moe_job *)context;
     (void)thread;
@@ -233,7 +233,7 @@ static void stage_experts_down(pool *p, moe_job *job) {
 static size_t moe_limb_floats(const moe_shape *s) {
     const size_t shared = s->shared_size ? (size_t)col_block_count(s->shared_size) : 0;
     const size_t h = (size_t)s->top_k * (size_t)col_block_count(s->expert_size) + shared;
-    return larger((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
+    return max_size((size_t)col_block_count(s->hidden), h) * (sizeof(token_limbs) / sizeof(float));
 }
 
 static void moe_widen(moe_shape *most, const moe_shape *s) {
@@ -251,7 +251,7 @@ static const char *moe_unfit(const moe_shape *s) {
     return s->hidden % 4 || s->expert_size % 4 || s->shared_size % 4 ? "hidden and expert sizes that are no multiples of 4" : NULL;
 }
 
-static void moe_lay_job(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
+static void moe_layout_scratch(layout *l, const moe_shape *s, const capacity *r, moe_job *to) {
     size_t T = (size_t)r->rows, uses = T * ((size_t)s->top_k + 1);
     to->shape = s;
     to->router = layout_alloc(l, T * (size_t)s->experts);
@@ -277,7 +277,7 @@ static void moe_forward(const token_rows *rows, const moe_weights *w, moe_job *j
     stage_experts_down(rows->threads, job);
 }
 
-static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const reading *of) {
+static uint64_t moe_bytes(const moe_weights *w, enum stage stage, const traffic *of) {
     const moe_shape *s = &w->shape;
     const matrix *gate = w->gate_proj, *up = w->up_proj, *down = w->down_proj;
     uint64_t experts = (uint64_t)of->experts;

@@ -14,7 +14,7 @@
 template <int ROWS> struct gpu_down_sizes {
     enum {
         DEEP = ROWS == 1 ? 6 : 8, SLOTS = ROWS == 1 ? 12 : 36,
-        PANELS = ROWS == 1 ? 2 : 1                          /* row panels per block; two leave norm_in_proj room */
+        PANELS = ROWS == 1 ? 2 : 1                          /* row panels per block; two leave space for norm_in_proj */
     };
     static_assert((int)DEEP * ROWS <= (int)SLOTS, "a batch has at least one round of DEEP items, so that the loop advances");
 };
@@ -47,29 +47,32 @@ __device__ __forceinline__ void gpu_list_assignments(gpu_assignments *assignment
    assignments by item, then row. With one row they coincide. */
 template <int ROWS> struct gpu_down_items {
     const gpu_assignments *assignments;
-    int first, mine;             /* k blocks: `mine` of each active expert, from k block `first` on */
-    uint32_t per_mine;           /* ceil(2^32 / mine) */
-    __device__ __forceinline__ int divide(int n) const { return mine == 1 ? n : (int)__umulhi((uint32_t)n, per_mine); }
+    int first, warp_k_blocks;    /* k blocks: `warp_k_blocks` of each active expert, from k block `first` on */
+    uint32_t per_warp_k_blocks;  /* ceil(2^32 / warp_k_blocks) */
+    __device__ __forceinline__ int divide(int n) const {
+        return warp_k_blocks == 1 ? n : (int)__umulhi((uint32_t)n, per_warp_k_blocks);
+    }
     __device__ __forceinline__ int entry(int item) const { return divide(item); }
-    __device__ __forceinline__ int k_block(int item) const { return item - entry(item) * mine; }
+    __device__ __forceinline__ int k_block(int item) const { return item - entry(item) * warp_k_blocks; }
     /* Assignments of the items before this one. */
     __device__ __forceinline__ int uses_before(int item) const {
         int i = entry(item), n = assignments->first[i];
-        return ROWS == 1 ? item : n * mine + (mine == 1 ? 0 : (item - i * mine) * (assignments->first[i + 1] - n));
+        if (ROWS == 1) return item;
+        return n * warp_k_blocks + (warp_k_blocks == 1 ? 0 : (item - i * warp_k_blocks) * (assignments->first[i + 1] - n));
     }
     /* The number of an item's assignment to a row; -1: none. */
     __device__ __forceinline__ int use_of(int item, int row) const {
         if (ROWS == 1) return item;
         int i = entry(item), number = assignments->number[i * GPU_ROWS + row];
-        return mine == 1 || number < 0 ? number : uses_before(item) + number - assignments->first[i];
+        return warp_k_blocks == 1 || number < 0 ? number : uses_before(item) + number - assignments->first[i];
     }
     /* The inverse: returns the k block of an assignment; *use: its active expert * GPU_ROWS + row. */
     __device__ __forceinline__ int find(int number, int *use) const {
         int at = divide(number);
         *use = ROWS == 1 ? at * GPU_ROWS : assignments->use[at];
-        if (mine == 1 || ROWS == 1) return number - at * mine;
+        if (warp_k_blocks == 1 || ROWS == 1) return number - at * warp_k_blocks;
         int i = *use / GPU_ROWS, begin = assignments->first[i], of = assignments->first[i + 1] - begin,
-            rest = number - begin * mine;
+            rest = number - begin * warp_k_blocks;
         *use = assignments->use[begin + rest % of];
         return rest / of;
     }
@@ -139,9 +142,9 @@ template <class F, int ROWS>
 __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assignments *assignments, int tile, int low,
                                                 int high, void *memory, float *sum) {
     enum { SLOTS = gpu_down_sizes<ROWS>::SLOTS, PANELS = gpu_down_sizes<ROWS>::PANELS };
-    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* what registers have room for */
+    enum { DEEP = sizeof(typename F::raw) > 16 ? 4 : (int)gpu_down_sizes<ROWS>::DEEP };     /* as many as registers hold */
     const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int piece = lane / ROWS % DEEP;                   /* of the items in flight, whose scale it holds */
+    const int scale_slot = lane / ROWS % DEEP;              /* of the items in flight, whose scale it holds */
     const gpu_matrix &w = low ? p.down : p.shared_down;
     const gpu_place shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
     const gpu_place routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
@@ -149,9 +152,9 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
     const activation_fragments act =
         activation_fragments_at<F, 1>((char *)memory + warp * gpu_down_bytes<ROWS>(), SLOTS + 1);
     gpu_down_items<ROWS> items = {assignments};
-    items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.mine);
-    items.per_mine = items.mine ? reciprocal_of(items.mine) : 0;
-    const int end = high * items.mine;
+    items.first = gpu_share(w.k_blocks, warp, GPU_WARPS, &items.warp_k_blocks);
+    items.per_warp_k_blocks = items.warp_k_blocks ? reciprocal_of(items.warp_k_blocks) : 0;
+    const int end = high * items.warp_k_blocks;
     typename F::raw raw[DEEP][PANELS] = {};
     float scale = 1;
     auto load = [&](int j, int item) {
@@ -171,10 +174,10 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
         const float *at = (i ? routed.scale : shared.scale) + (size_t)assignments->shift[i] * 4;
         scale = __ldg(at + (items.first + items.k_block(item) >> w.k_block_shift));
     };
-    int base = low * items.mine;
+    int base = low * items.warp_k_blocks;
 #pragma unroll
     for (int j = 0; j < DEEP; j++) load(j, base + j);
-    load_scale(base + piece);
+    load_scale(base + scale_slot);
     if (lane < pairs * 8) act.x[SLOTS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
     if (F::half && lane == 0) act.act_scale[SLOTS] = 0;
     pdl_wait();
@@ -191,8 +194,8 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
 #pragma unroll 1
         for (int from = base; from < base + count; from += DEEP) {
             float factor = 0;
-            if (F::half && from + piece < base + count) factor = scale * (act.act_scale[slot(from + piece, lane % ROWS)] * gpu_post_scale<F>());
-            load_scale(from + DEEP + piece);
+            if (F::half && from + scale_slot < base + count) factor = scale * (act.act_scale[slot(from + scale_slot, lane % ROWS)] * gpu_post_scale<F>());
+            load_scale(from + DEEP + scale_slot);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {
                 uint4 x[pairs];
@@ -236,7 +239,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     enum { PANELS = gpu_down_sizes<ROWS>::PANELS, TILE_OUT = PANELS * PANEL_ROWS };
     const int out = (int)threadIdx.x, tile = (int)blockIdx.x, row = tile * TILE_OUT + out % TILE_OUT, t = out / TILE_OUT;
     float *x = t < p.T && row < p.shape.hidden ? p.x + (size_t)t * p.shape.hidden + row : NULL;
-    float sum[4] = {0, 0, 0, 0}, old = 0;
+    float sum[4] = {0, 0, 0, 0}, residual = 0;
     pdl_launch_dependents();
     if (out < GPU_CHOSEN) {
         assignments.shift[1 + out] = (uint32_t)__ldcg(&p.routing->expert[out]) * (uint32_t)(p.stride / 16);
@@ -249,7 +252,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     }
     if (out / 32 == GPU_WARPS - 1 && out % 32 < p.T)
         assignments.gate[out % 32] = gpu_sigmoid(__ldcg(p.shared_gate + out % 32));
-    if (x) old = __ldcg(x);
+    if (x) residual = __ldcg(x);
     __syncthreads();
     if (ROWS > 1) {
         gpu_list_assignments(&assignments);
@@ -258,5 +261,5 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down(const __grid_
     gpu_down_all<ROWS>(p, &assignments, tile, dynamic, sum);
     store_warp_partial<ROWS>(parts.tile[0], sum);
     __syncthreads();
-    if (x) store_tagged(x, old + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
+    if (x) store_tagged(x, residual + sum_warp_partials(parts.tile[0][out % TILE_OUT][t]), p.link.publish);
 }

@@ -4,12 +4,13 @@
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
    shared expert's h, which norm_router writes, is read before the wait as well. */
 
-/* A warp's part of an active expert: MINE whole k blocks. An item is one k block of one active expert, in their order. */
+/* A warp's part of an active expert: WARP_K_BLOCKS whole k blocks. An item is one k block of one active expert, in their order. */
 template <class F, class SHAPE> struct down_sizes {
     enum {
         EXPERTS = SHAPE::TOP_K + 1,                         /* of a row, the shared one first */
         PANEL = SHAPE::EXPERT / (4 * F::per_load) * F::panel,           /* bytes from a tile's first row panel to its second */
-        MINE = SHAPE::EXPERT / (4 * F::per_load) / GPU_WARPS, EIGHTS = SHAPE::EXPERT / GPU_WARPS / 8,   /* eights of columns */
+        WARP_K_BLOCKS = SHAPE::EXPERT / (4 * F::per_load) / GPU_WARPS,
+        EIGHTS = SHAPE::EXPERT / GPU_WARPS / 8,             /* eights of columns */
         ITEM_BYTES = gpu_step_pairs<F>() * 128 + (int)sizeof(float)     /* of the activation fragments of one row */
     };
 };
@@ -17,23 +18,24 @@ template <class F, class SHAPE> struct down_sizes {
 /* One token row: nine active experts. Grid: one block per 16 output rows (two row panels).
 
    Performance: from the wait on there is neither a loop nor a branch up to the first product: before one, the compiler
-   would wait for the weights in flight. Only EARLY items are loaded before the wait: more would take bandwidth from
+   would wait for the weights in flight. Only PRELOAD items are loaded before the wait: more would take bandwidth from
    experts_up, which still loads its own. The shared expert's come first, as they do not depend on the routing. */
 template <class F, class SHAPE> struct down_row_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum {
-        ITEMS = of::EXPERTS * of::MINE, ROUND = of::MINE > 1 ? 6 : 9, EARLY = 5,    /* of a warp; in flight; before the wait */
+        ITEMS = of::EXPERTS * of::WARP_K_BLOCKS,
+        ROUND = of::WARP_K_BLOCKS > 1 ? 6 : 9, PRELOAD = 5, /* of a warp; in flight; before the wait */
         PARTS = SHAPE::TOP_K * of::EIGHTS / 32,             /* eights of columns of a lane, of all routed experts */
         BYTES = (ITEMS * of::ITEM_BYTES + 15) / 16 * 16     /* of a warp's fragments */
     };
-    static_assert((int)ITEMS % ROUND == 0 && (int)of::MINE <= EARLY, "whole rounds; the shared expert is early");
+    static_assert((int)ITEMS % ROUND == 0 && (int)of::WARP_K_BLOCKS <= PRELOAD, "whole rounds; the shared expert is preloaded");
 };
 
 template <class F, class SHAPE>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __grid_constant__ moe_gpu p) {
     typedef down_row_sizes<F, SHAPE> sizes;
-    enum { pairs = gpu_step_pairs<F>(), MINE = sizes::MINE, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
-    enum { EXPERTS = sizes::EXPERTS, ROUNDS = sizes::ITEMS / ROUND, PARTS = sizes::PARTS, EARLY = sizes::EARLY };
+    enum { pairs = gpu_step_pairs<F>(), WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
+    enum { EXPERTS = sizes::EXPERTS, ROUNDS = sizes::ITEMS / ROUND, PARTS = sizes::PARTS, PRELOAD = sizes::PRELOAD };
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
     __shared__ const char *data[EXPERTS];                   /* of each active expert: the tile's weights and scales */
@@ -50,28 +52,29 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
         gpu_load4(to + 4, h + 4, true);
     };
     auto load_k_block = [&](int j, const char *expert, const float *rows, int k_block) {
-        const char *at = expert + ((warp * MINE + k_block) * F::panel + lane * F::lane);
+        const char *at = expert + ((warp * WARP_K_BLOCKS + k_block) * F::panel + lane * F::lane);
         gpu_load_weights<F>(&raw[j][0], at, 0, rows + lane / 4, true);
         gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + lane / 4 + PANEL_ROWS, true);
     };
     auto load = [&](int j, int round) {
         int item = round * ROUND + j;
-        load_k_block(j, data[item / MINE], scales[item / MINE], item % MINE);
+        load_k_block(j, data[item / WARP_K_BLOCKS], scales[item / WARP_K_BLOCKS], item % WARP_K_BLOCKS);
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
         int item = round * ROUND + min(lane, ROUND - 1);
-        if (F::scaled) scale = load_here(scales[item / MINE] + (warp * MINE + item % MINE >> p.down.k_block_shift));
+        const int k_block = warp * WARP_K_BLOCKS + item % WARP_K_BLOCKS;
+        if (F::scaled) scale = ld_volatile(scales[item / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
     /* bytes of a matrix before this tile */
     const size_t before = (size_t)(2 * tile) * (uint32_t)(p.down.k_blocks * F::panel);
 #pragma unroll
-    for (int j = 0; j < MINE; j++)                          /* needs no routing */
+    for (int j = 0; j < WARP_K_BLOCKS; j++)                 /* needs no routing */
         load_k_block(j, p.shared_down.data + before, p.shared_down.scale + tile * TILE_ROWS, j);
     const float gate = gpu_sigmoid(__ldcg(p.shared_gate));
     load_h(shared, lane % EIGHTS);
     const bool stores = threadIdx.x < TILE_ROWS && row < p.shape.hidden;
-    const float old = stores ? __ldcg(p.x + row) : 0;
+    const float residual = stores ? __ldcg(p.x + row) : 0;
     if (threadIdx.x < EXPERTS) {
         const gpu_matrix &w = threadIdx.x ? p.down : p.shared_down;
         data[threadIdx.x] = w.data + shift + before;
@@ -79,14 +82,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     }
     __syncthreads();
 #pragma unroll
-    for (int j = MINE; j < EARLY; j++) load(j, 0);
+    for (int j = WARP_K_BLOCKS; j < PRELOAD; j++) load(j, 0);
     load_scale(0);
     pdl_wait();
 #pragma unroll
     for (int n = 0; n < PARTS; n++) load_h(routed[n], EIGHTS + n * 32 + lane);
-    __syncwarp();                                           /* so that the compiler leaves the weights behind h */
+    __syncwarp();                                           /* so that the compiler leaves the weights after h */
 #pragma unroll
-    for (int j = EARLY; j < ROUND; j++) load(j, 0);
+    for (int j = PRELOAD; j < ROUND; j++) load(j, 0);
     gpu_stage_h<F>(act, lane, shared, gate, lane < EIGHTS);
 #pragma unroll
     for (int n = 0; n < PARTS; n++) gpu_stage_h<F>(act, EIGHTS + n * 32 + lane, routed[n], 1, true);
@@ -106,38 +109,38 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     }
     store_warp_partial<1>(parts, sum);
     __syncthreads();
-    if (stores) store_tagged(&p.x[row], old + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
+    if (stores) store_tagged(&p.x[row], residual + sum_warp_partials(parts[threadIdx.x][0]), p.link.publish);
 }
 
 /* Items of several rows in flight. Of four bits, so many that the usual number of active experts fills whole rounds, if a warp has
    one k block of each: 17 with two rows, 25 with three, 32 with four. Eight of them ptxas keeps in registers for compute
    capability 9.0 alone. */
-template <class F, int MINE, int ROWS> constexpr int gpu_down_deep() {
+template <class F, int WARP_K_BLOCKS, int ROWS> constexpr int gpu_down_deep() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
     if (F::lane == 8 && ROWS == 4) return 8;
 #endif
-    return MINE == 4 ? 8 : MINE == 1 && F::lane == 8 && ROWS == 3 ? 5 : 6;
+    return WARP_K_BLOCKS == 4 ? 8 : WARP_K_BLOCKS == 1 && F::lane == 8 && ROWS == 3 ? 5 : 6;
 }
 
 /* Two to four token rows (exactly ROWS). Grid as above. There are up to 1 + TOP_K ROWS active experts; a warp keeps DEEP
-   items in flight. Each row has nine assignments; each assignment has a slot of MINE k blocks in the warp's activation
+   items in flight. Each row has nine assignments; each assignment has a slot of WARP_K_BLOCKS k blocks in the warp's activation
    fragments, all staged at once. Slot NONE is all zeros, for the rows that do not use an active expert. */
 template <class F, class SHAPE, int ROWS> struct down_rows_sizes : down_sizes<F, SHAPE> {
     typedef down_sizes<F, SHAPE> of;
     enum { ACTIVE = 1 + SHAPE::TOP_K * ROWS, ASSIGNMENTS = of::EXPERTS * ROWS, NONE = ASSIGNMENTS };
-    enum { DEEP = gpu_down_deep<F, of::MINE, ROWS>() };
+    enum { DEEP = gpu_down_deep<F, of::WARP_K_BLOCKS, ROWS>() };
     /* Eights of columns of h of a lane: of the shared expert, of all routed ones, and how many of those are in flight. */
     enum { SHARED = (ROWS * of::EIGHTS + 31) / 32, ROUTED = SHAPE::TOP_K * ROWS * of::EIGHTS / 32 };
-    enum { AT_ONCE = of::MINE == 4 ? 2 : ROUTED > 6 ? 4 : (int)ROUTED };
+    enum { AT_ONCE = of::WARP_K_BLOCKS == 4 ? 2 : ROUTED > 6 ? 4 : (int)ROUTED };
     static_assert((int)ROUTED % AT_ONCE == 0, "whole rounds");
-    enum { BYTES = ((ASSIGNMENTS + 1) * of::MINE * of::ITEM_BYTES + 15) / 16 * 16 };    /* of a warp's fragments */
+    enum { BYTES = ((ASSIGNMENTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };  /* of a warp's fragments */
 };
 
 /* The active experts of a block, in shared memory, and their slots. */
 template <class F, class SHAPE, int ROWS> struct gpu_active_experts {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     int32_t count;
-    /* behind the active ones stand others, up to the end of the last round */
+    /* after the active ones stand others, up to the end of the last round */
     const char *data[sizes::ACTIVE + sizes::DEEP];          /* the tile's weights and scales */
     const float *scales[sizes::ACTIVE + sizes::DEEP];
     uint8_t slot[sizes::ACTIVE + sizes::DEEP][GPU_ROWS];    /* of active expert and row */
@@ -156,11 +159,11 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
     const char *data = w.data + (size_t)(2 * tile) * sizes::PANEL;
     const float *scales = w.scale + (tile * TILE_ROWS >> w.row_shift) * w.scale_cols;
     if (i > 32) {
-        const int behind = sizes::ACTIVE + i - 33;
+        const int spare = sizes::ACTIVE + i - 33;
         if (i - 33 < sizes::DEEP) {
-            *(uint32_t *)to->slot[behind] = sizes::NONE * 0x01010101u;
-            to->data[behind] = data;
-            to->scales[behind] = scales;
+            *(uint32_t *)to->slot[spare] = sizes::NONE * 0x01010101u;
+            to->data[spare] = data;
+            to->scales[spare] = scales;
         }
         if (i >= 64 && i - 64 < ROWS) to->gate[i - 64] = gpu_sigmoid(__ldcg(p.shared_gate + i - 64));
         return;
@@ -184,23 +187,25 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
 }
 
 /* Threads 16 t .. 16 t + 15 store the tile's rows of token row t. Weights of the first DEEP items are loaded before the
-   wait, and the shared expert's h; behind it a lane loads all it can hold of h before it stages the first.
+   wait, and the shared expert's h; after it a lane loads all it can hold of h before it stages the first.
 
    Of an mma's B operand, lane / 4 is the column: 0 .. 3 are the high terms of rows 0 .. 3, 4 .. 7 the low ones. So lane
    reads row lane % 16 / 4, modulo ROWS, as columns past the last row repeat another's and their sums are not stored. */
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __grid_constant__ moe_gpu p) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
-    enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, MINE = sizes::MINE, EIGHTS = sizes::EIGHTS, NONE = sizes::NONE };
-    enum { SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE, ROUND = DEEP / MINE };    /* ROUND: experts */
+    enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS };
+    enum { EIGHTS = sizes::EIGHTS, NONE = sizes::NONE };
+    enum { SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE };
+    enum { ROUND = DEEP / WARP_K_BLOCKS };                  /* experts */
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) float parts[TILE_ROWS][GPU_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, piece = min(lane / ROWS, DEEP - 1);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    const int mine = warp * MINE * F::panel + lane * F::lane;
+    const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
     const activation_fragments act =
-        activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (sizes::ASSIGNMENTS + 1) * MINE);
+        activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (sizes::ASSIGNMENTS + 1) * WARP_K_BLOCKS);
     const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
     const bool stores = t < ROWS && row < p.shape.hidden;
     typename F::raw raw[DEEP][2] = {};
@@ -209,15 +214,15 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     pdl_launch_dependents();
     /* Item j of the round that begins with active expert `from`. */
     auto load = [&](int j, int from) {
-        const char *at = active.data[from + j / MINE] + (mine + j % MINE * F::panel);
-        const float *rows = active.scales[from + j / MINE] + lane / 4;
-        const bool there = from + j / MINE < count;
+        const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
+        const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
+        const bool there = from + j / WARP_K_BLOCKS < count;
         gpu_load_weights<F>(&raw[j][0], at, 0, rows, there);
         gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
     };
     auto load_scale = [&](int from) {                       /* lane ROWS j + t: of item j of the round, for both panels */
-        const int k_block = warp * MINE + piece % MINE;
-        if (F::scaled) scale = load_here(active.scales[from + piece / MINE] + (k_block >> p.down.k_block_shift));
+        const int k_block = warp * WARP_K_BLOCKS + scale_slot % WARP_K_BLOCKS;
+        if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
     };
     auto load_h = [&](float *to, int i) {                   /* this lane's eight columns of row i of h */
         const float *h = p.h + i * p.h_row + (warp * EIGHTS + lane % EIGHTS) * 8;
@@ -225,10 +230,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         gpu_load4(to + 4, h + 4, true);
     };
     auto stage = [&](float *v, int slot, float gate) {      /* as item `lane` from a slot on */
-        const activation_fragments to = {act.x + slot * MINE * pairs * 8, act.act_scale + slot * MINE};
+        const activation_fragments to = {act.x + slot * WARP_K_BLOCKS * pairs * 8, act.act_scale + slot * WARP_K_BLOCKS};
         gpu_stage_h<F>(to, lane, v, gate, true);
     };
-    /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes behind the last row
+    /* The token row of the shared expert's h whose eight columns, number n of this lane's, it stages. Lanes after the last row
        load that again and store it to the first slots of routed experts, which are staged next: an `if` would be a branch, in
        front of which the compiler waits for the routed experts' h. */
     auto shared_row = [&](int n) { return min((n * 32 + lane) / EIGHTS, ROWS - 1); };
@@ -236,10 +241,10 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     int routed[ROUTED];          /* rows of h */
 #pragma unroll
     for (int n = 0; n < SHARED; n++) load_h(shared[n], shared_row(n));
-    const float old = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
     gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
-    if (lane < MINE * pairs * 8) act.x[NONE * MINE * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
-    if (F::half && lane < MINE) act.act_scale[NONE * MINE + lane] = 0;
+    if (lane < WARP_K_BLOCKS * pairs * 8) act.x[NONE * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (F::half && lane < WARP_K_BLOCKS) act.act_scale[NONE * WARP_K_BLOCKS + lane] = 0;
     __syncthreads();
     count = active.count;
 #pragma unroll
@@ -268,13 +273,14 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
         float factor = 0;
         if (F::half)
             factor = scale * (gpu_post_scale<F>() *
-                              act.act_scale[active.slot[from + piece / MINE][lane % ROWS] * MINE + piece % MINE]);
+                              act.act_scale[active.slot[from + scale_slot / WARP_K_BLOCKS][lane % ROWS] * WARP_K_BLOCKS +
+                                            scale_slot % WARP_K_BLOCKS]);
         const int next = min(from + ROUND, (int)sizes::ACTIVE);         /* the lists end ROUND entries on */
         load_scale(next);
 #pragma unroll
         for (int j = 0; j < DEEP; j++) {
             uint4 x[pairs];
-            const int slot = active.slot[from + j / MINE][lane % 16 / 4 % ROWS] * MINE + j % MINE;
+            const int slot = active.slot[from + j / WARP_K_BLOCKS][lane % 16 / 4 % ROWS] * WARP_K_BLOCKS + j % WARP_K_BLOCKS;
 #pragma unroll
             for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
             gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
@@ -285,7 +291,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     store_warp_partial<ROWS>(parts, sum);
     __syncthreads();
     if (stores)
-        store_tagged(&p.x[t * p.shape.hidden + row], old + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]), p.link.publish);
+        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]),
+                     p.link.publish);
 }
 
 /* The kernel for ROWS token rows and its bytes of dynamic shared memory; NULL if these are too many. */

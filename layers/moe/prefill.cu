@@ -85,7 +85,8 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
     int all = 0;
 #pragma unroll 16
     for (int b = 0; b < (e < experts ? blocks : 0); b++) all += p.offset[(size_t)b * experts + e];
-    const int first = moe_prefix_sum(all, shared), mine = (all + p.width - 1) / p.width, tile = moe_prefix_sum(mine, shared);
+    const int first = moe_prefix_sum(all, shared), own_tiles = (all + p.width - 1) / p.width;
+    const int tile = moe_prefix_sum(own_tiles, shared);
     int at = first;
 #pragma unroll 16
     for (int b = 0; b < (e < experts ? blocks : 0); b++) {
@@ -93,11 +94,11 @@ static __global__ void __launch_bounds__(GPU_EXPERTS) moe_prefill_offsets(const 
         p.offset[(size_t)b * experts + e] = at;
         at += count;
     }
-    for (int i = 0; i < mine; i++) {
+    for (int i = 0; i < own_tiles; i++) {
         const gemm_tile t = {e, first + i * p.width, min(p.width, all - i * p.width)};
         p.tiles[tile + i] = t;
     }
-    if (e == GPU_EXPERTS - 1) *p.tile_count = tile + mine;
+    if (e == GPU_EXPERTS - 1) *p.tile_count = tile + own_tiles;
 }
 
 /* Writes the slots of the block's rows. */
@@ -147,33 +148,33 @@ static int moe_can_prefill(const moe_weights *w, dtype kv) {
     return fits;
 }
 
-/* Lays the job's scratch for T rows out in a room; returns its bytes. */
-static size_t moe_prefill_lay(const moe_shape *s, int T, char *room, moe_prefill_job *p) {
+/* Lays the job's scratch for T rows out; returns its bytes. */
+static size_t moe_prefill_layout(const moe_shape *s, int T, char *scratch, moe_prefill_job *p) {
     const size_t slots = (size_t)T * (size_t)s->top_k, blocks = (size_t)(T + MOE_ROWS - 1) / MOE_ROWS;
     size_t used = 0;
-    p->moe.router = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->experts * 4);
-    p->choice = (int16_t *)prefill_take(room, &used, slots * 2);
-    p->choice_weight = (float *)prefill_take(room, &used, slots * 4);
-    p->shared_weight = (float *)prefill_take(room, &used, (size_t)T * 4);
-    p->offset = (int32_t *)prefill_take(room, &used, blocks * (size_t)s->experts * 4);
-    p->tile_count = (int32_t *)prefill_take(room, &used, 4);
-    p->tiles = (gemm_tile *)prefill_take(room, &used, (slots / 32 + (size_t)s->experts) * sizeof(gemm_tile));
-    p->slot_row = (int32_t *)prefill_take(room, &used, slots * 4);
-    p->slot_weight = (float *)prefill_take(room, &used, slots * 4);
-    p->slot_of = (int32_t *)prefill_take(room, &used, slots * 4);
-    p->h = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->expert_size * 2);
-    p->h_scale = (float *)prefill_take(room, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
-    p->shared_h = (uint16_t *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size * 2);
-    p->shared_h_scale = (float *)prefill_take(room, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
+    p->moe.router = (float *)prefill_take(scratch, &used, (size_t)T * (size_t)s->experts * 4);
+    p->choice = (int16_t *)prefill_take(scratch, &used, slots * 2);
+    p->choice_weight = (float *)prefill_take(scratch, &used, slots * 4);
+    p->shared_weight = (float *)prefill_take(scratch, &used, (size_t)T * 4);
+    p->offset = (int32_t *)prefill_take(scratch, &used, blocks * (size_t)s->experts * 4);
+    p->tile_count = (int32_t *)prefill_take(scratch, &used, 4);
+    p->tiles = (gemm_tile *)prefill_take(scratch, &used, (slots / 32 + (size_t)s->experts) * sizeof(gemm_tile));
+    p->slot_row = (int32_t *)prefill_take(scratch, &used, slots * 4);
+    p->slot_weight = (float *)prefill_take(scratch, &used, slots * 4);
+    p->slot_of = (int32_t *)prefill_take(scratch, &used, slots * 4);
+    p->h = (uint16_t *)prefill_take(scratch, &used, slots * (size_t)s->expert_size * 2);
+    p->h_scale = (float *)prefill_take(scratch, &used, slots * (size_t)s->expert_size / GEMM_COLS * 4);
+    p->shared_h = (uint16_t *)prefill_take(scratch, &used, (size_t)T * (size_t)s->shared_size * 2);
+    p->shared_h_scale = (float *)prefill_take(scratch, &used, (size_t)T * (size_t)s->shared_size / GEMM_COLS * 4);
     const size_t early = used;
-    p->part = (uint16_t *)prefill_take(room, &used, slots * (size_t)s->hidden * 2);
+    p->part = (uint16_t *)prefill_take(scratch, &used, slots * (size_t)s->hidden * 2);
     return prefill_take_rest(early, used - early, T, s->hidden);
 }
 
-static size_t moe_prefill_room(const moe_shape *s, int T, dtype kv) {
+static size_t moe_prefill_bytes(const moe_shape *s, int T, dtype kv) {
     moe_prefill_job p;
     (void)kv;
-    return moe_prefill_lay(s, T, NULL, &p);
+    return moe_prefill_layout(s, T, NULL, &p);
 }
 
 /* norm_router: the routing, the slots, h of the shared expert. */
@@ -240,7 +241,7 @@ static cudaError_t moe_run_prefill(const prefill_rows *r, const moe_weights *w, 
     p.T = r->T;
     p.width = (int64_t)r->T * s->top_k < 48 * (int64_t)s->experts ? 32 : 64;
     p.x = r->x;
-    moe_prefill_lay(s, r->T, r->room, &p);
+    moe_prefill_layout(s, r->T, r->scratch, &p);
     if (stage_in(r->stages, STAGE_ROUTER)) moe_prefill_router(r, w, &p);
     if (stage_in(r->stages, STAGE_UP)) moe_prefill_up(r, w, &p);
     if (stage_in(r->stages, STAGE_DOWN)) moe_prefill_down(r, w, &p);

@@ -61,13 +61,13 @@ __device__ __forceinline__ void load_logits(const moe_gpu &p, int t, const gpu_t
    of their value may count as equal, which is finer than the sums resolve; among equals the lower expert index wins. The
    result is below shape.experts whatever key holds. */
 template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(const moe_gpu &p, uint32_t (*key)[8]) {
-    enum { MINE = 8 * LISTS };
+    enum { LANE_KEYS = 8 * LISTS };
     const int lane = threadIdx.x % 32;
     uint32_t chosen = 0, lanes_with_it = 1;
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
+    for (int i = 0; i < LANE_KEYS; i++) {
         uint32_t bits = key[i / 8][i % 8], ordered = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-        key[i / 8][i % 8] = ordered / MINE * MINE + (MINE - 1 - i);
+        key[i / 8][i % 8] = ordered / LANE_KEYS * LANE_KEYS + (LANE_KEYS - 1 - i);
     }
 #pragma unroll
     for (int s = 0; s < LISTS; s++) gpu_sort8(key[s]);
@@ -86,7 +86,7 @@ template <int LISTS, int TOP = 0> __device__ __forceinline__ int gpu_choose(cons
                 for (int i = 0; i < 8; i++) key[s][i] = i < 7 ? key[s][i + 1] : 0;
             }
     }
-    return min((MINE - 1 - (int)(chosen % MINE)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
+    return min((LANE_KEYS - 1 - (int)(chosen % LANE_KEYS)) * 32 + __ffs((int)lanes_with_it) - 1, p.shape.experts - 1);
 }
 
 /* Softmax over the top_k logits of a row, on each LANES neighbouring lanes: number r holds the r-th best and returns its
@@ -154,7 +154,7 @@ __device__ __forceinline__ void gpu_route(const moe_gpu &p, gpu_block_routing *t
 
    The last block writes the routing, as it has the fewest tiles. Memory order: it writes, __threadfence, then triggers;
    experts_down can start only when every block has triggered, and reads the routing from L2. Since each block triggers
-   behind its pdl_wait, experts_down may also read, before its own wait, all that norm_router and the kernels before it
+   after its pdl_wait, experts_down may also read, before its own wait, all that norm_router and the kernels before it
    wrote. */
 template <class WRITE> __device__ __forceinline__ void gpu_publish(const moe_gpu &p, int count, const WRITE &write) {
     if (blockIdx.x == gridDim.x - 1) {

@@ -48,7 +48,7 @@ template <int ROWS> struct gpu_up_tiles {
         float weight = gpu_softmax<32>(__ldcg(gpu_logit<ROWS>(p, t, chosen)), p.shape.top_k);
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
-    __device__ __forceinline__ float old(int, int, int) const { return 0; }
+    __device__ __forceinline__ float residual(int, int, int) const { return 0; }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float,
                                           float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
    shared expert's h and gate). As every kernel must, all warps that store call pdl_wait before they do. With no tag to
    poll for (logits.mask 0) all warps call pdl_wait first.
 
-   Memory order: logits and x are read by relaxed or L2 loads behind the poll. There is no acquire; that x is seen after the
+   Memory order: logits and x are read by relaxed or L2 loads after the poll. There is no acquire; that x is seen after the
    logits rests on the control dependency and on both being read from L2.
 
    Deadlock: the kernel polls only its direct predecessor norm_router, all of whose blocks are resident when it starts, and
@@ -131,7 +131,7 @@ struct gpu_lane_routing {
     float weight;                /* of this assignment */
 };
 
-/* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: room for the experts of all
+/* Chooses the experts of all rows and tells all warps. key: in warp t row t's logits; shared: space for the experts of all
    rows. */
 template <int ROWS, int TOP_K>
 __device__ __forceinline__ gpu_lane_routing gpu_route_lanes(const moe_gpu &p, uint32_t (*key)[8], int (*shared)[TOP_K]) {

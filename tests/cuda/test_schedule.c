@@ -63,13 +63,13 @@ static void add_step(int layers, int interval, int drafts) {
     add(KERNEL_MTP_ROWS, layers, 1);
     add_mtp(layers, 0);
     if (drafts < 0) return;
-    add(KERNEL_PICK, -1, 0);
+    add(KERNEL_TOPK_PARTIAL, -1, 0);
     add(KERNEL_ACCEPT, -1, 0);
     for (int i = 0; i < drafts; i++) {
         add(KERNEL_DRAFT_ROW, layers, 1);
         add_mtp(layers, 1);
-        add(KERNEL_PICK, -1, 1);
-        add(KERNEL_DRAW, -1, 1);
+        add(KERNEL_TOPK_PARTIAL, -1, 1);
+        add(KERNEL_SAMPLE_TOKEN, -1, 1);
     }
 }
 
@@ -162,7 +162,7 @@ static void test_refusals(void) {
     add(KERNEL_O_PROJ, 4, 1);
     add(KERNEL_ATTEND, 4, 1);
     refused(2, 0, BUFFER_KV, "early read");
-    nodes[1].kind = KERNEL_DRAW;                // which never releases: what is before it is complete
+    nodes[1].kind = KERNEL_SAMPLE_TOKEN;        // which never releases: what is before it is complete
     CHECK(link_all(1), "two drafts");
     count = 0;                                  // routing is stored before experts_up releases, h behind
     add(KERNEL_UP, 0, 0);
@@ -209,7 +209,7 @@ static int store(int i, int b) {
         unsigned left = run[j].early_reads | run[j].reads | run[j].early_writes | run[j].writes;
         // what the tagged values of the predecessor depend on, it has loaded when they are seen
         if (run[i].polled && j == i - 1)
-            left &= node_buffers(&nodes[j], kernels[nodes[j].kind].loose_reads | (kernels[nodes[j].kind].writes &
+            left &= node_buffers(&nodes[j], kernels[nodes[j].kind].reads_without_tags | (kernels[nodes[j].kind].writes &
                                                                                  ~kernels[nodes[j].kind].tags));
         if (left >> b & 1 && cell(&nodes[j], b) == cell(&nodes[i], b)) ok = 0;
     }
