@@ -43,14 +43,14 @@ static int generate_tokens(mote_session *s, generator *a, mote_error *err) {
         code = pass_begin(s, &a->by, most - r->generated_tokens, &p, err);
         while (!code && r->stop < 0 && more) {
             code = pass_keep(s, &a->by, &p, &more, err);
-            if (!code && more && a->check.twin) code = verify_token(s, a->check.twin, &a->by.p, err);
+            if (!code && more && a->check.reference) code = verify_token(s, a->check.reference, &a->by.p, err);
             if (code || !more) break;
             generate_token(s, a);
             if (a->w.code) code = fail_memory(err);
         }
         if (a->by.stopped && r->stop < 0) r->stop = MOTE_STOP_CALLBACK;
         if (!code) pass_end(s, &p);
-        if (!code && a->check.twin) code = verify_state(&a->check, s, err);
+        if (!code && a->check.reference) code = verify_state(&a->check, s, err);
     }
     return code;
 }
@@ -123,7 +123,7 @@ static int generator_open(generator *a, const mote_session *s, const mote_genera
 /* Continues the timeline. */
 static int generator_run(generator *a, mote_session *s, mote_error *err) {
     int code = speculation_begin(s, err);
-    if (!code && a->check.twin) code = session_copy(a->check.twin, s, err);
+    if (!code && a->check.reference) code = session_copy(a->check.reference, s, err);
     if (code) return code;
     writer_begin(&a->w, s);
     if (a->by.must && a->g.raw) constraint_begin(&a->must, 0, 0);

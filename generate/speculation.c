@@ -8,7 +8,7 @@
    text is that of plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not
    depend on the rows beside it, so is the state, bit for bit.
 
-   What rejected rows have left behind needs no undoing. KV rows behind the end are overwritten. S is never stored with a
+   Rejected rows need no undoing. KV rows after the end are overwritten. S is never stored with a
    block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet/cpu.c).
 
    Three ways through a pass: by the host, which samples the tokens itself; by a device alone, where one graph verifies,
@@ -18,18 +18,18 @@ static int speculates(const mote_session *s) {
     return s->at.has_mtp;
 }
 
-/* How many drafts? The expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
+/* The number of drafts: the expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
    Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
-   some thousand passes. Trust in what was seen fades sooner: then two passes are enough to refute it. A change must promise
+   some thousand passes. The weight of what was seen decays sooner: then two passes are enough to refute it. A change must promise
    a twentieth. */
 
-enum { HOPE_DRIFT = 2048, TRUST_FIRST = 4, TRUST_MOST = 32, TRUST_LEAST = 2, TRUST_DRIFT = 256 };  /* passes */
+enum { RATE_DRIFT = 2048, WEIGHT_FIRST = 4, WEIGHT_MAX = 32, WEIGHT_MIN = 2, WEIGHT_DRIFT = 256 };  /* passes */
 
 static void speculation_start(mote_session *s) {
     speculation *p = &s->spec;
     for (int i = 0; i < BLOCK - 1; i++) {
-        p->hope[i] = 0.95 - 0.1 * i;
-        p->trust[i] = TRUST_FIRST;
+        p->acceptance_rate[i] = 0.95 - 0.1 * i;
+        p->sample_weight[i] = WEIGHT_FIRST;
     }
     p->seen.depth = s->o.mtp > 0 ? s->o.mtp : 0;
     p->next = -1;
@@ -38,7 +38,7 @@ static void speculation_start(mote_session *s) {
 /* Tokens per second to be expected of passes with k drafts. */
 static double speculation_speed(const speculation *p, int k) {
     double tokens = 1, all = 1;
-    for (int i = 0; i < k; i++) tokens += all *= p->hope[i];
+    for (int i = 0; i < k; i++) tokens += all *= p->acceptance_rate[i];
     return tokens / p->seen.cost[k];
 }
 
@@ -63,11 +63,11 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
         p->seen.drafted[i] += (uint64_t)reached;
         p->seen.accepted[i] += (uint64_t)hit;
         if (reached) {
-            p->trust[i] = fmin(p->trust[i] + 1, TRUST_MOST);
-            p->hope[i] += (hit - p->hope[i]) / p->trust[i];
+            p->sample_weight[i] = fmin(p->sample_weight[i] + 1, WEIGHT_MAX);
+            p->acceptance_rate[i] += (hit - p->acceptance_rate[i]) / p->sample_weight[i];
         } else {
-            p->trust[i] += (TRUST_LEAST - p->trust[i]) / TRUST_DRIFT;
-            p->hope[i] += ((i ? p->hope[i - 1] : 1) - p->hope[i]) / HOPE_DRIFT;
+            p->sample_weight[i] += (WEIGHT_MIN - p->sample_weight[i]) / WEIGHT_DRIFT;
+            p->acceptance_rate[i] += ((i ? p->acceptance_rate[i - 1] : 1) - p->acceptance_rate[i]) / RATE_DRIFT;
         }
     }
     p->seen.passes[drafts]++;
@@ -166,10 +166,10 @@ static int speculation_begin(mote_session *s, mote_error *err) {
     return code;
 }
 
-/* The drafts for a pass behind `count` tokens of which `left` may be generated. */
+/* The drafts for a pass after `count` tokens of which `left` may be generated. */
 static int drafts_wanted(const mote_session *s, int count, int left) {
-    int k = speculates(s) ? s->spec.seen.depth : 0, room = s->o.context - count - 1;
-    if (k > room) k = room;
+    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1;
+    if (k > left_context) k = left_context;
     if (k > left - 1) k = left - 1;
     return k > 0 ? k : 0;
 }
@@ -183,7 +183,7 @@ typedef struct decode_pass {
     int by_host;
 } decode_pass;
 
-/* Computes ids[0], the chosen token, and the k drafts behind it as one block. */
+/* Computes ids[0], the chosen token, and the k drafts after it as one block. */
 static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
     int code = timeline_forward(s, ids, k + 1, 1, k ? s->at.block_logits : NULL, NULL, err);
     if (code) return code;
@@ -248,7 +248,7 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
 
 /* Keeps the next row of a pass, if its token is the one that is chosen there: *more. What the host chooses it chooses here,
    when all before it is part of the answer for good: so the application's on_logits never sees a draft that is refused, nor
-   what comes behind an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
+   what comes after an answer's end. The token that differs from its draft begins the next pass: s->spec.next. */
 static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mote_error *err) {
     *more = 0;
     if (p->by_host && p->kept == p->accepted && p->kept < p->rows) {

@@ -1,35 +1,35 @@
 /* generate/verify.c: the check that speculation changes nothing: a plain session beside it. */
 
-/* Checking it: plain decoding beside it. All memory is there before the answer begins. */
+/* The check compares with a reference session, which decodes plainly. All memory is there before the answer begins. */
 typedef struct verifier {
-    mote_session *twin;          /* decodes plainly; NULL: nothing is checked */
-    char *bytes;                 /* [2][VERIFY_BYTES]: a piece of both sessions */
+    mote_session *reference;     /* decodes plainly; NULL: nothing is checked */
+    char *bytes;                 /* [2][VERIFY_BYTES]: a part of both sessions */
 } verifier;
 
 enum { VERIFY_BYTES = 1 << 20 };
 
-/* A twin without tokens. On failure there is nothing to close. */
+/* A reference session without tokens. On failure there is nothing to close. */
 static int verifier_open(verifier *v, const mote_session *s, mote_error *err) {
     mote_session_options alone = s->o;
     alone.runner = NULL;
-    int code = mote_session_open(s->m, &alone, &v->twin, err);
+    int code = mote_session_open(s->m, &alone, &v->reference, err);
     if (code) return code;
     v->bytes = (char *)malloc(2 * VERIFY_BYTES);
     if (v->bytes) return MOTE_OK;
-    mote_session_close(v->twin);
-    v->twin = NULL;
+    mote_session_close(v->reference);
+    v->reference = NULL;
     return fail_memory(err);
 }
 
 static void verifier_close(verifier *v) {
-    mote_session_close(v->twin);
+    mote_session_close(v->reference);
     free(v->bytes);
 }
 
-/* The token just kept is what the twin chooses. */
-static int verify_token(const mote_session *s, mote_session *twin, const mote_sampling *sampling, mote_error *err) {
+/* The token just kept is what the reference session chooses. */
+static int verify_token(const mote_session *s, mote_session *reference, const mote_sampling *sampling, mote_error *err) {
     int32_t want, id = s->tokens[s->count - 1];
-    int code = mote_step(twin, sampling, &want, err);
+    int code = mote_step(reference, sampling, &want, err);
     if (code || want == id) return code;
     return fail(err, MOTE_EMISMATCH, "token %d of the timeline is %d with speculation, %d without", s->count - 1, id, want);
 }
@@ -37,18 +37,18 @@ static int verify_token(const mote_session *s, mote_session *twin, const mote_sa
 /* n bytes of both sessions are equal; what: their name, with a layer unless that is -1. */
 static int verify_bytes(const verifier *v, mote_session *s, const void *a, const void *b, size_t n, int layer,
                         const char *what, mote_error *err) {
-    char *mine = v->bytes, *plain = v->bytes + VERIFY_BYTES, where[32] = "";
-    for (size_t done = 0, piece; done < n; done += piece) {
+    char *actual = v->bytes, *expected = v->bytes + VERIFY_BYTES, where[32] = "";
+    for (size_t done = 0, step; done < n; done += step) {
         size_t at = 0;
-        piece = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
-        int code = slot_copy(&s->at, mine, (const char *)a + done, piece, err);
-        if (!code) code = slot_copy(&v->twin->at, plain, (const char *)b + done, piece, err);
+        step = n - done < VERIFY_BYTES ? n - done : (size_t)VERIFY_BYTES;
+        int code = slot_copy(&s->at, actual, (const char *)a + done, step, err);
+        if (!code) code = slot_copy(&v->reference->at, expected, (const char *)b + done, step, err);
         if (code) return code;
-        while (at < piece && mine[at] == plain[at]) at++;
-        if (at == piece) continue;
+        while (at < step && actual[at] == expected[at]) at++;
+        if (at == step) continue;
         float x, y;
-        memcpy(&x, mine + at / 4 * 4, 4);
-        memcpy(&y, plain + at / 4 * 4, 4);
+        memcpy(&x, actual + at / 4 * 4, 4);
+        memcpy(&y, expected + at / 4 * 4, 4);
         if (layer >= 0) snprintf(where, sizeof where, "layer %d, ", layer);
         return fail(err, MOTE_EMISMATCH, "after token %d: %s%s, byte %zu of %zu: %g (as float) with speculation, %g without",
                     s->count - 1, where, what, done + at, n, (double)x, (double)y);
@@ -59,25 +59,25 @@ static int verify_bytes(const verifier *v, mote_session *s, const void *a, const
 /* All that the next tokens depend on is the same in both: it is compared as far as it is new since the last time. */
 static int verify_state(const verifier *v, mote_session *s, mote_error *err) {
     const config *c = &s->m->c;
-    mote_session *twin = v->twin;
+    mote_session *reference = v->reference;
     capacity r = capacity_of(&s->at.runner->o, s->o.context);
     size_t vocab = (size_t)c->vocab * sizeof(float), hidden = (size_t)c->hidden * sizeof(float);
     int from = s->block_at > 0 ? s->block_at - 1 : 0, code = MOTE_OK;
-    if (s->count >= s->o.context) return MOTE_OK;           /* no room to fold */
-    if (!code) code = timeline_fold(s, err);
-    if (!code) code = timeline_fold(twin, err);
-    if (!code) code = verify_bytes(v, s, s->at.logits, twin->at.logits, vocab, -1, "logits", err);
-    if (!code) code = verify_bytes(v, s, s->at.last_hidden, twin->at.last_hidden, hidden, -1, "final row", err);
+    if (s->count >= s->o.context) return MOTE_OK;           /* no space for the rows of a commit */
+    if (!code) code = timeline_commit_state(s, err);
+    if (!code) code = timeline_commit_state(reference, err);
+    if (!code) code = verify_bytes(v, s, s->at.logits, reference->at.logits, vocab, -1, "logits", err);
+    if (!code) code = verify_bytes(v, s, s->at.last_hidden, reference->at.last_hidden, hidden, -1, "final row", err);
     for (int i = 0; i <= c->layers && !code; i++) {
         const layer *of = i < c->layers ? &s->m->layers[i] : &s->m->mtp;
-        state_piece mine[STATE_PIECES], plain[STATE_PIECES];
-        int pieces = layer_pieces(of, &r, &s->at.state[i], mine);
-        layer_pieces(of, &r, &twin->at.state[i], plain);
+        state_piece actual[STATE_PIECES], expected[STATE_PIECES];
+        int pieces = layer_pieces(of, &r, &s->at.state[i], actual);
+        layer_pieces(of, &r, &reference->at.state[i], expected);
         if (i == c->layers && !s->at.has_mtp) break;
         for (int k = 0; k < pieces && !code; k++) {
-            size_t row = mine[k].size, first = mine[k].rows ? (size_t)from * row : 0;
-            size_t n = mine[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;
-            code = verify_bytes(v, s, (char *)mine[k].at + first, (char *)plain[k].at + first, n, i, mine[k].name, err);
+            size_t row = actual[k].size, first = actual[k].rows ? (size_t)from * row : 0;
+            size_t n = actual[k].rows ? (size_t)(s->count - from - (i == c->layers)) * row : row;
+            code = verify_bytes(v, s, (char *)actual[k].at + first, (char *)expected[k].at + first, n, i, actual[k].name, err);
         }
     }
     return code;

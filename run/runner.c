@@ -81,7 +81,8 @@ typedef struct executor {
     /* Calls of runner.prompt_from tokens and more are read by prompt(), in blocks of prompt_rows() of those that are left. */
     int (*prompt_rows)(const slot *s, int position, size_t count);
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
-    int (*fold)(slot *s, const block *b, mote_error *err);  /* forward() of a block that is dropped; what was prepared stays */
+    int (*commit_state)(slot *s, const block *b, mote_error *err);
+                                                            /* forward() of a block that is dropped; what was prepared stays */
     int (*draft)(slot *s, const block *b, int k, int32_t *drafts, mote_error *err);    /* after b->ids[0], not computed yet */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory */
@@ -307,7 +308,7 @@ static void slot_keep(slot *s, int rows) {
 
 static int slot_forward(slot *s, const block *b, mote_error *err) RUN(forward(s, b, err))
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) RUN(prompt(s, b, watch, err))
-static int slot_fold(slot *s, const block *b, mote_error *err) RUN(fold(s, b, err))
+static int slot_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
 static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
 static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))

@@ -250,7 +250,7 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
 }
 
 /* What the GPU has prepared for the next pass waits in the slot meanwhile. */
-static int gpu_fold(slot *s, const block *b, mote_error *err) {
+static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code) return code;

@@ -6,8 +6,8 @@ enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 /* Speculation: see generate/speculation.c. */
 typedef struct speculation {
     mote_speculation seen;
-    double hope[BLOCK - 1];                                 /* that a draft is accepted if those before it are */
-    double trust[BLOCK - 1];                                /* in that: the passes it is the average of */
+    double acceptance_rate[BLOCK - 1];                      /* of a draft, if those before it are accepted */
+    double sample_weight[BLOCK - 1];                        /* the passes that acceptance_rate averages */
     int measured_at;                                        /* tokens of the timeline when costs were measured; 0: measure */
     double spent, expected;                                 /* seconds of the passes since, and by their costs */
     int timed;                                              /* of so many passes */

@@ -66,13 +66,13 @@ static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last
 
 /* Brings the states up to the end of the timeline: its last token is computed once more after it, and dropped. What the device has
    prepared for the next pass stays. */
-static int timeline_fold(mote_session *s, mote_error *err) {
+static int timeline_commit_state(mote_session *s, mote_error *err) {
     int32_t id = s->tokens[s->count - 1];
     int code = session_logits(s, err);
     block b = timeline_block(s, &id, 1);
     b.last = 1;
     b.logits = s->at.block_logits;
-    if (!code) code = slot_fold(&s->at, &b, err);
+    if (!code) code = slot_commit_state(&s->at, &b, err);
     timeline_computed(s, 1);
     timeline_drop(s);
     if (!code) slot_set_logits(&s->at);
@@ -82,7 +82,7 @@ static int timeline_fold(mote_session *s, mote_error *err) {
 /* Computes T rows after the timeline as a part of a prompt, and makes them part of it. */
 static int timeline_prompt(mote_session *s, const int32_t *ids, int T, float *logits, float *mtp_logits, const block_watch *watch,
                            mote_error *err) {
-    int code = s->accepted ? timeline_fold(s, err) : MOTE_OK;
+    int code = s->accepted ? timeline_commit_state(s, err) : MOTE_OK;
     if (code) return code;
     block b = timeline_block(s, ids, T);
     b.logits = logits;

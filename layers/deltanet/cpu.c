@@ -286,7 +286,7 @@ static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, 
     stage_gated_norm_out(rows->threads, job, rows->x);
 }
 
-/* The log is not compared: after timeline_fold it holds nothing that counts. */
+/* The log is not compared: after timeline_commit_state it holds nothing that counts. */
 static int deltanet_pieces(const deltanet_shape *s, const capacity *r, const deltanet_state *state, state_piece *to) {
     size_t S = (size_t)s->value_heads * (size_t)s->value_dim * (size_t)s->key_dim;
     size_t window = (size_t)(s->taps - 1) * (size_t)deltanet_channels(s);

@@ -2,7 +2,7 @@
 
 typedef struct intruder {
     mote_session *s;
-    const mote_session *twin;          // a session like it, which may be used
+    const mote_session *reference;     // a session like it, which may be used
     int calls, logged;
     int attack;                        // 0: does nothing
     heard heard;

@@ -1,4 +1,5 @@
-// A part of test_session: blocks of several rows of which some are kept, drafts verified against a twin, a comparison that can fail.
+// A part of test_session: blocks of several rows of which some are kept, drafts verified against a reference session, a
+// comparison that can fail.
 
 // ---- Blocks kept in part --------------------------------------------------------------------------------------------
 
@@ -75,11 +76,11 @@ static void test_drafts(const fixture *f) {
 
 enum { TRUTH = 32 };
 
-// A session, its twin, and what plain decoding generates behind their prompt.
+// a session, its reference session, and what plain decoding generates after their prompt.
 typedef struct pair {
     const char *what;
-    mote_session *s, *twin;
-    mote_checkpoint *start, *twin_start;
+    mote_session *s, *reference;
+    mote_checkpoint *start, *reference_start;
     int32_t truth[TRUTH];
     int prompt;
 } pair;
@@ -90,27 +91,27 @@ static void pair_open(pair *x, const char *what, const mote_model *m, int n, int
     x->what = what;
     x->prompt = n;
     x->s = session_of(m, .context = CONTEXT, .chunk = chunk, .threads = 1, .mtp = 3);
-    x->twin = session_of(m, .context = CONTEXT, .chunk = chunk, .threads = 1, .mtp = 3);
+    x->reference = session_of(m, .context = CONTEXT, .chunk = chunk, .threads = 1, .mtp = 3);
     for (int i = 0; i < n; i++) ids[i] = (7 * i + 3 * n) % 60;
     EXPECT(MOTE_OK, mote_feed(x->s, ids, (size_t)n, &failure));
-    EXPECT(MOTE_OK, mote_feed(x->twin, ids, (size_t)n, &failure));
+    EXPECT(MOTE_OK, mote_feed(x->reference, ids, (size_t)n, &failure));
     x->start = checkpoint_of(x->s);
-    x->twin_start = checkpoint_of(x->twin);
+    x->reference_start = checkpoint_of(x->reference);
     int code = MOTE_OK;
-    for (int i = 0; i < TRUTH; i++) code |= mote_step(x->twin, NULL, &x->truth[i], &failure);
+    for (int i = 0; i < TRUTH; i++) code |= mote_step(x->reference, NULL, &x->truth[i], &failure);
     CHECK(!code, "%s: plain decoding: %s", what, failure.message);
 }
 
 static void pair_close(pair *x) {
     mote_checkpoint_free(x->start);
-    mote_checkpoint_free(x->twin_start);
+    mote_checkpoint_free(x->reference_start);
     mote_session_close(x->s);
-    mote_session_close(x->twin);
+    mote_session_close(x->reference);
 }
 
 static void pair_rewind(pair *x) {
     EXPECT(MOTE_OK, mote_rewind(x->s, x->start, &failure));
-    EXPECT(MOTE_OK, mote_rewind(x->twin, x->twin_start, &failure));
+    EXPECT(MOTE_OK, mote_rewind(x->reference, x->reference_start, &failure));
 }
 
 // Verifies k drafts behind the first `at` true tokens, the first a of them true, the next wrong, and more true ones, which
@@ -140,22 +141,22 @@ static void steps(pair *x, mote_session *s, int at, int n) {
 }
 
 // verify_state without an answer around it.
-static int verify_twin(mote_session *s, mote_session *twin) {
-    verifier v = {twin, (char *)room(2 * VERIFY_BYTES)};
+static int verify_reference(mote_session *s, mote_session *reference) {
+    verifier v = {reference, (char *)room(2 * VERIFY_BYTES)};
     int code = verify_state(&v, s, &failure);
     free(v.bytes);
     return code;
 }
 
-// After a block the session is what its twin is after as many steps. keep: of the a + 1 rows that count.
+// After a block the session is what its reference session is after as many steps. keep: of the a + 1 rows that count.
 static void test_block(pair *x, int k, int a, int keep) {
     int more = keep <= a ? 3 : 0;
     pair_rewind(x);
     draft(x, 0, k, a);
     timeline_keep(x->s, keep);
     steps(x, x->s, keep, more);
-    steps(x, x->twin, 0, keep + more);
-    int code = verify_twin(x->s, x->twin);
+    steps(x, x->reference, 0, keep + more);
+    int code = verify_reference(x->s, x->reference);
     CHECK(!code, "%s: %d tokens, %d of %d drafts, %d rows kept: %s", x->what, x->prompt, a, k, keep, failure.message);
 }
 
@@ -175,9 +176,9 @@ static void test_chain(pair *x) {
         timeline_keep(x->s, keep);
         at += keep;
     }
-    steps(x, x->twin, 0, at);
+    steps(x, x->reference, 0, at);
     x->s->block_at = 0;
-    int code = verify_twin(x->s, x->twin);
+    int code = verify_reference(x->s, x->reference);
     CHECK(!code, "%s: blocks of %d tokens in a row: %s", x->what, at, failure.message);
 }
 
@@ -234,18 +235,18 @@ static void test_damage(const mote_model *m) {
         pair_rewind(&x);
         draft(&x, 0, 3, 1);
         timeline_keep(x.s, 2);
-        steps(&x, x.twin, 0, 2);
+        steps(&x, x.reference, 0, 2);
         damage d = damage_of(x.s, i);
         if (!d.at) break;
         *d.at += 0.25f;
-        EXPECT(MOTE_EMISMATCH, verify_twin(x.s, x.twin));
+        EXPECT(MOTE_EMISMATCH, verify_reference(x.s, x.reference));
         if (d.layer >= 0) snprintf(layer, sizeof layer, "layer %d, ", d.layer);
         CHECK(strstr(failure.message, d.what) && strstr(failure.message, layer), "%s%s: %s", layer, d.what, failure.message);
     }
     pair_close(&x);
 }
 
-// Another token than the twin's.
+// Another token than the reference session's.
 static void test_wrong_token(const mote_model *m) {
     pair x;
     char want[64];
@@ -255,7 +256,7 @@ static void test_wrong_token(const mote_model *m) {
         draft(&x, 0, 2, 2);
         timeline_keep(x.s, 1);
         x.s->tokens[x.prompt] = (x.truth[0] + wrong) % 60;
-        EXPECT(wrong ? MOTE_EMISMATCH : MOTE_OK, verify_token(x.s, x.twin, &greedy, &failure));
+        EXPECT(wrong ? MOTE_EMISMATCH : MOTE_OK, verify_token(x.s, x.reference, &greedy, &failure));
     }
     snprintf(want, sizeof want, "token %d of the timeline is %d", x.prompt, (x.truth[0] + 1) % 60);
     CHECK(strstr(failure.message, want), "wrong token: %s", failure.message);

@@ -133,8 +133,8 @@ static void test_kv_damage(const fixture *f, int kv) {
     mote_session_close(t);
 }
 
-// A checkpoint that outlives its model, and another model where that one was: the two change places. Made-up ones are told apart by
-// their shapes and formats.
+// A checkpoint that outlives its model, and another model where that one was: the two change places. Synthetic ones are told
+// apart by their shapes and formats.
 static void test_dangling_checkpoint(const char *name, const char *other) {
     static const int32_t ids[] = {3, 4, 5, 6, 7};
     mote_options o = {.device = "cpu"};

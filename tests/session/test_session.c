@@ -1,8 +1,9 @@
-// Tests of what a session holds, looking inside: blocks of several rows of which some are kept, the comparison with a twin,
-// how deep to draft, keys and values of each type, saved bytes, the choice of tokens from given logits, memory as planned.
+// Tests of what a session holds, looking inside: blocks of several rows of which some are kept, the comparison with a reference
+// session, how deep to draft, keys and values of each type, saved bytes, the choice of tokens from given logits, memory as planned.
 //
 // Parts
-//   session_blocks.c     blocks of several rows of which some are kept, drafts verified against a twin, a comparison that can fail
+//   session_blocks.c     blocks of several rows of which some are kept, drafts verified against a reference session, a
+//                        comparison that can fail
 //   session_depth.c      how deep to draft
 //   session_saves.c      keys and values of each type, saved bytes
 //   session_sampling.c   the choice of tokens from given logits
