@@ -522,7 +522,7 @@ int mote_clone(const mote_session *session, mote_session **clone, mote_error *er
 /* The whole state as bytes, for a session of the same checkpoint, of any context length that fits. mote_save follows the
    capacity rule of section 3; mote_load replaces the session's state. A session of another checkpoint is refused: all numbers
    of config.json must be the same, and a sample of the weights: of each matrix, vector and scale that is loaded (of each
-   expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a made-up model, the numbers
+   expert's alone) all bytes up to 4 KiB, of a larger one the first 64 bytes of each 64th part. Of a synthetic model, the numbers
    and the name of its formats, which its weights are made of.
    mote_save_file writes the file whole or not at all, also beside others that write or read it: under another name in the
    same folder, synced, then renamed. A new file is for its owner alone (0600), an old one keeps its permissions; a symbolic
@@ -580,7 +580,7 @@ typedef struct mote_launch {               /* one kernel as it was launched, rea
 /* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
 
-/* Tests the machine: every stage on the GPU against its plain C twin on random data, whole models GPU against CPU,
+/* Tests the machine: every stage on the GPU against the CPU code on random data, whole models GPU against CPU,
    repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
    tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many
    did not. Needs no checkpoint. device and sms as above; MOTE_EDEVICE where there is no GPU. */

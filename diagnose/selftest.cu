@@ -1,9 +1,9 @@
-/* diagnose/selftest.cu: compares every stage, and whole models, on a GPU with their C twins. It opens synthetic models and
+/* diagnose/selftest.cu: compares every stage, and whole models, on a GPU with the CPU code. It opens synthetic models and
    sessions of its own, and touches no others.
 
    A synthetic model has the same weights on the CPU and on a GPU, so a stage can run on both with the same input: on the
    GPU by the very functions that a step is captured from, cut down to one stage (gpu_queue.stages) and launched without a
-   graph; on the CPU by its plain C twin. Each stage gets the CPU's input, so that differences do not add up.
+   graph; on the CPU by the same stage in plain C. Each stage gets the CPU's input, so that differences do not add up.
 
    Allowed differences are relative to the largest value of a result: 2e-5 where token rows meet weights, because rows enter
    products as two BF16 terms, 16 bits; 1e-5 for conv_delta, in single precision; 2e-4 for attention, which rounds more

@@ -1,4 +1,4 @@
-/* diagnose/selftest_formats.cu: compares kernels with their C twins for every weight format: random matrices of all widths, and
+/* diagnose/selftest_formats.cu: compares kernels with the CPU code for every weight format: random matrices of all widths, and
    each code under each scale. With the helpers of selftest.cu. */
 
 enum { TRY_MATRIX_ROWS = 77 };

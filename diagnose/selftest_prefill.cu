@@ -1,4 +1,4 @@
-/* diagnose/selftest_prefill.cu: compares the stages of prefill on a GPU with their C twins, with the helpers of selftest.cu;
+/* diagnose/selftest_prefill.cu: compares the stages of prefill on a GPU with the CPU code, with the helpers of selftest.cu;
    and, at the end, all that is tested of a synthetic model.
 
    Rows enter products as one F16 term, 11 bits; the experts' parts of a row are BF16, as are the probabilities of attention. So

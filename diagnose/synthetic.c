@@ -2,8 +2,8 @@
    checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
 /* What the vector at this address holds: decays from long to short, weights of norms near 1. */
-static made_floats vector_values(const mote_model *m, const void **target) {
-    static const made_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
+static synthetic_floats vector_values(const mote_model *m, const void **target) {
+    static const synthetic_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
                              norm = {896, 255, 0x1p-10f};
     for (int i = 0; i < m->c.layers; i++) {
         const deltanet_weights *w = &m->layers[i].mixer.w.deltanet;

@@ -15,7 +15,7 @@ INLINE void f16_floats(const matrix *w, const weight_row *row, int col, int n, f
 /* Standard deviation 0.018; a bell's 9 bits times 2^-13 are exact, and normal numbers. */
 BOTH void f16_random(int component, uint32_t seed, uint32_t i, void *to) {
     uint32_t bits;
-    int32_t bell = made_bell(seed, i);
+    int32_t bell = synthetic_bell(seed, i);
     float f = (float)bell * 0x1p-13f;
     (void)component;
     memcpy(&bits, &f, 4);

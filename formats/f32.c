@@ -13,13 +13,13 @@ INLINE void f32_floats(const matrix *w, const weight_row *row, int col, int n, f
 }
 
 /* Standard deviation 0.02 */
-BOTH float made_f32(uint32_t seed, uint32_t i) {
-    return (float)made_bell(seed, i) * 0x1.1bcp-13f;
+BOTH float synthetic_f32(uint32_t seed, uint32_t i) {
+    return (float)synthetic_bell(seed, i) * 0x1.1bcp-13f;
 }
 
 BOTH void f32_random(int component, uint32_t seed, uint32_t i, void *to) {
     (void)component;
-    ((float *)to)[i] = made_f32(seed, i);
+    ((float *)to)[i] = synthetic_f32(seed, i);
 }
 
 BOTH unsigned f32_inspect(int component, const void *numbers, size_t i) {

@@ -81,10 +81,10 @@ INLINE void nvfp4_floats(const matrix *w, const weight_row *row, int col, int n,
         out[i - col] = e2m1_value(nibble_at(codes, i)) * (fp8_bits(scale[i / NVFP4_GROUP]) * FP8_BITS_SCALE * factor);
 }
 
-/* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of made-up BF16 weights. */
+/* Any codes, of a mean square of 12; scales around 1, and a factor that gives the spread of synthetic BF16 weights. */
 BOTH void nvfp4_random(int component, uint32_t seed, uint32_t i, void *to) {
-    if (component == CODES) ((uint8_t *)to)[i] = (uint8_t)made_bits(seed, i);
-    else if (component == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (made_bits(seed, i) & 15));
+    if (component == CODES) ((uint8_t *)to)[i] = (uint8_t)synthetic_bits(seed, i);
+    else if (component == SCALES) ((uint8_t *)to)[i] = (uint8_t)(0x30 + (synthetic_bits(seed, i) & 15));
     else ((float *)to)[i] = 0x1.8p-8f;
 }
 

@@ -43,14 +43,14 @@ static void test_fits(void) {
 }
 
 // The spread of what is made up, and codes that are no NaN.
-static void test_made_values(void) {
+static void test_synthetic_values(void) {
     double bf16 = 0, fp8 = 0;
     int wrong = 0, n = 1 << 16;
     for (uint32_t i = 0; i < (uint32_t)n; i++) {
-        float w = float_of_bf16(made_bf16(7, i)), s = made_scale(9, i);
-        uint8_t code = made_fp8(8, i);
+        float w = float_of_bf16(synthetic_bf16(7, i)), s = synthetic_scale(9, i);
+        uint8_t code = synthetic_fp8(8, i);
         float v = fp8_bits(code) * FP8_BITS_SCALE;
-        int bell = made_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
+        int bell = synthetic_bell(8, i), clipped = bell > 448 ? 448 : bell < -448 ? -448 : bell;
         wrong += (code & 0x7f) == 0x7f || !(fabsf(v - (float)clipped) <= fabsf((float)clipped) / 16);
         wrong += !(s > 0 && s < 128);
         bf16 += (double)w * w;
@@ -62,7 +62,7 @@ static void test_made_values(void) {
 }
 
 // The same name makes the same bytes, and the experts of a matrix lie at equal distances, as GPUs read them.
-static void test_made(const char *name) {
+static void test_synthetic(const char *name) {
     mote_options o = {.device = "cpu"};
     mote_model *m = NULL, *again = NULL;
     size_t stride = 0;
@@ -98,14 +98,14 @@ int main(int argc, char **argv) {
     test_large_index();
     test_large_tokenizer();
     test_fits();
-    test_made_values();
-    test_made("tiny:fp8");
-    test_made("tiny:bf16");
-    test_made("tiny:nvfp4");
-    test_made("tiny:nvfp4-experts");
-    test_made("tiny:int4");
-    test_made("tiny:int4-experts");
-    test_made("tiny:fp8-channel");
+    test_synthetic_values();
+    test_synthetic("tiny:fp8");
+    test_synthetic("tiny:bf16");
+    test_synthetic("tiny:nvfp4");
+    test_synthetic("tiny:nvfp4-experts");
+    test_synthetic("tiny:int4");
+    test_synthetic("tiny:int4-experts");
+    test_synthetic("tiny:fp8-channel");
     temp_close();
     return test_main_end();
 }

@@ -111,7 +111,7 @@ static void test_plan(void) {
 
 // ---- 3. Models of random weights ------------------------------------------------------------------------------------
 
-static mote_model *open_made(const char *name, int parts) {
+static mote_model *open_synthetic(const char *name, int parts) {
     mote_options o = {0};
     mote_model *m = NULL;
     mote_error err = {0};
@@ -122,7 +122,7 @@ static mote_model *open_made(const char *name, int parts) {
 }
 
 // Logits of a few tokens, finite and not all alike.
-static void feed_made(const mote_model *m, const char *name, float *logits) {
+static void feed_synthetic(const mote_model *m, const char *name, float *logits) {
     static const int32_t ids[] = {1, 1000, 5, 77, 5, 1023};
     mote_session_options o = {0};
     mote_session *s = NULL;
@@ -139,8 +139,8 @@ static void feed_made(const mote_model *m, const char *name, float *logits) {
     mote_session_close(s);
 }
 
-static void test_made(const char *name) {
-    mote_model *a = open_made(name, MOTE_EVERYTHING), *b = open_made(name, MOTE_EVERYTHING);
+static void test_synthetic(const char *name) {
+    mote_model *a = open_synthetic(name, MOTE_EVERYTHING), *b = open_synthetic(name, MOTE_EVERYTHING);
     if (a && b) {
         size_t n = 6 * (size_t)mote_model_info(a)->vocab_size, size;
         float *logits = (float *)room(2 * n * sizeof *logits);
@@ -148,8 +148,8 @@ static void test_made(const char *name) {
         char *bytes = session_bytes(s, &size);
         EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));            // refused if it were another checkpoint
         CHECK(mote_model_info(a)->weight_bytes && mote_model_info(a)->mtp_layers == 1, "%s: info", name);
-        feed_made(a, name, logits);
-        feed_made(b, name, logits + n);
+        feed_synthetic(a, name, logits);
+        feed_synthetic(b, name, logits + n);
         CHECK(!memcmp(logits, logits + n, n * sizeof *logits), "%s: not the same logits twice", name);
         free(logits);
         free(bytes);
@@ -161,10 +161,10 @@ static void test_made(const char *name) {
 }
 
 // The shapes of the published models: sizes that are known, and FP8 where they have it.
-static void test_made_shapes(void) {
-    mote_model *fp8 = open_made("qwen3.5-35b-a3b", MOTE_DESCRIPTION);
-    mote_model *bf16 = open_made("qwen3.5-35b-a3b:bf16", MOTE_DESCRIPTION);
-    mote_model *large = open_made("qwen3.5-122b-a10b:fp8", MOTE_DESCRIPTION);
+static void test_synthetic_shapes(void) {
+    mote_model *fp8 = open_synthetic("qwen3.5-35b-a3b", MOTE_DESCRIPTION);
+    mote_model *bf16 = open_synthetic("qwen3.5-35b-a3b:bf16", MOTE_DESCRIPTION);
+    mote_model *large = open_synthetic("qwen3.5-122b-a10b:fp8", MOTE_DESCRIPTION);
     if (fp8 && bf16 && large) {
         const mote_info *f = mote_model_info(fp8), *h = mote_model_info(bf16), *l = mote_model_info(large);
         CHECK(f->parameters == h->parameters && f->parameters > 34e9 && f->parameters < 37e9, "%g", (double)f->parameters);
@@ -181,13 +181,13 @@ static void test_made_shapes(void) {
     mote_close(fp8);
     mote_close(bf16);
     mote_close(large);
-    mote_model *largest = open_made("qwen3.5-397b-a17b", MOTE_DESCRIPTION);
+    mote_model *largest = open_synthetic("qwen3.5-397b-a17b", MOTE_DESCRIPTION);
     if (largest) CHECK(mote_model_info(largest)->parameters > 390e9 && mote_model_info(largest)->parameters < 405e9, "%g",
                        (double)mote_model_info(largest)->parameters);
     mote_close(largest);
     static const char *const short_ones[] = {"qwen3.5-397b-a17b:4", "qwen3.5-122b-a10b:bf16:4", "qwen3.5-35b-a3b:fp8:4"};
     for (int i = 0; i < 3; i++) {                             // the first layers of the real shapes
-        mote_model *m = open_made(short_ones[i], MOTE_DESCRIPTION);
+        mote_model *m = open_synthetic(short_ones[i], MOTE_DESCRIPTION);
         const mote_info *x = mote_model_info(m);
         if (x) CHECK(x->layers == 4 && x->kind_count == 3 && x->mtp_layers == 1, "%s: %d layers", short_ones[i], x->layers);
         mote_close(m);
@@ -199,7 +199,7 @@ static int cancel_now(void *user) {
     return 1;
 }
 
-static void test_made_refused(void) {
+static void test_synthetic_refused(void) {
     static const char *const unknown[] = {"",      ":",        ":fp8",     "tin",        "tinyy",
                                           "tiny:", "tiny:fp4", "tiny:FP8", "tiny:bf16:", "gpt-2",
                                           "tiny:0", "tiny:5", "tiny:fp8:0", "tiny:fp8:x", "tiny:fp8:+2", "tiny:fp8: 2",
@@ -221,7 +221,7 @@ static void test_made_refused(void) {
     CHECK(mote_open_synthetic("tiny", &o, &m, &err) == MOTE_ECANCELLED && !m && asked == 1, "%s", err.message);
     o.callbacks.cancel = NULL;
     o.parts = MOTE_TEXT_ONLY;
-    CHECK(mote_open_synthetic("tiny", &o, &m, &err) == MOTE_EINVAL && !m, "text of a made-up model");
+    CHECK(mote_open_synthetic("tiny", &o, &m, &err) == MOTE_EINVAL && !m, "text of a synthetic model");
     o.parts = MOTE_DESCRIPTION;
     mote_session *s = NULL;
     if (CHECK(!mote_open_synthetic("tiny", &o, &m, &err), "%s", err.message)) {
@@ -340,10 +340,10 @@ int main(int argc, char **argv) {
     test_device_names();
     test_text_only();
     test_plan();
-    test_made("tiny");
-    test_made("tiny:bf16");
-    test_made_shapes();
-    test_made_refused();
+    test_synthetic("tiny");
+    test_synthetic("tiny:bf16");
+    test_synthetic_shapes();
+    test_synthetic_refused();
     if (!temp_open()) return test_main_end();
     test_estimates(demo, 1);
     test_estimates(fixture, 1);

@@ -1,4 +1,4 @@
-// Prompts read by prefill, on a GPU, through the API: made-up models of real layer sizes. What decode makes of the same tokens,
+// Prompts read by prefill, on a GPU, through the API: synthetic models of real layer sizes. What decode makes of the same tokens,
 // fed a few at a time, is near; what the same call makes again, or in other chunks, is the same bit for bit.
 //
 // Usage: gpu_prefill [--brief] MODEL...      names of mote_open_synthetic, as small:fp8

@@ -1,4 +1,4 @@
-// The kernels that production runs, once each: made-up models of real layer sizes, steps of one to four rows and cycles with
+// The kernels that production runs, once each: synthetic models of real layer sizes, steps of one to four rows and cycles with
 // one to three drafts. For compute-sanitizer, under which every second counts; that the numbers are right is tested elsewhere.
 //
 // Usage: gpu_production [--prompt N | --rows] MODEL...     names of mote_open_synthetic, as small:fp8
