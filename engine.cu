@@ -66,7 +66,7 @@ static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_opti
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
 static_assert(sizeof(mote_generation) == END_OF(mote_generation, thinking_budget), "mote_generation has padding at its end");
 
-/* The door for structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
+/* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
    given NULL: the defaults. */
 static int take_options(void *to, size_t known, size_t first, const void *given, const char *name, mote_error *err) {
     enum { SIZE_MOST = 1 << 16 };              /* more is no struct of any version */

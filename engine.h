@@ -290,7 +290,7 @@ typedef struct mote_logprob {
                                               whole vocabulary: without temperature, penalties, bias or masks */
 } mote_logprob;
 
-/* mote_feed, and writes how probable each appended token was behind those before it: tokens [count]; and (top > 0) the `top`
+/* mote_feed, and writes how probable each appended token was after those before it: tokens [count]; and (top > 0) the `top`
    most probable ones in its place, best first: alternatives [count][top], NULL with top 0. The first token of an empty
    timeline has nothing before it: its logprob is 0, and its alternatives have id -1. Takes the memory of 32 rows of logits,
    however many tokens there are; each row goes over the host, a millisecond for a vocabulary of 250,000. After a failure what
@@ -301,7 +301,7 @@ int mote_feed_logprobs(mote_session *session, const int32_t *ids, size_t count, 
 /* The token history, *count ids. Owned by the session, valid until its next call. */
 const int32_t *mote_tokens(const mote_session *session, size_t *count);
 
-/* Tokens the session has room for. */
+/* The capacity of the session in tokens. */
 int mote_context(const mote_session *session);
 
 /* The logits [vocab_size] that predict the next token. Owned by the session, valid until its next call; NULL when the
@@ -395,7 +395,7 @@ typedef struct mote_generation {
        when none is left that is MOTE_EINVAL. Non-zero stops the answer. Drafts are made without it, so a strict mask has few
        accepted. On a GPU each row comes to the host, verified drafts' rows as well: 1 MB for a vocabulary of 250,000. */
     int (*on_logits)(void *user, float *logits, int vocab_size);
-    /* Called with every token generated, behind on_token: its logprob, and the top_logprobs most probable ones in its place,
+    /* Called with every token generated, after on_token: its logprob, and the top_logprobs most probable ones in its place,
        best first. The logits come to the host, as for on_logits. */
     void (*on_logprobs)(void *user, const mote_logprob *token, const mote_logprob *alternatives, int count);
     int top_logprobs;
@@ -475,7 +475,7 @@ int mote_ask(mote_session *session, const char *message, const mote_generation *
    cancelled the timeline is as before (a session with a cancel callback holds a copy meanwhile of what it gives up). */
 int mote_chat_restore(mote_session *session, const char *request, size_t size, size_t *read, mote_error *error);
 
-/* Leaves the thinking of the answers since the last user turn of mote_ask behind: goes back to before them and reads them
+/* Drops the thinking of the answers since the last user turn of mote_ask: goes back to before them and reads them
    again without it, which no callback can cancel. Does nothing where there is none, after keep_thinking, mote_feed or
    mote_load, or when it was done. mote_ask does it by itself; call it before mote_checkpoint_take if the checkpoint is to hold
    beyond the next user turn. *read (may be NULL): tokens read again. */

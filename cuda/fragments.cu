@@ -19,17 +19,17 @@
             activation scale, is multiplied into the sum of the k block, as FP8's block scale is. Multiplying by
             a power of two does not round. */
 
-/* What a scale, as it is stored, is multiplied with. */
+/* The factor of a scale as it is stored. */
 template <class F> __device__ constexpr float gpu_post_scale() {
     return F::scaled ? (float)F::post_scale : 1;
 }
 
-/* Does a tile's sum wait for its rows' scales, as these are the same for all columns? Otherwise that of a k block does. */
+/* Whether rows' scales are applied to a tile's sum, as they are the same for all columns; otherwise to that of a k block. */
 template <class F> __host__ __device__ constexpr bool gpu_scaled_at_end() {
     return F::whole || (F::by_row && !F::groups);
 }
 
-/* Has a block of several rows and columns one scale, as FP8's? */
+/* Whether a block of several rows and columns has one scale, as FP8's. */
 template <class F> __host__ __device__ constexpr bool gpu_scales_by_block() {
     return F::scaled && !F::whole;
 }
@@ -277,7 +277,7 @@ template <class F, int ROWS, int AT_ONCE, class IN> struct row_columns {
             }
         }
     }
-    /* Does a tag of the token rows not match, on any lane of the warp? */
+    /* Whether a tag of the token rows does not match, on any lane of the warp. */
     __device__ __forceinline__ bool mismatch(int begin, const gpu_tag &tag) const {
         uint32_t other = 0;
 #pragma unroll

@@ -89,7 +89,7 @@ __device__ __forceinline__ float gemm_ratio(float x, float y) {
     return __int_as_float(__float_as_int(x) - __float_as_int(y) + (127 << 23));
 }
 
-/* What a block works on; in shared memory, as registers are short. */
+/* The tile of a block; in shared memory, as registers are short. */
 struct gemm_place {
     int product;
     int row;                     /* first weight row (GEMM_SWIGLU: of either matrix) */
@@ -198,7 +198,7 @@ template <class F> struct gemm_weights {
     }
 };
 
-/* What a block has in shared memory: the stages of token rows, then their activation scales, then the ratios of scales. Rows
+/* A block's shared memory: the stages of token rows, then their activation scales, then the ratios of scales. Rows
    after the last are copies of that: their columns are computed and not stored. */
 template <int WIDTH> struct gemm_stages {
     enum { BYTES = WIDTH * GEMM_ROW_BYTES, SCALE_STAGES = GEMM_STAGES + 1, PER_THREAD = WIDTH * 8 / GPU_THREADS,
@@ -214,7 +214,7 @@ template <int WIDTH> struct gemm_stages {
     __device__ __forceinline__ uint32_t act_scales_at(int kb) const {
         return base + GEMM_STAGES * BYTES + kb % SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
     }
-    /* What a token's sums are multiplied with at the end: its last activation scale, times its weight. */
+    /* The factor of a token's sums at the end: its last activation scale, times its weight. */
     __device__ __forceinline__ uint32_t finish() const {
         return base + GEMM_STAGES * BYTES + SCALE_STAGES * WIDTH * (uint32_t)sizeof(float);
     }

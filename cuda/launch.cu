@@ -31,7 +31,7 @@ enum {
     GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
 };
 
-/* What changes from step to step, in device memory. */
+/* The parameters that change from step to step, in device memory. */
 typedef struct step_parameters {
     int32_t position;            /* of the first token row: tokens before it */
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
@@ -167,7 +167,7 @@ static void gpu_launch(gpu_queue *q, int i, int sm_shared) {
     const char *what = kernels[n->kind].name;
     const int wanted = schedule_block_shared(q->nodes, q->count, i, q->sms, sm_shared, q->shared);
     const int block_shared = wanted <= GPU_SHARED ? wanted : n->shared;
-    /* What is needed, rounded up: the driver takes the next size. Told that size, rounded down, a step is 1 to 2 % slower. */
+    /* The size needed, rounded up: the driver takes the next size. Told that size, rounded down, a step is 1 to 2 % slower. */
     attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     attributes[0].val.sharedMemCarveout = (unsigned)((100LL * sm_shared + q->shared - 1) / q->shared);
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -45,7 +45,7 @@ static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
     return used + max_size(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
 }
 
-/* Can gemm_launch multiply with these matrices? */
+/* Whether gemm_launch can multiply with a matrix. */
 static int prefill_takes(const matrix *w) {
     int takes = 0;
     with_format(w->format, [&](auto format) {

@@ -1,7 +1,7 @@
 /* cuda/projection.cu: a projection: every stage that multiplies token rows by one or more matrices (its segments), as a
    kernel and as a launch. Knows matrices, tiles and tags; must not know layers.
 
-   What a stage does to the rows first, the prologue (IN: a norm, a gate), is computed again by every block, which is
+   The prologue, by which a stage prepares the rows (IN: a norm, a gate), is computed again by every block, which is
    cheaper than a kernel of its own. A block works on one segment. */
 
 typedef struct gpu_segment {     /* one matrix of a projection */
@@ -164,7 +164,8 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 #define GPU_FEW_REGISTERS 128
 #endif
 
-/* Is there a kernel for a shape and so many rows of a segment of this format? Then may a block have several tiles of it? */
+/* Whether there is a kernel for a shape and so many rows of a segment of this format; then, whether a block may have several
+   tiles. */
 template <class IN, class SHAPE, class F> __host__ __device__ constexpr bool gpu_projects_fixed(int rows) {
     return (IN::normed || F::fixed_plain) && gpu_has_fixed<F, SHAPE>(rows);
 }

@@ -1,7 +1,7 @@
 /* cuda/sampling.cu: chooses the next token on the GPU, so that the next step can start before the host knows the token.
    Reads logits and sampling_parameters; writes step_parameters and the mailbox. Knows nothing of layers.
 
-   What is computed is sample() of generate/sampling.c: of the top_k largest logits, best first, the candidates up to a share
+   The computation is sample() of generate/sampling.c: of the top_k largest logits, best first, the candidates up to a share
    top_p of their weights, and none lighter than min_p times the best; of these one, by a uniform number that depends on
    seed and position only.
 

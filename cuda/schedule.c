@@ -55,7 +55,7 @@ static const char *const buffer_names[BUFFERS] = {EACH_BUFFER};
 
 enum release { RELEASE_ENTRY, RELEASE_LATE, RELEASE_NEVER };
 
-/* What the kernels of a step are to each other: sets of buffers. After the wait it may read and write all that it names. */
+/* The data flow between the kernels of a step: sets of buffers. After the wait it may read and write all that it names. */
 typedef struct kernel_uses {
     const char *name;
     enum stage stage;
@@ -94,7 +94,7 @@ typedef struct prefetch_span {
     uint32_t share;              /* bytes of a block */
 } prefetch_span;
 
-/* What a kernel is told of its neighbours; its parameters begin with it. */
+/* The hand-off of a kernel with its neighbours; its parameters begin with it. */
 typedef struct handoff {
     gpu_tag await;               /* of what it polls; mask 0: it waits instead */
     gpu_tag publish;             /* of what it tags; mask 0: it does not */
@@ -163,7 +163,7 @@ static int schedule_check(const node *nodes, int i, int late, schedule_conflict 
     return 1;
 }
 
-/* Does nodes[i] poll, by rule 4? stored, of this buffer: the generation stored last; before_late: that before late. */
+/* Whether nodes[i] polls, by rule 4. stored, of this buffer: the generation stored last; before_late: that before late. */
 static int schedule_polls(const node *nodes, int i, int stored, int before_late) {
     const node *n = &nodes[i], *front = i ? n - 1 : NULL;
     unsigned polls = kernels[n->kind].polls;

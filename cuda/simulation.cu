@@ -1,4 +1,4 @@
-/* cuda/simulation.cu: what a measurement may pretend in a step (mote_measurement.accept, overlap): the one door through which
+/* cuda/simulation.cu: what a measurement may pretend in a step (mote_measurement.accept, overlap): the only interface through which
    benchmarks reach into the kernels of production, which call these functions at three places. Off, they change nothing. */
 
 typedef struct simulation {

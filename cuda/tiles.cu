@@ -122,7 +122,7 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8 }; };
 struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
 
-/* Are there kernels of a shape for so many rows of this format? */
+/* Whether there are kernels of a shape for so many rows of this format. */
 template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {
     return rows <= (int)F::fixed_rows && ((int)F::fixed_rows == (int)GPU_ROWS || (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN);
 }

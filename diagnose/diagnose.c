@@ -17,7 +17,7 @@ static unsigned measured_stages(const mote_session *s, const mote_measurement *m
     return stages;
 }
 
-/* What a measurement asks for makes sense. */
+/* Refuses a measurement that makes no sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
     if (m->rows > BLOCK && m->rows > gpu_measured_rows(s))
         return fail(err, MOTE_EINVAL, "mote_measure: %d rows, and there is room for a prompt of %d", m->rows, gpu_measured_rows(s));

@@ -105,7 +105,7 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     try_row(t, 1e-3, "prefill gated_norm_out");
 }
 
-/* Projections, then attention with the output product, behind `position` random keys and values. */
+/* Projections, then attention with the output product, after `position` random keys and values. */
 static void try_prefill_attention(selftest *t, int position) {
     mote_session *c = t->cpu;
     attention_job *job = &c->at.runner->s.jobs.attention;
@@ -140,7 +140,7 @@ static void try_prefill_attention(selftest *t, int position) {
     }
 }
 
-/* Whether a row's choice of experts is clear: the best that is not chosen is well behind. */
+/* Whether a row's choice of experts is clear: the best that is not chosen is clearly worse. */
 static int try_clear_choice(const float *logits, const moe_shape *s) {
     int32_t choice[GPU_TOP + 1];
     float weight[GPU_TOP + 1], least = INFINITY, next = -INFINITY;

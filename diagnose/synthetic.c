@@ -1,7 +1,7 @@
 /* diagnose/synthetic.c: models of random weights with the shapes of known ones, for measuring and testing. May use model/ and
    checkpoint/, which do not use it; must not know how a device works or how a format stores numbers. */
 
-/* What the vector at this address holds: decays from long to short, weights of norms near 1. */
+/* The numbers of the vector at this address: decays from long to short, weights of norms near 1. */
 static synthetic_floats vector_values(const mote_model *m, const void **target) {
     static const synthetic_floats A_log = {0, 255, 0x1.6p-7f}, dt_bias = {-255, 255, 0x1p-6f}, conv1d = {-128, 255, 0x1p-8f},
                              norm = {896, 255, 0x1p-10f};

@@ -70,7 +70,7 @@ static void common_moe_check(config_reader *r, const moe_shape *e) {
                        1 << 30);                /* loops over all rows of all experts count in int */
 }
 
-/* What mote does not implement must be off, or as it is in all released models. */
+/* Features that mote does not implement must be off, or as it is in all released models. */
 static void common_moe_flags(config_reader *r) {
     uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
     config_only(r, r->text, "hidden_act", "silu|swish");
@@ -83,13 +83,13 @@ static void common_moe_flags(config_reader *r) {
 
 /* ---- Tensors ---- */
 
-/* Has a name this part, "mtp.", at its beginning or after a dot? Checkpoints differ in what they put before it. */
+/* Whether a name has this part, "mtp.", at its beginning or after a dot. Checkpoints differ in what they put before it. */
 static int has_part(const char *name, const char *part) {
     const char *at = strstr(name, part);
     return at && (at == name || at[-1] == '.');
 }
 
-/* What stands before `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
+/* The prefix of `part` in the name of the first tensor of the text model that has it; otherwise `none`. */
 static void common_name_prefix(const binder *b, const char *part, const char *none, char *prefix, size_t size) {
     const tensor_table *table = &b->files->table;
     snprintf(prefix, size, "%s", none);
@@ -223,7 +223,7 @@ static void common_bind_mtp(binder *b, void (*bind)(binder *)) {
     memset(&m->mtp, 0, sizeof m->mtp);
 }
 
-/* What is left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
+/* Tensors left over must be known to be of no use here: the vision tower, a tied lm_head, an MTP layer that is not run. Of
    these the index may also list what is not there. */
 static void common_leftovers(binder *b, const mote_callbacks *callbacks) {
     const tensor_table *table = &b->files->table;

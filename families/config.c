@@ -1,9 +1,9 @@
 /* families/config.c: config.json -> config: what all families have in common, here, and the rest by its family.
 
    config.json is flat, or has the text model inside "text_config". Sizes have no defaults: a wrong guess would be a wrong model.
-   What mote does not implement is refused by name. */
+   A feature that mote does not implement is refused by name. */
 
-/* What all families have: the sizes of the residual stream and of the vocabulary. */
+/* Common to all families: the sizes of the residual stream and of the vocabulary. */
 static void config_common(config_reader *r, config *c) {
     config_int(r, "num_hidden_layers", 1, 1 << 12, &c->layers);
     config_int(r, "hidden_size", 1, 1 << 20, &c->hidden);

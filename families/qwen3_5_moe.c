@@ -108,7 +108,7 @@ static void qwen_bind_moe(binder *b, const char *where, int layer, moe_weights *
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
-/* What a layer consists of: all of a kind have one shape. */
+/* The parts of a layer: all of a kind have one shape. */
 static void qwen_shape_layer(const config *c, enum layer_kind mixer, layer *l) {
     l->mixer.kind = mixer;
     if (mixer == LAYER_ATTENTION) l->mixer.w.attention.shape = c->shapes.attention;

@@ -23,7 +23,7 @@ static int part_count(const tensor_encoding *s) {
     return n;
 }
 
-/* Has it numbers for groups of columns, whose width the shape of the scales tells? */
+/* Whether it has scales for groups of columns, whose width the shape of the scales tells. */
 static int format_has_groups(enum format f) {
     int has = 0;
     for (int i = 0; i < formats[f]->component_count; i++) has |= formats[f]->components[i].rows && !formats[f]->components[i].cols;
@@ -46,7 +46,7 @@ static int part_shape(const char *form, const matrix *w, uint64_t shape[2], cons
     return dims;
 }
 
-/* Does it have numbers for blocks whose sides config.json says? */
+/* Whether it has scales for blocks whose sides config.json says. */
 static int format_has_blocks(enum format f) {
     int has = 0;
     for (int i = 0; i < formats[f]->component_count; i++) has |= !formats[f]->components[i].rows;

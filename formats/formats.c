@@ -100,7 +100,7 @@ typedef struct matrix_part {
     int optional;
 } matrix_part;
 
-/* What components are made of: the tensors of a matrix, and what a component of it needs to know. */
+/* The input of a conversion: the tensors of a matrix, and what a component of it needs to know. */
 typedef struct conversion {
     const matrix *w;
     int rows, cols;              /* of the component, in numbers */
@@ -110,7 +110,7 @@ typedef struct conversion {
     char why[96];                /* what is wrong, for the message */
 } conversion;
 
-/* How a component is made. */
+/* How a component is converted. */
 typedef struct component_source {
     int part;                    /* of this tensor */
     unsigned needs;              /* and of these: a bit set */
@@ -165,7 +165,7 @@ static size_t component_capacity(const component *p, int rows, int cols) {
     return ((size_t)rows * component_bytes(p, cols) + 63) / 64 * 64;
 }
 
-/* What name_inspect finds. */
+/* The findings of name_inspect. */
 enum { WEIGHTS_NOT_ZERO = 1, WEIGHTS_NOT_FINITE = 2 };
 
 /* Of a floating-point number without its sign; those from `infinite` on are not finite. */

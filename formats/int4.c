@@ -2,7 +2,7 @@
 
    weight = (code - zero point) * scale. In memory codes lie along the columns, and a group's scale and zero point share a
    32-bit word. Files have them in three ways, always eight codes in a word: GPTQ (and AutoRound) those of eight columns, but row
-   behind row where memory has word behind word; AWQ those of eight rows, in an order of its own; compressed-tensors those of
+   after row where memory has word after word; AWQ those of eight rows, in an order of its own; compressed-tensors those of
    eight columns, as they lie in memory. */
 
 enum { INT4_ZERO = 31 };         /* the bits of a word that are the zero point */
@@ -76,7 +76,7 @@ static int gptq_codes(conversion *c, void *to) {
     return int4_check_order(c, 3);
 }
 
-/* What is added to a stored zero point; in the first version of GPTQ's files, which has zeros less one, 1. Symmetric
+/* The offset of a stored zero point; in the first version of GPTQ's files, which has zeros less one, 1. Symmetric
    checkpoints have 8 everywhere, stored as 7 or as 8 by writers that mix the versions up. */
 static uint32_t gptq_zero_offset(const conversion *c) {
     const uint32_t *words = (const uint32_t *)c->part[1];

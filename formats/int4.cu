@@ -1,7 +1,7 @@
 /* formats/int4.cu: INT4 in a kernel: codes less their zero point are F16, exactly. A group is 64 columns or more, so a row has one
    scale in a k block, which waits for the sum. Scale and zero point lie after the codes of the k block. */
 
-/* What both packings of INT4 share: a lane's CODES, and after the codes of the 32 lanes a word for each row. */
+/* Common to both packings of INT4: a lane's CODES, and after the codes of the 32 lanes a word for each row. */
 template <class CODES> struct format_of_groups {
     enum { lane = sizeof(CODES), apart = 4, post_scale = 1, by_row = 1, groups = 1, whole = 0, terms = 1, half = 1, scaled = 0 };
     struct raw {

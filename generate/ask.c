@@ -1,6 +1,6 @@
 /* generate/ask.c: one turn of a conversation: mote_ask, and what it would do with the context. */
 
-/* What a turn is going to do with the timeline. */
+/* The plan of a turn: how it is going to change the timeline. */
 typedef struct turn_plan {
     buf past;                    /* ids that take the place of the answer with its thinking; none: nothing is dropped */
     buf ids;                     /* of the turn */
@@ -13,7 +13,7 @@ static void plan_close(turn_plan *p) {
     buf_free(&p->ids);
 }
 
-/* Is it white space alone, as at the end of a turn's line? */
+/* Whether a token is white space alone, as at the end of a turn's line. */
 static int is_line_end(const mote_model *m, int32_t id) {
     size_t n = 0;
     const char *bytes = tokenizer_token(m->text, id, &n);

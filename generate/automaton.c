@@ -42,7 +42,7 @@ static int32_t re_derive_into(pattern *p, int32_t at, int c) {
     }
 }
 
-/* What remains to be matched after a character of class c. */
+/* The derivative: the pattern that remains to be matched after a character of class c. */
 static int32_t re_derive(pattern *p, int32_t at, int c) {
     if (++p->steps > RE_STEPS) return re_problem(p, "a pattern of so many states");
     return re_enter(p) ? re_leave(p, re_derive_into(p, at, c)) : 0;
@@ -123,8 +123,8 @@ static void automaton_prune(automaton *a) {
     if (!ends[1]) memset(a->next, 0, (size_t)a->states * (size_t)a->classes * sizeof *a->next);
 }
 
-/* Does a class hold a character that stands for itself in a JSON string? The line separators, which a pattern's . leaves out, do not
-   count: see vocabulary.c. */
+/* Whether a class holds a character that stands for itself in a JSON string. The line separators, which a pattern's . leaves
+   out, do not count: see vocabulary.c. */
 static int class_is_plain(const automaton *a, int c) {
     for (int i = 0; i < a->intervals; i++) {
         uint32_t first = a->starts[i], last = i + 1 < a->intervals ? a->starts[i + 1] - 1 : CHARACTERS - 1;
@@ -182,7 +182,7 @@ static automaton *automaton_of(pattern *p, int32_t root, int *left) {
     return NULL;
 }
 
-/* Does any string fit? */
+/* Whether any string fits. */
 static int automaton_has_strings(const automaton *a) {
     int some = a->accepts[1];
     for (int c = 0; c < a->classes; c++) some |= a->next[a->classes + c] != 0;
@@ -201,7 +201,7 @@ static int automaton_step(const automaton *a, int q, uint32_t c) {
     return class_of == NO_CLASS ? 0 : a->next[q * a->classes + class_of];
 }
 
-/* Does any of these characters fit? */
+/* Whether any of these characters fits. */
 static int automaton_takes(const automaton *a, int q, uint32_t first, uint32_t last) {
     for (int i = 0; i < a->intervals && a->starts[i] <= last; i++)
         if ((i + 1 == a->intervals || a->starts[i + 1] > first) && a->class_of[i] != NO_CLASS &&

@@ -37,7 +37,7 @@ static uint32_t tool_of(const json *tools, uint32_t item) {
     return function ? function : item;
 }
 
-/* Can a name stand between the brackets of a tag? */
+/* Whether a name can stand between the brackets of a tag. */
 static int is_tag_name(const char *name, size_t n) {
     if (!n || n > 128 || name[0] == ' ' || name[n - 1] == ' ' || name[0] == '\'') return 0;
     for (size_t i = 0; i < n; i++)

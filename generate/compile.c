@@ -25,7 +25,7 @@ typedef struct schema_case {
 
 /* ---- Keywords ------------------------------------------------------------------------------------------------------------- */
 
-/* Does a keyword that is not supported ask for nothing? */
+/* Whether a keyword that is not supported asks for nothing. */
 static int keyword_is_idle(const schema *s, uint32_t key) {
     const json *j = s->j;
     const json_node *v = j->nodes + key + 1;
@@ -332,7 +332,7 @@ static int case_names(schema *s, const schema_case *c, buf *names) {
     return !s->code;
 }
 
-/* What the value under a name must fit: n schemas. key 0: any other name. */
+/* The schemas, n of them, that the value under a name must fit. key 0: any other name. */
 static int case_value(const schema *s, const schema_case *c, uint32_t key, uint32_t *set) {
     const json *j = s->j;
     int n = 0;
@@ -400,7 +400,7 @@ static int object_is_empty(schema *s, const schema_case *c, int depth) {
     return empty;
 }
 
-/* Is it certain that no value fits? */
+/* Whether it is certain that no value fits. */
 static int case_is_empty(schema *s, const schema_case *c, int depth) {
     uint32_t list, count = case_literals(s, c, &list), n = 0;
     int whole;

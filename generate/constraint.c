@@ -29,7 +29,7 @@ static void constraint_close(constraint *c) {
     memset(c, 0, sizeof *c);
 }
 
-/* What is said where thinking is cut short, as Qwen's models know it. */
+/* The text that cuts thinking short, as Qwen's models know it. */
 static int constraint_budget(constraint *c, int budget, mote_error *err) {
     static const char text[] = "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly "
                                "now.\n</think>\n\n";
@@ -84,7 +84,7 @@ static int constraint_is_active(const constraint *c) {
     return c->shape || c->budget;
 }
 
-/* Does the prompt of n ids end with the header of an answer, after which the model may open thinking itself? */
+/* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
     const int32_t start = tokenizer_find(m->text, "<|im_start|>");
     int found = 0;

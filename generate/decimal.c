@@ -101,7 +101,7 @@ static void range_bound(number_range *r, decimal bound, int is_low, int exclusiv
     if (!is_low && !negative) range_lower(r, 0, bound, exclusive);
 }
 
-/* Is there a number with a magnitude from low to high? */
+/* Whether there is a number with a magnitude from low to high. */
 static int range_has(const number_range *r, int sign, decimal low, decimal high) {
     const magnitudes *m = &r->sign[sign];
     if (m->none) return 0;
@@ -115,7 +115,7 @@ static int range_is_empty(const number_range *r, int sign) {
     return !range_has(r, sign, r->sign[sign].low, r->sign[sign].high);
 }
 
-/* May the digits before the point be these, or these with more of them? */
+/* Whether the digits before the point may be these, or these with more of them. */
 static int range_takes_whole(const number_range *r, int sign, uint64_t digits) {
     for (uint64_t scale = 1;; scale *= 10) {
         decimal low = {digits * scale, 0, 0}, high = {digits * scale + scale - 1, r->whole ? 0 : DECIMAL_PART - 1, 0};
@@ -133,7 +133,7 @@ static int range_takes_part(const number_range *r, int sign, uint64_t whole, uin
     return count <= 15 && range_has(r, sign, low, high);
 }
 
-/* Is the number itself within the range? */
+/* Whether the number itself is within the range. */
 static int range_holds(const number_range *r, int sign, uint64_t whole, uint64_t part, int count) {
     for (int i = count; i < 15; i++) part *= 10;
     decimal d = {whole, part, 0};

@@ -111,7 +111,7 @@ static void follower_begin(follower *w, int32_t node, int lines) {
     place_add(&w->now, &t);
 }
 
-/* Does a value of the node fit in that depth? */
+/* Whether a value of the node fits in that depth. */
 static int node_fits(const schema *s, int32_t node, int depth) {
     return node >= 0 && node_at(s, node)->height + depth <= VALUE_DEPTH;
 }
@@ -204,7 +204,7 @@ static int follower_take(follower *w, const char *bytes, size_t n) {
     return 1;
 }
 
-/* May the text end here? */
+/* Whether the text may end here. */
 static int follower_is_complete(const follower *w) {
     for (int i = 0; i < w->now.count; i++) {
         const thread *t = &w->now.threads[i];

@@ -45,7 +45,8 @@ static int is_between(const frame *f) {                     /* characters of a s
     return !f->at && !f->more;
 }
 
-/* Can an automaton's string go on with the character that has begun? Escapes that spell a character by number do not count. */
+/* Whether an automaton's string can go on with the character that has begun. Escapes that spell a character by number do not
+   count. */
 static int string_can_go_on(const automaton *a, const frame *f) {
     static const char escapes[] = "\"\\/\b\f\n\r\t";
     int shift = f->more ? 6 * (f->more - 1) : 0;
@@ -157,7 +158,7 @@ static void step_open_end(follower *w, place *out, thread *t, unsigned char b) {
     thread longer = *t;
     int is_number = t->f.in == IN_NUMBER;
     if (is_number ? number_byte(s, &longer.f, b) : literal_byte(s, &longer.f, b)) {
-        /* What ends by itself, as texts do, is left at once. */
+        /* A value that ends by itself, as texts do, is left at once. */
         const schema_literal *l = is_number ? NULL : literal_at(s, longer.f.is.literal.first);
         if (l && l->size == longer.f.is.literal.size && longer.f.is.literal.last - longer.f.is.literal.first == 1 &&
             !(s->text.data[l->text + l->size - 1] >= '0' && s->text.data[l->text + l->size - 1] <= '9'))
@@ -223,7 +224,7 @@ static int is_seen(const frame *f, int i) {
     return (int)(f->is.object.seen[i / 64] >> (i % 64) & 1);
 }
 
-/* May the object have this name now? */
+/* Whether the object may have this name now. */
 static int object_takes(const schema *s, const frame *f, int i) {
     return !is_seen(f, i) && node_fits(s, name_at(s, kind_at(s, f->of)->first + i)->node, f->depth + 1);
 }

@@ -147,7 +147,7 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
     return code;
 }
 
-/* What a call that returns `code` did. */
+/* Fills in the result of a call that returns `code`. */
 static void put_result(const mote_result *r, int code, mote_result *result) {
     if (!result) return;
     *result = *r;

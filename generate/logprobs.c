@@ -80,7 +80,7 @@ static void row_logprobs(const float *logits, int vocab, int32_t id, int top, in
     }
 }
 
-/* Scores: the log-probability of each token of a prompt by the row before it, as rows are computed. So there is room for a few
+/* Scores: the log-probability of each token of a prompt by the row before it, as rows are computed. So there is space for a few
    rows of logits only, not for one a token. */
 
 enum { SCORED_ROWS = 32 };                                  /* at a time */

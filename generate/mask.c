@@ -13,7 +13,7 @@ static void mask_try(follower *w, const word *words, int count, unsigned char *a
     }
 }
 
-/* How many characters of plain text may come next? -1: that does not tell which words fit. */
+/* The number of characters of plain text that may come next. -1: that does not tell which words fit. */
 static int64_t plain_characters(const follower *w) {
     int64_t most = -1, bounded = 1;
     for (int i = 0; i < w->now.count; i++) {

@@ -309,7 +309,7 @@ static int re_number(pattern *p) {
     return value;
 }
 
-/* What may follow an atom: * + ? {m} {m,} {m,n}, and a ? that changes nothing of what is matched. */
+/* The quantifier of an atom: * + ? {m} {m,} {m,n}, and a ? that changes nothing of what is matched. */
 static int32_t re_repeated(pattern *p, int32_t atom) {
     int begin = p->at, least = 1, most = 1;
     if (re_take(p, "*")) least = 0, most = -1;

@@ -53,7 +53,7 @@ static const int32_t *restore_begin(const restore_plan *p) {
     return (const int32_t *)(const void *)p->ids.data;
 }
 
-/* Do the first n tokens of the conversation, and no fewer, equal these? */
+/* Whether the first n tokens of the conversation, and no fewer, equal these. */
 static int restore_starts(const restore_plan *p, const int32_t *tokens, int n) {
     return n >= 0 && (size_t)n <= p->count && (!n || !memcmp(tokens, restore_begin(p), (size_t)n * sizeof *tokens));
 }

@@ -4,7 +4,7 @@
    The candidates, the best top-k or all, lie in a heap (logprobs.c); taking them off one by one stops as soon as top-p or
    min-p say so, which is after a few of a vocabulary of 248,320. */
 
-/* What chooses the tokens of an answer, or of a step. */
+/* The choice of the tokens of an answer, or of a step. */
 typedef struct chooser {
     mote_sampling p;
     constraint *must;            /* what the answer must be; NULL: anything */
@@ -96,7 +96,7 @@ static int ask_logits(const mote_session *s, chooser *by, int n, mote_error *err
     return MOTE_OK;
 }
 
-/* mote_sample behind the door, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
+/* The implementation of mote_sample, of checked sampling and a timeline that is not empty. *id is -1 when by->stopped. */
 static int choose(mote_session *s, chooser *by, int32_t *id, mote_error *err) {
     const mote_sampling *p = &by->p;
     int n = known_vocab(s->m), best = 0;

@@ -156,7 +156,7 @@ static uint32_t string_length(const json *j, uint32_t node) {
     return n;
 }
 
-/* Are these two strings the same text? */
+/* Whether two strings are the same text. */
 static int same_string(const json *j, uint32_t a, uint32_t b) {
     const char *x = j->text + j->nodes[a].start, *x_end = x + j->nodes[a].size;
     const char *y = j->text + j->nodes[b].start, *y_end = y + j->nodes[b].size;
@@ -198,7 +198,7 @@ static uint32_t schema_size(schema *s, uint32_t schema_node, const char *key, ui
 
 /* ---- Heights --------------------------------------------------------------------------------------------------------- */
 
-/* How many more levels does the kind need, by what is known of its nodes? */
+/* The number of further levels that the kind needs, by what is known of its nodes. */
 static int kind_height(const schema *s, const schema_kind *k) {
     int most = 0;
     if (k->kind == KIND_OBJECT)

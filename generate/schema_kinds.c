@@ -17,7 +17,7 @@ static uint32_t case_literals(schema *s, const schema_case *c, uint32_t *list) {
     return 0;
 }
 
-/* Does one of these values fit all schemas of the case? */
+/* Whether one of these values fits all schemas of the case. */
 static int literal_fits(schema *s, const schema_case *c, uint32_t value) {
     for (int i = 0; i < c->count; i++)
         if (!(c->member[i] & ~(uint32_t)MEMBER_NODE) && !value_fits(s, value, c->member[i], 0)) return 0;
@@ -29,7 +29,7 @@ static schema_kind *kind_add(schema *s, int kind) {
     return (schema_kind *)buf_add(&s->kinds, &k, sizeof k);
 }
 
-/* What was appended to the schema's texts since `from` is a literal. */
+/* The end of the schema's texts, from `from` on, is a literal. */
 static void literal_mark(schema *s, size_t from) {
     schema_literal one = {(uint32_t)from, (uint32_t)(s->text.size - from)};
     if (schema_count(&s->literals, sizeof one) == SCHEMA_LITERALS) schema_refuse(s, "an enum of so many values");

@@ -46,7 +46,7 @@ static int value_fits_type(const json *j, uint32_t value, uint32_t schema_node) 
     return 0;
 }
 
-/* How many schemas of a list does the value fit? */
+/* The number of schemas of a list that the value fits. */
 static uint32_t value_fits_some(schema *s, uint32_t value, uint32_t list, int depth) {
     uint32_t n = 0;
     for (uint32_t k = list + 1; !s->code && k < next_node(s->j, list); k = next_node(s->j, k))
@@ -113,7 +113,7 @@ static int value_fits_string(schema *s, uint32_t value, uint32_t schema_node) {
 
 static uint32_t schema_reference(schema *s, uint32_t reference);
 
-/* Does a value of the schema's text fit a schema, by all its keywords? */
+/* Whether a value of the schema's text fits a schema, by all its keywords. */
 static int value_fits(schema *s, uint32_t value, uint32_t schema_node, int depth) {
     const json *j = s->j;
     if (depth > VALUE_DEPTH) return schema_refuse(s, "a schema nested so deep");

@@ -5,7 +5,7 @@
    the next user turn the session goes back to there and reads what came since once more, without the thinking. The texts are
    those of the timeline's tokens: the token history stays the truth. */
 
-/* What was remembered is of no answer any more. */
+/* Forgets the state remembered before an answer. */
 static void forget_answer(mote_session *s) {
     if (s->before_answer) s->before_answer->count = -1;
 }
@@ -37,7 +37,7 @@ static void put_past(const mote_model *m, const int32_t *ids, int n, int32_t end
     put_tokens(m, ids, n, end, &turn);
     slice text = slice_of(turn.text.data, turn.text.size);
     size_t head = slice_before(text, begins).n;
-    int answer = head <= 1 && head < text.n;                /* behind the line feed after the turn before */
+    int answer = head <= 1 && head < text.n;                /* after the line feed of the turn before */
     head = answer ? head + sizeof begins - 1 : text.n;
     put_marked(out, &turn, slice_of(text.p, head));
     if (answer) chat_past(m->family, &turn, slice_from(text, head), out);

@@ -63,7 +63,7 @@ static void writer_answer(writer *w, const char *text, size_t size) {
     writer_pass(w, before, n, text, n + size - (held ? held->matched : 0));
 }
 
-/* What was held back is no stop text. */
+/* The text held back is no stop text. */
 static void writer_release(writer *w) {
     const stop_text *held = stops_held(&w->ends);
     if (held) writer_tell(w, MOTE_ANSWER, held->text, held->matched);
@@ -114,7 +114,7 @@ static void writer_finish(writer *w, int ended) {
     w->thinking += w->undecided;
 }
 
-/* What the result says of the text. */
+/* The result's fields of the text. */
 static void writer_result(const writer *w, mote_result *r) {
     if (w->stopped) r->stop = w->stopped;
     r->stop_text = w->stop_text;
@@ -123,7 +123,7 @@ static void writer_result(const writer *w, mote_result *r) {
     r->broken_calls = w->channels.broken_calls;
 }
 
-/* Does the prompt end inside an open <think>? That is a token: text from outside that says so opens nothing. Line feeds may
+/* Whether the prompt ends inside an open <think>. That is a token: text from outside that says so opens nothing. Line feeds may
    follow. */
 static int prompt_opens_thinking(const mote_session *s) {
     const chat_marks *m = chat_marks_of(s->m->family);

@@ -89,7 +89,7 @@ static void sublayer_widen(layer_shapes *largest, const sublayer *l) {
     }
 }
 
-/* What of a sublayer's sizes the kernels do not take; NULL: they take them. */
+/* The reason why the kernels do not take a sublayer's sizes; NULL: they take them. */
 static const char *sublayer_unfit(const sublayer *l) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_unfit(&l->w.name.shape);
@@ -156,7 +156,7 @@ static inline uint64_t sublayer_bytes(const sublayer *l, enum stage stage, const
     }
 }
 
-/* Floating-point operations of a stage for `rows` token rows behind `position` others. */
+/* Floating-point operations of a stage for `rows` token rows after `position` others. */
 static inline double sublayer_operations(const sublayer *l, enum stage stage, double rows, double position) {
     switch (l->kind) {
 #define X(NAME, name) case LAYER_##NAME: return name##_operations(&l->w.name, stage, rows, position);

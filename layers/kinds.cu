@@ -33,7 +33,7 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
 
 /* Prefill: token rows of a prompt. */
 
-/* Can the kernels of prefill run this layer, with keys and values of type kv? */
+/* Whether the kernels of prefill can run this layer, with keys and values of type kv. */
 static int layer_can_prefill(const layer *l, dtype kv) {
     for (int i = 0; i < 2; i++) {
         const sublayer *of = i ? &l->ffn : &l->mixer;

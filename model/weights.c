@@ -35,7 +35,7 @@ static int experts_stride(const moe_weights *w, int experts, size_t *stride) {
     return 1;
 }
 
-/* What the kernels ask of a model. */
+/* The requirements of the kernels. */
 static int check_gpu(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;

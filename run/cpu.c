@@ -136,7 +136,7 @@ static int cpu_forward(slot *s, const block *b, mote_error *err) {
 }
 
 /* drafts[0..k-1]: what may follow the timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its input for the next
-   one, with its own final row in place of the model's. The KV rows it writes on the way, behind the first, are of guesses: the
+   one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of guesses: the
    block that runs next writes them anew. */
 static int cpu_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
     const mote_model *m = s->m;

@@ -32,7 +32,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     layout_prefill(l, m, &r->o, &g->prefill);
 }
 
-/* What all attention layers share: how many splits and warps to use, and the rotary frequencies, computed as rotary_angles does. */
+/* Common to all attention layers: how many splits and warps to use, and the rotary frequencies, computed as rotary_angles does. */
 static void gpu_prepare_attention(mote_runner *r) {
     const attention_shape *a = &r->m->largest.attention;
     struct gpu_runner *g = r->gpu;

@@ -14,7 +14,7 @@ enum {
     PREFILL_FROM = 24            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
 };
 
-/* Can prefill run this model? Otherwise its prompts are decoded. */
+/* Whether prefill can run this model; otherwise its prompts are decoded. */
 static int prefill_runs(const mote_model *m, dtype kv) {
     for (int i = 0; i < m->c.layers; i++)
         if (!layer_can_prefill(&m->layers[i], kv)) return 0;

@@ -7,7 +7,7 @@
 
 enum { MAX_CHUNK = 8192 };       /* token rows of a pass */
 
-/* What runner and slots are laid out for; all filled in. */
+/* The options that runner and slots are laid out for; all filled in. */
 typedef struct run_options {
     int context, chunk, threads; /* the longest of its slots; most token rows of a pass; threads that compute */
     int kv;                      /* MOTE_KV_... */
@@ -66,7 +66,7 @@ typedef struct block_watch {
     int rows_most;
 } block_watch;
 
-/* What a device does, with the runner entered. Functions return MOTE_OK or an error. */
+/* The operations of a device, with the runner entered. Functions return MOTE_OK or an error. */
 typedef struct executor {
     int kv, chunk, chunk_alignment;  /* MOTE_KV_... and rows, if nobody asks for others; a chunk is a multiple of */
     int shares_memory;           /* with the host: what that needs for a session counts, too */
@@ -145,7 +145,7 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
     }
 }
 
-/* What a slot keeps where the host can use it. */
+/* The slot's buffers that the host can use. */
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
     s->logits = layout_alloc(l, vocab);
@@ -296,7 +296,7 @@ static void slot_keep(slot *s, int rows) {
     memcpy(s->logits, s->block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
 }
 
-/* What executors do, with the runner entered. */
+/* The executors' operations, with the runner entered. */
 #define RUN(CALL)                                                                                                     \
     {                                                                                                                 \
         int code = runner_enter(s->runner, s, err);                                                                   \

@@ -14,7 +14,7 @@
    follows each row, writes step_parameters for the next cycle and posts the tokens to the mailbox; and the drafts that the
    next cycle verifies. While the GPU drafts, the host reads the tokens and queues the next cycle. */
 
-/* What a slot's first step begins with: what all its steps have. */
+/* The parameters of a slot's first step: those that all its steps have. */
 static step_parameters gpu_step_of(const slot *s) {
     const struct gpu_runner *g = s->runner->gpu;
     step_parameters step;
@@ -249,7 +249,7 @@ static int gpu_forward(slot *s, const block *b, mote_error *err) {
     return b->logits || b->mtp_logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }
 
-/* What the GPU has prepared for the next pass waits in the slot meanwhile. */
+/* Tokens that the GPU has prepared for the next pass wait in the slot meanwhile. */
 static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);

@@ -4,8 +4,8 @@ static void forget_answer(mote_session *s);
 
 /* n tokens fit after the timeline, and are tokens. */
 static int check_ids(const mote_session *s, const int32_t *ids, size_t n, mote_error *err) {
-    size_t room = s->count < s->o.context ? (size_t)(s->o.context - s->count) : 0;
-    if (n > room)
+    size_t left = s->count < s->o.context ? (size_t)(s->o.context - s->count) : 0;
+    if (n > left)
         return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %d of %d", n, s->count, s->o.context);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->m->c.vocab)

@@ -1,5 +1,5 @@
 /* session/session.c: what a session is: a timeline of tokens, and a slot on a runner. Its options, opening and closing it, and the
-   door of every call on one. Knows no device. */
+   checks at the entry of every call on one. Knows no device. */
 
 enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 
@@ -68,16 +68,16 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
     return MOTE_OK;
 }
 
-/* What the runner has settled for its sessions: an option that asks for something else is refused. */
+/* Options that the runner has settled for its sessions: one that asks for something else is refused. */
 static int runner_options(mote_session_options *o, mote_error *err) {
     const run_options *r = &o->runner->o;
-    int *mine[] = {&o->chunk, &o->threads, &o->kv, &o->sms};
-    const int its[] = {r->chunk, r->threads, r->kv, r->sms};
+    int *wanted[] = {&o->chunk, &o->threads, &o->kv, &o->sms};
+    const int fixed[] = {r->chunk, r->threads, r->kv, r->sms};
     static const char *const names[] = {"chunk", "threads", "kv", "sms"};
     for (int i = 0; i < 4; i++) {
-        if (*mine[i] && *mine[i] != its[i])
-            return fail(err, MOTE_EINVAL, "%s is %d, and %d on the session's runner", names[i], *mine[i], its[i]);
-        *mine[i] = its[i];
+        if (*wanted[i] && *wanted[i] != fixed[i])
+            return fail(err, MOTE_EINVAL, "%s is %d, and %d on the session's runner", names[i], *wanted[i], fixed[i]);
+        *wanted[i] = fixed[i];
     }
     if (!o->context) o->context = r->context;
     return o->context <= r->context ? MOTE_OK : fail(err, MOTE_EINVAL, "a context of %d tokens, and of %d on the session's runner",
@@ -153,7 +153,7 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     return NULL;
 }
 
-/* What a shell takes with these options. */
+/* The memory of a shell with these options. */
 static memory_parts session_parts(mote_session *s, const mote_session_options *o) {
     mote_runner *r = s->at.runner;
     s->o = *o;
@@ -286,7 +286,7 @@ static int session_is_busy(const char *needs, mote_error *err) {
                 (int)strcspn(needs, ":"), needs);
 }
 
-/* The door of every call on a session but those that say so. needs: what the call is and must be given, "mote_step: needs a
+/* The entry of every call on a session but those that say so. needs: what the call is and must be given, "mote_step: needs a
    session"; given: whether it was. */
 static int session_enter(const mote_session *s, int given, const char *needs, mote_error *err) {
     int name = (int)strcspn(needs, ":");

@@ -1,7 +1,7 @@
 /* session/snapshot.c: checkpoints, clones, and sessions as bytes. All of them may outlive what they came from, so they say
    themselves what they are of: a model's fingerprint, and sizes.
 
-   What makes up a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
+   The state of a session beside its tokens and KV rows: the DeltaNet state with its log, the last hidden row, the last
    logits. A checkpoint holds those; the KV rows it relies on are still in the session, as long as the tokens before it
    are the same. A saved session holds the KV rows too, as they are; one of another KV type converts them when it loads
    them. */
@@ -27,7 +27,7 @@ static size_t checkpoint_floats(const mote_session *s) {
     return s->at.recurrent_floats + (size_t)s->m->c.hidden + (size_t)s->m->c.vocab;
 }
 
-/* A checkpoint of nothing yet, with room for so many tokens; NULL: there is no memory. */
+/* A checkpoint of nothing yet, with space for so many tokens; NULL: there is no memory. */
 static mote_checkpoint *checkpoint_new(const mote_session *s, int tokens) {
     mote_checkpoint *c = (mote_checkpoint *)calloc(1, sizeof *c);
     if (!c) return NULL;
@@ -70,7 +70,7 @@ static int checkpoint_take(mote_session *s, mote_checkpoint **checkpoint, mote_e
     return code;
 }
 
-/* A copy with room for so many tokens; NULL: there is no memory. */
+/* A copy with space for so many tokens; NULL: there is no memory. */
 static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkpoint *from, int tokens) {
     mote_checkpoint *c = checkpoint_new(s, tokens);
     if (!c || from->count < 0) return c;
@@ -83,13 +83,13 @@ static mote_checkpoint *checkpoint_copy(const mote_session *s, const mote_checkp
     return c;
 }
 
-/* Is what the checkpoint remembers of a session like this one? */
+/* Whether the checkpoint is of a session like this one. */
 static int checkpoint_fits(const mote_session *s, const mote_checkpoint *c) {
     return c->fingerprint == s->m->fingerprint && c->state_floats == s->at.recurrent_floats && c->hidden == (size_t)s->m->c.hidden &&
            c->vocab == (size_t)s->m->c.vocab;
 }
 
-/* Are the session's first tokens still those of the checkpoint? */
+/* Whether the session's first tokens are still those of the checkpoint. */
 static int checkpoint_holds(const mote_session *s, const mote_checkpoint *c) {
     return c->count >= 0 && c->count <= s->valid && !memcmp(c->tokens, s->tokens, (size_t)c->count * sizeof *c->tokens);
 }
@@ -261,7 +261,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
     return MOTE_OK;
 }
 
-/* Checks what is behind the header. */
+/* Checks what follows the header. */
 static int saved_check(const mote_session *s, const saved_header *h, const char *bytes, size_t size, mote_error *err) {
     if (h->checksum != saved_checksum(bytes, size)) return fail(err, MOTE_EFORMAT, "the saved session is damaged");
     for (int i = 0; i < h->count; i++) {
@@ -273,7 +273,7 @@ static int saved_check(const mote_session *s, const saved_header *h, const char 
     return MOTE_OK;
 }
 
-/* One piece into the session. converted: room for KV rows that are saved as another type than the session keeps. */
+/* One piece into the session. converted: space for KV rows that are saved as another type than the session keeps. */
 static int saved_restore(mote_session *s, const saved_piece *piece, const char *from, dtype kv, char *converted,
                          mote_error *err) {
     if (!piece->at || !piece->size) return MOTE_OK;

@@ -229,7 +229,7 @@ static void stage_gated_norm_out(pool *p, deltanet_job *job, float *x) {
     linear(p, &job->w->out_proj, job->o, x, job->T, 1, job->limbs);
 }
 
-/* What layers/kinds.c asks of a kind. */
+/* The implementation of layers/kinds.c. */
 
 enum { deltanet_rollback = ROLLBACK_REPLAY };
 

@@ -19,7 +19,7 @@
       sums what the raw rows before the token block contribute to its channels.
    2. After it: each thread finishes one channel of q or k for all token rows and stores it, not normalised, in shared
       memory.
-   3. Behind a barrier each warp runs the delta rule for its rows of S, token row after token row.
+   3. After a barrier each warp runs the delta rule for its rows of S, token row after token row.
 
    Correctness: S is the only thing the kernel writes before its wait, and no other kernel of a step reads or writes it.
    The other state it reads early, and step->replay, were complete before the step's first kernel. S after the token block's
@@ -433,7 +433,7 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
         if (t < p->T) gpu_delta_at(p, p->state.log_raw)[(size_t)t * channels + channel] = x[t];
 }
 
-/* What gpu_delta_log has to bring up to date, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
+/* The work of gpu_delta_log, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
 enum { LOG_KEYS = 4 };
 
 static __host__ __device__ int gpu_delta_log_keys(const deltanet_shape *s, int T) {
@@ -548,7 +548,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
 }
 
-/* What layers/kinds.c asks of a kind on a GPU. */
+/* The implementation of layers/kinds.c on a GPU. */
 
 static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
     size_t T = GPU_ROWS, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;

@@ -58,7 +58,7 @@ static size_t deltanet_prefill_layout(const deltanet_shape *s, int T, char *scra
     return prefill_take_rest(used, 0, T, s->hidden);
 }
 
-/* What layers/kinds.cu asks of a kind for prefill. */
+/* The implementation of layers/kinds.cu for prefill. */
 
 static int deltanet_can_prefill(const deltanet_weights *w, dtype kv) {
     const deltanet_shape *s = &w->shape;

@@ -41,7 +41,7 @@ template <int PIECES> __device__ __forceinline__ int gpu_delta_swizzle(int r, in
     return c ^ r * PIECES / 8 % PIECES;
 }
 
-/* What a block of scan is for: part of value head h. */
+/* The work of a block of scan: part of value head h. */
 struct gpu_delta_part {
     int h, key_head, element;    /* element: the first of v */
     int warp, lane;              /* 0..WARPS-1 among those of S, likewise among those of o */
@@ -225,7 +225,7 @@ __device__ __forceinline__ void gpu_delta_factors(const delta_head *head, const 
         for (int e = 0; e < 4; e++) factor[n][e] = head->decay[8 * n + threadIdx.x % 4 * 2 + e % 2] * ratio[e / 2];
 }
 
-/* What a lane of S has of a chunk between the barriers: U without its scale, which is both, and e^{G_end - G} of its tokens. */
+/* State of a lane of S between the barriers of a chunk: U without its scale, which is both, and e^{G_end - G} of its tokens. */
 struct gpu_delta_between {
     float u[4][4], rest[4][2], both[2];
 };

@@ -227,7 +227,7 @@ static void stage_experts_down(pool *p, moe_job *job) {
     parallel(p, row_blocks(&job->w->down_proj[0]), moe_down_blocks, job);
 }
 
-/* What layers/kinds.c asks of a kind. */
+/* The implementation of layers/kinds.c. */
 
 /* Floats of a row's limbs: of u, or of all its h. */
 static size_t moe_limb_floats(const moe_shape *s) {

@@ -47,7 +47,7 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
     gpu_record_down(q, p);
 }
 
-/* What layers/kinds.c asks of a kind on a GPU. `chosen` is for all layers: the caller of this fills it in. */
+/* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */
 
 static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, const gpu_queue *q, moe_gpu *to) {
     (void)r;

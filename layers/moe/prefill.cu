@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) moe_prefill_combine(const 
     }
 }
 
-/* What layers/kinds.c asks of a kind for prefill. */
+/* The implementation of layers/kinds.cu for prefill. */
 
 static int moe_can_prefill(const moe_weights *w, dtype kv) {
     const moe_shape *s = &w->shape;
