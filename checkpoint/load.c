@@ -18,12 +18,12 @@ static int by_place(const void *a, const void *b) {
    not depend on how tensors are spread over files, nor on the order in which threads load them. */
 static uint64_t sample_bytes(const checkpoint *files, const tensor *of, uint64_t offset, uint64_t size, const void *bytes,
                              size_t at, size_t n) {
-    enum { STRETCH = 64, STRETCHES = 64 };
+    enum { SAMPLE = 64, SAMPLES = 64 };
     const char *name = table_name(&files->table, of);
     uint64_t seed = fnv1a(FNV_START, name, strlen(name)), sum = 0;
-    size_t period = max_size((size_t)size / STRETCHES, STRETCH), end = at + n;
+    size_t period = max_size((size_t)size / SAMPLES, SAMPLE), end = at + n;
     for (size_t p = at; p < end; p++) {
-        if (p % period >= STRETCH) p += period - p % period;
+        if (p % period >= SAMPLE) p += period - p % period;
         if (p >= end) break;
         uint64_t z = seed + ((offset + p) << 8 | ((const uint8_t *)bytes)[p - at]);
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;                        /* splitmix64 */

@@ -23,7 +23,7 @@ typedef struct pool {
     void *context;
     int count, piece;
     int next;                    /* first item not handed out (atomic) */
-    int gate;                    /* helpers inside the present loop, + POOL_CLOSED when none may enter (atomic) */
+    int inside;                  /* helpers inside the present loop, + POOL_CLOSED when none may enter (atomic) */
     unsigned round;              /* grows with every loop (atomic) */
     int quit;                    /* (atomic) */
 } pool;
@@ -58,8 +58,8 @@ static void *pool_main(void *argument) {
     for (;;) {
         seen = pool_wait(me.owner, seen);
         if (__atomic_load_n(&me.owner->quit, __ATOMIC_ACQUIRE)) return NULL;
-        if (!(__atomic_fetch_add(&me.owner->gate, 1, __ATOMIC_ACQ_REL) & POOL_CLOSED)) pool_work(me.owner, me.index);
-        __atomic_sub_fetch(&me.owner->gate, 1, __ATOMIC_RELEASE);
+        if (!(__atomic_fetch_add(&me.owner->inside, 1, __ATOMIC_ACQ_REL) & POOL_CLOSED)) pool_work(me.owner, me.index);
+        __atomic_sub_fetch(&me.owner->inside, 1, __ATOMIC_RELEASE);
     }
 }
 
@@ -107,7 +107,7 @@ static pool *pool_open(int threads) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->threads = threads;
-    p->gate = POOL_CLOSED;
+    p->inside = POOL_CLOSED;
     p->ids = (pthread_t *)calloc((size_t)threads, sizeof *p->ids);
     for (int i = 1; p->ids && i < threads; i++) {
         pool_thread *start = (pool_thread *)malloc(sizeof *start);
@@ -136,9 +136,9 @@ static void parallel(pool *p, int count, loop_body body, void *context) {
     p->count = count;
     p->piece = 1 + (count - 1) / (p->threads * POOL_PIECES);
     __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
-    __atomic_fetch_and(&p->gate, ~POOL_CLOSED, __ATOMIC_ACQ_REL);
+    __atomic_fetch_and(&p->inside, ~POOL_CLOSED, __ATOMIC_ACQ_REL);
     pool_announce(p);
     pool_work(p, 0);
-    __atomic_fetch_or(&p->gate, POOL_CLOSED, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&p->gate, __ATOMIC_ACQUIRE) & ~POOL_CLOSED) sched_yield();
+    __atomic_fetch_or(&p->inside, POOL_CLOSED, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&p->inside, __ATOMIC_ACQUIRE) & ~POOL_CLOSED) sched_yield();
 }

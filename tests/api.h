@@ -1,5 +1,5 @@
 // api.h: what tests of the library's API share: codes and messages, opening models and sessions, sessions as bytes.
-// Behind engine.h or engine.cu.
+// After engine.h or engine.cu.
 
 #ifndef MOTE_TEST_API_H
 #define MOTE_TEST_API_H

@@ -9,7 +9,7 @@
 
        e^{G_i} S_0 + sum over j < i of e^{G_i - G_j} u_j k_j^T
 
-   faded already, and what it adds is, with x_i = v_i - e^{G_i} S_0 k_i, which knows nothing of the other tokens,
+   decayed already, and what it adds is, with x_i = v_i - e^{G_i} S_0 k_i, which knows nothing of the other tokens,
 
        u_i = b_i (x_i - sum over j < i of e^{G_i - G_j} (k_j . k_i) u_j)
 
@@ -40,14 +40,14 @@ static double delta_chunk_dot(const double *a, const double *b, int n) {
     return sum;
 }
 
-/* fade[i][j] = e^{G_i - G_j} for j <= i, else 0. Each is a sum of the gates in between: a difference of two long sums would
-   lose the small gates behind a large one, and be NaN behind an infinite one. */
-static void delta_chunk_fade(double (*fade)[DELTA_CHUNK_MOST], const double *g, int n) {
+/* decay[i][j] = e^{G_i - G_j} for j <= i, else 0. Each is a sum of the gates in between: a difference of two long sums would
+   lose the small gates after a large one, and be NaN after an infinite one. */
+static void delta_chunk_decay(double (*decay)[DELTA_CHUNK_MOST], const double *g, int n) {
     for (int j = 0; j < n; j++) {
         double sum = 0;
         for (int i = 0; i < n; i++) {
             if (i > j) sum += g[i];
-            fade[i][j] = i < j ? 0 : exp(sum);
+            decay[i][j] = i < j ? 0 : exp(sum);
         }
     }
 }
@@ -69,26 +69,26 @@ static void delta_chunk_inverse(double (*T)[DELTA_CHUNK_MOST], const double *k, 
    others, and belongs to one element of v and o. */
 static void delta_chunk(double *S, const double *q, const double *k, const double *v, const double *g, const double *beta,
                         int n, int dk, int dv, double *o) {
-    double T[DELTA_CHUNK_MOST][DELTA_CHUNK_MOST], fade[DELTA_CHUNK_MOST][DELTA_CHUNK_MOST];
+    double T[DELTA_CHUNK_MOST][DELTA_CHUNK_MOST], decay[DELTA_CHUNK_MOST][DELTA_CHUNK_MOST];
     double entry[DELTA_CHUNK_MOST], x[DELTA_CHUNK_MOST], u[DELTA_CHUNK_MOST];
-    delta_chunk_fade(fade, g, n);
+    delta_chunk_decay(decay, g, n);
     delta_chunk_inverse(T, k, beta, n, dk);
-    for (int i = 0; i < n; i++) entry[i] = exp(g[0]) * fade[i][0];             /* e^{G_i} */
+    for (int i = 0; i < n; i++) entry[i] = exp(g[0]) * decay[i][0];            /* e^{G_i} */
     for (int d = 0; d < dv; d++) {
         double *row = S + d * dk;
         for (int i = 0; i < n; i++) x[i] = v[i * dv + d] - entry[i] * delta_chunk_dot(row, k + i * dk, dk);
         for (int i = 0; i < n; i++) {
             u[i] = 0;
-            for (int j = 0; j <= i; j++) u[i] += T[i][j] * fade[i][j] * beta[j] * x[j];
+            for (int j = 0; j <= i; j++) u[i] += T[i][j] * decay[i][j] * beta[j] * x[j];
         }
         for (int i = 0; i < n; i++) {
             double sum = entry[i] * delta_chunk_dot(row, q + i * dk, dk);
-            for (int j = 0; j <= i; j++) sum += fade[i][j] * delta_chunk_dot(q + i * dk, k + j * dk, dk) * u[j];
+            for (int j = 0; j <= i; j++) sum += decay[i][j] * delta_chunk_dot(q + i * dk, k + j * dk, dk) * u[j];
             o[i * dv + d] = sum;
         }
         for (int c = 0; c < dk; c++) {
             row[c] *= entry[n - 1];
-            for (int j = 0; j < n; j++) row[c] += fade[n - 1][j] * u[j] * k[j * dk + c];
+            for (int j = 0; j < n; j++) row[c] += decay[n - 1][j] * u[j] * k[j * dk + c];
         }
     }
 }

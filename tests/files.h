@@ -99,7 +99,7 @@ static inline void temp_copy_of(const char *from, edit_file *edit, const void *h
     closedir(d);
 }
 
-// Sets a number of a JSON file that has it behind `"key": `.
+// Sets a number of a JSON file that has it after `"key": `.
 static inline void set_number(char **json, size_t *size, const char *key, const char *value) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\": ", key);
@@ -117,7 +117,7 @@ static inline void set_number(char **json, size_t *size, const char *key, const 
 // A tensor in the bytes of a safetensors file: its data is from `begin` to `end`.
 typedef struct tensor_place { char name[256], dtype[16]; size_t begin, end; } tensor_place;
 
-// Goes on to the next tensor, in the order of the header, from an empty *at; 0 behind the last one. Reads headers as the
+// Goes on to the next tensor, in the order of the header, from an empty *at; 0 after the last one. Reads headers as the
 // safetensors library writes them.
 static inline int next_tensor(const char *file, const char **at, tensor_place *t) {
     uint64_t header;

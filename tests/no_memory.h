@@ -1,5 +1,5 @@
 // no_memory.h: allocations that fail. The program is linked with --wrap for each of the functions below (see the Makefile).
-// Allocations are counted; that of number refuse_at fails (the first is 0; -1: none), and with refuse_rest all behind it.
+// Allocations are counted; that of number refuse_at fails (the first is 0; -1: none), and with refuse_rest all after it.
 
 #ifndef MOTE_TEST_NO_MEMORY_H
 #define MOTE_TEST_NO_MEMORY_H

@@ -8,7 +8,7 @@ enum { REJECT = -1 };
 
 static const struct {
     const char *name, *header;
-    int data;           // bytes of zeros behind the header
+    int data;           // bytes of zeros after the header
     uint64_t n;         // the length in the file's first 8 bytes; 0: that of the header
     int tensors;        // expected, or REJECT
 } container_cases[] = {

@@ -43,7 +43,7 @@ static void test_tensors(void) {
          "I32", "[28, 32] in F32"}},
         {"weight_packed", TIED, RENAME, F, O_PROJ "weight", O_PROJ "weight_packed", "", BAD, SAME,
          {O_PROJ "weight_packed", "U8 or I32"}},
-        {"a scale behind BF16", TIED, ADD, F, GATE "_scale_inv", "F32", "1,1", BAD, SAME, {F, GATE "_scale_inv"}},
+        {"a scale beside BF16", TIED, ADD, F, GATE "_scale_inv", "F32", "1,1", BAD, SAME, {F, GATE "_scale_inv"}},
         {"tied with lm_head", TIED, ADD, F, "lm_head.weight", "F32", "64,28", OK, SAME, {NULL}},
         {"vision", TIED, ADD, F, "model.visual.blocks.0.attn.qkv.weight", "F32", "2,2", OK, SAME, {"vision",
          "ignored"}},

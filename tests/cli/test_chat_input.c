@@ -38,7 +38,7 @@ static int begin(const char *term, const char *options, int columns) {
     return 1;
 }
 
-// Reads until `wanted` appears, and behind it `then`; 0 after twenty silent seconds or at the end.
+// Reads until `wanted` appears, and after it `then`; 0 after twenty silent seconds or at the end.
 static int wait_for(const char *wanted, const char *then) {
     struct pollfd p = {terminal, POLLIN, 0};
     size_t n = 0;
@@ -66,7 +66,7 @@ static void type(const char *keys) {
     }
 }
 
-// The prompt as it is drawn with nothing behind it.
+// The prompt as it is drawn with nothing after it.
 static const char *prompt = "\033[J\033[1;36m> \033[0m\r\033[2C";
 
 // Types keys; the program then says this, and waits for more.

@@ -153,7 +153,7 @@ static int temp_holds(const char *name, const char *expected) {
     return temp_exists(name) && size == strlen(expected) && memcmp(data, expected, size) == 0;
 }
 
-// What was typed behind -m, where it is no checkpoint folder: one line that names the cause. A hub cache is looked into.
+// What was typed after -m, where it is no checkpoint folder: one line that names the cause. A hub cache is looked into.
 static void test_paths(void) {
     check_refused("mote info -m Qwen/Qwen3.5-35B-A3B-FP8", 1,
                   "looks like a Hugging Face id: hf download Qwen/Qwen3.5-35B-A3B-FP8 --local-dir D, then -m D");

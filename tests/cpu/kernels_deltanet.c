@@ -69,7 +69,7 @@ static void delta_run_delete(delta_run *r) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-// Computes T rows behind the timeline and keeps the first `keep`. r->o holds the outputs of all T.
+// Computes T rows after the timeline and keeps the first `keep`. r->o holds the outputs of all T.
 static void delta_block(delta_run *r, int T, int keep) {
     const delta_case *c = r->c;
     deltanet_job job;

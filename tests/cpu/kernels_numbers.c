@@ -84,7 +84,7 @@ static void visit(void *context, int begin, int end, int thread) {
     for (int i = begin; i < end; i++) __atomic_add_fetch(&v->count[i], 1, __ATOMIC_RELAXED);
 }
 
-// Each index of each loop is visited exactly once. Tiny loops right behind each other find helpers in any state.
+// Each index of each loop is visited exactly once. Tiny loops right one after the other find helpers in any state.
 static void test_pool_visits(int threads, int rounds) {
     unsigned char count[300];
     pool *p = pool_open(threads);

@@ -54,7 +54,7 @@ static void compare(const char *what, const float *got, const char *kind, size_t
     free(want);
 }
 
-// The DeltaNet states of a session with nothing pending: each layer's is first in its part of the saved session, behind the
+// The DeltaNet states of a session with nothing pending: each layer's is first in its part of the saved session, after the
 // header of 48 bytes and the tokens; then come its window and the log of a block of four rows (layers/deltanet/cpu.c). Were a size
 // wrong here, nothing would be near.
 static void compare_states(const mote_session *s) {

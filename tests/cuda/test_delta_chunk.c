@@ -8,7 +8,7 @@
 
 enum { MOST_TOKENS = 256, MOST_DIM = 24 };
 
-static const double bound = 1e-11;              // relative, of doubles behind up to 256 tokens
+static const double bound = 1e-11;              // relative, of doubles after up to 256 tokens
 
 // ---- 1. Tokens ------------------------------------------------------------------------------------------------------
 

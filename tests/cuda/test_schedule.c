@@ -51,7 +51,7 @@ static void add_mtp(int layers, int whole) {
     add(KERNEL_ATTEND, layers, 1);
 }
 
-// A step of a model with attention in every `interval`th layer, with logits, and `drafts` drafts behind it.
+// A step of a model with attention in every `interval`th layer, with logits, and `drafts` drafts after it.
 static void add_step(int layers, int interval, int drafts) {
     count = 0;
     add(KERNEL_EMBED, -1, 0);
@@ -164,7 +164,7 @@ static void test_refusals(void) {
     refused(2, 0, BUFFER_KV, "early read");
     nodes[1].kind = KERNEL_SAMPLE_TOKEN;        // which never releases: what is before it is complete
     CHECK(link_all(1), "two drafts");
-    count = 0;                                  // routing is stored before experts_up releases, h behind
+    count = 0;                                  // routing is stored before experts_up releases, h after
     add(KERNEL_UP, 0, 0);
     add(KERNEL_DOWN, 0, 0);
     CHECK(link_all(1), "early read of what is stored before the release");

@@ -64,7 +64,7 @@ static void test_stale(const fixture *f) {
     free(bytes);
 }
 
-// The same tokens behind another beginning: what the session still holds of them was computed from that beginning.
+// The same tokens after another beginning: what the session still holds of them was computed from that beginning.
 static void test_stale_rows(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
     int32_t other = (f->tokens[0] + 1) % f->vocab;
@@ -131,7 +131,7 @@ static void test_reset_and_full(const fixture *f) {
 
 // ---- Saved sessions -------------------------------------------------------------------------------------------------
 
-// Saved behind blocks of 1 to `most` tokens, and loaded into sessions of other sizes, used or not.
+// Saved after blocks of 1 to `most` tokens, and loaded into sessions of other sizes, used or not.
 static void test_save(const fixture *f, int most) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = most, .threads = 1);
     mote_session *used = session_of(f->m, .context = f->T + 9, .chunk = 64, .threads = 2);

@@ -53,7 +53,7 @@ static int collect(void *user, int channel, const char *text, size_t size) {
 }
 
 /* Feeds the timeline of `s` anew and counts the drafts of generated tokens that hit: the MTP row of a position drafts the
-   token two behind it. */
+   token two after it. */
 static void count_drafts(const mote_model *m, const mote_session *s, size_t prompt, int *drafts, int *hits) {
     size_t n, vocab = (size_t)mote_model_info(m)->vocab_size;
     const int32_t *ids = mote_tokens(s, &n);

@@ -65,7 +65,7 @@ typedef struct fixture {
     mote_model *m, *cpu;                     // cpu: a second model, where there is something beside the device
     int prompt, greedy, T, vocab, mtp;       // T = prompt + greedy tokens; mtp: it has an MTP layer
     int32_t *tokens;                         // [T]
-    float *want, *want_mtp;                  // [T][vocab], [T-1][vocab]: reference, behind the prompt the CPU's
+    float *want, *want_mtp;                  // [T][vocab], [T-1][vocab]: reference, after the prompt the CPU's
     float *same, *same_mtp;                  // the CPU's with the type of the device's default cache
     float *plain, *plain_mtp;                // the device's, one token at a time
 } fixture;
@@ -149,7 +149,7 @@ static float *read_rows(const fixture *f, const char *name, int rows) {
     return read;
 }
 
-// The CPU's rows: all for the same cache as the device's, and those behind the reference's prompt.
+// The CPU's rows: all for the same cache as the device's, and those after the reference's prompt.
 static void cpu_rows(fixture *f) {
     mote_session *s = session_of(f->cpu, .context = f->T, .kv = MOTE_KV_F32);
     mote_session *t = session_of(f->cpu, .context = f->T, .kv = cache);
@@ -198,7 +198,7 @@ static int fixture_open(fixture *f, const char *dir) {
     free(mtp);
     if (beside) f->cpu = model_on("cpu", dir, MOTE_WEIGHTS_ONLY);
     if (beside) cpu_rows(f);
-    if (is_gpu && test_brief) f->prompt = 10, f->greedy = 2, f->T = 12;      // the rows are those of any tokens behind these
+    if (is_gpu && test_brief) f->prompt = 10, f->greedy = 2, f->T = 12;      // the rows are those of any tokens after these
     return 1;
 }
 

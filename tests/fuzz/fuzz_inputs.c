@@ -205,7 +205,7 @@ static void fuzz_json(const buf *text) {
     char out[64];
     double value;
     uint64_t whole;
-    char *exact = (char *)malloc(text->size + 1);              // nothing behind the text
+    char *exact = (char *)malloc(text->size + 1);              // nothing after the text
     if (text->size) memcpy(exact, text->data, text->size);
     exact = (char *)realloc(exact, text->size ? text->size : 1);
     int code = json_parse(&j, exact, text->size, "fuzz", &err);

@@ -14,7 +14,7 @@ static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"add\", \"description\": \"Adds.\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {\"a\": {\"type\": \"number\"}, \"note\": {\"type\": \"string\"}}}}}]";
 
-// An answer that says just this: behind the question, or what was asked.
+// An answer that says just this: after the question, or what was asked.
 static void force(const mote_model *m, mote_generation *g, heard *h, const char *text, int32_t *ids) {
     h->force_count = text_ids(m, text, 1, ids, MOST);
     h->force = ids;
@@ -68,15 +68,15 @@ static void test_calls(const mote_model *m) {
 // ---- Conversations --------------------------------------------------------------------------------------------------
 
 // The timeline's tokens are those that the template renders of this request.
-static void check_timeline(const mote_model *m, const mote_session *s, const char *request, size_t behind, const char *what) {
+static void check_timeline(const mote_model *m, const mote_session *s, const char *request, size_t after, const char *what) {
     int32_t ids[CONTEXT];
     char text[4096];
     size_t want = 0, count = 0, n = 0;
     EXPECT(MOTE_OK, mote_render_tokens(m, request, strlen(request), ids, CONTEXT, &want, &failure));
     const int32_t *have = mote_tokens(s, &count);
     EXPECT(MOTE_OK, mote_detokenize(m, have, count, text, sizeof text, &n, &failure));
-    CHECK(count == want + behind && !memcmp(have, ids, want * sizeof *ids), "%s: %zu tokens behind %zu, the template has %zu:\n%.*s", what,
-          count, behind, want, (int)n, text);
+    CHECK(count == want + after && !memcmp(have, ids, want * sizeof *ids), "%s: %zu tokens after %zu, the template has %zu:\n%.*s", what,
+          count, after, want, (int)n, text);
 }
 
 static void say(const mote_model *m, mote_session *s, const char *role, const char *message, int think, const char *answer,
@@ -193,7 +193,7 @@ static void test_kept_thinking(const mote_model *m) {
     say(m, s, NULL, "Three?", MOTE_THINK_ON, "Hm.\n</think>\n\nThree.<|im_end|>", h, NULL);
     EXPECT(MOTE_OK, mote_feed(s, &id, 1, &failure));
     EXPECT(MOTE_OK, mote_drop_thinking(s, &read, &failure));
-    CHECK(read == 0, "dropped behind mote_feed");
+    CHECK(read == 0, "dropped after mote_feed");
     mote_checkpoint_free(c);
     mote_session_close(clone);
     mote_session_close(s);
@@ -230,11 +230,11 @@ static void test_moved_timeline(const mote_model *m) {
     EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)text_ids(m, QUESTION, 1, ids, 256), &failure));
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
     CHECK((size_t)count_of(s) == count, "%zu tokens after the rewind, expected %d", count, count_of(s));
-    CHECK(same_logits(to, mote_logits(s), mote_model_info(m)->vocab_size), "other logits behind a checkpoint that moved");
+    CHECK(same_logits(to, mote_logits(s), mote_model_info(m)->vocab_size), "other logits after a checkpoint that moved");
     EXPECT(MOTE_OK, mote_generate(s, &g, NULL, &failure));
     EXPECT(MOTE_OK, mote_generate(to, &g, NULL, &failure));
     CHECK(count_of(s) == count_of(to) && !memcmp(mote_tokens(s, NULL), mote_tokens(to, NULL), (size_t)count_of(s) * sizeof *ids),
-          "another text behind a checkpoint that moved");
+          "another text after a checkpoint that moved");
     mote_checkpoint_free(c);
     mote_session_close(to);
     mote_session_close(s);

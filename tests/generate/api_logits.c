@@ -229,7 +229,7 @@ static void test_prompt_logprobs(const mote_model *m, int count, int cut, int to
         wrong += tokens[i].id != ids[i] ||
                  !logprobs_right(tokens + i, best + i * top, top, logits + (size_t)(i - 1) * (size_t)vocab, vocab);
     CHECK(!wrong, "%d of %d log-probabilities of a prompt are wrong", wrong, count);
-    CHECK(count_of(s) == count && same_logits(s, logits + (size_t)(count - 1) * (size_t)vocab, vocab), "the timeline behind it");
+    CHECK(count_of(s) == count && same_logits(s, logits + (size_t)(count - 1) * (size_t)vocab, vocab), "the timeline after it");
     EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, ids, 1, 1, tokens, NULL, &failure));
     EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, ids, 1, -1, tokens, best, &failure));
     EXPECT(MOTE_EINVAL, mote_feed_logprobs(s, ids, 1, vocab + 1, tokens, best, &failure));

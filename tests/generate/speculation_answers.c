@@ -117,12 +117,12 @@ static void check_end(mote_session *s, const plain *w, int n, int by_callback, i
     if (n % 2) ok = ok && same_logits(s, plain_logits(w, n), w->vocab);
     CHECK(ok && count_of(s) == w->prompt + n, "depth %d: an answer of %d tokens, ended by %s", depth, n,
           by_callback ? "on_token" : "max_tokens");
-    generate(s, &w->p, BEHIND, 0, a);
-    CHECK(same_ids(a, plain_ids(w, n), BEHIND), "depth %d: %d tokens behind %d", depth, BEHIND, n);
-    if (n % 3) ok = same_logits(s, plain_logits(w, n + BEHIND), w->vocab);
+    generate(s, &w->p, AFTER, 0, a);
+    CHECK(same_ids(a, plain_ids(w, n), AFTER), "depth %d: %d tokens after %d", depth, AFTER, n);
+    if (n % 3) ok = same_logits(s, plain_logits(w, n + AFTER), w->vocab);
     EXPECT(MOTE_OK, mote_step(s, &w->p, &id, &failure));
-    CHECK(ok && id == plain_ids(w, n + BEHIND)[0] && same_logits(s, plain_logits(w, n + BEHIND + 1), w->vocab),
-          "depth %d: mote_step behind %d tokens", depth, n + BEHIND);
+    CHECK(ok && id == plain_ids(w, n + AFTER)[0] && same_logits(s, plain_logits(w, n + AFTER + 1), w->vocab),
+          "depth %d: mote_step after %d tokens", depth, n + AFTER);
     free(a);
 }
 
@@ -162,23 +162,23 @@ static void test_short_answers(const plain *w) {
 // A stop text in all sessions, the plain one first: the same text, and the same tokens when it goes on.
 static void check_stop_text(const plain *w, mote_session *const *s, mote_checkpoint *const *start, const char *text) {
     const char *stops[2] = {"never in this text", text};
-    reply *a = (reply *)room((DEPTHS + 1) * sizeof *a), *behind = (reply *)room((DEPTHS + 1) * sizeof *behind);
+    reply *a = (reply *)room((DEPTHS + 1) * sizeof *a), *after = (reply *)room((DEPTHS + 1) * sizeof *after);
     for (int d = 0; d <= DEPTHS; d++) {
         mote_generation g = generation_of(&a[d], &w->p, w->count, 0);
         g.stop = stops;
         g.stop_count = 2;
         EXPECT(MOTE_OK, mote_rewind(s[d], start[d], &failure));
         EXPECT(MOTE_OK, mote_generate(s[d], &g, &a[d].r, &failure));
-        generate(s[d], &w->p, BEHIND, 0, &behind[d]);
+        generate(s[d], &w->p, AFTER, 0, &after[d]);
         int ok = a[d].r.stop == MOTE_STOP_TEXT && same_ids(&a[d], plain_ids(w, 0), a[d].count);
         CHECK(ok && same_reply(&a[d], &a[0]), "session %d: stop text \"%s\" after %d tokens, plain %d", d, text, a[d].count,
               a[0].count);
-        ok = same_ids(&behind[d], plain_ids(w, a[d].count), BEHIND);
-        CHECK(ok && same_logits(s[d], plain_logits(w, a[d].count + BEHIND), w->vocab), "session %d: behind stop text \"%s\"",
+        ok = same_ids(&after[d], plain_ids(w, a[d].count), AFTER);
+        CHECK(ok && same_logits(s[d], plain_logits(w, a[d].count + AFTER), w->vocab), "session %d: after stop text \"%s\"",
               d, text);
     }
     free(a);
-    free(behind);
+    free(after);
 }
 
 // Stop texts from all over the plain text, which end in the middle of blocks.
@@ -190,7 +190,7 @@ static void test_stop_texts(const plain *w, int places) {
         s[d] = session_at(w, d ? depths[d - 1] : MOTE_MTP_OFF, CONTEXT);
         start[d] = checkpoint_of(s[d]);
     }
-    generate(s[0], &w->p, w->count - BEHIND, 0, whole);
+    generate(s[0], &w->p, w->count - AFTER, 0, whole);
     if (!CHECK(whole->size > 60 && whole->size < MOST_TEXT, "a text of %zu bytes", whole->size)) places = 0;
     for (int i = 0; i < places; i++) {
         char text[16] = "";
@@ -221,7 +221,7 @@ static void test_context_end(const plain *w) {
                 CHECK(same_logits(s, plain_logits(w, n), w->vocab), "depth %d: logits of a full context", mtp);
                 EXPECT(MOTE_ECONTEXT, mote_step(s, &w->p, &id, &failure));
                 generate(s, &w->p, 0, 0, a);
-                CHECK(a->r.stop == MOTE_STOP_CONTEXT && a->count == 0, "depth %d: behind a full context", mtp);
+                CHECK(a->r.stop == MOTE_STOP_CONTEXT && a->count == 0, "depth %d: after a full context", mtp);
                 mote_session_close(s);
             }
     free(a);
@@ -231,7 +231,7 @@ static void test_context_end(const plain *w) {
 
 enum { NEXT = 10 };
 
-// The session, which has n tokens behind the prompt, goes on as plain decoding does.
+// The session, which has n tokens after the prompt, goes on as plain decoding does.
 static void check_next(mote_session *s, const plain *w, int n, int depth, const char *what) {
     reply *a = (reply *)room(sizeof *a);
     generate(s, &w->p, NEXT, 0, a);

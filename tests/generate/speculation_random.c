@@ -119,7 +119,7 @@ static void test_random_use(const mote_model *m, int calls) {
 enum { SEEDS = 3000, DRAWN = 4, TOP = 6 };
 
 typedef struct draws {
-    int32_t ids[SEEDS][DRAWN];   // -1 behind the end of the text
+    int32_t ids[SEEDS][DRAWN];   // -1 after the end of the text
 } draws;
 
 // Chi-square of `seen` draws against probabilities, the best first; rare ones are counted together.
@@ -138,7 +138,7 @@ static double chi_of(const int *seen, const double *probability, int n, int tota
     return chi;
 }
 
-// The same for the tokens behind the first `at` ones of draw number `first`. *outside: those not among the best.
+// The same for the tokens after the first `at` ones of draw number `first`. *outside: those not among the best.
 static double chi_behind(mote_session *s, const mote_checkpoint *start, const draws *x, int first, int at,
                          double temperature, char *done, int *freedom, int *outside) {
     int32_t top[TOP];
@@ -163,7 +163,7 @@ static double chi_behind(mote_session *s, const mote_checkpoint *start, const dr
     return chi_of(seen, probability, TOP, total, freedom);
 }
 
-// Of all tokens behind the first one, each given those before it.
+// Of all tokens after the first one, each given those before it.
 static double chi_of_draws(mote_session *s, const mote_checkpoint *start, const draws *x, double temperature, int *freedom,
                            int *outside) {
     double chi = 0;

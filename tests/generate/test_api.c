@@ -132,7 +132,7 @@ static int same_heard(const heard *a, const heard *b) {
            a->size == b->size && !memcmp(a->text, b->text, a->size);
 }
 
-// A prompt behind which an answer is generated.
+// A prompt after which an answer is generated.
 static void feed_question(const mote_model *m, mote_session *s) {
     int32_t ids[64];
     char text[256];

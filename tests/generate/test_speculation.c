@@ -17,7 +17,7 @@
 // ---- Helpers --------------------------------------------------------------------------------------------------------
 
 enum { CONTEXT = 512, DEPTHS = 4, MOST_TEXT = 4096 };
-enum { ANSWER = 40, ENDS = 24, BEHIND = 8 };     // tokens: of an answer to compare with; where others end; how they go on
+enum { ANSWER = 40, ENDS = 24, AFTER = 8 };      // tokens: of an answer to compare with; where others end; how they go on
 
 static const int depths[DEPTHS] = {MOTE_MTP_AUTO, 1, 2, 3};
 
@@ -88,12 +88,12 @@ static int same_reply(const reply *a, const reply *b) {
            a->size == b->size && !memcmp(a->text, b->text, a->size < MOST_TEXT ? a->size : MOST_TEXT);
 }
 
-// Plain decoding behind a prompt: tokens, and the logits behind each.
+// Plain decoding after a prompt: tokens, and the logits after each.
 typedef struct plain {
     const mote_model *m;
     mote_sampling p;
     int vocab, prompt, count;
-    int32_t ids[CONTEXT];        // the prompt, and `count` tokens generated behind it, none of which ends the text
+    int32_t ids[CONTEXT];        // the prompt, and `count` tokens generated after it, none of which ends the text
     float *logits;               // [count + 1][vocab]
 } plain;
 

@@ -203,7 +203,7 @@ static void test_idle(void) {
     free(body);
 }
 
-// Several requests behind each other, in pieces of any size.
+// Several requests one after the other, in pieces of any size.
 static void test_pipeline(void) {
     static const char text[] = "GET /1 HTTP/1.1\r\nHost: x\r\n\r\nPOST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
                                "POST /3 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nc\r\n0\r\n\r\nGET /4 HTTP/1.1\r\nHost: x\r\n\r\n";

@@ -37,12 +37,12 @@ static void test_requests(server s) {
     CHECK(recv(fd, go, sizeof go - 1, 0) > 0 && !strcmp(go, "HTTP/1.1 100 Continue\r\n\r\n"), "expecting 100: %s", go);
     tell(fd, "{\"prompt\":\"Hi\"}", 15);
     heard h = hear(fd);
-    CHECK(h.status == 200, "behind 100: %d", h.status);
+    CHECK(h.status == 200, "after 100: %d", h.status);
     forget(&h);
     close(fd);
 }
 
-// Requests behind each other on one connection are answered in order; HEAD has no body.
+// Requests one after the other on one connection are answered in order; HEAD has no body.
 static void test_pipelining(server s) {
     static const char text[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nHEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
                                "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{\"prompt\":\"Hi\"}"
@@ -392,7 +392,7 @@ static void test_disk(void) {
     snprintf(arguments, sizeof arguments, "--parallel 1 --cache-dir %s --cache-disk 0", folder);
     s = serve(arguments);
     stop(s);
-    CHECK(kept_files(folder, path, sizeof path) < files, "%d files with room for none", kept_files(folder, path, sizeof path));
+    CHECK(kept_files(folder, path, sizeof path) < files, "%d files with space for none", kept_files(folder, path, sizeof path));
     stop(alone);
     temp_close();
 }

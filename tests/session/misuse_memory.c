@@ -1,6 +1,6 @@
 // A part of test_misuse: allocations that fail, each of them once.
 
-// Each operation is tried with its n-th allocation failing, alone and with all behind it, for every n until it needs no
+// Each operation is tried with its n-th allocation failing, alone and with all after it, for every n until it needs no
 // more. It must end in MOTE_ENOMEM with all as it was, or in MOTE_OK with the whole result.
 
 typedef struct trial {
@@ -45,11 +45,11 @@ static void run_trial(trial *t) {
             long used = allocations;
             refuse_at = -1;
             CHECK(code == MOTE_OK || (code == MOTE_ENOMEM && err.code == MOTE_ENOMEM && err.message[0]),
-                  "%s: allocation %ld fails%s: code %d, %s", t->name, n, rest ? " and all behind it" : "", code, err.message);
+                  "%s: allocation %ld fails%s: code %d, %s", t->name, n, rest ? " and all after it" : "", code, err.message);
             if (!code) CHECK(t->whole(t), "%s: allocation %ld fails%s: not the whole result", t->name, n, rest ? "..." : "");
             if (code && t->s)
                 CHECK(session_is(t->s, t->before, t->before_size), "%s: allocation %ld fails%s: the session changed",
-                      t->name, n, rest ? " and all behind it" : "");
+                      t->name, n, rest ? " and all after it" : "");
             failed += code != 0;
             if (used <= n) break;
         }
@@ -119,7 +119,7 @@ static int run_ask(trial *t, mote_error *err) {
     return mote_ask(t->s, "What is a mixture of experts?", &g, NULL, err);
 }
 
-// Behind an answer with thinking, and with everything that takes memory of its own.
+// After an answer with thinking, and with everything that takes memory of its own.
 static int ignore_call(void *user, const char *call, size_t size) {
     (void)user, (void)call, (void)size;
     return 0;

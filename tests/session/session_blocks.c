@@ -3,7 +3,7 @@
 
 // ---- Blocks kept in part --------------------------------------------------------------------------------------------
 
-// A draft of T rows behind the timeline of which `keep` are the tokens of the fixture and the others wrong.
+// A draft of T rows after the timeline of which `keep` are the tokens of the fixture and the others wrong.
 static void draft_some(mote_session *s, const fixture *f, int T, int keep) {
     int32_t ids[BLOCK];
     float *logits = (float *)room((size_t)(T * f->vocab) * 4);
@@ -114,7 +114,7 @@ static void pair_rewind(pair *x) {
     EXPECT(MOTE_OK, mote_rewind(x->reference, x->reference_start, &failure));
 }
 
-// Verifies k drafts behind the first `at` true tokens, the first a of them true, the next wrong, and more true ones, which
+// Verifies k drafts after the first `at` true tokens, the first a of them true, the next wrong, and more true ones, which
 // count no more.
 static void draft(pair *x, int at, int k, int a) {
     int32_t ids[BLOCK];
@@ -208,7 +208,7 @@ static int layer_of(const mote_model *m, enum layer_kind mixer) {
 // What of the session is changed: one float.
 typedef struct damage { const char *what; int layer; float *at; } damage;
 
-// Every kind of damage, number `i` of them; at is NULL behind the last.
+// Every kind of damage, number `i` of them; at is NULL after the last.
 static damage damage_of(const mote_session *s, int i) {
     const config *c = &s->m->c;
     int delta = layer_of(s->m, LAYER_DELTANET), attention = layer_of(s->m, LAYER_ATTENTION);

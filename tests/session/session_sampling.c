@@ -79,7 +79,7 @@ static void test_distributions(const fixture *f) {
         {.temperature = 3, .top_k = 30, .top_p = 0.97f, .min_p = 0.3f},
         {.temperature = 1000},
         {.temperature = 1e-6f}};
-    static const mote_sampling behind[] = {{.temperature = 1}, {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f}};
+    static const mote_sampling after[] = {{.temperature = 1}, {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f}};
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
     float *logits = (float *)room((size_t)f->vocab * 4);
     feed_to(s, f, 40, "distributions");
@@ -88,7 +88,7 @@ static void test_distributions(const fixture *f) {
     for (int i = 10; i < 20; i++) logits[i] = 2.5f;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) test_distribution(s, logits, all[i]);
     for (int i = 0; i < f->vocab; i++) logits[i] = i % 3 ? -INFINITY : logits[i];
-    for (size_t i = 0; i < 2; i++) test_distribution(s, logits, behind[i]);
+    for (size_t i = 0; i < 2; i++) test_distribution(s, logits, after[i]);
     free(logits);
     mote_session_close(s);
 }

@@ -44,8 +44,8 @@ static void same_sessions(const pair *p, const char *after) {
 
 static void feed_both(pair *p, int vocab) {
     int32_t ids[80];
-    int room = CONTEXT - count_of(p->alone), n = 1 + below(below(2) ? 4 : 80);
-    if (n > room) n = room;
+    int left = CONTEXT - count_of(p->alone), n = 1 + below(below(2) ? 4 : 80);
+    if (n > left) n = left;
     for (int i = 0; i < n; i++) ids[i] = below(vocab);
     EXPECT(MOTE_OK, mote_feed(p->alone, ids, (size_t)n, &failure));
     EXPECT(MOTE_OK, mote_feed(p->shared, ids, (size_t)n, &failure));

@@ -265,7 +265,7 @@ static void test_past_call(void) {
     }
 }
 
-// What takes the place of an answer with its thinking, and the turn behind it, is the template's rendering of the history.
+// What takes the place of an answer with its thinking, and the turn after it, is the template's rendering of the history.
 // raw: what the model wrote; its content. NULL: it did not think, so the answer stays as it is.
 static void check_past(tokenizer *t, int family, int think, const char *raw, const char *content) {
     mote_model m = text_model(t, family);

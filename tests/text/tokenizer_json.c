@@ -21,7 +21,7 @@ static void test_json_verdicts(void) {
         int want = i < COUNT(good);
         const char *text = want ? good[i] : bad[i - COUNT(good)];
         size_t len = strlen(text);
-        char *exact = (char *)malloc(len ? len : 1); // no byte behind it: reading on is caught by the sanitizer
+        char *exact = (char *)malloc(len ? len : 1); // no byte after it: reading on is caught by the sanitizer
         json j;
         mote_error err = {-1, ""};
         memcpy(exact, text, len);

@@ -236,7 +236,7 @@ static void test_small_tokenizer(void) {
     static const int32_t g[] = {'x', 400, 402};
     buf ids = EMPTY;
     CHECK(!tokenizer_encode(t, "x<end>e\u0301\u0301", 11, &x_only, 1, &ids, NULL) && buf_is(&ids, g, sizeof g),
-          "a normalised token in a trusted piece behind text from outside");
+          "a normalised token in a trusted piece after text from outside");
     buf_free(&ids);
     test_added(t, "small");
     test_ranges(t, "small", test_brief ? 500 : 20000);
