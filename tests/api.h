@@ -71,7 +71,7 @@ static inline int count_of(const mote_session *s) {
 static inline char *session_bytes(const mote_session *s, size_t *size) {
     *size = 0;
     EXPECT(MOTE_EINVAL, mote_save(s, NULL, 0, size, &failure));
-    char *bytes = (char *)room(*size);
+    char *bytes = (char *)allocate(*size);
     EXPECT(MOTE_OK, mote_save(s, bytes, *size, size, &failure));
     return bytes;
 }

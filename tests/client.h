@@ -127,7 +127,7 @@ static inline int is_whole(heard *h) {
     h->status = atoi(h->data + 9);
     head += 4;
     free(h->body);
-    h->body = (char *)room(h->size);
+    h->body = (char *)allocate(h->size);
     if (chunked && chunked < head) return unchunk(h, head, h->data + h->size);
     size_t n = length && length < head ? strtoul(length + 16, NULL, 10) : h->status == 204 ? 0 : (size_t)-1;
     size_t have = h->size - (size_t)(head - h->data);
@@ -141,7 +141,7 @@ static inline heard hear_for(int fd, double timeout) {
     heard h;
     double until = now() + timeout;
     memset(&h, 0, sizeof h);
-    h.data = (char *)room(1);
+    h.data = (char *)allocate(1);
     while (!is_whole(&h)) {
         struct pollfd p = {fd, POLLIN, 0};
         double left = until - now();
@@ -155,7 +155,7 @@ static inline heard hear_for(int fd, double timeout) {
         h.size += (size_t)n;
         h.data[h.size] = 0;
     }
-    if (!h.body) h.body = (char *)room(1);
+    if (!h.body) h.body = (char *)allocate(1);
     h.body[h.body_size] = 0;
     return h;
 }

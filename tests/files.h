@@ -14,7 +14,7 @@ static inline char *file_bytes(const char *path, size_t *size) {
     *size = 0;
     if (!file) return NULL;
     long n = fseek(file, 0, SEEK_END) ? 0 : ftell(file);
-    char *bytes = n < 0 ? NULL : (char *)room((size_t)n);
+    char *bytes = n < 0 ? NULL : (char *)allocate((size_t)n);
     rewind(file);
     if (bytes) *size = fread(bytes, 1, (size_t)n, file);
     fclose(file);
@@ -106,7 +106,7 @@ static inline void set_number(char **json, size_t *size, const char *key, const 
     char *at = strstr(*json, quoted);
     if (!CHECK(at != NULL, "no %s", key)) return;
     at += strlen(quoted);
-    char *rest = at + strcspn(at, ",\n}"), *out = (char *)room(*size + strlen(value));
+    char *rest = at + strcspn(at, ",\n}"), *out = (char *)allocate(*size + strlen(value));
     *size = (size_t)sprintf(out, "%.*s%s%s", (int)(at - *json), *json, value, rest);
     free(*json);
     *json = out;

@@ -68,7 +68,7 @@ typedef struct parrot_file { FILE *data; char head[1 << 14]; size_t size, bytes;
 // Appends a tensor of zeros, but for `count` ones: row[i] of column i holds `value`.
 static inline void parrot_tensor(parrot_file *f, const char *name, const char *shape, size_t rows, size_t columns, const int32_t *row,
                                  int count, float value) {
-    float *line = (float *)room(columns * sizeof *line);
+    float *line = (float *)allocate(columns * sizeof *line);
     size_t begin = f->bytes;
     for (size_t r = 0; r < rows; r++) {
         memset(line, 0, columns * sizeof *line);
@@ -111,7 +111,7 @@ static inline void parrot_weights(const char *folder, const parrot_chain *p, int
     f.size += (size_t)sprintf(f.head + f.size, "}");
     while (f.size % 8) f.head[f.size++] = ' ';
     uint64_t size = f.size;
-    char *all = (char *)room(8 + f.size + f.bytes);
+    char *all = (char *)allocate(8 + f.size + f.bytes);
     memcpy(all, &size, 8);
     memcpy(all + 8, f.head, f.size);
     rewind(f.data);
@@ -142,7 +142,7 @@ static inline void parrot_tokenizer(const char *folder, const parrot_chain *p, c
     char path[1024];
     const char *vocab = strstr(tokenizer, "\"vocab\":{");
     if (!CHECK(vocab != NULL, "parrot: models/demo/tokenizer.json has no vocabulary")) exit(test_main_end());
-    char *text = (char *)room(size + p->size);
+    char *text = (char *)allocate(size + p->size);
     size_t head = (size_t)(vocab + strlen("\"vocab\":{") - tokenizer);
     memcpy(text, tokenizer, head);
     memcpy(text + head, p->words, p->size);
@@ -157,13 +157,13 @@ static inline void parrot_tokenizer(const char *folder, const parrot_chain *p, c
 static inline void parrot_make(const char *folder, const char *const *scripts, int count, int piece, const char *generation,
                                int32_t *starts) {
     static const char *const copied[] = {"chat_template.jinja", "tokenizer_config.json"};
-    parrot_chain *p = (parrot_chain *)room(sizeof *p);
+    parrot_chain *p = (parrot_chain *)allocate(sizeof *p);
     char path[1024];
     size_t size, total = 64;
     char *tokenizer = file_bytes("models/demo/tokenizer.json", &size);
     if (!CHECK(tokenizer != NULL, "run this from the top of the repository")) exit(test_main_end());
     for (int i = 0; i < count; i++) total += 64 * (strlen(scripts[i]) + 64);
-    p->words = (char *)room(total);
+    p->words = (char *)allocate(total);
     for (int i = 0; i < count; i++) starts[i] = parrot_script(p, tokenizer, scripts[i], piece);
     int vocab = PARROT_WORDS + p->count, hidden = (p->count + 4 + 63) / 64 * 64;
     parrot_tokenizer(folder, p, tokenizer, size);

@@ -84,7 +84,7 @@ static inline int random_int(int low, int high) {
 }
 
 // Zeroed memory; free() it.
-static inline void *room(size_t bytes) {
+static inline void *allocate(size_t bytes) {
     void *p = calloc(1, bytes + 1);
     if (!p) exit(2);
     return p;

@@ -143,7 +143,7 @@ static void test_synthetic(const char *name) {
     mote_model *a = open_synthetic(name, MOTE_EVERYTHING), *b = open_synthetic(name, MOTE_EVERYTHING);
     if (a && b) {
         size_t n = 6 * (size_t)mote_model_info(a)->vocab_size, size;
-        float *logits = (float *)room(2 * n * sizeof *logits);
+        float *logits = (float *)allocate(2 * n * sizeof *logits);
         mote_session *s = session_of(a, .context = 8), *t = session_of(b, .context = 8);
         char *bytes = session_bytes(s, &size);
         EXPECT(MOTE_OK, mote_load(t, bytes, size, &failure));            // refused if it were another checkpoint

@@ -130,7 +130,7 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
     float *q_norm = random_floats((size_t)head_dim, 1), *k_norm = random_floats((size_t)head_dim, 1);
     c.w.q_norm = q_norm;
     c.w.k_norm = k_norm;
-    double *want = (double *)room(length * wide * sizeof(double));
+    double *want = (double *)allocate(length * wide * sizeof(double));
     float *o = floats(length * wide), *other = floats(length * wide);
     for (int i = 0; i < c.length * heads; i++) naive_attention(&c, i / heads, i % heads, 1e4f, want + i * head_dim);
     for (dtype kv_type = DTYPE_F32; kv_type <= DTYPE_FP8; kv_type = (dtype)(kv_type + 1)) {
@@ -159,7 +159,7 @@ static void test_kv_scales(pool **pools) {
     attention_case c, scaled;
     float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
     float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
-    double *want = (double *)room(LENGTH * WIDE * sizeof(double));
+    double *want = (double *)allocate(LENGTH * WIDE * sizeof(double));
     memset(&c, 0, sizeof c);
     c.shape = shape;
     c.length = LENGTH;

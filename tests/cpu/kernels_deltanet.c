@@ -135,8 +135,8 @@ static void delta_naive_token(const delta_case *c, int t, double *row, double *S
 
 static void test_delta_rule(delta_case *c, pool *threads) {
     size_t state = (size_t)(c->values * c->shape.key_dim), outputs = (size_t)(c->length * c->values);
-    double *row = (double *)room((size_t)c->channels * sizeof(double)), *S = (double *)room(state * sizeof(double));
-    double *want = (double *)room(outputs * sizeof(double));
+    double *row = (double *)allocate((size_t)c->channels * sizeof(double)), *S = (double *)allocate(state * sizeof(double));
+    double *want = (double *)allocate(outputs * sizeof(double));
     delta_run r = delta_run_new(c, threads);
     for (int t = 0; t < c->length; t++) delta_naive_token(c, t, row, S, want + t * c->values);
     delta_block(&r, c->length, c->length);

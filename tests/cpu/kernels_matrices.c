@@ -58,14 +58,14 @@ static random_matrix matrix_new(enum format type, int rows, int cols, int block_
     matrix w = {type, rows, cols, {NULL}, format_has_groups(type) ? 1 : block_rows, block_cols};
     size_t size = 0, at = 0;
     for (int i = 0; i < formats[type]->component_count; i++) size += matrix_component_capacity(&w, i);
-    r.data = room(size);
+    r.data = allocate(size);
     for (int i = 0; i < formats[type]->component_count; at += matrix_component_capacity(&w, i), i++) {
         const component *p = &formats[type]->components[i];
         w.component[i] = (char *)r.data + at;
         for (size_t n = component_words(p, component_rows(p, &w), component_cols(p, &w)); n--;)
             random_number(type, i, (char *)r.data + at, n);
     }
-    r.value = (double *)room((size_t)rows * (size_t)cols * sizeof(double));
+    r.value = (double *)allocate((size_t)rows * (size_t)cols * sizeof(double));
     for (int i = 0; i < rows * cols; i++) r.value[i] = value_of(&w, i / cols, i % cols);
     r.w = w;
     return r;
@@ -110,7 +110,7 @@ static void test_dots(void) {
 }
 
 static token_limbs *limbs_new(int rows, int cols) {
-    return (token_limbs *)room((size_t)rows * (size_t)col_block_count(cols) * sizeof(token_limbs));
+    return (token_limbs *)allocate((size_t)rows * (size_t)col_block_count(cols) * sizeof(token_limbs));
 }
 
 // A row of linear() has the same bits whatever T and the number of threads, and is right.
@@ -121,7 +121,7 @@ static void test_linear(enum format type, int rows, int cols, int block_cols, po
     random_matrix r = matrix_new(type, rows, cols, 16, block_cols);
     float *x = random_floats((size_t)MOST * (size_t)cols, 1), *y = floats((size_t)MOST * (size_t)rows);
     float *plain = floats((size_t)MOST * (size_t)rows);
-    double *want = (double *)room((size_t)(MOST * rows) * sizeof(double));
+    double *want = (double *)allocate((size_t)(MOST * rows) * sizeof(double));
     token_limbs *d = limbs_new(MOST, cols);
     for (int t = 0; t < most; t++)
         linear(pools[0], &r.w, x + (size_t)t * (size_t)cols, plain + (size_t)t * (size_t)rows, 1, 0, d);

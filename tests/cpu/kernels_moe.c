@@ -69,8 +69,8 @@ static moe_case moe_case_new(int hidden, int experts, int top_k, int size, int s
     c.x = random_floats((size_t)(length * hidden), 1);
     c.router = matrix_new(FORMAT_F32, experts, hidden, 1, 1);
     c.gate = matrix_new(FORMAT_BF16, 1, hidden, 1, 1);
-    c.expert = (random_matrix *)room((size_t)(3 * experts + 3) * sizeof *c.expert);
-    matrix *m = (matrix *)room((size_t)(3 * experts + 3) * sizeof *m);
+    c.expert = (random_matrix *)allocate((size_t)(3 * experts + 3) * sizeof *c.expert);
+    matrix *m = (matrix *)allocate((size_t)(3 * experts + 3) * sizeof *m);
     c.w.norm = c.norm;
     c.w.router = c.router.w;
     c.w.shared_expert_gate = c.gate.w;
@@ -106,15 +106,15 @@ static moe_job moe_job_new(const moe_case *c, int T) {
     job.u = floats(rows * (size_t)c->shape.hidden);
     job.router = floats(rows * (size_t)c->shape.experts);
     job.shared_gate = floats(rows);
-    job.choice = (int32_t *)room(uses * 4);
+    job.choice = (int32_t *)allocate(uses * 4);
     job.weight = floats(uses);
-    job.list = (int32_t *)room((size_t)(c->shape.experts + 1) * 4);
-    job.first = (int32_t *)room((size_t)(c->shape.experts + 2) * 4);
-    job.assignment_row = (int32_t *)room(uses * 4);
+    job.list = (int32_t *)allocate((size_t)(c->shape.experts + 1) * 4);
+    job.first = (int32_t *)allocate((size_t)(c->shape.experts + 2) * 4);
+    job.assignment_row = (int32_t *)allocate(uses * 4);
     job.assignment_weight = floats(uses);
     job.h = floats(uses * (size_t)moe_width(&c->shape));
     for (size_t i = 0; i < uses * (size_t)moe_width(&c->shape); i++) job.h[i] = NAN;       // what is not written is not read
-    job.limbs = (token_limbs *)room(rows * moe_limb_floats(&c->shape) * sizeof(float));
+    job.limbs = (token_limbs *)allocate(rows * moe_limb_floats(&c->shape) * sizeof(float));
     job.x = floats(rows * (size_t)c->shape.hidden);
     return job;
 }
@@ -219,7 +219,7 @@ static void test_moe(int hidden, int experts, int top_k, int size, int shared, i
     moe_case c = moe_case_new(hidden, experts, top_k, size, shared, 70, nvfp4);
     size_t n = (size_t)(c.length * hidden);
     float *one = floats(n), *other = floats(n);
-    double *want = (double *)room(n * sizeof(double));
+    double *want = (double *)allocate(n * sizeof(double));
     for (int t = 0; t < c.length; t++) naive_moe(&c, c.x + t * hidden, want + t * hidden);
     moe_run(&c, pools[0], 1, one);
     CHECK(distance(one, want, n) < 1e-5, "experts: off by %g", distance(one, want, n));

@@ -58,7 +58,7 @@ static void test_e4m3_vectors(void) {
 
 // 130 x 130 codes in blocks of 128 x 128 under four scales, of which the last is the BF16 3901.
 static void test_block_fp8_vector(void) {
-    uint8_t *codes = (uint8_t *)room(130 * 130);
+    uint8_t *codes = (uint8_t *)allocate(130 * 130);
     float scale[4] = {0.5f, 0.25f, 2, float_of_bf16(0x3901)}, row[130];
     matrix w = {FORMAT_FP8_BLOCK, 130, 130, {codes, scale}, 128, 128};
     const int at[6][3] = {{0, 0, 0x38}, {127, 127, 0x7e}, {127, 128, 0x7e}, {128, 127, 0xb8}, {129, 129, 0x01},

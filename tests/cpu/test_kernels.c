@@ -20,7 +20,7 @@ static float random_float(void) {
 }
 
 static float *floats(size_t n) {
-    return (float *)room(n * sizeof(float));
+    return (float *)allocate(n * sizeof(float));
 }
 
 static float *random_floats(size_t n, float factor) {

@@ -62,7 +62,7 @@ static void compare_states(const mote_session *s) {
     size_t keys = (size_t)o.key_heads * (size_t)o.key_dim, values = heads * (size_t)o.value_dim;
     size_t part = S + ((size_t)o.taps - 1 + 4) * (2 * keys + values) + 4 * (keys + values + heads);
     char *saved = session_bytes(s, &size), *at = saved + 48 + (size_t)o.prompt * 4;
-    float *states = (float *)room((size_t)o.delta_layers * S * 4);
+    float *states = (float *)allocate((size_t)o.delta_layers * S * 4);
     int fits = CHECK(48 + ((size_t)o.prompt + (size_t)o.delta_layers * part) * 4 < size, "%s: %zu bytes", folder, size);
     for (int i = 0; i < o.delta_layers && fits; i++) memcpy(states + (size_t)i * S, at + (size_t)i * part * 4, S * 4);
     if (fits) compare("states", states, "state", 0, (size_t)o.delta_layers * S, o.bf16_state);
@@ -76,7 +76,8 @@ static void run_prompt(const mote_model *m, int prompt) {
     const int all = o.prompt + o.after;
     const size_t row = (size_t)o.vocab;
     int32_t *ids = (int32_t *)(void *)oracle_bytes("i32", &size);
-    float *logits = (float *)room((size_t)all * row * 4), *mtp = o.bf16_mtp > 0 ? (float *)room((size_t)all * row * 4) : NULL;
+    float *logits = (float *)allocate((size_t)all * row * 4);
+    float *mtp = o.bf16_mtp > 0 ? (float *)allocate((size_t)all * row * 4) : NULL;
     if (CHECK(size == (size_t)all * 4 && o.vocab == mote_model_info(m)->vocab_size, "%s: %zu bytes", folder, size)) {
         mote_session *s = session_of(m, .context = all);
         CHECK(mote_model_info(m)->prefill_from && o.prompt >= mote_model_info(m)->prefill_from, "%s: not by prefill", folder);

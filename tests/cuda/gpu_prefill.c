@@ -218,10 +218,10 @@ static void run_model(void) {
     if (!model) return;
     vocab = mote_model_info(model)->vocab_size;
     bytes = (size_t)LONGEST * (size_t)vocab * 4;
-    want = (float *)room(bytes);
-    want_mtp = (float *)room(bytes);
-    got = (float *)room(bytes);
-    got_mtp = (float *)room(bytes);
+    want = (float *)allocate(bytes);
+    want_mtp = (float *)allocate(bytes);
+    got = (float *)allocate(bytes);
+    got_mtp = (float *)allocate(bytes);
     make_ids();
     against_decode(random_ids, test_brief ? 130 : LONGEST, 0.06);
     against_decode(same_ids, test_brief ? 130 : 1000, 0.15);

@@ -18,8 +18,8 @@ static void run_rows(mote_session *s) {
 static void run_prompt(mote_session *s, int vocab) {
     enum { LONGEST = 1700 };
     int32_t ids[LONGEST];
-    float *logits = (float *)room(150 * (size_t)vocab * sizeof *logits);
-    float *mtp = (float *)room(150 * (size_t)vocab * sizeof *mtp);
+    float *logits = (float *)allocate(150 * (size_t)vocab * sizeof *logits);
+    float *mtp = (float *)allocate(150 * (size_t)vocab * sizeof *mtp);
     for (int i = 0; i < LONGEST; i++) ids[i] = i * 977 % vocab;
     EXPECT(MOTE_OK, mote_feed_logits(s, ids, 150, logits, mtp, &failure));
     EXPECT(MOTE_OK, mote_feed(s, ids, 40, &failure));
@@ -30,8 +30,8 @@ static void run_prompt(mote_session *s, int vocab) {
 
 // One prompt alone.
 static void run_short_prompt(mote_session *s, int tokens, int vocab) {
-    int32_t *ids = (int32_t *)room((size_t)tokens * sizeof *ids);
-    float *logits = (float *)room((size_t)tokens * (size_t)vocab * sizeof *logits);
+    int32_t *ids = (int32_t *)allocate((size_t)tokens * sizeof *ids);
+    float *logits = (float *)allocate((size_t)tokens * (size_t)vocab * sizeof *logits);
     for (int i = 0; i < tokens; i++) ids[i] = i * 977 % vocab;
     EXPECT(MOTE_OK, mote_feed_logits(s, ids, (size_t)tokens, logits, NULL, &failure));
     free(ids);

@@ -30,10 +30,10 @@ static void run_rows(const char *name, const char *what, const mote_model *m, in
     const mote_info *info = mote_model_info(m);
     size_t vocab = (size_t)info->vocab_size;
     mote_session *s = session_of(m, .context = 2 * PROMPT, .mtp = 1);
-    float *logits = (float *)room((size_t)count * vocab * sizeof *logits), *mtp = NULL;
+    float *logits = (float *)allocate((size_t)count * vocab * sizeof *logits), *mtp = NULL;
     int32_t ids[PROMPT];
     int drafts = 0;
-    if (info->mtp_layers) mtp = (float *)room((size_t)count * vocab * sizeof *mtp);
+    if (info->mtp_layers) mtp = (float *)allocate((size_t)count * vocab * sizeof *mtp);
     for (int i = 0; i < count; i++) ids[i] = (int32_t)((size_t)i * 977 % vocab);
     for (int at = 0; at < count; at += rows) {
         size_t n = (size_t)(count - at < rows ? count - at : rows);

@@ -7,7 +7,7 @@ static void test_kv_type(const fixture *f, int kv, double allowed) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = 1, .threads = 1, .kv = kv), *a = NULL;
     mote_session *t = session_of(f->m, .context = f->T, .chunk = 7, .threads = 1, .kv = kv);
     size_t vocab = (size_t)f->vocab, n = (size_t)f->T * vocab, size;
-    float *one = (float *)room(n * 4), *chunks = (float *)room(n * 4), *mtp = (float *)room(2 * n * 4);
+    float *one = (float *)allocate(n * 4), *chunks = (float *)allocate(n * 4), *mtp = (float *)allocate(2 * n * 4);
     EXPECT(MOTE_OK, feed_decoded(s, f->tokens, (size_t)f->T, one, f->mtp ? mtp : NULL, f->vocab, &failure));
     double off = rms_off(one, f->plain, n);
     CHECK(off <= allowed, "%s: KV type %d: off by %g", f->dir, kv, off);
@@ -46,7 +46,7 @@ static void test_no_mtp(const fixture *f) {
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device};
     mote_memory plan[2];
     size_t size, other;
-    float *logits = (float *)room((size_t)f->vocab * 8);
+    float *logits = (float *)allocate((size_t)f->vocab * 8);
     advance(s, f, 9);
     advance(with, f, 9);
     CHECK(same_logits(s, mote_logits(with), f->vocab), "%s: logits without the MTP layer", f->dir);

@@ -89,7 +89,7 @@ static void test_gpu_options(const fixture *f) {
 static float *logits_on(const mote_model *m, int sms, size_t *size) {
     static const int32_t ids[] = {3, 14, 15, 92, 65, 35, 89, 79, 32, 38};
     const size_t row = (size_t)mote_model_info(m)->vocab_size;
-    float *all = (float *)room(10 * row * sizeof *all);
+    float *all = (float *)allocate(10 * row * sizeof *all);
     mote_session *s = session_of(m, .context = 64, .sms = sms);
     for (size_t rows = 1, from = 0; rows <= 4; from += rows++)
         EXPECT(MOTE_OK, mote_feed_logits(s, ids + from, rows, all + from * row, NULL, &failure));

@@ -51,7 +51,7 @@ static void test_feed_misuse(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = 2, .threads = 1);
     int32_t ids[5];
     size_t size, n;
-    float *logits = (float *)room((size_t)(5 * f->vocab) * 4);
+    float *logits = (float *)allocate((size_t)(5 * f->vocab) * 4);
     feed_to(s, f, 4, "misuse");
     char *bytes = session_bytes(s, &size);
     for (int i = 0; i < 6; i++) {

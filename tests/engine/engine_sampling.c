@@ -22,8 +22,8 @@ static void test_seeds(const fixture *f) {
 
 static void test_logprobs(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
-    int32_t *ids = (int32_t *)room((size_t)f->vocab * 4), id;
-    float *logprobs = (float *)room((size_t)f->vocab * 4);
+    int32_t *ids = (int32_t *)allocate((size_t)f->vocab * 4), id;
+    float *logprobs = (float *)allocate((size_t)f->vocab * 4);
     double total = 0, sum = 0;
     EXPECT(MOTE_EINVAL, mote_top_logprobs(s, 1, ids, logprobs, &failure));
     feed_to(s, f, 20, "logprobs");
@@ -39,8 +39,8 @@ static void test_logprobs(const fixture *f) {
     }
     CHECK(fabs(sum - 1) < 1e-5, "probabilities sum to %g", sum);
     for (int n = 1; n < f->vocab; n += 1 + n / 8) {
-        int32_t *best = (int32_t *)room((size_t)n * 4);
-        float *values = (float *)room((size_t)n * 4);
+        int32_t *best = (int32_t *)allocate((size_t)n * 4);
+        float *values = (float *)allocate((size_t)n * 4);
         EXPECT(MOTE_OK, mote_top_logprobs(s, n, best, values, &failure));
         CHECK(!memcmp(best, ids, (size_t)n * 4) && !memcmp(values, logprobs, (size_t)n * 4), "%s: the best %d", f->dir, n);
         free(best);
@@ -75,9 +75,9 @@ static int tokens_left(const float *logprobs, int vocab, const mote_sampling *p)
 static void test_tokens_left(const fixture *f) {
     enum { SEEDS = 200, FEW = 12 };
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
-    int32_t *ids = (int32_t *)room((size_t)f->vocab * 4), id;
-    float *logprobs = (float *)room((size_t)f->vocab * 4);
-    char *drawn = (char *)room((size_t)f->vocab);
+    int32_t *ids = (int32_t *)allocate((size_t)f->vocab * 4), id;
+    float *logprobs = (float *)allocate((size_t)f->vocab * 4);
+    char *drawn = (char *)allocate((size_t)f->vocab);
     mote_sampling kinds[] = {{.top_k = 1}, {.top_k = 2}, {.top_k = 5}, {.top_k = 12}, {.top_k = 12, .top_p = 0.5f},
                              {.top_k = 7, .top_p = 0.01f}, {.top_k = 30, .top_p = 0.2f}, {.top_k = f->vocab - 1, .top_p = 0.02f},
                              {.top_p = 0.02f}, {.min_p = 0.97f}, {.top_k = 5, .min_p = 0.99f}, {.top_k = f->vocab + 1},

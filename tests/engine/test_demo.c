@@ -58,7 +58,7 @@ static void count_drafts(const mote_model *m, const mote_session *s, size_t prom
     size_t n, vocab = (size_t)mote_model_info(m)->vocab_size;
     const int32_t *ids = mote_tokens(s, &n);
     mote_session *again = session_of(m, .context = (int)n);
-    float *logits = (float *)room(n * vocab * sizeof *logits), *mtp = (float *)room(n * vocab * sizeof *mtp);
+    float *logits = (float *)allocate(n * vocab * sizeof *logits), *mtp = (float *)allocate(n * vocab * sizeof *mtp);
     EXPECT(MOTE_OK, mote_feed_logits(again, ids, n, logits, mtp, &failure));
     for (size_t at = prompt; at < n; at++) {
         *drafts += 1;
@@ -71,7 +71,7 @@ static void count_drafts(const mote_model *m, const mote_session *s, size_t prom
 
 /* Asks one question; 1 when the answer is right. */
 static int ask(const mote_model *m, const char *question, const char *keywords, int *drafts, int *hits) {
-    answer *a = (answer *)room(sizeof *a);
+    answer *a = (answer *)allocate(sizeof *a);
     mote_sampling greedy = {0};
     mote_generation g = {.sampling = &greedy, .think = MOTE_THINK_OFF, .max_tokens = 150, .on_text = collect, .user = a};
     mote_session *s = session_of(m, 0);
@@ -143,8 +143,8 @@ static const char *nonsense_of(const char *text, const mote_result *r, const cha
 static int ask_unseen(const mote_model *m, const unseen *u, const char *known, int *nonsense) {
     mote_sampling greedy = {0};
     mote_session *s = session_of(m, 0);
-    answer *a = (answer *)room(sizeof *a);
-    char *asked = (char *)room(MOST_TURNS * MOST_TEXT);
+    answer *a = (answer *)allocate(sizeof *a);
+    char *asked = (char *)allocate(MOST_TURNS * MOST_TEXT);
     int good = 0;
     for (int i = 0; i < u->count; i++) {
         mote_generation g = {.sampling = &greedy, .think = MOTE_THINK_OFF, .max_tokens = 150, .on_text = collect, .user = a};
@@ -186,7 +186,7 @@ static int next_unseen(char **at, unseen *u, int *groups) {
 /* All that the model was taught to say about mote and models, in lower case; free() it. */
 static char *taught_words(void) {
     static const char *const files[] = {"mote.txt", "concepts.txt"};
-    char *all = (char *)room(1 << 20), path[64];
+    char *all = (char *)allocate(1 << 20), path[64];
     size_t used = 0, size;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "tools/demo_questions/%s", files[i]);

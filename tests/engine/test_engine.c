@@ -84,7 +84,7 @@ static size_t row_bytes(const fixture *f, int rows) {
 }
 
 static float *rows_of(const fixture *f) {
-    return (float *)room(row_bytes(f, f->T));
+    return (float *)allocate(row_bytes(f, f->T));
 }
 
 static int same_row(const fixture *f, const float *logits, int position) {

@@ -11,7 +11,7 @@ enum { OUTPUT_MOST = 1 << 16 };
 
 // The output of an example; NULL when it failed. free() it.
 static char *output_of(const char *command) {
-    char all[1024], *out = (char *)room(OUTPUT_MOST);
+    char all[1024], *out = (char *)allocate(OUTPUT_MOST);
     snprintf(all, sizeof all, "%s/%s", EXAMPLES, command);
     FILE *in = popen(all, "r");
     size_t n = in ? fread(out, 1, OUTPUT_MOST - 1, in) : 0;

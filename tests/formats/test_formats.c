@@ -33,7 +33,7 @@ static int load(const tensor_encoding *s, const stored_parts *from, matrix *w, i
         for (int k = 0; k < MAX_PARTS; k++)
             if (s->components[i].needs >> k & 1) c.part[k] = from->bytes[k], c.type[k] = from->type[k];
         size_t held = (size_t)c.rows * component_bytes(p, c.cols);
-        char *to = (char *)room(matrix_component_capacity(w, i));
+        char *to = (char *)allocate(matrix_component_capacity(w, i));
         w->component[i] = to;
         if (!s->components[i].convert) {
             CHECK(from->size[s->components[i].part] == held, "%s: component %d of %zu bytes", s->name, i, held);
@@ -227,7 +227,7 @@ static void test_fp8_row_vectors(void) {
 // BF16 weights as FP8 blocks: the largest of a block is exact, none is off by more than half a step of E4M3; zeros, odd sizes.
 static void test_quantised(void) {
     enum { N = 130, K = 200 };
-    uint16_t *bf16 = (uint16_t *)room(N * K * 2);
+    uint16_t *bf16 = (uint16_t *)allocate(N * K * 2);
     char why[96] = "";
     float got[K];
     matrix w = {FORMAT_FP8_BLOCK, N, K, {NULL}, 128, 128};
@@ -259,7 +259,7 @@ static double e2m1_book[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -
 // All codes of E2M1 under all scales of E4M3, decoded a tile at a time and one by one.
 static void test_all_nvfp4(void) {
     enum { ROWS = 256, COLS = 256 };
-    uint8_t *codes = (uint8_t *)room(ROWS * COLS / 2), *scales = (uint8_t *)room(ROWS * COLS / 16);
+    uint8_t *codes = (uint8_t *)allocate(ROWS * COLS / 2), *scales = (uint8_t *)allocate(ROWS * COLS / 16);
     const float factor = 0.75f;
     matrix w = {FORMAT_NVFP4, ROWS, COLS, {codes, scales, &factor}, 1, 16};
     int bad = 0;
@@ -285,7 +285,7 @@ static void test_all_nvfp4(void) {
 static void test_all_int4(void) {
     enum { ROWS = 34, COLS = 256 };
     static const int groups[] = {32, 64, 128, COLS};
-    uint8_t *codes = (uint8_t *)room(ROWS * COLS / 2);
+    uint8_t *codes = (uint8_t *)allocate(ROWS * COLS / 2);
     for (int i = 0; i < ROWS * COLS / 2; i++) codes[i] = (uint8_t)(2 * i % 16 | (2 * i + 1) % 16 << 4);
     for (int g = 0; g < 4; g++) {
         uint32_t words[ROWS * 8];

@@ -49,7 +49,7 @@ static void test_calls(const mote_model *m) {
     for (size_t i = 0; i < sizeof call_cases / sizeof *call_cases; i += test_brief ? 5 : 1)
         for (int d = test_brief; d < 2; d++) {
             mote_session *s = session_at(m, d ? 3 : MOTE_MTP_OFF);
-            called *c = (called *)room(sizeof *c);
+            called *c = (called *)allocate(sizeof *c);
             mote_generation g = generation_to(&c->h, s, &p, 0);
             int32_t ids[MOST];
             force(m, &g, &c->h, call_cases[i].text, ids);
@@ -103,7 +103,7 @@ static void say(const mote_model *m, mote_session *s, const char *role, const ch
 // calls of a turn stays until then.
 static void test_thinking(const mote_model *m, int mtp) {
     mote_session *s = session_at(m, mtp);
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     const char *more[] = {" 3\n"};
     mote_generation with;
     char request[4096];
@@ -157,7 +157,7 @@ static void test_thinking(const mote_model *m, int mtp) {
 // keep_thinking, mote_feed: the timeline is appended to. A clone drops what its original drops.
 static void test_kept_thinking(const mote_model *m) {
     mote_session *s = session_at(m, MOTE_MTP_AUTO), *clone = NULL;
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     mote_generation with;
     size_t read = 0, other = 0, before;
     int32_t id = 0;
@@ -165,7 +165,7 @@ static void test_kept_thinking(const mote_model *m) {
     with.keep_thinking = 1;
     say(m, s, NULL, "One?", MOTE_THINK_ON, "Hmm.\n</think>\n\nOne.<|im_end|>", h, NULL);
     mote_checkpoint *c = checkpoint_of(s);
-    int32_t *ids = (int32_t *)room(CONTEXT * sizeof *ids);
+    int32_t *ids = (int32_t *)allocate(CONTEXT * sizeof *ids);
     memcpy(ids, mote_tokens(s, &before), (size_t)count_of(s) * sizeof *ids);
     say(m, s, NULL, "Two?", MOTE_THINK_ON, "Hm.\n</think>\n\nTwo.<|im_end|>", h, &with);
     CHECK(!memcmp(mote_tokens(s, NULL), ids, before * sizeof *ids), "keep_thinking changed the history");

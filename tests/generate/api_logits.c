@@ -29,7 +29,7 @@ static void test_on_logits(const mote_model *m) {
                                      {40, 4, 0, NULL}, {40, 11, 0, NULL}, {40, 0, 1, NULL}, {40, 0, 6, NULL}, {0, 0, 0, "ert"}};
     const mote_sampling samplings[] = {sampling_of(0, 0), sampling_of(0.8f, 0), sampling_of(0.8f, 0.5f)};
     mote_session *s[DEPTHS];
-    heard *want = (heard *)room(sizeof *want), *got = (heard *)room(sizeof *got);
+    heard *want = (heard *)allocate(sizeof *want), *got = (heard *)allocate(sizeof *got);
     for (int d = 0; d < DEPTHS; d++) s[d] = session_at(m, depths[d]);
     for (int i = test_brief ? 3 : 0; i < 10; i += test_brief ? 3 : 1)
         for (int k = test_brief; k < (test_brief ? 2 : 3); k++)
@@ -54,7 +54,7 @@ static void test_plain_logits(const mote_model *m) {
     mote_session *s = session_at(m, MOTE_MTP_AUTO), *plain = session_at(m, MOTE_MTP_OFF);
     mote_sampling p = sampling_of(0, 0);
     ending e = {test_brief ? 5 : 20, 0, 0, NULL};
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     generate_heard(m, s, &p, &e, 0, h);
     feed_question(m, plain);
     int other = 0;
@@ -114,7 +114,7 @@ static void test_bad_masks(const mote_model *m) {
 // What a plain answer says is forbidden by bias: the answers avoid it, with every depth alike, and so does mote_step.
 static void test_bias(const mote_model *m) {
     mote_session *s[DEPTHS];
-    heard *first = (heard *)room(sizeof *first), *want = (heard *)room(sizeof *want), *got = (heard *)room(sizeof *got);
+    heard *first = (heard *)allocate(sizeof *first), *want = (heard *)allocate(sizeof *want), *got = (heard *)allocate(sizeof *got);
     ending e = {test_brief ? 12 : 30, 0, 0, NULL};
     for (int d = 0; d < DEPTHS; d++) s[d] = session_at(m, depths[d]);
     for (int k = test_brief; k < (test_brief ? 2 : 3); k++) {
@@ -190,7 +190,7 @@ static void test_logprobs(const mote_model *m) {
     int vocab = mote_model_info(m)->vocab_size, wrong = 0;
     mote_session *s = session_at(m, MOTE_MTP_AUTO), *plain = session_at(m, MOTE_MTP_OFF);
     mote_sampling p = sampling_of(0.9f, 0.5f);
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     ending e = {test_brief ? 6 : 30, 0, 0, NULL};
     generate_heard(m, s, &p, &e, 0, h);
     feed_question(m, plain);
@@ -213,10 +213,10 @@ static void test_logprobs(const mote_model *m) {
 static void test_prompt_logprobs(const mote_model *m, int count, int cut, int top) {
     int vocab = mote_model_info(m)->vocab_size, wrong = 0;
     mote_session *s = session_at(m, MOTE_MTP_AUTO), *plain = session_at(m, MOTE_MTP_AUTO);
-    int32_t *ids = (int32_t *)room((size_t)count * sizeof *ids);
-    float *logits = (float *)room((size_t)count * (size_t)vocab * sizeof *logits);
-    mote_logprob *tokens = (mote_logprob *)room((size_t)count * sizeof *tokens);
-    mote_logprob *best = (mote_logprob *)room((size_t)(count * top + 1) * sizeof *best);
+    int32_t *ids = (int32_t *)allocate((size_t)count * sizeof *ids);
+    float *logits = (float *)allocate((size_t)count * (size_t)vocab * sizeof *logits);
+    mote_logprob *tokens = (mote_logprob *)allocate((size_t)count * sizeof *tokens);
+    mote_logprob *best = (mote_logprob *)allocate((size_t)(count * top + 1) * sizeof *best);
     for (int i = 0; i < count; i++) ids[i] = random_int(0, vocab - 1);
     for (int from = 0, n; from < count; from += n) {
         n = from ? count - from : cut;

@@ -41,7 +41,7 @@ static int same_timeline(const mote_session *a, const mote_session *b) {
 // same, token for token, there and after the next turn.
 static void test_restored(const mote_model *m, const told *turns, const char *family) {
     mote_session *led = session_at(m, MOTE_MTP_AUTO), *kept = session_at(m, MOTE_MTP_AUTO);
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     char request[4096];
     const int vocab = mote_model_info(m)->vocab_size;
     for (int i = 0; i < TOLD; i++) {
@@ -85,7 +85,7 @@ static void edit_template(const char *name, char **bytes, size_t *size, const vo
     if (strcmp(name, "chat_template.jinja")) return;
     free(*bytes);
     *bytes = file_bytes((const char *)how, size);
-    if (!*bytes) *bytes = (char *)room(0);
+    if (!*bytes) *bytes = (char *)allocate(0);
 }
 
 // The bundled model with Qwen3's template.
@@ -176,7 +176,7 @@ static void test_open_calls(const mote_model *m) {
         }
     }
     static const char *const broken[] = {"<tool_call>\n{\"name\": ", "<tool_call>\nadd(1)\n</tool_call><|im_end|>", "So:\n<function=add>\n</function><|im_end|>"};
-    heard *h = (heard *)room(sizeof *h);
+    heard *h = (heard *)allocate(sizeof *h);
     for (int i = 0; i < 3; i++) {                           // what is wrong with it may be told
         mote_session *s = session_at(m, MOTE_MTP_AUTO);
         say(m, s, NULL, "Two?", MOTE_THINK_OFF, broken[i], h, NULL);

@@ -52,7 +52,7 @@ static void check_lengths(const mote_session *s) {
 // Questions asked with every depth and kind of sampling, few of them with the hottest: the same answers.
 static void test_equality(const mote_model *m, const questions *q, int prompts, int max_tokens) {
     mote_session *off = session_of_depth(m, MOTE_MTP_OFF, CONTEXT), *s[DEPTHS];
-    reply *want = (reply *)room(sizeof *want), *got = (reply *)room(sizeof *got);
+    reply *want = (reply *)allocate(sizeof *want), *got = (reply *)allocate(sizeof *got);
     uint64_t tokens = 0;
     for (int d = 0; d < DEPTHS; d++) s[d] = session_of_depth(m, depths[d], CONTEXT);
     for (int i = 0; i < prompts; i++)
@@ -77,7 +77,7 @@ static void test_equality(const mote_model *m, const questions *q, int prompts, 
 
 // mote_generation.verify finds nothing to object to.
 static void test_verify(const plain *w, int max_tokens) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     for (int d = 0; d < DEPTHS; d++) {
         mote_session *s = session_at(w, depths[d], CONTEXT);
         mote_generation g = generation_of(a, &w->p, max_tokens, 0);
@@ -92,7 +92,7 @@ static void test_verify(const plain *w, int max_tokens) {
 
 // A prompt read in chunks smaller than the blocks of speculation.
 static void test_chunks(const plain *w) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     for (int d = 0; d < DEPTHS; d++)
         for (int chunk = 1; chunk < 4; chunk++) {
             mote_session *s = session_of(w->m, .mtp = depths[d], .context = CONTEXT, .chunk = chunk, .threads = 1);
@@ -109,7 +109,7 @@ static void test_chunks(const plain *w) {
 // An answer ends after n tokens, by their number or by on_token, and goes on. The logits in between are read for every other
 // n: that must change nothing.
 static void check_end(mote_session *s, const plain *w, int n, int by_callback, int depth) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     int32_t id = -1;
     int stop = by_callback ? MOTE_STOP_CALLBACK : MOTE_STOP_LENGTH;
     generate(s, &w->p, by_callback ? 0 : n, by_callback ? n : 0, a);
@@ -144,7 +144,7 @@ static void test_ends(const plain *w, int both) {
 
 // Many short answers in a row make up the long one.
 static void test_short_answers(const plain *w) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     for (int d = 0; d < DEPTHS; d++) {
         mote_session *s = session_at(w, depths[d], CONTEXT);
         int done = 0, ok = 1;
@@ -162,7 +162,7 @@ static void test_short_answers(const plain *w) {
 // A stop text in all sessions, the plain one first: the same text, and the same tokens when it goes on.
 static void check_stop_text(const plain *w, mote_session *const *s, mote_checkpoint *const *start, const char *text) {
     const char *stops[2] = {"never in this text", text};
-    reply *a = (reply *)room((DEPTHS + 1) * sizeof *a), *after = (reply *)room((DEPTHS + 1) * sizeof *after);
+    reply *a = (reply *)allocate((DEPTHS + 1) * sizeof *a), *after = (reply *)allocate((DEPTHS + 1) * sizeof *after);
     for (int d = 0; d <= DEPTHS; d++) {
         mote_generation g = generation_of(&a[d], &w->p, w->count, 0);
         g.stop = stops;
@@ -185,7 +185,7 @@ static void check_stop_text(const plain *w, mote_session *const *s, mote_checkpo
 static void test_stop_texts(const plain *w, int places) {
     mote_session *s[DEPTHS + 1];
     mote_checkpoint *start[DEPTHS + 1];
-    reply *whole = (reply *)room(sizeof *whole);
+    reply *whole = (reply *)allocate(sizeof *whole);
     for (int d = 0; d <= DEPTHS; d++) {
         s[d] = session_at(w, d ? depths[d - 1] : MOTE_MTP_OFF, CONTEXT);
         start[d] = checkpoint_of(s[d]);
@@ -206,7 +206,7 @@ static void test_stop_texts(const plain *w, int places) {
 
 // The context is full after the prompt and one to eight tokens.
 static void test_context_end(const plain *w) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     for (int d = -1; d < DEPTHS; d++)
         for (int n = 1; n <= 8; n++)
             for (int verify = 0; verify <= (n % 3 == 1); verify++) {
@@ -217,7 +217,7 @@ static void test_context_end(const plain *w) {
                 g.verify = verify;
                 EXPECT(MOTE_OK, mote_generate(s, &g, &a->r, &failure));
                 CHECK(a->r.stop == MOTE_STOP_CONTEXT && same_ids(a, plain_ids(w, 0), n) && count_of(s) == mote_context(s),
-                      "depth %d: stop %d after %d tokens, room for %d", mtp, a->r.stop, a->count, n);
+                      "depth %d: stop %d after %d tokens, space for %d", mtp, a->r.stop, a->count, n);
                 CHECK(same_logits(s, plain_logits(w, n), w->vocab), "depth %d: logits of a full context", mtp);
                 EXPECT(MOTE_ECONTEXT, mote_step(s, &w->p, &id, &failure));
                 generate(s, &w->p, 0, 0, a);
@@ -233,7 +233,7 @@ enum { NEXT = 10 };
 
 // The session, which has n tokens after the prompt, goes on as plain decoding does.
 static void check_next(mote_session *s, const plain *w, int n, int depth, const char *what) {
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     generate(s, &w->p, NEXT, 0, a);
     CHECK(same_ids(a, plain_ids(w, n), NEXT) && same_logits(s, plain_logits(w, n + NEXT), w->vocab),
           "depth %d: %d tokens, then %s", depth, n, what);
@@ -277,7 +277,7 @@ static void test_between(const plain *w) {
     for (int d = -1; d < DEPTHS; d++) {
         int depth = d < 0 ? MOTE_MTP_OFF : depths[d], at = 0;
         mote_session *s = session_at(w, depth, CONTEXT);
-        reply *a = (reply *)room(sizeof *a);
+        reply *a = (reply *)allocate(sizeof *a);
         for (int n = 1; n <= 4; n++) {
             generate(s, &w->p, n, 0, a);
             CHECK(same_ids(a, plain_ids(w, at), n), "depth %d: %d tokens after %d", depth, n, at);

@@ -20,7 +20,7 @@ static void test_options(const mote_model *m) {
 static void test_draft_rows(const mote_model *demo) {
     static const int rows[] = {0, 100, 1};
     uint64_t accepted[3];
-    reply *want = (reply *)room(sizeof *want), *got = (reply *)room(sizeof *got);
+    reply *want = (reply *)allocate(sizeof *want), *got = (reply *)allocate(sizeof *got);
     mote_session *off = session_of_depth(demo, MOTE_MTP_OFF, CONTEXT);
     ask(off, "What is a mixture of experts?", &samplings[GREEDY], ANSWER, want);
     for (int i = 0; i < 3; i++) {
@@ -72,7 +72,7 @@ static void count_mtp_lines(void *user, const char *line) {
 // Nothing is drafted, whatever is asked for, and the text is the plain one of `whole`.
 static void check_no_drafts(const mote_model *m, const mote_model *whole) {
     mote_session *off = session_of_depth(whole, MOTE_MTP_OFF, CONTEXT);
-    reply *want = (reply *)room(sizeof *want), *got = (reply *)room(sizeof *got);
+    reply *want = (reply *)allocate(sizeof *want), *got = (reply *)allocate(sizeof *got);
     EXPECT(MOTE_OK, mote_feed(off, some_ids, 5, &failure));
     generate(off, &samplings[GREEDY], 20, 0, want);
     CHECK(mote_model_info(m)->mtp_layers == 0, "%d MTP layers", mote_model_info(m)->mtp_layers);

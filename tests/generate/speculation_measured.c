@@ -88,7 +88,7 @@ static void test_no_mtp(const mote_model *m) {
 // Measuring in between changes no answer.
 static void test_between_answers(const mote_model *m) {
     mote_session *s = session_of_depth(m, 3, CONTEXT);
-    reply *want = (reply *)room(sizeof *want), *got = (reply *)room(sizeof *got);
+    reply *want = (reply *)allocate(sizeof *want), *got = (reply *)allocate(sizeof *got);
     for (int i = 0; i < 2; i++) {
         mote_measurement x = cycle_of(3, 20);
         reply *a = i ? got : want;

@@ -88,7 +88,7 @@ static void walk_reset(walk *w) {
 
 // Random calls, in every order.
 static void test_random_use(const mote_model *m, int calls) {
-    walk *w = (walk *)room(sizeof *w);
+    walk *w = (walk *)allocate(sizeof *w);
     w->m = m;
     w->ids = mote_model_info(m)->vocab_size < 2000 ? mote_model_info(m)->vocab_size : 2000;
     for (int d = 0; d <= DEPTHS; d++) w->s[d] = session_of_depth(m, d ? depths[d - 1] : MOTE_MTP_OFF, CONTEXT);
@@ -186,8 +186,8 @@ static double chi_bound(int freedom) {
 static void test_distribution(const mote_model *m, const int32_t *prompt, int count) {
     mote_session *s = session_of_depth(m, 2, CONTEXT), *off = session_of_depth(m, MOTE_MTP_OFF, CONTEXT);
     mote_sampling p = {.temperature = 1, .top_k = TOP};
-    draws *x = (draws *)room(sizeof *x);
-    reply *a = (reply *)room(sizeof *a);
+    draws *x = (draws *)allocate(sizeof *x);
+    reply *a = (reply *)allocate(sizeof *a);
     mote_speculation counts = {0};
     int freedom, outside, code = MOTE_OK;
     EXPECT(MOTE_OK, mote_feed(s, prompt, (size_t)count, &failure));

@@ -223,7 +223,7 @@ static void *work(void *user) {
 
 // Two sessions of one model on two threads hear what they hear alone.
 static void test_threads(const mote_model *m) {
-    worker *w = (worker *)room(4 * sizeof *w);
+    worker *w = (worker *)allocate(4 * sizeof *w);
     pthread_t thread[2];
     for (int i = 0; i < 4; i++) w[i].m = m, w[i].mask = 3 + i % 2;
     for (int i = 0; i < 2; i++) work(&w[i]);

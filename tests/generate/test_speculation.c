@@ -108,7 +108,7 @@ static const float *plain_logits(const plain *w, int n) {
 // A seed with which the answer does not end before `count` tokens, on a session at the end of the prompt.
 static void plain_seed(plain *w, mote_session *s) {
     mote_checkpoint *start = checkpoint_of(s);
-    reply *a = (reply *)room(sizeof *a);
+    reply *a = (reply *)allocate(sizeof *a);
     for (int i = 0; i < 100 && a->count < w->count; i++, w->p.seed++) {
         EXPECT(MOTE_OK, mote_rewind(s, start, &failure));
         generate(s, &w->p, w->count, 0, a);
@@ -129,7 +129,7 @@ static void plain_open(plain *w, const mote_model *m, const int32_t *ids, int pr
     w->prompt = prompt;
     w->count = count;
     size_t row = (size_t)w->vocab * sizeof(float);
-    w->logits = (float *)room((size_t)(count + 1) * row);
+    w->logits = (float *)allocate((size_t)(count + 1) * row);
     memcpy(w->ids, ids, (size_t)prompt * sizeof *ids);
     EXPECT(MOTE_OK, mote_feed(s, ids, (size_t)prompt, &failure));
     plain_seed(w, s);
@@ -172,7 +172,7 @@ static void questions_add(questions *q, const char *path) {
 }
 
 static questions *questions_read(void) {
-    questions *q = (questions *)room(sizeof *q);
+    questions *q = (questions *)allocate(sizeof *q);
     questions_add(q, "tools/demo_questions/concepts.txt");
     questions_add(q, "tools/demo_questions/mote.txt");
     CHECK(q->count > 1000, "%d questions", q->count);

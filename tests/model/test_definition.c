@@ -25,7 +25,7 @@ static void *read_rows(const char *folder, const char *name, size_t *size) {
 }
 
 static void compare(const char *folder, const char *what, const double *defined, const float *other, size_t n, double allowed) {
-    float *as_float = (float *)room(n * sizeof *as_float);
+    float *as_float = (float *)allocate(n * sizeof *as_float);
     for (size_t i = 0; i < n; i++) as_float[i] = (float)defined[i];
     double by = off(other, as_float, n);
     printf("%s: %s: off the definition by %.1e\n", folder, what, by);
@@ -41,8 +41,8 @@ static void test_checkpoint(const char *folder) {
     float *reference_mtp = (float *)read_rows(folder, "mtp_logits.f32", &mtp_size);
     size_t vocab = (size_t)m->c.vocab, T = ids_size / sizeof *ids < PROMPT ? ids_size / sizeof *ids : PROMPT;
     if (!CHECK(ids && reference && m->has_mtp == (reference_mtp != NULL), "%s: no reference results", folder)) return;
-    double *logits = (double *)room(T * vocab * sizeof *logits), *mtp = (double *)room(T * vocab * sizeof *mtp);
-    float *fast = (float *)room(T * vocab * sizeof *fast), *fast_mtp = (float *)room(T * vocab * sizeof *fast_mtp);
+    double *logits = (double *)allocate(T * vocab * sizeof *logits), *mtp = (double *)allocate(T * vocab * sizeof *mtp);
+    float *fast = (float *)allocate(T * vocab * sizeof *fast), *fast_mtp = (float *)allocate(T * vocab * sizeof *fast_mtp);
 
     definition_model(m, ids, (int)T, logits, m->has_mtp ? mtp : NULL);
     compare(folder, "reference", logits, reference, T * vocab, REFERENCE_RULE);

@@ -73,7 +73,7 @@ static int hear(int fd, char *data) {
 }
 
 static void *client(void *user) {
-    char *data = (char *)room(ANSWER_MOST), out[4096];
+    char *data = (char *)allocate(ANSWER_MOST), out[4096];
     int fd = -1;
     (void)user;
     for (;;) {

@@ -13,7 +13,7 @@ static char log_path[512];
 static char *log_text(void) {
     size_t size;
     char *text = file_bytes(log_path, &size);
-    return text ? text : (char *)room(1);
+    return text ? text : (char *)allocate(1);
 }
 
 // environment: as the shell has it before a command. What the server says goes into the log.
@@ -326,7 +326,7 @@ static void test_half_bodies(void) {
 static void test_trees(void) {
     enum { SIZE = 1 << 19 };
     server s = serve("--request-memory 0.02");
-    char *body = (char *)room(SIZE);
+    char *body = (char *)allocate(SIZE);
     size_t n = (size_t)snprintf(body, SIZE, "{\"prompt\": \"Hi\", \"x\": [1");
     while (n < SIZE - 4) body[n++] = ',', body[n++] = '1';
     memcpy(body + n, "]}", 3);

@@ -63,7 +63,7 @@ static void prompt_of(server s, const char *body, char *to, size_t capacity) {
     const char *from = strchr(h.body, '['), *end = from ? strchr(from, ']') : NULL;
     to[0] = 0;
     if (CHECK(h.status == 200 && end, "/tokenize %.500s: %d %s", body, h.status, h.body)) {
-        char *ids = (char *)room((size_t)(end - from) + 64);
+        char *ids = (char *)allocate((size_t)(end - from) + 64);
         sprintf(ids, "{\"tokens\": %.*s}", (int)(end + 1 - from), from);
         heard text = post(s, "/detokenize", ids);
         join(text.body, "content", to, capacity);
@@ -392,7 +392,7 @@ static void test_counts(server s) {
 
 // A prompt that is too long is refused in the words by which clients know it.
 static void test_too_long(server s) {
-    char *body = (char *)room(1 << 16);
+    char *body = (char *)allocate(1 << 16);
     static const struct { const char *path, *begins, *ends, *says; int status; } cases[] = {
         {"/v1/messages", "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "\"invalid_request_error\", \"message\": \"prompt is too long: ", 400},
         {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"", "\"}]}", "This model's maximum context length is 4095 tokens", 400},
@@ -418,7 +418,7 @@ static heard heard_after(int fd, double seconds) {
     double until = now() + seconds;
     heard h;
     memset(&h, 0, sizeof h);
-    h.data = (char *)room(1);
+    h.data = (char *)allocate(1);
     for (double left; (left = until - now()) > 0;) {
         struct pollfd p = {fd, POLLIN, 0};
         if (poll(&p, 1, (int)(left * 1000) + 1) <= 0) break;
@@ -475,7 +475,7 @@ static void test_waiting(void) {
 
 // A long prompt: the head comes before it is read, and how far it is.
 static void test_reading(server s) {
-    char *body = (char *)room(1 << 16);
+    char *body = (char *)allocate(1 << 16);
     size_t n = (size_t)sprintf(body, "{\"max_tokens\": 1, \"stream\": true, \"return_progress\": true, \"cache_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": \"");
     for (int i = 0; i < 1500; i++) n += (size_t)sprintf(body + n, "word%d ", i % 10);
     sprintf(body + n, "\"}]}");

@@ -192,13 +192,13 @@ static void test_budget(void) {
 static void test_long(void) {
     enum { SIZE = 3 << 20 };
     char head[256], block[5000];
-    char *body = (char *)room(SIZE);
+    char *body = (char *)allocate(SIZE);
     size_t got = 0, n;
     int fd = dial();
     for (size_t i = 0; i < SIZE; i++) body[i] = (char)('a' + i % 23);
     send(fd, head, (size_t)snprintf(head, sizeof head, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", SIZE), 0);
     for (size_t at = 0; at < SIZE; at += n) n = (size_t)send(fd, body + at, SIZE - at, MSG_NOSIGNAL);
-    char *all = (char *)room(SIZE + 4096);
+    char *all = (char *)allocate(SIZE + 4096);
     for (ssize_t more; got < SIZE + 4000 && (more = recv(fd, block, sizeof block, 0)) > 0; got += (size_t)more) memcpy(all + got, block, (size_t)more);
     const char *at = strstr(all, "\r\n\r\n");
     CHECK(at && got - (size_t)(at + 4 - all) == SIZE && !memcmp(at + 4, body, SIZE), "%zu bytes of %d", got, SIZE);

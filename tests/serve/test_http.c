@@ -190,7 +190,7 @@ static void test_keys(void) {
 static void test_idle(void) {
     http_reader r;
     size_t size = 1 << 20;
-    char *body = (char *)room(size);
+    char *body = (char *)allocate(size);
     memset(&r, 0, sizeof r);
     static const char head[] = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n";
     http_push(&r, head, sizeof head - 1);
@@ -288,7 +288,7 @@ static void test_random(void) {
         }
         if (i % 8) size = damage(text, size);
         else for (size_t k = 0; k < size; k++) text[k] = (char)random_bits();
-        char *whole = (char *)room(size);
+        char *whole = (char *)allocate(size);
         memcpy(whole, text, size);
         http_reader a, b;
         memset(&a, 0, sizeof a);

@@ -327,7 +327,7 @@ static void test_memory(const mote_model *demo) {
     feed_some(s, 0, 19);
     feed_some(others[0], 7, 30);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        trial *t = (trial *)room(sizeof *t);
+        trial *t = (trial *)allocate(sizeof *t);
         temp_empty();
         t->name = all[i].name;
         t->dir = all[i].dir;

@@ -6,7 +6,7 @@
 // A draft of T rows after the timeline of which `keep` are the tokens of the fixture and the others wrong.
 static void draft_some(mote_session *s, const fixture *f, int T, int keep) {
     int32_t ids[BLOCK];
-    float *logits = (float *)room((size_t)(T * f->vocab) * 4);
+    float *logits = (float *)allocate((size_t)(T * f->vocab) * 4);
     int first = s->count;
     for (int t = 0; t < T; t++) ids[t] = t < keep ? f->tokens[first + t] : (f->tokens[first + t] + 1 + t) % f->vocab;
     EXPECT(MOTE_OK, timeline_forward(s, ids, T, 1, logits, NULL, &failure));
@@ -19,7 +19,7 @@ static void draft_some(mote_session *s, const fixture *f, int T, int keep) {
 // After a block kept in part: a block of `next` rows, then single ones, give what plain decoding gives.
 static void test_partial(const fixture *f, int before, int T, int keep, int next) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = 64, .threads = 1);
-    float *mtp = (float *)room((size_t)(next * f->vocab) * 4);
+    float *mtp = (float *)allocate((size_t)(next * f->vocab) * 4);
     if (before) feed_to(s, f, before, "before a draft");
     draft_some(s, f, T, keep);
     int first = s->count;
@@ -142,7 +142,7 @@ static void steps(pair *x, mote_session *s, int at, int n) {
 
 // verify_state without an answer around it.
 static int verify_reference(mote_session *s, mote_session *reference) {
-    verifier v = {reference, (char *)room(2 * VERIFY_BYTES)};
+    verifier v = {reference, (char *)allocate(2 * VERIFY_BYTES)};
     int code = verify_state(&v, s, &failure);
     free(v.bytes);
     return code;

@@ -10,7 +10,7 @@ static int by_value(const void *a, const void *b) {
 
 // The exact distribution: softmax at the temperature, top-k, top-p of what is left, min-p.
 static void exact_distribution(const float *logits, int n, const mote_sampling *p, double *probability) {
-    int32_t *order = (int32_t *)room((size_t)n * 4);
+    int32_t *order = (int32_t *)allocate((size_t)n * 4);
     double sum = 0, mass = 0, kept = 0;
     int k = p->top_k > 0 && p->top_k < n ? p->top_k : n, end = 0;
     for (int i = 0; i < n; i++) order[i] = i, probability[i] = 0;
@@ -37,8 +37,8 @@ static void test_distribution(mote_session *s, const float *logits, mote_samplin
     enum { POSITIONS = 30 };
     const int N = (test_brief ? 40 : 400) * POSITIONS;
     int n = s->m->c.vocab, count = s->count, outside = 0, bins = 0;
-    double *want = (double *)room((size_t)n * sizeof(double)), chi = 0, rare = 0;
-    int *seen = (int *)room((size_t)n * sizeof(int)), rare_seen = 0;
+    double *want = (double *)allocate((size_t)n * sizeof(double)), chi = 0, rare = 0;
+    int *seen = (int *)allocate((size_t)n * sizeof(int)), rare_seen = 0;
     exact_distribution(logits, n, &p, want);
     poke(s, logits);
     for (int i = 0; i < N; i++) {
@@ -81,7 +81,7 @@ static void test_distributions(const fixture *f) {
         {.temperature = 1e-6f}};
     static const mote_sampling after[] = {{.temperature = 1}, {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f}};
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
-    float *logits = (float *)room((size_t)f->vocab * 4);
+    float *logits = (float *)allocate((size_t)f->vocab * 4);
     feed_to(s, f, 40, "distributions");
     for (int i = 0; i < f->vocab; i++) logits[i] = 3 * (float)random_int(-1000000, 1000000) / 1e6f;
     logits[5] = logits[2] = logits[33];                      /* ties */
@@ -95,7 +95,7 @@ static void test_distributions(const fixture *f) {
 
 static void test_greedy_choice(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
-    float *logits = (float *)room((size_t)f->vocab * 4);
+    float *logits = (float *)allocate((size_t)f->vocab * 4);
     int32_t id = -1;
     feed_to(s, f, 5, "greedy");
     for (int i = 0; i < f->vocab; i++) logits[i] = -3;
@@ -137,7 +137,7 @@ static void naive_penalties(const mote_session *s, const mote_sampling *p, int v
 static void test_penalties(const fixture *f) {
     static const float repetition[] = {0, 1, 1.7f, 0.6f}, presence[] = {0, 0.8f, -0.5f}, frequency[] = {0, 0.3f, -0.2f};
     mote_session *s = session_of(f->m, .context = f->T + 40, .threads = 1);
-    double *value = (double *)room((size_t)f->vocab * sizeof(double));
+    double *value = (double *)allocate((size_t)f->vocab * sizeof(double));
     mote_sampling p = {0}, wild = {.temperature = 0.4f};
     int32_t id;
     feed_to(s, f, 12, "penalties");

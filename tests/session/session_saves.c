@@ -11,7 +11,7 @@ static void test_kv_conversion(const fixture *f, int from, int to) {
     mote_session *s = kv_session(f, 0, from), *t = kv_session(f, 5, to);
     mote_session *back = kv_session(f, 0, from);
     size_t size, other, wide = (size_t)(f->m->c.shapes.attention.kv_heads * f->m->c.shapes.attention.head_dim), n = 13 * wide;
-    float *want = (float *)room(n * 4), *got = (float *)room(n * 4), *twice = (float *)room(n * 4);
+    float *want = (float *)allocate(n * 4), *got = (float *)allocate(n * 4), *twice = (float *)allocate(n * 4);
     advance(s, f, 13);
     advance(t, f, 6);
     char *bytes = session_bytes(s, &size);
@@ -143,7 +143,7 @@ static void test_dangling_checkpoint(const char *name, const char *other) {
     mote_session *s = session_of(m[0], .context = 32, .threads = 1);
     EXPECT(MOTE_OK, mote_feed(s, ids, 5, &failure));
     mote_checkpoint *c = checkpoint_of(s);
-    float *logits = (float *)room((size_t)m[0]->c.vocab * sizeof *logits);
+    float *logits = (float *)allocate((size_t)m[0]->c.vocab * sizeof *logits);
     memcpy(logits, mote_logits(s), (size_t)m[0]->c.vocab * sizeof *logits);
     mote_session_close(s);
     whole = *m[0];

@@ -41,8 +41,8 @@ static void fixture_open(fixture *f, const char *dir) {
     f->tokens = (int32_t *)file_bytes(path, &size);
     f->T = (int)(size / 4);
     if (!CHECK(f->T > 20, "%s: run this from the top of the repository", path)) exit(test_main_end());
-    f->plain = (float *)room((size_t)(f->T * f->vocab) * 4);
-    f->plain_mtp = (float *)room((size_t)(f->T * f->vocab) * 4);
+    f->plain = (float *)allocate((size_t)(f->T * f->vocab) * 4);
+    f->plain_mtp = (float *)allocate((size_t)(f->T * f->vocab) * 4);
     mote_session *s = session_of(f->m, .context = f->T, .threads = 1);
     for (int t = 0; t < f->T; t++) {
         float *mtp = f->plain_mtp + (size_t)(t ? t - 1 : 0) * (size_t)f->vocab;

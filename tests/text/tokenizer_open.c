@@ -126,7 +126,7 @@ static void test_ranges(const tokenizer *t, const char *name, int rounds) {
             if (random_int(0, 1)) buf_add(&text, a->text + from, size);
             else buf_text(&text, words[random_int(0, (int)COUNT(words) - 1)]);
         }
-        char *marks = (char *)room(text.size + 1);
+        char *marks = (char *)allocate(text.size + 1);
         for (size_t at = 0; at < text.size;) {
             text_range r = {at + (size_t)random_int(0, 12), 0};
             r.end = r.begin + (size_t)random_int(1, 12); // may begin where the one before it ends
