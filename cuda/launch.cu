@@ -119,7 +119,7 @@ static void gpu_allow_shared(gpu_queue *q, const void *kernel, size_t shared, co
     gpu_check(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED - own), what);
 }
 
-/* Room for one more record. */
+/* Makes space for one more record. */
 static int gpu_grow(gpu_queue *q) {
     if (q->count < q->capacity) return 1;
     int capacity = q->capacity ? 2 * q->capacity : 512;

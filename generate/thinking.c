@@ -10,7 +10,7 @@ static void forget_answer(mote_session *s) {
     if (s->before_answer) s->before_answer->count = -1;
 }
 
-/* Room to remember the state before an answer. */
+/* Takes the memory for the state before an answer. */
 static int reserve_answer(mote_session *s, mote_error *err) {
     if (!s->before_answer) s->before_answer = checkpoint_new(s, s->o.context);
     return s->before_answer ? MOTE_OK : fail_memory(err);
