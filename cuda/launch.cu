@@ -49,10 +49,14 @@ typedef struct slot_view {
     int context;                 /* its tokens */
 } slot_view;
 
-/* Where the resident slot has what the captured one has at this address. Neither step->shift nor step->context changes while a graph
-   runs. */
+/* Bytes from the captured slot to the resident one. Neither this nor step->context changes while a graph runs. */
+__device__ __forceinline__ int64_t gpu_slot_shift(const slot_view *slot) {
+    return slot->step ? __ldg((const long long *)&slot->step->shift) : 0;
+}
+
+/* Where the resident slot has what the captured one has at this address. */
 __device__ __forceinline__ char *gpu_in_slot(const slot_view *slot, const void *captured) {
-    return (char *)captured + (slot->step ? __ldg((const long long *)&slot->step->shift) : 0);
+    return (char *)captured + gpu_slot_shift(slot);
 }
 
 __device__ __forceinline__ int gpu_slot_context(const slot_view *slot) {

@@ -51,9 +51,9 @@ typedef struct deltanet_gpu {
     float *squares;              /* [T][value_heads][stride] sum of o^2 of each part of a head */
 } deltanet_gpu;
 
-/* Where a part of the state is, of the slot that is resident. */
-__device__ __forceinline__ float *gpu_delta_at(const deltanet_gpu *p, float *part) {
-    return (float *)gpu_in_slot(&p->slot, part);
+/* Where a part of the state is: in the captured slot, or `shift` bytes after that in the resident one. */
+__device__ __forceinline__ float *gpu_delta_at(float *part, int64_t shift) {
+    return (float *)((char *)part + shift);
 }
 
 /* Blocks per value head (parts); each has eight warps of R rows of S. */
@@ -73,8 +73,8 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
 
 /* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right after the window in
    memory, so the `replay` accepted rows of the log continue the window. */
-__device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int channel, int replay, int age) {
-    return gpu_delta_at(p, p->state.window)[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
+__device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int64_t shift, int channel, int replay, int age) {
+    return gpu_delta_at(p->state.window, shift)[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
 }
 
 /* One channel of the convolution, for one thread: w[lag] is the weight for the input `lag` rows earlier (0: the row
@@ -96,22 +96,23 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const delta
     for (int lag = 0; lag < gpu_conv<ROWS>::LAGS; lag++) c->w[lag] = channel >= 0 && lag < taps ? weight[-lag] : 0;
 }
 
-template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int replay, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int64_t shift, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int age = 1; age < GPU_ROWS; age++)
-        c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, c->channel, replay, age) : 0;
+        c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, shift, c->channel, replay, age) : 0;
 }
 
 /* sum[t] = contribution of the rows before the token block, oldest first. Ages from GPU_ROWS on (more than four taps) are
    loaded here, the others are in past. */
-template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int replay, gpu_conv<ROWS> *c) {
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int64_t shift, int replay,
+                                                                           gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + c->channel * taps + taps - 1;
 #pragma unroll
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
 #pragma unroll 1
     for (int age = taps - 1; c->channel >= 0 && age >= GPU_ROWS; age--) {
-        float past = gpu_past(p, c->channel, replay, age);
+        float past = gpu_past(p, shift, c->channel, replay, age);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], past, c->sum[t]);
@@ -201,9 +202,9 @@ template <int R, int C> struct gpu_delta_rows {
 };
 
 template <int R, int C, int STORE>
-__device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, gpu_delta_rows<R, C> *rows) {
+__device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, int64_t shift, gpu_delta_rows<R, C> *rows) {
     const deltanet_shape *s = &p->shape;
-    float *at = gpu_delta_at(p, p->state.S) + (rows->h * s->value_dim + rows->first) * s->key_dim;
+    float *at = gpu_delta_at(p->state.S, shift) + (rows->h * s->value_dim + rows->first) * s->key_dim;
 #pragma unroll
     for (int r = 0; r < R; r++, at += s->key_dim) {
         int n = rows->first + r < s->value_dim ? s->key_dim : 0;
@@ -221,34 +222,34 @@ template <int R, int C, int ROWS> struct gpu_log {
 };
 
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_load_log_k(const deltanet_gpu *p, const gpu_delta_rows<R, C> *rows, int first,
+__device__ __forceinline__ void gpu_load_log_k(const deltanet_gpu *p, int64_t shift, const gpu_delta_rows<R, C> *rows, int first,
                                                gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
 #pragma unroll
     for (int i = 0; i < gpu_log<R, C, ROWS>::BATCH; i++)
-        gpu_load_key_row<C>(log->k[i], gpu_delta_at(p, p->state.log_k) + ((first + i) * s->key_heads + rows->key_head) * s->key_dim,
+        gpu_load_key_row<C>(log->k[i], gpu_delta_at(p->state.log_k, shift) + ((first + i) * s->key_heads + rows->key_head) * s->key_dim,
                              s->key_dim);
 }
 
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_load_log(const deltanet_gpu *p, const gpu_delta_rows<R, C> *rows,
+__device__ __forceinline__ void gpu_load_log(const deltanet_gpu *p, int64_t shift, const gpu_delta_rows<R, C> *rows,
                                              gpu_log<R, C, ROWS> *log) {
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, at = lane / 8 * s->value_heads + rows->h, r = lane % 8 / gpu_log<R, C, ROWS>::LANES;
-    gpu_load_log_k<R, C, ROWS>(p, rows, 0, log);
-    log->u = r < R && rows->first + r < s->value_dim ? gpu_delta_at(p, p->state.log_u)[at * s->value_dim + rows->first + r] : 0;
-    log->decay = gpu_delta_at(p, p->state.log_decay)[at];
+    gpu_load_log_k<R, C, ROWS>(p, shift, rows, 0, log);
+    log->u = r < R && rows->first + r < s->value_dim ? gpu_delta_at(p->state.log_u, shift)[at * s->value_dim + rows->first + r] : 0;
+    log->decay = gpu_delta_at(p->state.log_decay, shift)[at];
 }
 
 /* S = decay S + u k^T for the accepted rows of the log, with the operations, and in the order, of gpu_delta_tokens: the
    same bits. Writes S back if there were any. */
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int replay, gpu_log<R, C, ROWS> *log,
+__device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int64_t shift, int replay, gpu_log<R, C, ROWS> *log,
                                            gpu_delta_rows<R, C> *rows) {
     enum { BATCH = gpu_log<R, C, ROWS>::BATCH, LANES = gpu_log<R, C, ROWS>::LANES };
 #pragma unroll 1
     for (int first = 0; first < replay; first += BATCH) {
-        if (first) gpu_load_log_k<R, C, ROWS>(p, rows, first, log);
+        if (first) gpu_load_log_k<R, C, ROWS>(p, shift, rows, first, log);
 #pragma unroll
         for (int i = 0; i < BATCH && first + i < replay; i++) {
             float decay_t = __shfl_sync(~0u, log->decay, 8 * (first + i));
@@ -260,7 +261,7 @@ __device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int replay, gp
             }
         }
     }
-    if (replay > 0) gpu_move_rows<R, C, 1>(p, rows);
+    if (replay > 0) gpu_move_rows<R, C, 1>(p, shift, rows);
 }
 
 /* The delta rule for a warp's rows of S, token row after token row. qk in shared memory holds q and k of all token rows,
@@ -270,7 +271,7 @@ __device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int replay, gp
    The reduction uses S as it is before the decay of the token row; its results are multiplied by the decay afterwards, so
    that it need not wait for it. */
 template <int R, int C, int ROWS>
-__device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delta_rows<R, C> *rows, const float *qk,
+__device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, int64_t shift, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, float gate,
                                                  float (*squares)[GPU_WARPS]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
@@ -304,7 +305,7 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, gpu_delt
         float u = strength * fmaf(-fk * decay_t, total, value), o = fq * fmaf(u, kq, Sq);
         int at = (t * s->value_heads + rows->h) * s->value_dim + j;
         if (writes) p->o[at] = o * gated;
-        if (writes) gpu_delta_at(p, p->state.log_u)[at] = u;
+        if (writes) gpu_delta_at(p->state.log_u, shift)[at] = u;
         float square = writes ? o * o : 0;
 #pragma unroll
         for (int i = LANES; i < R * LANES; i *= 2) square += __shfl_xor_sync(~0u, square, i);
@@ -328,11 +329,11 @@ template <class T> __device__ __forceinline__ void materialize(T *&pointer) {
 }
 
 /* The kernel of conv_delta; see the top of this file. C = ceil(key_dim / 32), rounded up to a power of two; ROWS = 1, or 4
-   for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R))).
+   for T = 2, 3 and 4; SHARED: the runner has several slots. Grid: (value_heads, ceil(value_dim / (8 R))).
 
    Occupancy: with one row and C <= 4 the kernel is held to 64 registers, so that one of its blocks fits an SM beside two
    blocks of norm_in_proj with 96 each and does step 1 while those still run. */
-template <int C, int ROWS>
+template <int C, int ROWS, bool SHARED>
 __global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2)
 gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
@@ -340,6 +341,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     const deltanet_shape *s = &p.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
     const int replay = p.step->replay;
+    const int64_t shift = SHARED ? gpu_slot_shift(&p.slot) : 0;
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
@@ -347,8 +349,8 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     rows.h = blockIdx.x;
     rows.key_head = p.ratio == 1 ? rows.h : (int)__umulhi((uint32_t)rows.h, p.per_key);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
-    gpu_move_rows<R, C, 0>(&p, &rows);
-    gpu_load_log<R, C, ROWS>(&p, &rows, &log);
+    gpu_move_rows<R, C, 0>(&p, shift, &rows);
+    gpu_load_log<R, C, ROWS>(&p, shift, &rows, &log);
     const bool has = element < R && rows.first + element < s->value_dim;       /* this lane holds a row of S, not padding */
     const int row = rows.h * s->value_dim + rows.first + element, head = token * s->value_heads + rows.h;
 #pragma unroll
@@ -356,17 +358,17 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
         int i = n * GPU_THREADS + threadIdx.x, is_k = i / WIDTH, e = i % WIDTH;
         gpu_conv_weights<ROWS>(&p, is_k < 2 && e < s->key_dim ? (is_k * s->key_heads + rows.key_head) * s->key_dim + e : -1,
                                &conv[n]);
-        gpu_conv_past<ROWS>(&p, replay, &conv[n]);
+        gpu_conv_past<ROWS>(&p, shift, replay, &conv[n]);
     }
     gpu_conv_weights<ROWS>(&p, has ? 2 * s->key_heads * s->key_dim + row : -1, &v_conv);
-    gpu_conv_past<ROWS>(&p, replay, &v_conv);
+    gpu_conv_past<ROWS>(&p, shift, replay, &v_conv);
     float norm = has ? p.norm[rows.first + element] : 0, rate = p.A_log[rows.h], bias = p.dt_bias[rows.h];
     const float *z_at = p.z + (token * s->value_heads * s->value_dim + row), *a_at = p.a + head, *b_at = p.b + head;
     rate = -expf(rate);
-    gpu_replay<R, C, ROWS>(&p, replay, &log, &rows);
+    gpu_replay<R, C, ROWS>(&p, shift, replay, &log, &rows);
 #pragma unroll
-    for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, replay, &conv[n]);
-    gpu_conv_sum_past<ROWS>(&p, replay, &v_conv);
+    for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, shift, replay, &conv[n]);
+    gpu_conv_sum_past<ROWS>(&p, shift, replay, &v_conv);
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) materialize(conv[n].present);
     materialize(v_conv.present);
@@ -393,15 +395,20 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
 #pragma unroll
     for (int t = 1; t < ROWS; t++) v = token == t ? v_conv.sum[t] : v;
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
-    gpu_delta_tokens<R, C, ROWS>(&p, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
+    gpu_delta_tokens<R, C, ROWS>(&p, shift, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
     const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_stride(gridDim.y);
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
-template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
-    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1> : gpu_delta_kernel<C, GPU_ROWS>,
+template <int C, bool SHARED> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
+    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1, SHARED> : gpu_delta_kernel<C, GPU_ROWS, SHARED>,
                p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
+}
+
+template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
+    if (p->slot.step) gpu_conv_delta_as<C, true>(q, p);
+    else gpu_conv_delta_as<C, false>(q, p);
 }
 
 /* Fills o, squares, k, decay and log_u. */
@@ -416,7 +423,7 @@ static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
 
 /* Advances one channel of the window by the accepted rows of the log, then overwrites the log with the raw rows of this
    token block. One thread does both, and reads each input before it overwrites it. */
-__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int channel, int replay) {
+__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t shift, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
     float x[GPU_ROWS], past[GPU_ROWS];
 #pragma unroll
@@ -424,13 +431,13 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int chann
     for (int first = 0; replay > 0 && first < keep; first += GPU_ROWS) {
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
-            past[i] = first + i < keep ? gpu_past(p, channel, replay, keep - first - i) : 0;
+            past[i] = first + i < keep ? gpu_past(p, shift, channel, replay, keep - first - i) : 0;
 #pragma unroll
         for (int i = 0; i < GPU_ROWS; i++)
-            if (first + i < keep) gpu_delta_at(p, p->state.window)[(size_t)(first + i) * channels + channel] = past[i];
+            if (first + i < keep) gpu_delta_at(p->state.window, shift)[(size_t)(first + i) * channels + channel] = past[i];
     }
     for (int t = 0; t < GPU_ROWS; t++)
-        if (t < p->T) gpu_delta_at(p, p->state.log_raw)[(size_t)t * channels + channel] = x[t];
+        if (t < p->T) gpu_delta_at(p->state.log_raw, shift)[(size_t)t * channels + channel] = x[t];
 }
 
 /* The work of gpu_delta_log, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
@@ -445,13 +452,13 @@ static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int 
 }
 
 /* Copies the numbers i, i + step, ... of the k of this token block to the log. */
-__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int i, int step, int count) {
+__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int64_t shift, int i, int step, int count) {
     float k[LOG_KEYS];
 #pragma unroll
     for (int n = 0; n < LOG_KEYS; n++) k[n] = i + n * step < count ? p->k[i + n * step] : 0;
 #pragma unroll
     for (int n = 0; n < LOG_KEYS; n++)
-        if (i + n * step < count) gpu_delta_at(p, p->state.log_k)[i + n * step] = k[n];
+        if (i + n * step < count) gpu_delta_at(p->state.log_k, shift)[i + n * step] = k[n];
 }
 
 /* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
@@ -463,11 +470,12 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T);
     const int all = gpu_delta_log_items(s, p->T);
+    const int64_t shift = gpu_slot_shift(&p->slot);
     for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
         int i = item - channels;
-        if (i < 0) gpu_log_channel(p, item, replay);
-        else if (i < k_items) gpu_log_keys(p, i, k_items, k_count);
-        else gpu_delta_at(p, p->state.log_decay)[i - k_items] = p->decay[i - k_items];
+        if (i < 0) gpu_log_channel(p, shift, item, replay);
+        else if (i < k_items) gpu_log_keys(p, shift, i, k_items, k_count);
+        else gpu_delta_at(p->state.log_decay, shift)[i - k_items] = p->decay[i - k_items];
     }
 }
 
