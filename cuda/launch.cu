@@ -91,7 +91,7 @@ typedef struct gpu_queue {
 /* T token rows on their way through the layers, on a GPU: token_rows there. */
 typedef struct gpu_rows {
     gpu_queue *q;
-    int T;
+    int T, layer;                /* rows; number of the layer, the MTP layer's after the others' */
     const step_parameters *step;
     slot_view slot;
     int offset;                  /* position of row 0 minus step->position */

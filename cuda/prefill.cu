@@ -10,6 +10,7 @@ typedef struct prefill_rows {
     cudaStream_t stream;
     int sms;
     int T, position;             /* rows; position of the first */
+    int layer;                   /* number of the layer, the MTP layer's after the others' */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     unsigned stages;             /* bit set of those to run; ALL_STAGES but to time some alone */
     float factor;                /* of BF16 weights: see bf16_factor */

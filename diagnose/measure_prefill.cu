@@ -69,8 +69,10 @@ static void measure_layers(mote_session *s, const prefill_rows *rows, unsigned s
     struct gpu_runner *g = s->at.runner->gpu;
     prefill_rows r = *rows;
     r.stages = stages;
-    for (int i = 0; i < s->m->c.layers; i++)
+    for (int i = 0; i < s->m->c.layers; i++) {
+        r.layer = i;
         gpu_check(&g->q, layer_run_prefill(&r, &s->m->layers[i], &g->layers, &s->at.state[i]), "a layer");
+    }
 }
 
 /* Times m->steps runs of the stages, after one of all: what a stage reads is then in place. Fills `of`, ascending. */

@@ -27,6 +27,7 @@ static void try_prefill_layer(selftest *t, unsigned stages, int index, int posit
     if (t->code) return;
     t->gpu->count = position;
     prefill_rows r = prefill_rows_of(&t->gpu->at, TRY_PROMPT, t->gpu->count);
+    r.layer = index;
     r.stages = stages;
     gpu_check(&t->g->q, layer_run_prefill(&r, &t->gpu->m->layers[index], &t->g->layers, &t->gpu->at.state[index]), "prefill");
     t->gpu->count = 0;

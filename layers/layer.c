@@ -15,6 +15,7 @@ typedef struct token_rows {
 typedef struct capacity {
     int context, rows, threads;  /* tokens; token rows of a call; threads that compute */
     dtype kv;                    /* type of keys and values */
+    int layers;                  /* of the model, the MTP layer included */
 } capacity;
 
 /* A state is laid out for a multiple of so many tokens: so what lies after it moves by whole cache lines as a context grows. */

@@ -151,6 +151,7 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     p.skip = r.position == 0;
     r.T -= p.skip;
     r.position += p.skip - 1;
+    r.layer = m->c.layers;
     r.state_only = mtp_logits == NULL;
     if (!r.T) return;
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
@@ -173,11 +174,12 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
 }
 
 /* The layers, one launched while the one before it runs, so that a cancel is heard between two of them. */
-static int prefill_layers(slot *s, const prefill_rows *r, const block_watch *watch, mote_error *err) {
+static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
         if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
+        r->layer = i;
         gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
         gpu_check(&g->q, cudaEventRecord(g->layer_done[i % 2], g->stream), "a layer");
     }

@@ -12,6 +12,7 @@ typedef struct run_options {
     int context, chunk, threads; /* the longest of its slots; most token rows of a pass; threads that compute */
     int kv;                      /* MOTE_KV_... */
     int sms;                     /* of a GPU, to fill */
+    int layers;                  /* of the model, the MTP layer included */
 } run_options;
 
 /* Scratch of a pass on the CPU. */
@@ -133,6 +134,7 @@ static capacity capacity_of(const run_options *o, int context) {
     r.rows = max_int(o->chunk, BLOCK);
     r.threads = o->threads;
     r.kv = kv_type_of(o->kv);
+    r.layers = o->layers;
     return r;
 }
 

@@ -35,7 +35,7 @@ static slot_view gpu_view_of(const mote_runner *r) {
 static void gpu_record_layer(slot *s, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
     const struct gpu_runner *g = s->runner->gpu;
     const layer *l = i < s->m->c.layers ? &s->m->layers[i] : &s->m->mtp;
-    gpu_rows rows = {q, T, g->step, gpu_view_of(s->runner), offset, state_only, x};
+    gpu_rows rows = {q, T, i, g->step, gpu_view_of(s->runner), offset, state_only, x};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 

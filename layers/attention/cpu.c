@@ -221,7 +221,6 @@ static void stage_out(pool *p, attention_job *job, float *x) {
 
 enum { attention_rollback = ROLLBACK_TRUNCATE };
 
-/* All layers have the same rotary frequencies: gpu_prepare_attention. */
 static void attention_widen(attention_shape *most, const attention_shape *s) {
     most->hidden = max_int(most->hidden, s->hidden);
     most->heads = max_int(most->heads, s->heads);

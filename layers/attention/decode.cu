@@ -43,7 +43,8 @@ typedef struct attention_gpu {
     const step_parameters *step;
     int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
     int T;
-    float *frequencies;          /* [rotary_dim / 2] */
+    float *frequencies;          /* [rotary_dim / 2] of the layer; in scratch [layers][frequencies_size] */
+    int frequencies_size;
     float *qg;                   /* [T][heads][2][head_dim] */
     float *k_new, *v_new;        /* [T][kv_heads][head_dim] */
     dtype kv;                    /* BF16 or FP8 */

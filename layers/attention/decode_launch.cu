@@ -104,7 +104,8 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     to->shape = *s;
     to->kv = r->kv;
     to->splits = gpu_attention_most_splits(q, s);
-    to->frequencies = layout_alloc(l, (size_t)s->rotary_dim / 2 + 1);
+    to->frequencies_size = s->rotary_dim / 2;
+    to->frequencies = layout_alloc(l, (size_t)(r->layers * to->frequencies_size) + 1);
     to->qg = layout_alloc(l, T * (size_t)s->heads * (size_t)attention_q_size(s));
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
@@ -124,6 +125,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.slot = rows->slot;
     p.offset = rows->offset;
     p.T = rows->T;
+    p.frequencies += (size_t)(rows->layer * p.frequencies_size);
     p.k = (char *)state->k;
     p.v = (char *)state->v;
     p.k_growth = (char *)grown->k - p.k;
