@@ -25,8 +25,8 @@ endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model run session text
-LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
+LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
+PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 # tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.
@@ -172,7 +172,7 @@ build/fuzz/library $(filter-out $(LOOKING),$(FUZZERS)): build/fuzz/%: tests/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu; dist/diagnose.h beside them
 amalgamation:
 	tools/amalgamate.sh dist
 
@@ -211,7 +211,7 @@ gpu-stamp-fresh:
 	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
-# make install: program, bundled model, engine.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
+# make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
 VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
 SHARE   = $(DESTDIR)$(PREFIX)/share
@@ -224,7 +224,7 @@ install: $(MOTE) $(BUILD)/libmote.so $(BUILD)/libmote.a
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/mote $(DESTDIR)$(PREFIX)/lib/pkgconfig $(SHARE)/man/man1 \
 	    $(SHARE)/mote/models/demo
 	install $(MOTE) $(DESTDIR)$(PREFIX)/bin/mote
-	install -m 644 engine.h $(DESTDIR)$(PREFIX)/include/mote
+	install -m 644 engine.h diagnose/diagnose.h $(DESTDIR)$(PREFIX)/include/mote
 	install -m 644 $(BUILD)/libmote.a $(DESTDIR)$(PREFIX)/lib
 	install -m 755 $(BUILD)/libmote.so $(DESTDIR)$(PREFIX)/lib/libmote.so.0
 	ln -sf libmote.so.0 $(DESTDIR)$(PREFIX)/lib/libmote.so
