@@ -79,6 +79,8 @@ typedef struct mote_callbacks {
 
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
+enum { MOTE_ROWS_MAX = 4 };                /* token rows of a forward pass of which a part may be kept: a token and its drafts */
+
 typedef struct mote_model mote_model;
 typedef struct mote_runner mote_runner;
 typedef struct mote_session mote_session;
@@ -490,11 +492,13 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
    the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
 typedef struct mote_speculation {
     int depth;                             /* drafts of the next pass */
-    uint64_t passes[4];                    /* forward passes that verified 0..3 drafts */
-    uint64_t drafted[3], accepted[3];      /* first, second, third drafts: that followed accepted ones only, and accepted too */
+    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified 0..3 drafts */
+    uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* first, second, third drafts: that followed accepted
+                                              ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
                                               middle an answer ended */
-    double cost[4], draft[4];              /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not measured */
+    double cost[MOTE_ROWS_MAX], draft[MOTE_ROWS_MAX];      /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not
+                                              measured */
     char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
 } mote_speculation;
 

@@ -34,7 +34,7 @@ typedef struct mote_measurement {
     double operations;                     /* out: of a prompt: floating-point operations of its products */
     int launches;                          /* out: kernels in a step */
     int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
-    double accept[3];                      /* in: with drafts, the rates at which first, second, third ones are accepted:
+    double accept[MOTE_ROWS_MAX - 1];      /* in: with drafts, the rates at which first, second, third ones are accepted:
                                               simulated */
     double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the
                                               first: simulated; 0: as the router says */
