@@ -114,6 +114,16 @@ $(WHOLE): $(BUILD)/inside
 $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
 
+# make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
+wrong_logit: $(BUILD)/wrong_logit
+$(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/sublayers.c $(LIBRARY) $(BUILD)/settings
+ifeq ($(strip $(NVCC)),)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
+else
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
+	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
+endif
+
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
@@ -238,9 +248,9 @@ clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
-	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
+	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.
