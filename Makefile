@@ -25,8 +25,8 @@ endif
 
 WARN    = -std=c11 -D_GNU_SOURCE -Wall -Wextra
 ROOMS   = checkpoint cpu cuda diagnose families formats generate layers layers/deltanet layers/attention layers/moe model run session text
-LIBRARY = engine.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
-PROGRAM = main.c engine.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
+LIBRARY = engine.h diagnose/diagnose.h engine.cu kernels.cu tokenizer.c $(wildcard $(ROOMS:%=%/*.c) $(ROOMS:%=%/*.cu))
+PROGRAM = main.c engine.h diagnose/diagnose.h $(wildcard program/*.c cli/*.c serve/*.c) text/basics.c text/utf8.c text/json.c text/chat_marks.c
 LIBS    = -lm -lpthread
 MOTE    = $(if $(filter build,$(BUILD)),mote,$(BUILD)/mote)
 # tests/ has folders as the library has; a test is named by its file alone: build/test_chat is of tests/text/test_chat.c.
@@ -114,6 +114,16 @@ $(WHOLE): $(BUILD)/inside
 $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(LEAN) $(CONTRACT) $(DEPS) -I. -Itests $< -o $@ $(LIBS) $(WRAP)
 
+# make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
+wrong_logit: $(BUILD)/wrong_logit
+$(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/sublayers.c $(LIBRARY) $(BUILD)/settings
+ifeq ($(strip $(NVCC)),)
+	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
+else
+	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -diag-suppress 177 $(patsubst %,-Xcompiler %,-Wall -Wextra -Wno-unused-function \
+	    $(CFLAGS) -ffp-contract=fast) -I. -Itests -x cu $< -o $@ $(LIBS)
+endif
+
 # For tests/no_memory.h
 $(BUILD)/inside $(BUILD)/test_misuse: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc)
 $(BUILD)/test_connection: WRAP = $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc pthread_create)
@@ -172,7 +182,7 @@ build/fuzz/library $(filter-out $(LOOKING),$(FUZZERS)): build/fuzz/%: tests/fuzz
 	clang $(WARN) -Wno-unused-function -O1 -g1 -DMOTE_NO_TARGET_CLONES -DMOTE_CPU_LEVEL=0 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $(DEPS) -I. -Itests \
 	    $< -o $@ $(LIBS)
 
-# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu
+# make amalgamation: the library as two files: dist/engine.h, and dist/engine.c or, for GPUs too, dist/engine.cu; dist/diagnose.h beside them
 amalgamation:
 	tools/amalgamate.sh dist
 
@@ -211,7 +221,7 @@ gpu-stamp-fresh:
 	@$(if $(NVCC),grep -qxF 'targets $(GPUS)' tests/gpu.stamp || { echo 'tests/gpu.stamp is of other targets'; exit 1; })
 	@grep -E '^(device|date) ' tests/gpu.stamp
 
-# make install: program, bundled model, engine.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
+# make install: program, bundled model, engine.h and diagnose.h, libmote.a, libmote.so, mote.pc and mote.1. PREFIX (/usr/local), DESTDIR
 PREFIX  = /usr/local
 VERSION = $(shell sed -n 's/^.define MOTE_VERSION "\(.*\)"/\1/p' engine.h)
 SHARE   = $(DESTDIR)$(PREFIX)/share
@@ -224,7 +234,7 @@ install: $(MOTE) $(BUILD)/libmote.so $(BUILD)/libmote.a
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/mote $(DESTDIR)$(PREFIX)/lib/pkgconfig $(SHARE)/man/man1 \
 	    $(SHARE)/mote/models/demo
 	install $(MOTE) $(DESTDIR)$(PREFIX)/bin/mote
-	install -m 644 engine.h $(DESTDIR)$(PREFIX)/include/mote
+	install -m 644 engine.h diagnose/diagnose.h $(DESTDIR)$(PREFIX)/include/mote
 	install -m 644 $(BUILD)/libmote.a $(DESTDIR)$(PREFIX)/lib
 	install -m 755 $(BUILD)/libmote.so $(DESTDIR)$(PREFIX)/lib/libmote.so.0
 	ln -sf libmote.so.0 $(DESTDIR)$(PREFIX)/lib/libmote.so
@@ -238,9 +248,9 @@ clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
 
 help:                         # make help: this list
-	@sed -n 's/^.*# make\([a-z0-9 -]*\): /make\1: /p' Makefile | sort -u
+	@sed -n 's/^.*# make\([a-z0-9_ -]*\): /make\1: /p' Makefile | sort -u
 
-.PHONY: ALWAYS install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
+.PHONY: ALWAYS wrong_logit install chat data test examples sanitize threads memory aarch64 fuzz amalgamation check-kernels soak test-clients test-gpu gpu-stamp-fresh clean help
 .DELETE_ON_ERROR:
 
 # Not those that another make may be writing: CI runs these goals beside others.

@@ -123,6 +123,7 @@ static double seconds(void) {
 #include "model/weights.c"
 #include "checkpoint/generation.c"
 #include "model/open.c"
+#include "diagnose/diagnose.h"
 #include "diagnose/synthetic.c"
 #include "text/calls.c"
 

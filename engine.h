@@ -1,9 +1,9 @@
 /* mote: a Mixture-of-Experts inference engine for applications, in two files: this header and engine.c,
-   or engine.cu for GPUs too.
+   or engine.cu for GPUs too. diagnose/diagnose.h is a second header, for measuring and testing the machine.
 
    Contents   1. Versions, errors, callbacks     2. Models        3. Text and chat
               4. Sessions                        5. Sampling      6. Generating text
-              7. Checkpoints, copies and files     8. Measuring and testing the machine
+              7. Checkpoints, copies and files
 
    A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
    is one timeline of tokens: use it from one thread at a time; different sessions run on different threads. While a call
@@ -79,6 +79,8 @@ typedef struct mote_callbacks {
 
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
+enum { MOTE_ROWS_MAX = 4 };                /* token rows of a forward pass of which a part may be kept: a token and its drafts */
+
 typedef struct mote_model mote_model;
 typedef struct mote_runner mote_runner;
 typedef struct mote_session mote_session;
@@ -137,7 +139,7 @@ typedef struct mote_info {
     int hidden_size, vocab_size, context_max;
     const mote_layers *kinds;              /* what a layer consists of: kind_count kinds, those that the model has */
     int kind_count;
-    const char *const *stages;             /* what a step consists of, in order: stage_count names, for mote_measure */
+    const char *const *stages;             /* what a step consists of, in order: stage_count names, for diagnose.h */
     int stage_count;
     const char *device;                    /* what holds the weights: "cpu", or "cuda:0 NVIDIA GB10 (sm_121)" */
     int tied_embeddings;                   /* 1 when lm_head is the embedding table */
@@ -490,11 +492,13 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
    the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
 typedef struct mote_speculation {
     int depth;                             /* drafts of the next pass */
-    uint64_t passes[4];                    /* forward passes that verified 0..3 drafts */
-    uint64_t drafted[3], accepted[3];      /* first, second, third drafts: that followed accepted ones only, and accepted too */
+    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified 0..3 drafts */
+    uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* first, second, third drafts: that followed accepted
+                                              ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
                                               middle an answer ended */
-    double cost[4], draft[4];              /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not measured */
+    double cost[MOTE_ROWS_MAX], draft[MOTE_ROWS_MAX];      /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not
+                                              measured */
     char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
 } mote_speculation;
 
@@ -531,62 +535,6 @@ int mote_save(const mote_session *session, void *bytes, size_t capacity, size_t 
 int mote_load(mote_session *session, const void *bytes, size_t size, mote_error *error);
 int mote_save_file(const mote_session *session, const char *path, mote_error *error);
 int mote_load_file(mote_session *session, const char *path, mote_error *error);
-
-/* ---- 8. Measuring and testing the machine ------------------------------------------------------------------------ */
-
-/* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL, MODEL:FORMAT,
-   MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
-   experts and projections in FP8 blocks, the rest BF16; default) and "bf16". LAYERS: only so many, the first ones. There is
-   no tokenizer. */
-int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
-
-typedef struct mote_measurement {
-    int rows;                              /* in: token rows of a step, 1..4; more: of a prompt, all layers of it, at most a
-                                              chunk, where the GPU has prefill for the model */
-    int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
-    int steps;                             /* in: steps to time, at most 1000 */
-    const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
-                                              keeps its old results */
-    int stage_count;                       /* in: 0: all stages */
-    double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
-    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
-    uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
-    double operations;                     /* out: of a prompt: floating-point operations of its products */
-    int launches;                          /* out: kernels in a step */
-    int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
-    double accept[3];                      /* in: with drafts, the rates at which first, second, third ones are accepted:
-                                              simulated */
-    double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the
-                                              first: simulated; 0: as the router says */
-    double tokens;                         /* out: that a step generates on average; 1 without drafts */
-    double verify, choose, draft;          /* out: with drafts, what the median consists of: verifying and drafting measured
-                                              alone, choosing and accepting is the rest */
-} mote_measurement;
-
-/* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
-int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
-
-/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
-   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
-int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
-
-typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
-    const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
-    int rows, layer;                       /* layer: -1 outside of layers */
-    int arch;                              /* the machine code that runs: 90 for sm_90 */
-    int grid[3], block, registers, shared_bytes, stack_bytes;
-} mote_launch;
-
-/* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
-int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
-
-/* Tests the machine: every stage on the GPU against the CPU code on random data, whole models GPU against CPU,
-   repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
-   tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many
-   did not. Needs no checkpoint. device and sms as above; MOTE_EDEVICE where there is no GPU. */
-int mote_selftest(const char *device, int sms,
-                  void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
-                  int *failed, mote_error *error);
 
 #ifdef __cplusplus
 }

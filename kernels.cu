@@ -1,4 +1,5 @@
-/* kernels.cu: the spine of the mathematics. The stages of the forward pass, and nothing of files, names or sessions.
+/* kernels.cu: the spine of the mathematics. The stages of the forward pass, and nothing of files, names or sessions; of
+   engine.h it uses MOTE_ROWS_MAX alone.
 
    A stage computes a block of T token rows, in C for the CPU and in CUDA. What all of them are tested against are the definitions,
    layers/<kind>/definition.c and model/definition.c: the formulas once, whole and naive. Rules all stages keep:
@@ -26,6 +27,9 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 #endif
+
+#include "engine.h"
+static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows");
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -101,7 +105,6 @@ enum {
 
 #include "cuda/schedule.c"
 #include "cuda/launch.cu"
-static_assert((int)BLOCK == (int)GPU_ROWS, "a block that can be taken back is a step of kernels");
 #include "cuda/handoff.cu"
 #include "cuda/simulation.cu"
 #include "cuda/numbers.cu"

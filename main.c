@@ -1,5 +1,5 @@
-/* mote, the program: a command line over engine.h, and over nothing else of mote. This is its spine: the table of
-   commands, help and main(). The rooms are in program/, cli/ and serve/; each file knows those above it in this list, which
+/* mote, the program: a command line over engine.h and diagnose/diagnose.h, and over nothing else of mote. This is its
+   spine: the table of commands, help and main(). The rooms are in program/, cli/ and serve/; each file knows those above it in this list, which
    is the order to read them in, but cli/ and serve/ know nothing of each other. Below them are the JSON reader and the marks of
    chats, of text/.
 
@@ -65,6 +65,7 @@
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
    2 not asked for properly, 130 stopped with Ctrl-C. */
 #include "engine.h"
+#include "diagnose/diagnose.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

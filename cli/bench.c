@@ -11,7 +11,7 @@ static void add_defaults(list *l, const int *values, int count, int limit) {
 static int plan_bench(options *o, const mote_info *info) {
     static const int prompts[] = {128, 512}, depths[] = {0, 1024}, gpu_depths[] = {0, 4096, 32768, 131072},
                      rows[] = {1, 2, 3, 4};
-    int gpu = on_gpu(info), most = o->accept.count ? DRAFTS_MAX + 1 : 1, need = 0;
+    int gpu = on_gpu(info), most = o->accept.count ? MOTE_ROWS_MAX : 1, need = 0;
     int limit = o->context && o->context < info->context_max ? o->context : info->context_max;
     if (gpu) add_defaults(&o->rows, rows, 4, 4);
     for (int i = 0; i < o->rows.count; i++)

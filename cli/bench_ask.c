@@ -85,7 +85,7 @@ static int ask_all(bench *b, side *of, double *rate, int *differing) {
 static void put_speculation(const bench *b, const mote_speculation *s) {
     char name[32];
     put(b, "tokens_per_pass", tokens_per_pass(s), 1, 0, 0);
-    for (int k = 0; k <= DRAFTS_MAX; k++) {
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         snprintf(name, sizeof name, "passes_%d", k);
         put(b, name, (double)s->passes[k], 1, 0, 0);
         snprintf(name, sizeof name, "seconds_%d", k);

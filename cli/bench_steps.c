@@ -106,7 +106,7 @@ static int measure(const bench *b, int depth, int rows, int drafts, const char *
     memset(m, 0, sizeof *m);
     m->rows = rows;
     m->depth = depth;
-    m->steps = rows > DRAFTS_MAX + 1 ? PROMPT_TIMES : b->o->steps;
+    m->steps = rows > MOTE_ROWS_MAX ? PROMPT_TIMES : b->o->steps;
     m->stages = stages;
     m->stage_count = count;
     m->drafts = drafts;
@@ -207,7 +207,7 @@ static void print_cycle(bench *b, const mote_measurement *m, double plain) {
 /* Cycles of verifying drafts, accepting them at the rates asked for, and drafting again, on random tokens. */
 static int bench_speculation(bench *b) {
     const options *o = b->o;
-    int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : DRAFTS_MAX, code = 0;
+    int least = o->mtp ? o->mtp : 1, most = o->mtp ? o->mtp : MOTE_ROWS_MAX - 1, code = 0;
     fprintf(b->table, "\nspeculation (simulated)\n%-9s%7s%7s%18s%7s%9s%8s%8s%9s%9s%9s\n", "", "depth", "drafts", "accepted",
             "tokens", "ms/cycle", "verify", "draft", "tok/s", "speed-up", "MB/cycle");
     for (int i = 0; i < o->depths.count && !code; i++) {

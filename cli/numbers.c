@@ -13,8 +13,8 @@ static void human(double value, const char *unit, char out[32]) {
 static mote_speculation speculation_since(const mote_session *session, const mote_speculation *before) {
     mote_speculation s = {0};
     mote_speculation_of(session, &s, NULL);
-    for (int k = 0; k <= DRAFTS_MAX; k++) s.passes[k] -= before->passes[k];
-    for (int k = 0; k < DRAFTS_MAX; k++) {
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) s.passes[k] -= before->passes[k];
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
         s.drafted[k] -= before->drafted[k];
         s.accepted[k] -= before->accepted[k];
     }
@@ -31,13 +31,13 @@ static void print_speculation(FILE *out, const mote_speculation *s) {
     static const char *const names[] = {"first", "second", "third"};
     int priced = 0;
     fprintf(out, " %.2f tokens per pass; drafts accepted:%s", tokens_per_pass(s), s->drafted[0] ? "" : " none");
-    for (int k = 0; k < DRAFTS_MAX; k++)
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++)
         if (s->drafted[k])
             fprintf(out, "%s %s %.0f %%", k ? "," : "", names[k],
                     100.0 * (double)s->accepted[k] / (double)s->drafted[k]);
     fprintf(out, "; passes with 0, 1, 2, 3: %" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "; now %d\n", s->passes[0],
             s->passes[1], s->passes[2], s->passes[3], s->depth);
-    for (int k = 1; k <= DRAFTS_MAX; k++)
+    for (int k = 1; k < MOTE_ROWS_MAX; k++)
         if (s->cost[0] > 0 && s->cost[k] > 0)
             fprintf(out, "%s %.2f with %d (%.0f %% drafting)", priced++ ? "," : " cost of a pass, plain = 1:",
                     s->cost[k] / s->cost[0], k, 100 * s->draft[k] / s->cost[k]);

@@ -1,9 +1,6 @@
 /* cpu/nibble_rows.c: where the codes and scales of a weight row's column blocks lie, for cpu/nibbles.c. */
 
-enum {
-    FEW_TOKENS = 4,              /* token rows that are multiplied while weights come from memory */
-    MANY_COL_BLOCKS = 4          /* column blocks that many token rows use at a time */
-};
+enum { MANY_COL_BLOCKS = 4 };    /* column blocks that many token rows use at a time */
 
 /* A weight row from some column block on. */
 typedef struct nibble_row {

@@ -25,7 +25,6 @@
 
 enum {
     GPU_THREADS = 256, GPU_WARPS = GPU_THREADS / 32,        /* of every block */
-    GPU_ROWS = 4,                                           /* most token rows of a step */
     GPU_SHARED = 101376,                                    /* most shared memory of a block: the limit of SM12x */
     GPU_SHARED_FREE = 48 * 1024,                            /* static and dynamic, without cudaFuncSetAttribute */
     GPU_PREFETCH_SHARE = 5                                  /* 1/5 of the L2 is for prefetched weights */
@@ -35,7 +34,7 @@ enum {
 typedef struct step_parameters {
     int32_t position;            /* of the first token row: tokens before it */
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
-    int32_t ids[GPU_ROWS];       /* tokens of the rows: after the first, drafts to verify */
+    int32_t ids[MOTE_ROWS_MAX];  /* tokens of the rows: after the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
     int32_t context;             /* of the resident slot: most tokens */
     int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured */

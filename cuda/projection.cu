@@ -106,7 +106,7 @@ template <class IN> struct gpu_segment_tiles {
         row += tile * TILE_ROWS;                            /* after a norm there is no residual */
         return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
     }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[GPU_ROWS][GPU_WARPS], float residual,
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[MOTE_ROWS_MAX][GPU_WARPS], float residual,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
@@ -238,8 +238,8 @@ template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
 template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
     constexpr int fitting = (GPU_SHARED - sizeof(warp_partials) - 16) /
                          ((IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) / 32 * (128 + sizeof(float)));      /* BF16 needs most */
-    constexpr int most = fitting < GPU_ROWS ? fitting : GPU_ROWS;
-    static const gpu_project_kernel<IN> kernels[GPU_ROWS] = {
+    constexpr int most = fitting < MOTE_ROWS_MAX ? fitting : MOTE_ROWS_MAX;
+    static const gpu_project_kernel<IN> kernels[MOTE_ROWS_MAX] = {
         gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
         gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
     return T <= most ? kernels[T - 1] : NULL;
@@ -311,8 +311,8 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
     const int fixed = kernel && gpu_one_tile_each(p);
     if (!fixed) {
-        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, GPU_ROWS>;
-        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : GPU_ROWS);
+        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
+        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
         if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_parts(q, kind, p);
             return;

@@ -33,7 +33,7 @@ typedef struct sampling_parameters {
 
 /* The mailbox, in pinned host memory: the GPU writes it (mailbox_post), the host polls it (mailbox_wait). `posted`, written
    last, is sequence << 32 | number of ids. */
-typedef struct gpu_mailbox { uint64_t posted; int32_t ids[GPU_ROWS]; } gpu_mailbox;
+typedef struct gpu_mailbox { uint64_t posted; int32_t ids[MOTE_ROWS_MAX]; } gpu_mailbox;
 
 typedef struct gpu_sampling {
     handoff link;
@@ -42,7 +42,7 @@ typedef struct gpu_sampling {
     size_t stride;
     int T;                       /* rows: 1 unless gpu_accept */
     int n;                       /* ids that may be chosen */
-    uint64_t *topk;              /* device scratch: [GPU_ROWS][GPU_TOPK_BLOCKS][GPU_TOP_K] */
+    uint64_t *topk;              /* device scratch: [MOTE_ROWS_MAX][GPU_TOPK_BLOCKS][GPU_TOP_K] */
     step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
     volatile gpu_mailbox *mailbox;                           /* pinned host memory; NULL: a draft, which is not posted */
     int32_t position, replay;    /* sample_token with a mailbox: step_parameters of the step that runs the token */
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
    While that token is the draft in row t + 1, row t + 1 was computed for the right text and is accepted. The first token
    that differs (or that follows the last row) ends the loop: it begins the next step, which replays the accepted rows. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
-    __shared__ int32_t ids[GPU_ROWS];
+    __shared__ int32_t ids[MOTE_ROWS_MAX];
     __shared__ int kept, go_on;
     pdl_wait();
     const int position = p.step->position;

@@ -3,12 +3,12 @@
 
 typedef struct simulation {
     int32_t on;                  /* tokens are random, drafts are accepted at these rates */
-    float accept[GPU_ROWS - 1];
+    float accept[MOTE_ROWS_MAX - 1];
 } simulation;
 
 /* A random token below n; place: its index in the step. */
 __device__ __forceinline__ int32_t simulated_token(const step_parameters *step, int place, int n) {
-    return (int32_t)(uniform(step->sequence, (uint64_t)(GPU_ROWS + place)) * n);
+    return (int32_t)(uniform(step->sequence, (uint64_t)(MOTE_ROWS_MAX + place)) * n);
 }
 
 /* Whether the draft after row t is accepted. */

@@ -72,9 +72,9 @@ template <class F, int ROWS> struct gpu_ahead {
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
                                               warp_partials *partials, gpu_ahead<F, ROWS> &ahead) {
-    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS);
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
-    const int turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);  /* this thread stores tiles with n % turns == turn */
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * MOTE_ROWS_MAX);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % MOTE_ROWS_MAX;
+    const int turn = threadIdx.x / (TILE_ROWS * MOTE_ROWS_MAX); /* this thread stores tiles with n % turns == turn */
     const int first = ahead.first, warp_k_blocks = ahead.warp_k_blocks, rounds = (warp_k_blocks + AHEAD - 1) / AHEAD;
     const int scale_slot = ahead.scale_slot();
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
@@ -124,7 +124,7 @@ struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K 
 
 /* Whether there are kernels of a shape for so many rows of this format. */
 template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {
-    return rows <= (int)F::fixed_rows && ((int)F::fixed_rows == (int)GPU_ROWS || (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN);
+    return rows <= (int)F::fixed_rows && ((int)F::fixed_rows == (int)MOTE_ROWS_MAX || (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN);
 }
 
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
@@ -317,8 +317,8 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
     typedef fixed_tile<F, COLS, ROWS, 6> sizes;
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % GPU_ROWS;
-    const int turns = GPU_THREADS / (TILE_ROWS * GPU_ROWS), turn = threadIdx.x / (TILE_ROWS * GPU_ROWS);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % MOTE_ROWS_MAX;
+    const int turns = GPU_THREADS / (TILE_ROWS * MOTE_ROWS_MAX), turn = threadIdx.x / (TILE_ROWS * MOTE_ROWS_MAX);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     sizes weights;

@@ -19,7 +19,7 @@ static unsigned measured_stages(const mote_session *s, const mote_measurement *m
 
 /* Refuses a measurement that makes no sense. */
 static int check_measurement(const mote_session *s, const mote_measurement *m, mote_error *err) {
-    if (m->rows > BLOCK && m->rows > gpu_measured_rows(s))
+    if (m->rows > MOTE_ROWS_MAX && m->rows > gpu_measured_rows(s))
         return fail(err, MOTE_EINVAL, "mote_measure: %d rows, and there is room for a prompt of %d", m->rows, gpu_measured_rows(s));
     if (m->rows < 1 || m->steps < 1 || m->steps > 1000 || m->depth < 0 ||
         m->depth > s->o.context - m->rows)
@@ -28,7 +28,7 @@ static int check_measurement(const mote_session *s, const mote_measurement *m, m
         return fail(err, MOTE_EINVAL, "mote_measure: needs stage_count names of stages");
     if (!m->drafts) return MOTE_OK;
     if (m->drafts < 0 || m->rows != m->drafts + 1 || m->stage_count)
-        return fail(err, MOTE_EINVAL, "mote_measure: 1 to %d drafts need one row more, and all stages", BLOCK - 1);
+        return fail(err, MOTE_EINVAL, "mote_measure: 1 to %d drafts need one row more, and all stages", MOTE_ROWS_MAX - 1);
     if (!speculates(s)) return fail(err, MOTE_EUNSUPPORTED, "mote_measure: there is no MTP layer to draft");
     for (int i = 0; i < m->drafts; i++)
         if (!(m->accept[i] >= 0 && m->accept[i] <= 1)) return fail(err, MOTE_EINVAL, "mote_measure: a rate is not in 0..1");
@@ -59,7 +59,7 @@ int mote_read_speed(const mote_model *model, int threads, double *bytes_per_seco
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error) {
     int invalid = session_enter(session, launches && count, "mote_launches: needs a session and places for the results", error);
     if (invalid) return invalid;
-    if (rows < 1 || rows > BLOCK) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", BLOCK);
+    if (rows < 1 || rows > MOTE_ROWS_MAX) return fail(error, MOTE_EINVAL, "mote_launches: 1 to %d rows", MOTE_ROWS_MAX);
     return session->m->gpu >= 0 ? gpu_launches(session, rows, launches, count, error)
                                 : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }

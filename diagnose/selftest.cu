@@ -102,7 +102,7 @@ static void try_compare(selftest *t, float *at, const float *want, const float *
 /* Before launches: sets step_parameters (tokens `ids` at `position`, `replay` accepted rows in the log), and which stages
    run. */
 static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int replay, const int32_t *ids, int T) {
-    static const int32_t none[GPU_ROWS] = {0};
+    static const int32_t none[MOTE_ROWS_MAX] = {0};
     if (!t->code) t->code = gpu_enter(&t->gpu->at, t->err);
     t->gpu->count = position;
     t->gpu->accepted = replay;
@@ -173,16 +173,16 @@ static void try_deltanet(selftest *t, int T, int replay) {
         job->conv[i] = job->o[i] * job->w->norm[i % (size_t)s->value_dim] * silu(job->z[i]);
     try_compare(t, t->g->layers.deltanet.o, job->conv, NULL, (size_t)T * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
-    try_compare(t, b->log_u, a->log_u, NULL, BLOCK * values);
+    try_compare(t, b->log_u, a->log_u, NULL, MOTE_ROWS_MAX * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);
     stage_gated_norm_out(t->cpu->at.runner->threads, job, w->x);
     try_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, 0, replay, T);
     try_compare(t, t->g->x, w->x, w->hidden, (size_t)(T * s->hidden));
     try_row(t, 2e-5, "gated_norm_out T=%d replay=%d", T, replay);
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * channels);
-    try_compare(t, b->log_raw, a->log_raw, NULL, BLOCK * channels);
-    try_compare(t, b->log_k, a->log_k, NULL, BLOCK * (size_t)(s->key_heads * s->key_dim));
-    try_compare(t, b->log_decay, a->log_decay, NULL, BLOCK * (size_t)s->value_heads);
+    try_compare(t, b->log_raw, a->log_raw, NULL, MOTE_ROWS_MAX * channels);
+    try_compare(t, b->log_k, a->log_k, NULL, MOTE_ROWS_MAX * (size_t)(s->key_heads * s->key_dim));
+    try_compare(t, b->log_decay, a->log_decay, NULL, MOTE_ROWS_MAX * (size_t)s->value_heads);
     try_row(t, 1e-5, "window and log T=%d replay=%d", T, replay);
 }
 
@@ -290,7 +290,7 @@ static void try_moe(selftest *t, int T) {
    the weights of the first here (stride 0). */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
     moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
-    float logits[GPU_ROWS * GPU_EXPERTS], weight[GPU_TOP];
+    float logits[MOTE_ROWS_MAX * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     gpu_routing want, got;
     size_t n = (size_t)(T * experts);
@@ -328,7 +328,7 @@ static void try_ends(selftest *t, int T) {
     scratch *w = &t->cpu->at.runner->s;
     size_t n = (size_t)(T * m->c.hidden);
     float *logits = w->jobs.attention.qg;
-    int32_t ids[GPU_ROWS];
+    int32_t ids[MOTE_ROWS_MAX];
     try_tokens(t, (uint64_t)T, ids, T);
     embed(&m->embed_tokens, ids, T, w->x);
     gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
@@ -349,7 +349,7 @@ static void try_stages(selftest *t) {
     static const int positions[] = {0, 63, 64, 700, 9001};
     int again = kv_type_of(t->cpu->o.kv) != DTYPE_BF16;
     try_fill_kv(t);
-    for (int T = 1; T <= GPU_ROWS && !t->code; T++) {
+    for (int T = 1; T <= MOTE_ROWS_MAX && !t->code; T++) {
         for (int i = 0; i < 5 && !t->code; i++) {
             try_rows(t, T);
             try_norm_qkv(t, T, !again && !i);
@@ -358,7 +358,7 @@ static void try_stages(selftest *t) {
         if (again) continue;
         try_rows(t, T);
         try_norm_in_proj(t, T);
-        for (int replay = 0; replay <= BLOCK && !t->code; replay++) try_deltanet(t, T, replay);
+        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code; replay++) try_deltanet(t, T, replay);
         try_moe(t, T);
         try_choice(t, T, 256, 8);
         try_choice(t, T, 77, 5);

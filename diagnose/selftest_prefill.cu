@@ -212,7 +212,7 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
         o.device = i ? t->device : "cpu";
         t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
     }
-    try_open(t, MOTE_KV_BF16, GPU_ROWS);
+    try_open(t, MOTE_KV_BF16, MOTE_ROWS_MAX);
     if (real && !t->code) try_stages(t);
     for (int f = 0; real && seed && f < FORMAT_COUNT; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
@@ -220,7 +220,7 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
     }
     if (seed && !t->code) try_whole(t, seed);
     try_close(t);
-    if (real) try_open(t, MOTE_KV_FP8, GPU_ROWS);
+    if (real) try_open(t, MOTE_KV_FP8, MOTE_ROWS_MAX);
     if (real && !t->code) try_stages(t);
     try_close(t);
     for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {

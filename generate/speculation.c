@@ -27,7 +27,7 @@ enum { RATE_DRIFT = 2048, WEIGHT_FIRST = 4, WEIGHT_MAX = 32, WEIGHT_MIN = 2, WEI
 
 static void speculation_start(mote_session *s) {
     speculation *p = &s->spec;
-    for (int i = 0; i < BLOCK - 1; i++) {
+    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
         p->acceptance_rate[i] = 0.95 - 0.1 * i;
         p->sample_weight[i] = WEIGHT_FIRST;
     }
@@ -46,7 +46,7 @@ static void speculation_choose(mote_session *s) {
     speculation *p = &s->spec;
     double now = speculation_speed(p, p->seen.depth), best = now * 1.05;
     if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
-    for (int k = 0; k < BLOCK; k++) {
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         double speed = speculation_speed(p, k);
         if (speed <= best) continue;
         best = speed;
@@ -58,7 +58,7 @@ static void speculation_choose(mote_session *s) {
 static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation *p = &s->spec;
     size_t n = strlen(p->seen.recent);
-    for (int i = 0; i < BLOCK - 1; i++) {
+    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
         int reached = i < drafts && i <= accepted, hit = i < accepted;
         p->seen.drafted[i] += (uint64_t)reached;
         p->seen.accepted[i] += (uint64_t)hit;
@@ -108,10 +108,10 @@ static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote
 
 /* Seconds of one pass with k drafts after the timeline, and of these for drafting. No row of it is accepted. */
 static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
-    int32_t ids[BLOCK];
+    int32_t ids[MOTE_ROWS_MAX];
     double start = seconds();
     int code;
-    for (int i = 0; i < BLOCK; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
+    for (int i = 0; i < MOTE_ROWS_MAX; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
     if (s->at.runner->on->time_pass) {
         const block b = timeline_block(s, ids, k + 1);
         code = slot_time_pass(&s->at, &b, k, pass, draft, err);
@@ -135,7 +135,7 @@ static int measure_passes(mote_session *s, mote_error *err) {
     if (!code) code = slot_prepare(&s->at, err);
     memset(seen->cost, 0, sizeof seen->cost);
     for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
-        for (int k = 0; k < BLOCK && !code; k++) {
+        for (int k = 0; k < MOTE_ROWS_MAX && !code; k++) {
             if (seconds() - start > 1 && k && !round) {
                 seen->cost[k] = seen->cost[k - 1] * (k == 1 ? 1.5 : seen->cost[1] / seen->cost[0]);
                 continue;
@@ -161,7 +161,7 @@ static int speculation_begin(mote_session *s, mote_error *err) {
                               p->measured_at > 2 * s->count + 4096;
     p->next = -1;
     p->drafts = 0;
-    if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > BLOCK) code = measure_passes(s, err);
+    if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > MOTE_ROWS_MAX) code = measure_passes(s, err);
     if (!code) speculation_choose(s);
     return code;
 }
@@ -195,7 +195,7 @@ static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *
 
 /* A pass in which the host samples the tokens. */
 static int pass_by_host(mote_session *s, chooser *by, int k, decode_pass *p, mote_error *err) {
-    int32_t ids[BLOCK];
+    int32_t ids[MOTE_ROWS_MAX];
     int code = s->spec.next < 0 ? choose(s, by, &s->spec.next, err) : MOTE_OK;
     if (code || by->stopped) return code;
     ids[0] = s->spec.next;
@@ -206,7 +206,7 @@ static int pass_by_host(mote_session *s, chooser *by, int k, decode_pass *p, mot
 /* The same by the device alone: the s->spec.drafts drafts of this pass are there already; k are made for the next. */
 static int pass_on_device(mote_session *s, const mote_sampling *sampling, int k, decode_pass *of, mote_error *err) {
     speculation *p = &s->spec;
-    int32_t ids[1 + BLOCK];
+    int32_t ids[1 + MOTE_ROWS_MAX];
     int T = p->drafts + 1, n;
     const block b = timeline_block(s, NULL, T);
     ids[0] = p->next;

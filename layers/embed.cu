@@ -7,7 +7,7 @@ typedef struct gpu_embedding {
     const step_parameters *step;
     float *x;                    /* [T][cols] */
     slot_view slot;
-    const float *hidden;         /* [GPU_ROWS][cols] of the captured slot: final rows of the previous step */
+    const float *hidden;         /* [MOTE_ROWS_MAX][cols] of the captured slot: final rows of the previous step */
     float *last_hidden;          /* [cols] of the same: the last accepted one of them; NULL: not wanted */
 } gpu_embedding;
 

@@ -17,11 +17,19 @@ static void define_layer_free(const layer *l, defined_state *state) {
     if (l->mixer.kind == LAYER_ATTENTION) free(state->attention.k), free(state->attention.v);
 }
 
-/* x[hidden] through a layer, for one token. */
-static void define_layer(const layer *l, defined_state *state, double *x) {
+/* x[hidden] through a layer, for one token: its mixer, its FFN. */
+static void define_mixer(const layer *l, defined_state *state, double *x) {
     if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
     if (l->mixer.kind == LAYER_ATTENTION) attention_define(&l->mixer.w.attention, &state->attention, x);
+}
+
+static void define_ffn(const layer *l, double *x) {
     moe_define(&l->ffn.w.moe, x);
+}
+
+static void define_layer(const layer *l, defined_state *state, double *x) {
+    define_mixer(l, state, x);
+    define_ffn(l, x);
 }
 
 static void define_embedding(const mote_model *m, int32_t id, double *x) {
@@ -31,18 +39,25 @@ static void define_embedding(const mote_model *m, int32_t id, double *x) {
     free(row);
 }
 
-/* The MTP layer for the token at a position whose final row is h, with the token after it. */
-static void define_mtp(const mote_model *m, int32_t next, const double *h, defined_state *state, double *logits) {
+/* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. */
+static void define_mtp_input(const mote_model *m, int32_t next, const double *h, double *x) {
     const int n = m->c.hidden;
-    double *in = defined_array(2 * (size_t)n), *x = defined_array((size_t)n);
+    double *in = defined_array(2 * (size_t)n);
     define_embedding(m, next, x);
     defined_norm(in, x, m->mtp_norm_embedding, n, (double)m->c.eps);
     defined_norm(in + n, h, m->mtp_norm_hidden, n, (double)m->c.eps);
     defined_linear(&m->mtp_fc, in, x);
+    free(in);
+}
+
+static void define_mtp(const mote_model *m, int32_t next, const double *h, defined_state *state, double *logits) {
+    const int n = m->c.hidden;
+    double *x = defined_array((size_t)n);
+    define_mtp_input(m, next, h, x);
     define_layer(&m->mtp, state, x);
     defined_norm(x, x, m->mtp_norm, n, (double)m->c.eps);
     defined_linear(&m->lm_head, x, logits);
-    free(in), free(x);
+    free(x);
 }
 
 /* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, unless NULL. */

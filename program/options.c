@@ -5,11 +5,11 @@
 
 enum { CHAT = 1, RUN = 2, INFO = 4, TOKENIZE = 8, DETOKENIZE = 16, RENDER = 32, LOGITS = 64, BENCH = 128, HELP = 256,
        SELFTEST = 512, SERVE = 1024 };
-enum { STOPS_MAX = 16, LIST_MAX = 16, DRAFTS_MAX = 3 };
+enum { STOPS_MAX = 16, LIST_MAX = 16 };
 
 typedef struct texts { const char *text[STOPS_MAX]; int count; } texts;
 typedef struct list { int value[LIST_MAX], count; } list;
-typedef struct reals { double value[DRAFTS_MAX]; int count; } reals;
+typedef struct reals { double value[MOTE_ROWS_MAX - 1]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
@@ -221,10 +221,10 @@ static int parse_list(const char *text, double low, double high, list *out) {
 static int parse_reals(const char *text, double low, double high, reals *out) {
     char item[32];
     for (out->count = 0; text; out->count++)
-        if (out->count == DRAFTS_MAX || !next_item(&text, item) ||
+        if (out->count == MOTE_ROWS_MAX - 1 || !next_item(&text, item) ||
             !parse_real(item, low, high, &out->value[out->count]))
             return 0;
-    for (int i = out->count; i < DRAFTS_MAX; i++) out->value[i] = out->value[i - 1];
+    for (int i = out->count; i < MOTE_ROWS_MAX - 1; i++) out->value[i] = out->value[i - 1];
     return 1;
 }
 
@@ -245,7 +245,7 @@ static int parse_kv(const char *text, int *out) {
 static int parse_mtp(const char *text, int *out) {
     *out = MOTE_MTP_AUTO;
     if (strcmp(text, "auto") == 0) return 1;
-    if (!parse_whole(text, 0, DRAFTS_MAX, out)) return 0;
+    if (!parse_whole(text, 0, MOTE_ROWS_MAX - 1, out)) return 0;
     if (*out == 0) *out = MOTE_MTP_OFF;
     return 1;
 }

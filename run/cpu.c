@@ -110,7 +110,7 @@ static void run_mtp(slot *s, const block *b) {
 static void cpu_final_rows(slot *s, int T) {
     const float *from = s->runner->s.hidden;
     const size_t hidden = (size_t)s->m->c.hidden;
-    if (T <= BLOCK) memcpy(s->hidden, from, (size_t)T * hidden * sizeof(float));
+    if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, from, (size_t)T * hidden * sizeof(float));
     else memcpy(s->last_hidden, from + (size_t)(T - 1) * hidden, hidden * sizeof(float));
 }
 

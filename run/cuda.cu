@@ -19,15 +19,15 @@ struct gpu_runner {
     gpu_queue q;
     cudaStream_t stream;
     slot *resident;              /* NULL: none */
-    cudaGraphExec_t graph[2][GPU_KINDS][GPU_ROWS + 1];      /* [with the MTP layer][..][rows] */
-    cudaGraphExec_t cycle[GPU_ROWS + 1][GPU_ROWS];          /* [rows verified][drafts made]; [0]: drafts alone */
+    cudaGraphExec_t graph[2][GPU_KINDS][MOTE_ROWS_MAX + 1]; /* [with the MTP layer][..][rows] */
+    cudaGraphExec_t cycle[MOTE_ROWS_MAX + 1][MOTE_ROWS_MAX]; /* [rows verified][drafts made]; [0]: drafts alone */
     step_parameters *step;
     slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
-    float *x, *mtp_x, *mtp_in;                              /* [GPU_ROWS][hidden], of mtp_in 2 hidden */
+    float *x, *mtp_x, *mtp_in;                              /* [MOTE_ROWS_MAX][hidden], of mtp_in 2 hidden */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
-    float *logits, *mtp_logits, *draft_logits;              /* [GPU_ROWS][vocab], [GPU_ROWS][vocab], [draft rows] */
+    float *logits, *mtp_logits, *draft_logits;              /* [MOTE_ROWS_MAX][vocab], [MOTE_ROWS_MAX][vocab], [draft rows] */
     enum gpu_logits logits_of;
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     uint64_t *topk;
@@ -41,7 +41,7 @@ struct gpu_runner {
 /* In GPU memory, what a slot keeps while another is resident. */
 struct gpu_slot {
     step_parameters *step;
-    float *x;                    /* [GPU_ROWS][hidden] */
+    float *x;                    /* [MOTE_ROWS_MAX][hidden] */
     sampling_parameters sampling;                           /* of the answer that is being generated */
 };
 
@@ -77,7 +77,7 @@ static void gpu_swap_out(struct gpu_runner *g) {
     slot *s = g->resident;
     if (!s) return;
     gpu_move(&g->q, s->gpu->step, g->step, sizeof *g->step);
-    gpu_move(&g->q, s->gpu->x, g->x, GPU_ROWS * (size_t)s->m->c.hidden * sizeof(float));
+    gpu_move(&g->q, s->gpu->x, g->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float));
     g->resident = NULL;
 }
 
@@ -88,7 +88,7 @@ static int gpu_enter(slot *s, mote_error *err) {
     if (g->resident != s && g->q.status == cudaSuccess) {
         gpu_swap_out(g);
         gpu_resume(&g->q, g->step, s->gpu->step, g->sequence, -1);
-        gpu_move(&g->q, g->x, s->gpu->x, GPU_ROWS * (size_t)s->m->c.hidden * sizeof(float));
+        gpu_move(&g->q, g->x, s->gpu->x, MOTE_ROWS_MAX * (size_t)s->m->c.hidden * sizeof(float));
         gpu_set_sampling(s, &s->gpu->sampling);
         g->logits_of = LOGITS_NOWHERE;
         g->resident = s;

@@ -4,13 +4,13 @@
 static void gpu_layout_slot(layout *l, slot *s) {
     layout_align(l, 32);                                    /* an L2 line: 128 bytes */
     s->gpu->step = (step_parameters *)layout_bytes(l, sizeof *s->gpu->step);
-    s->gpu->x = layout_alloc(l, GPU_ROWS * (size_t)s->m->c.hidden);
+    s->gpu->x = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->m->c.hidden);
 }
 
 static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t T = GPU_ROWS, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const size_t T = MOTE_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -77,7 +77,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     const size_t bytes = layout_runner(r, NULL) * sizeof(float);
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
-    r->rows = GPU_ROWS;
+    r->rows = MOTE_ROWS_MAX;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;
     q->dependent = m->gpu_cc >= 90;
@@ -112,9 +112,9 @@ static void gpu_close(mote_runner *r) {
     if (!g) return;
     if (r->owner == getpid() && cudaSetDevice(r->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
-        for (int i = 0; i < 2 * GPU_KINDS * (GPU_ROWS + 1); i++)
+        for (int i = 0; i < 2 * GPU_KINDS * (MOTE_ROWS_MAX + 1); i++)
             if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
-        for (int i = 0; i < (GPU_ROWS + 1) * GPU_ROWS; i++)
+        for (int i = 0; i < (MOTE_ROWS_MAX + 1) * MOTE_ROWS_MAX; i++)
             if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
@@ -134,11 +134,11 @@ static void gpu_close(mote_runner *r) {
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
 static void gpu_capture_steps(slot *s) {
     struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t (*graph)[GPU_ROWS + 1] = g->graph[s->has_mtp];
-    for (int T = 1; T <= GPU_ROWS && g->q.status == cudaSuccess; T++)
+    cudaGraphExec_t (*graph)[MOTE_ROWS_MAX + 1] = g->graph[s->has_mtp];
+    for (int T = 1; T <= MOTE_ROWS_MAX && g->q.status == cudaSuccess; T++)
         if (!graph[GPU_LAST_LOGITS][T]) graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
-    if (!graph[GPU_NO_LOGITS][GPU_ROWS] && g->q.status == cudaSuccess)
-        graph[GPU_NO_LOGITS][GPU_ROWS] = gpu_capture(s, GPU_ROWS, GPU_NO_LOGITS, -1);
+    if (!graph[GPU_NO_LOGITS][MOTE_ROWS_MAX] && g->q.status == cudaSuccess)
+        graph[GPU_NO_LOGITS][MOTE_ROWS_MAX] = gpu_capture(s, MOTE_ROWS_MAX, GPU_NO_LOGITS, -1);
 }
 
 static int gpu_slot_open(slot *s, mote_error *err) {

@@ -36,11 +36,11 @@ typedef struct slot {
     layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
     float *recurrent;            /* of these, what cannot be truncated, of all layers, contiguous */
     size_t recurrent_floats;
-    float *hidden;               /* [BLOCK][hidden] after the final norm, of the last block's rows */
+    float *hidden;               /* [MOTE_ROWS_MAX][hidden] after the final norm, of the last block's rows */
     float *last_hidden;          /* [hidden] the one before that block */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
-    float *block_logits;         /* [BLOCK][vocab] of a block of drafts; NULL without the MTP layer */
+    float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL without the MTP layer */
     int logits_here;
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
@@ -131,7 +131,7 @@ static dtype kv_type_of(int kv) {
 static capacity capacity_of(const run_options *o, int context) {
     capacity r;
     r.context = context;
-    r.rows = max_int(o->chunk, BLOCK);
+    r.rows = max_int(o->chunk, MOTE_ROWS_MAX);
     r.threads = o->threads;
     r.kv = kv_type_of(o->kv);
     r.layers = o->layers;
@@ -151,7 +151,7 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
     s->logits = layout_alloc(l, vocab);
-    s->block_logits = s->has_mtp ? layout_alloc(l, BLOCK * vocab) : NULL;
+    s->block_logits = s->has_mtp ? layout_alloc(l, MOTE_ROWS_MAX * vocab) : NULL;
 }
 
 /* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer
@@ -165,7 +165,7 @@ static memory_parts layout_slot(float *base, float *host, slot *s) {
     layout_states(&l, s->m, &r, ROLLBACK_REPLAY, s->has_mtp, s->state);
     parts.state = s->recurrent_floats = l.used;
     s->last_hidden = layout_alloc(&l, hidden);
-    s->hidden = layout_alloc(&l, BLOCK * hidden);
+    s->hidden = layout_alloc(&l, MOTE_ROWS_MAX * hidden);
     s->runner->on->layout_slot(&l, s);
     layout_host(s->gpu ? &on_host : &l, s);
     parts.scratch = l.used - parts.state;

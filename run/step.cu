@@ -322,8 +322,8 @@ static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, mot
 static int gpu_capture_cycles(slot *s, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
-    for (int T = 0; T <= GPU_ROWS && !code; T++)
-        for (int drafts = !T; drafts < GPU_ROWS && g->q.status == cudaSuccess; drafts++)
+    for (int T = 0; T <= MOTE_ROWS_MAX && !code; T++)
+        for (int drafts = !T; drafts < MOTE_ROWS_MAX && g->q.status == cudaSuccess; drafts++)
             if (!g->cycle[T][drafts]) g->cycle[T][drafts] = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
     return code ? code : gpu_failed(&g->q, err);
 }

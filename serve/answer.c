@@ -374,9 +374,9 @@ static void server_slot_count_speculation(server_slot *t) {
     counters *c = &t->server->seen;
     mote_speculation now;
     if (mote_speculation_of(t->session, &now, NULL)) return;
-    for (int k = 0; k < 4; k++) c->passes += now.passes[k] - t->seen.passes[k];
-    for (int k = 0; k < 3; k++) c->drafted += now.drafted[k] - t->seen.drafted[k];
-    for (int k = 0; k < 3; k++) c->accepted += now.accepted[k] - t->seen.accepted[k];
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes += now.passes[k] - t->seen.passes[k];
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) c->drafted += now.drafted[k] - t->seen.drafted[k];
+    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) c->accepted += now.accepted[k] - t->seen.accepted[k];
     t->seen = now;
 }
 

@@ -6,8 +6,8 @@ enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 /* Speculation: see generate/speculation.c. */
 typedef struct speculation {
     mote_speculation seen;
-    double acceptance_rate[BLOCK - 1];                      /* of a draft, if those before it are accepted */
-    double sample_weight[BLOCK - 1];                        /* the passes that acceptance_rate averages */
+    double acceptance_rate[MOTE_ROWS_MAX - 1];              /* of a draft, if those before it are accepted */
+    double sample_weight[MOTE_ROWS_MAX - 1];                /* the passes that acceptance_rate averages */
     int measured_at;                                        /* tokens of the timeline when costs were measured; 0: measure */
     double spent, expected;                                 /* seconds of the passes since, and by their costs */
     int timed;                                              /* of so many passes */
@@ -62,9 +62,9 @@ static int check_options(const mote_model *m, const mote_session_options *o, mot
     if (o->kv == MOTE_KV_F32 && executor_of(m)->kv != MOTE_KV_F32)
         return fail(err, MOTE_EUNSUPPORTED, "a KV cache in F32 is for the CPU, a GPU takes BF16 or FP8");
     if (o->sms < 0) return fail(err, MOTE_EINVAL, "%d SMs, expected 0 (all) or more", o->sms);
-    if (o->mtp < MOTE_MTP_OFF || o->mtp >= BLOCK)
+    if (o->mtp < MOTE_MTP_OFF || o->mtp >= MOTE_ROWS_MAX)
         return fail(err, MOTE_EINVAL, "%d drafts, expected %d (off), %d (auto), or 1 to %d", o->mtp, MOTE_MTP_OFF,
-                    MOTE_MTP_AUTO, BLOCK - 1);
+                    MOTE_MTP_AUTO, MOTE_ROWS_MAX - 1);
     return MOTE_OK;
 }
 

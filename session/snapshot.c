@@ -245,7 +245,7 @@ static int saved_check_header(const mote_session *s, const saved_header *h, uint
         return fail(err, MOTE_EFORMAT, "not a saved session of this version of mote");
     if (h->fingerprint != s->m->fingerprint)
         return fail(err, MOTE_EINVAL, "the saved session is of another checkpoint");
-    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > BLOCK ||
+    if (h->count < 0 || h->generated_from < 0 || h->generated_from > h->count || h->pending < 0 || h->pending > MOTE_ROWS_MAX ||
         h->accepted < 0 || h->accepted > h->pending || h->accepted > h->count || (h->pending && !h->accepted) ||
         h->kv < MOTE_KV_F32 || h->kv > MOTE_KV_FP8 || h->mtp < 0 || h->mtp > s->m->has_mtp)
         return fail(err, MOTE_EFORMAT, "the saved session is damaged");

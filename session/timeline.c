@@ -1,7 +1,7 @@
 /* session/timeline.c: the only writer of a timeline: its tokens, how many there are, which rows of the last block are part of it, what
    of it is still only in the log.
 
-   A block of up to BLOCK rows can be kept in part after it was computed. KV rows after the end are overwritten later, and DeltaNet
+   A block of up to MOTE_ROWS_MAX rows can be kept in part after it was computed. KV rows after the end are overwritten later, and DeltaNet
    repeats the kept rows from its log when the next block runs. */
 
 /* Rows of timeline_forward. */
@@ -22,11 +22,11 @@ static float *session_final_row(const mote_session *s) {
 /* T rows after the timeline are being computed, and not yet part of it. */
 static void timeline_computed(mote_session *s, int T) {
     s->block_at = s->count;
-    s->pending = T <= BLOCK ? T : 0;
+    s->pending = T <= MOTE_ROWS_MAX ? T : 0;
     s->accepted = 0;
 }
 
-/* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most BLOCK rows, fewer,
+/* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most MOTE_ROWS_MAX rows, fewer,
    and then fewer or more again. */
 static void timeline_keep(mote_session *s, int rows) {
     s->count = s->valid = s->block_at + rows;

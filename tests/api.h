@@ -5,6 +5,7 @@
 #define MOTE_TEST_API_H
 
 #include "engine.h"
+#include "diagnose/diagnose.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Writes the library as two files into a folder (default: dist): engine.h, and engine.cu or engine.c, which is the same without
-# what is for GPUs. Every file that engine.cu includes, and that those include, is put where it is included; a second include of
-# the same file, or of engine.h, is dropped, but of cpu/products.c and cpu/nibbles.c, which are compiled for each level of
-# processor.
+# what is for GPUs; beside them diagnose.h, for who measures. Every file that engine.cu includes, and that those include, is put
+# where it is included; a second include of the same file, or of engine.h, is dropped, but of cpu/products.c and cpu/nibbles.c,
+# which are compiled for each level of processor.
 # Usage: tools/amalgamate.sh [FOLDER], from the top of the repository
 set -eu
 
@@ -50,4 +50,4 @@ out=${1:-dist}
 mkdir -p "$out"
 amalgamate "$out/engine.cu" 0
 amalgamate "$out/engine.c" 1
-cp engine.h "$out/engine.h"
+cp engine.h diagnose/diagnose.h "$out"

@@ -96,9 +96,6 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
     }
 }
 
-/* Rows of a block up to which threads share a row's spans; above, there are rows enough for all threads. */
-enum { SHARED_ROWS = 4 };
-
 /* Floats of a part. */
 static size_t attention_part_size(const attention_shape *s) {
     return (size_t)s->head_dim + PART_EXTRA;
@@ -106,7 +103,7 @@ static size_t attention_part_size(const attention_shape *s) {
 
 /* Parts of a job: a row's of all spans, or the joined and the present one of the queries of a KV head, for each thread. */
 static size_t attention_part_count(const attention_shape *s, const capacity *r) {
-    const size_t rows = (size_t)(r->rows < SHARED_ROWS ? r->rows : SHARED_ROWS), spans = (size_t)((r->context - 1) / SPAN + 1);
+    const size_t rows = (size_t)(r->rows < MOTE_ROWS_MAX ? r->rows : MOTE_ROWS_MAX), spans = (size_t)((r->context - 1) / SPAN + 1);
     const size_t shared = rows * (size_t)s->heads * spans, own = 2 * (size_t)r->threads * (size_t)s->heads;
     return shared > own ? shared : own;
 }
@@ -194,11 +191,12 @@ static void attention_shared_heads(void *context, int begin, int end, int thread
     }
 }
 
-/* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for prepared rows. */
+/* o = sigmoid(gate) * sum over p of softmax(q . k[p] / sqrt(head_dim)) v[p], for prepared rows. Threads share a row's spans where rows
+   are few; with more there are enough for all threads. */
 static void attention_heads(pool *p, attention_job *job) {
     const attention_shape *s = job->shape;
     const int spans = attention_spans(job);
-    if (job->T > SHARED_ROWS || spans == 1) {
+    if (job->T > MOTE_ROWS_MAX || spans == 1) {
         parallel(p, job->T * s->kv_heads, attention_rows, job);
         return;
     }

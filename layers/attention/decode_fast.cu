@@ -59,8 +59,8 @@ template <bool FP8, int ROWS> struct attend_shared {
         float o[ROWS][ATTEND_STRIDE];
     };
     attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
-    uint4 new_kv[2][GPU_ROWS][ATTEND_DIM / (FP8 ? 16 : 8)];  /* new rows of k and v as the KV cache holds them */
-    float cs[GPU_ROWS][64];
+    uint4 new_kv[2][MOTE_ROWS_MAX][ATTEND_DIM / (FP8 ? 16 : 8)]; /* new rows of k and v as the KV cache holds them */
+    float cs[MOTE_ROWS_MAX][64];
     float top[TOP_ROWS][GPU_WARPS];                          /* a warp's largest score of a row; at the end its l */
     float2 ml[TOP_ROWS];
     int kv_last[ROWS];                                       /* last position that a row sees */
@@ -206,7 +206,7 @@ template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector *q_norm,
                                                const attend_vector *k_norm, bool owns, attend_shared<FP8, ROWS> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
-    const int which = warp / GPU_ROWS, t = warp % GPU_ROWS;
+    const int which = warp / MOTE_ROWS_MAX, t = warp % MOTE_ROWS_MAX;
     attend_vector v = {}, next = {}, new_kv = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
     if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
@@ -613,7 +613,7 @@ attend_fast(const __grid_constant__ attention_gpu p) {
     const float frequency = p.frequencies[threadIdx.x % 32];
     attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
-    const int t = threadIdx.x / 32 % GPU_ROWS;
+    const int t = threadIdx.x / 32 % MOTE_ROWS_MAX;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));

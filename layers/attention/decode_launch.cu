@@ -7,7 +7,7 @@ static int gpu_attention_is_fast(const attention_shape *s) {
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
 static size_t gpu_attention_shared(const attention_shape *s) {
-    return (2 * (size_t)s->head_dim + GPU_ROWS * (size_t)s->rotary_dim) * sizeof(float);
+    return (2 * (size_t)s->head_dim + MOTE_ROWS_MAX * (size_t)s->rotary_dim) * sizeof(float);
 }
 
 /* Most splits of the context, which scratch is laid out for: about two blocks an SM, in whole clusters. */
@@ -18,7 +18,7 @@ static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *
 
 /* Floats of scratch for the partials. */
 static size_t gpu_attention_parts(const attention_shape *s, int splits) {
-    return (size_t)splits * GPU_ROWS * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+    return (size_t)splits * MOTE_ROWS_MAX * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
 }
 
 /* Ints of scratch for tickets; zero before the first launch. */
@@ -47,12 +47,12 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
    More than are resident at once would be slow: a cluster needs space for its 8 blocks within one GPC, and one cluster that
    starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
    this one, which take space, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
-   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of GPU_ROWS token rows: another number of splits for
+   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of MOTE_ROWS_MAX token rows: another number of splits for
    another T would change a row's bits. */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, GPU_ROWS, &shared)
-                                           : gpu_attend_kernel<false>(s, GPU_ROWS, &shared);
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, MOTE_ROWS_MAX, &shared)
+                                           : gpu_attend_kernel<false>(s, MOTE_ROWS_MAX, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -99,7 +99,7 @@ static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
 
 static void attention_layout_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
                                  attention_gpu *to) {
-    size_t T = GPU_ROWS, d = (size_t)s->head_dim;
+    size_t T = MOTE_ROWS_MAX, d = (size_t)s->head_dim;
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->kv = r->kv;

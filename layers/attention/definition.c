@@ -57,6 +57,9 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     defined_linear(&w->q_proj, normed, qg);                       /* [heads][query, gate][head_dim]; without gates [heads][head_dim] */
     defined_linear(&w->k_proj, normed, k);
     defined_linear(&w->v_proj, normed, v);
+    defined_tell("q_proj", qg, s->heads * attention_q_size(s));
+    defined_tell("k_proj", k, kv);
+    defined_tell("v_proj", v, kv);
     for (int h = 0; h < s->kv_heads; h++) {
         defined_norm(k + h * d, k + h * d, w->k_norm, d, (double)s->eps);
         attention_define_rotation(s, k + h * d, position);
@@ -69,6 +72,7 @@ static void attention_define(const attention_weights *w, defined_attention *stat
         attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d, o + h * d);
         for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
     }
+    defined_tell("o", o, s->heads * d);
     defined_linear(&w->o_proj, o, out);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 

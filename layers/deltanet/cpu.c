@@ -11,15 +11,12 @@
    S is laid out [value_dim][key_dim]: row j of S belongs to element j of v, u and o and is independent of all others, so
    one row stays in registers or L1 for the whole block of tokens.
 
-   Speculation asks for a block of rows of which only some are kept, and S cannot be cut back. So a block of up to BLOCK
+   Speculation asks for a block of rows of which only some are kept, and S cannot be cut back. So a block of up to MOTE_ROWS_MAX
    rows leaves S as it was before the block and logs what each row did to it (decay, k, u); the next block first repeats
    the kept part of the log, by the same operations in the same order, hence with the same bits. S is read and written
    once a block. Longer blocks, of a prompt, are kept whole: they write S directly. */
 
-enum {
-    BLOCK = 4,                   /* most rows of a block that can be taken back */
-    MAX_KEY_DIM = 512            /* of a DeltaNet head: a row of S fits a small array */
-};
+enum { MAX_KEY_DIM = 512 };      /* of a DeltaNet head: a row of S fits a small array */
 
 typedef struct deltanet_shape {
     int hidden, key_heads, value_heads, key_dim, value_dim, taps;   /* taps of conv1d */
@@ -39,10 +36,10 @@ typedef struct deltanet_weights {
 typedef struct deltanet_state {  /* one range of memory, in this order */
     float *S;                    /* [value_heads][value_dim][key_dim] before the logged block */
     float *window;               /* [taps - 1][channels] raw conv inputs before the logged block, oldest first */
-    float *log_raw;              /* [BLOCK][channels] raw conv inputs of the logged block, right after the window */
-    float *log_k;                /* [BLOCK][key_heads][key_dim] */
-    float *log_u;                /* [BLOCK][value_heads][value_dim] */
-    float *log_decay;            /* [BLOCK][value_heads] */
+    float *log_raw;              /* [MOTE_ROWS_MAX][channels] raw conv inputs of the logged block, right after the window */
+    float *log_k;                /* [MOTE_ROWS_MAX][key_heads][key_dim] */
+    float *log_u;                /* [MOTE_ROWS_MAX][value_heads][value_dim] */
+    float *log_decay;            /* [MOTE_ROWS_MAX][value_heads] */
 } deltanet_state;
 
 typedef struct deltanet_job {
@@ -100,7 +97,7 @@ static void deltanet_advance_window(const deltanet_job *job) {
 static void deltanet_keep_raw(const deltanet_job *job) {
     int channels = deltanet_channels(job->shape), keep = job->shape->taps - 1;
     size_t row = (size_t)channels * sizeof(float);
-    if (job->T <= BLOCK) {
+    if (job->T <= MOTE_ROWS_MAX) {
         memcpy(job->state.log_raw, job->raw, (size_t)job->T * row);
         return;
     }
@@ -172,7 +169,7 @@ INLINE void delta_write(float *row, int n, float u, const float *k) {
 SIMD static void deltanet_delta_rows(void *context, int begin, int end, int thread) {
     const deltanet_job *job = (const deltanet_job *)context;
     const deltanet_shape *s = job->shape;
-    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, n = s->key_dim, logged = job->T <= BLOCK;
+    int channels = deltanet_channels(s), keys = s->key_heads * s->key_dim, n = s->key_dim, logged = job->T <= MOTE_ROWS_MAX;
     (void)thread;
     for (int item = begin; item < end; item++) {
         int h = item / s->value_dim, j = item % s->value_dim, key_head = h / (s->value_heads / s->key_heads);
@@ -204,7 +201,7 @@ static void stage_conv_delta(pool *p, deltanet_job *job) {
     parallel(p, s->key_heads + s->value_heads, deltanet_conv_heads, job);
     parallel(p, s->value_heads * s->value_dim, deltanet_delta_rows, job);
     deltanet_keep_raw(job);
-    if (job->T > BLOCK) return;
+    if (job->T > MOTE_ROWS_MAX) return;
     memcpy(job->state.log_decay, job->decay, (size_t)(job->T * s->value_heads) * sizeof(float));
     for (int t = 0; t < job->T; t++)
         memcpy(job->state.log_k + (size_t)t * (size_t)keys, job->conv + (size_t)t * (size_t)channels + (size_t)keys,
@@ -252,11 +249,11 @@ static void deltanet_layout_state(layout *l, const deltanet_shape *s, const capa
     size_t values = (size_t)(s->value_heads * s->value_dim);
     (void)r;
     to->S = layout_alloc(l, values * (size_t)s->key_dim);
-    to->window = layout_alloc(l, ((size_t)s->taps - 1 + BLOCK) * channels);
+    to->window = layout_alloc(l, ((size_t)s->taps - 1 + MOTE_ROWS_MAX) * channels);
     to->log_raw = to->window ? to->window + ((size_t)s->taps - 1) * channels : NULL;
-    to->log_k = layout_alloc(l, BLOCK * keys);
-    to->log_u = layout_alloc(l, BLOCK * values);
-    to->log_decay = layout_alloc(l, BLOCK * (size_t)s->value_heads);
+    to->log_k = layout_alloc(l, MOTE_ROWS_MAX * keys);
+    to->log_u = layout_alloc(l, MOTE_ROWS_MAX * values);
+    to->log_decay = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->value_heads);
 }
 
 static void deltanet_layout_scratch(layout *l, const deltanet_shape *s, const capacity *r, deltanet_job *to) {

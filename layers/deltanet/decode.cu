@@ -38,7 +38,7 @@ typedef struct deltanet_gpu {
     deltanet_state state;        /* of the captured slot: see gpu_delta_at */
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
-    int T;                       /* token rows, 1..GPU_ROWS */
+    int T;                       /* token rows, 1..MOTE_ROWS_MAX */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
     float *raw;                  /* [T][channels] output of in_proj_qkv */
@@ -81,10 +81,10 @@ __device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int64_t shift, 
    itself), past[age] the raw input `age` rows before the token block, x[t] and sum[t] the raw input and the sum of token
    row t. channel < 0: all zero. */
 template <int ROWS> struct gpu_conv {
-    enum { LAGS = ROWS + GPU_ROWS - 1 };
+    enum { LAGS = ROWS + MOTE_ROWS_MAX - 1 };
     int channel;
     const float *present;        /* raw input of token row 0 */
-    float w[LAGS], past[GPU_ROWS], x[ROWS], sum[ROWS];
+    float w[LAGS], past[MOTE_ROWS_MAX], x[ROWS], sum[ROWS];
 };
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const deltanet_gpu *p, int channel, gpu_conv<ROWS> *c) {
@@ -98,11 +98,11 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const delta
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int64_t shift, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
-    for (int age = 1; age < GPU_ROWS; age++)
+    for (int age = 1; age < MOTE_ROWS_MAX; age++)
         c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, shift, c->channel, replay, age) : 0;
 }
 
-/* sum[t] = contribution of the rows before the token block, oldest first. Ages from GPU_ROWS on (more than four taps) are
+/* sum[t] = contribution of the rows before the token block, oldest first. Ages from MOTE_ROWS_MAX on (more than four taps) are
    loaded here, the others are in past. */
 template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int64_t shift, int replay,
                                                                            gpu_conv<ROWS> *c) {
@@ -111,14 +111,14 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const delt
 #pragma unroll
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
 #pragma unroll 1
-    for (int age = taps - 1; c->channel >= 0 && age >= GPU_ROWS; age--) {
+    for (int age = taps - 1; c->channel >= 0 && age >= MOTE_ROWS_MAX; age--) {
         float past = gpu_past(p, shift, c->channel, replay, age);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], past, c->sum[t]);
     }
 #pragma unroll
-    for (int age = GPU_ROWS - 1; age > 0; age--)
+    for (int age = MOTE_ROWS_MAX - 1; age > 0; age--)
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(c->w[age + t], c->past[age], c->sum[t]);
@@ -217,7 +217,7 @@ __device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, int64_t shi
    of row t and, for row i / LANES of S, its u. All of it is loaded before `replay` has arrived, so also what is not
    accepted. */
 template <int R, int C, int ROWS> struct gpu_log {
-    enum { BATCH = ROWS > 1 && C <= 4 ? BLOCK : 1, LANES = gpu_delta_rows<R, C>::LANES };
+    enum { BATCH = ROWS > 1 && C <= 4 ? MOTE_ROWS_MAX : 1, LANES = gpu_delta_rows<R, C>::LANES };
     float k[BATCH][C], u, decay;
 };
 
@@ -402,7 +402,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
 }
 
 template <int C, bool SHARED> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
-    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1, SHARED> : gpu_delta_kernel<C, GPU_ROWS, SHARED>,
+    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1, SHARED> : gpu_delta_kernel<C, MOTE_ROWS_MAX, SHARED>,
                p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
 }
 
@@ -425,18 +425,18 @@ static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
    token block. One thread does both, and reads each input before it overwrites it. */
 __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t shift, int channel, int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
-    float x[GPU_ROWS], past[GPU_ROWS];
+    float x[MOTE_ROWS_MAX], past[MOTE_ROWS_MAX];
 #pragma unroll
-    for (int t = 0; t < GPU_ROWS; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
-    for (int first = 0; replay > 0 && first < keep; first += GPU_ROWS) {
+    for (int t = 0; t < MOTE_ROWS_MAX; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
+    for (int first = 0; replay > 0 && first < keep; first += MOTE_ROWS_MAX) {
 #pragma unroll
-        for (int i = 0; i < GPU_ROWS; i++)
+        for (int i = 0; i < MOTE_ROWS_MAX; i++)
             past[i] = first + i < keep ? gpu_past(p, shift, channel, replay, keep - first - i) : 0;
 #pragma unroll
-        for (int i = 0; i < GPU_ROWS; i++)
+        for (int i = 0; i < MOTE_ROWS_MAX; i++)
             if (first + i < keep) gpu_delta_at(p->state.window, shift)[(size_t)(first + i) * channels + channel] = past[i];
     }
-    for (int t = 0; t < GPU_ROWS; t++)
+    for (int t = 0; t < MOTE_ROWS_MAX; t++)
         if (t < p->T) gpu_delta_at(p->state.log_raw, shift)[(size_t)t * channels + channel] = x[t];
 }
 
@@ -559,7 +559,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
 /* The implementation of layers/kinds.c on a GPU. */
 
 static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
-    size_t T = GPU_ROWS, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
+    size_t T = MOTE_ROWS_MAX, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
     (void)r;
     (void)q;
     memset(to, 0, sizeof *to);

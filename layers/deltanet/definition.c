@@ -68,6 +68,10 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
     defined_linear(&w->in_proj_z, normed, z);                     /* the output gate */
     defined_linear(&w->in_proj_b, normed, b);
     defined_linear(&w->in_proj_a, normed, a);
+    defined_tell("in_proj_qkv", qkv, channels);
+    defined_tell("in_proj_z", z, values);
+    defined_tell("in_proj_b", b, s->value_heads);
+    defined_tell("in_proj_a", a, s->value_heads);
     deltanet_define_conv(s, w, state->window, qkv, c);
 
     for (int h = 0; h < s->value_heads; h++) {
@@ -81,6 +85,7 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
         for (int i = 0; i < s->value_dim; i++)                    /* o / rms(o) norm SiLU(z) */
             head[i] = head[i] / rms * (double)w->norm[i] * defined_silu(z[h * s->value_dim + i]);
     }
+    defined_tell("o", o, values);
     defined_linear(&w->out_proj, o, out);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 

@@ -22,8 +22,8 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     size_t bytes;
     gpu_moe_kernel fixed = gpu_fixed_up(p, &bytes), kernel = fixed;
     if (!fixed) {
-        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<GPU_ROWS>;
-        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : GPU_ROWS, p->gate.k_blocks);
+        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<MOTE_ROWS_MAX>;
+        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : MOTE_ROWS_MAX, p->gate.k_blocks);
     }
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
@@ -34,9 +34,9 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     size_t bytes;
     gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
     if (!kernel) {
-        side = p->T > 1 ? (int)gpu_down_sizes<GPU_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
-        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<GPU_ROWS>;
-        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<GPU_ROWS>());
+        side = p->T > 1 ? (int)gpu_down_sizes<MOTE_ROWS_MAX>::PANELS : (int)gpu_down_sizes<1>::PANELS;
+        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<MOTE_ROWS_MAX>;
+        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<MOTE_ROWS_MAX>());
     }
     int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
@@ -54,8 +54,8 @@ static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, con
     (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->router = layout_alloc(l, GPU_ROWS * (size_t)s->experts);
-    to->shared_gate = layout_alloc(l, GPU_ROWS);
+    to->router = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->experts);
+    to->shared_gate = layout_alloc(l, MOTE_ROWS_MAX);
     to->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));
     to->h = layout_alloc(l, gpu_h_size(s));
 }

@@ -651,6 +651,8 @@ static void test_amalgamation(void) {
     CHECK(!strcmp(out.data, "0\n"), "engine.c has parts for GPUs: %s", out.data);
     shell("cc -std=c11 -E -P -I@/dist @/dist/engine.c -o @/c.i && cc -std=c11 -E -P -I@/dist -x c @/dist/engine.cu -o @/cu.i && cmp @/c.i @/cu.i");
     CHECK(code == 0, "engine.c is not engine.cu as C: %s%.1000s", out.data, err.data);
+    shell("echo '#include \"diagnose.h\"' | cc -std=c11 -Wall -Wextra -Werror -I@/dist -fsyntax-only -x c -");
+    CHECK(code == 0, "diagnose.h alone: %.1000s", err.data);
     for (int i = 0; i < (test_brief ? 0 : 2); i++) {
         if (i == 1 && system("command -v c++ >/dev/null 2>&1")) {
             test_skip("no C++ compiler: the two files as C++");

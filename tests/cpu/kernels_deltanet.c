@@ -52,10 +52,10 @@ static delta_run delta_run_new(const delta_case *c, pool *threads) {
     r.threads = threads;
     r.state.S = floats((size_t)(c->values * c->shape.key_dim));
     r.state.window = floats((size_t)((c->shape.taps - 1) * c->channels));
-    r.state.log_raw = floats((size_t)(BLOCK * c->channels));
-    r.state.log_k = floats((size_t)(BLOCK * c->keys));
-    r.state.log_u = floats((size_t)(BLOCK * c->values));
-    r.state.log_decay = floats((size_t)(BLOCK * c->shape.value_heads));
+    r.state.log_raw = floats((size_t)(MOTE_ROWS_MAX * c->channels));
+    r.state.log_k = floats((size_t)(MOTE_ROWS_MAX * c->keys));
+    r.state.log_u = floats((size_t)(MOTE_ROWS_MAX * c->values));
+    r.state.log_decay = floats((size_t)(MOTE_ROWS_MAX * c->shape.value_heads));
     r.conv = floats(n * (size_t)c->channels);
     r.decay = floats(n * (size_t)c->shape.value_heads);
     r.beta = floats(n * (size_t)c->shape.value_heads);
@@ -87,7 +87,7 @@ static void delta_block(delta_run *r, int T, int keep) {
     job.beta = r->beta;
     job.o = r->o;
     stage_conv_delta(r->threads, &job);
-    r->accepted = T <= BLOCK ? keep : 0;
+    r->accepted = T <= MOTE_ROWS_MAX ? keep : 0;
     r->count += keep;
 }
 
@@ -184,7 +184,7 @@ static void test_replay(const delta_case *c, pool *threads, const float *plain_o
         int left = c->length - r.count, T = random_int(1, 4), first = r.count;
         if (random_int(0, 3) == 0) T = random_int(5, 20);
         if (T > left - 1) T = left > 1 ? left - 1 : 1;         /* the last row alone: it brings S up to it */
-        int keep = T <= BLOCK ? random_int(1, T) : T;
+        int keep = T <= MOTE_ROWS_MAX ? random_int(1, T) : T;
         delta_block(&r, T, keep);
         bad += !same_bits(r.o, plain_o + (size_t)first * (size_t)c->values, (size_t)(T * c->values));
         blocks++;
@@ -217,14 +217,14 @@ static void test_rejected_rows(pool *threads) {
     delta_run plain, r = delta_run_new(&c, threads);
     int bad = 0;
     delta_plain(&c, threads, o, conv, &plain);
-    while (r.count + BLOCK <= c.length) {
-        int keep = random_int(1, BLOCK), first = r.count;
+    while (r.count + MOTE_ROWS_MAX <= c.length) {
+        int keep = random_int(1, MOTE_ROWS_MAX), first = r.count;
         float *raw = c.raw + (size_t)(first + keep) * (size_t)c.channels;
-        size_t size = (size_t)((BLOCK - keep) * c.channels) * sizeof(float);
+        size_t size = (size_t)((MOTE_ROWS_MAX - keep) * c.channels) * sizeof(float);
         float *saved = floats(size / sizeof(float));
         memcpy(saved, raw, size);
         memcpy(raw, draft.raw, size);
-        delta_block(&r, BLOCK, keep);
+        delta_block(&r, MOTE_ROWS_MAX, keep);
         memcpy(raw, saved, size);
         free(saved);
         bad += !same_bits(r.o, o + (size_t)first * (size_t)c.values, (size_t)(keep * c.values));

@@ -4,6 +4,7 @@
 // Usage: test_zero
 
 #include "engine.h"
+#include "diagnose/diagnose.h"
 
 #include "test.h"
 

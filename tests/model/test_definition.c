@@ -1,5 +1,5 @@
 // Tests of the definitions (layers/*/definition.c, model/definition.c): whole models against the logits of the reference, and the CPU's fast
-// code against the definitions, whatever the weights' format.
+// code against the definitions, whatever the weights' format, whole and sublayer by sublayer; and that the latter finds a damaged weight.
 //
 // Usage: test_definition [DATA [CHECKPOINT...]]      CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data
 
@@ -12,10 +12,12 @@
 
 #include "api.h"
 #include "files.h"
+#include "sublayers.c"
 
 // Of the logits' standard deviation. The reference computes in float32; a wrong formula is off by 0.02 or more.
 #define REFERENCE_RULE 2e-5
 #define CPU_RULE 5e-6
+#define SUBLAYER_RULE 1e-4          // of what a sublayer adds; DeltaNet divides o by its root mean square, which can be nearly nothing
 enum { PROMPT = 24 };            // of each checkpoint's prompt: a definition is slow
 
 static void *read_rows(const char *folder, const char *name, size_t *size) {
@@ -32,6 +34,66 @@ static void compare(const char *folder, const char *what, const double *defined,
     CHECK(by <= allowed, "%s: %s: off the definition by %g", folder, what, by);
     free(as_float);
 }
+
+// ---- Sublayer by sublayer ---------------------------------------------------------------------------------------------
+
+// The reports of a walk. damaged: the half of a layer (2 i: its mixer, 2 i + 1: its FFN) that must be off, and nothing else; -1: none.
+typedef struct walk_results { const char *folder, *value; int damaged, sublayers; } walk_results;
+
+static void check_report(void *user, const sublayer_report *r) {
+    walk_results *w = (walk_results *)user;
+    const int sublayer = r->layer < 0 ? -1 : 2 * r->layer + !strcmp(r->kind, "moe"), damaged = r->layer >= 0 && sublayer == w->damaged;
+    const double by = r->off[0].by;
+    w->sublayers += r->layer >= 0;
+    if (damaged) CHECK(by > 1e-3, "%s: layer %d, %s is damaged and off by %g", w->folder, r->layer, r->kind, by);
+    else if (w->damaged < 0 || strcmp(r->kind, "logits"))
+        CHECK(by <= SUBLAYER_RULE, "%s: layer %d, %s, is off by %g at %d of token %d", w->folder, r->layer, r->kind, by, r->off[0].at,
+              r->off[0].row);
+    for (int i = 0; i < r->count; i++) {
+        const double off_by = r->value[i].off[0].by;
+        const int is = damaged && w->value && !strcmp(r->value[i].name, w->value);
+        if (is) CHECK(off_by > 1e-3, "%s: layer %d: %s is damaged and off by %g", w->folder, r->layer, w->value, off_by);
+        else if (!damaged || strcmp(r->value[i].name, "o"))
+            CHECK(off_by <= SUBLAYER_RULE, "%s: layer %d: %s is off by %g", w->folder, r->layer, r->value[i].name, off_by);
+    }
+}
+
+// m by definition, and `other` on the CPU, `rows` tokens at a time, with a look into the layer that is damaged, or the first.
+static void check_walk(const char *folder, const mote_model *m, const mote_model *other, int rows, int damaged, const char *value) {
+    static const int32_t ids[] = {1, 7, 3, 50, 42, 7, 9};
+    walk_results results = {folder, value, damaged, 0};
+    walk w = {m, {session_of(other, .context = 8, .chunk = rows, .threads = 2, .mtp = m->has_mtp ? 1 : 0), NULL}, ids,
+              sizeof ids / sizeof *ids, rows, damaged < 0 ? 0 : damaged / 2, check_report, &results};
+    walk_model(&w);
+    CHECK(results.sublayers == 2 * (m->c.layers + m->has_mtp), "%s: %d sublayers", folder, results.sublayers);
+    mote_session_close(w.compared[0]);
+}
+
+// An exponent's highest bit of a BF16 matrix's first number is turned, in a model of its own, and turned back.
+static void damage_matrix(const char *folder, const mote_model *m, const mote_model *other, const matrix *w, int sublayer,
+                          const char *value) {
+    char *first = (char *)w->component[CODES];
+    first[1] ^= 0x40;
+    check_walk(folder, m, other, 1 + sublayer % MOTE_ROWS_MAX, sublayer, value);
+    first[1] ^= 0x40;
+}
+
+static void test_damaged_weights(const char *folder) {
+    mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY), *other = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
+        const layer *l = i < m->c.layers ? &other->layers[i] : &other->mtp;
+        const layer_weights *w = &l->mixer.w;
+        const int delta = l->mixer.kind == LAYER_DELTANET;
+        damage_matrix(folder, m, other, delta ? &w->deltanet.in_proj_qkv : &w->attention.v_proj, 2 * i, delta ? "in_proj_qkv" : "v_proj");
+        damage_matrix(folder, m, other, delta ? &w->deltanet.out_proj : &w->attention.o_proj, 2 * i, NULL);
+        damage_matrix(folder, m, other, &l->ffn.w.moe.down_proj[l->ffn.w.moe.shape.experts], 2 * i + 1, NULL);
+    }
+    check_walk(folder, m, other, MOTE_ROWS_MAX, -1, NULL);
+    mote_close(m);
+    mote_close(other);
+}
+
+// ---- Whole models -------------------------------------------------------------------------------------------------------
 
 static void test_checkpoint(const char *folder) {
     size_t ids_size, logits_size, mtp_size;
@@ -54,6 +116,8 @@ static void test_checkpoint(const char *folder) {
     if (m->has_mtp) compare(folder, "the CPU, MTP", mtp, fast_mtp, (T - 1) * vocab, CPU_RULE);
 
     mote_session_close(s);
+    check_walk(folder, m, m, 2, -1, NULL);
+    check_walk(folder, m, m, 7, -1, NULL);
     mote_close(m);
     free(ids), free(reference), free(reference_mtp), free(logits), free(mtp), free(fast), free(fast_mtp);
 }
@@ -78,6 +142,7 @@ int main(int argc, char **argv) {
         snprintf(folder, sizeof folder, "%s/family-data/%s", test_data_dir(), families[i]);
         test_checkpoint(folder);
     }
+    test_damaged_weights("tests/fixtures/bf16-as-3.5");
     for (; more < argc; more++) test_checkpoint(argv[more]);
     return test_main_end();
 }

@@ -5,7 +5,7 @@
 
 // A draft of T rows after the timeline of which `keep` are the tokens of the fixture and the others wrong.
 static void draft_some(mote_session *s, const fixture *f, int T, int keep) {
-    int32_t ids[BLOCK];
+    int32_t ids[MOTE_ROWS_MAX];
     float *logits = (float *)allocate((size_t)(T * f->vocab) * 4);
     int first = s->count;
     for (int t = 0; t < T; t++) ids[t] = t < keep ? f->tokens[first + t] : (f->tokens[first + t] + 1 + t) % f->vocab;
@@ -36,7 +36,7 @@ static void test_partial(const fixture *f, int before, int T, int keep, int next
 }
 
 static void test_partials(const fixture *f) {
-    for (int T = 1; T <= BLOCK; T++)
+    for (int T = 1; T <= MOTE_ROWS_MAX; T++)
         for (int keep = 1; keep <= T; keep++)
             for (int next = 1; next <= 6; next += test_brief ? 2 : 1)
                 test_partial(f, next % 3 ? 11 : next / 3 - 1, T, keep, next);
@@ -53,8 +53,8 @@ static mote_session *replace_by_clone(mote_session *s) {
 // A whole prompt by random drafts, with copies, saved states and rewinds in between, all taken between blocks.
 static void test_drafts(const fixture *f) {
     mote_session *s = session_of(f->m, .context = f->T, .chunk = 16, .threads = 2);
-    while (s->count < f->T - BLOCK) {
-        int T = random_int(1, BLOCK), keep = random_int(1, T), kind = random_int(0, 5);
+    while (s->count < f->T - MOTE_ROWS_MAX) {
+        int T = random_int(1, MOTE_ROWS_MAX), keep = random_int(1, T), kind = random_int(0, 5);
         draft_some(s, f, T, keep);
         if (kind == 0) {
             s = replace_by_clone(s);
@@ -117,7 +117,7 @@ static void pair_rewind(pair *x) {
 // Verifies k drafts after the first `at` true tokens, the first a of them true, the next wrong, and more true ones, which
 // count no more.
 static void draft(pair *x, int at, int k, int a) {
-    int32_t ids[BLOCK];
+    int32_t ids[MOTE_ROWS_MAX];
     int more = 1, first = x->prompt + at, next = a < k ? x->truth[at + a + 1] : -1;
     chooser by = chooser_of(&greedy);
     decode_pass p = {0};
@@ -161,7 +161,7 @@ static void test_block(pair *x, int k, int a, int keep) {
 }
 
 static void test_every_block(pair *x) {
-    for (int k = 1; k < BLOCK; k++)
+    for (int k = 1; k < MOTE_ROWS_MAX; k++)
         for (int a = 0; a <= k; a++)
             for (int keep = a + 1; keep >= 1; keep--) test_block(x, k, a, keep);
 }
@@ -170,8 +170,8 @@ static void test_every_block(pair *x) {
 static void test_chain(pair *x) {
     int at = 0;
     pair_rewind(x);
-    while (at < TRUTH - BLOCK) {
-        int k = random_int(1, BLOCK - 1), a = random_int(0, k), keep = random_int(1, a + 1);
+    while (at < TRUTH - MOTE_ROWS_MAX) {
+        int k = random_int(1, MOTE_ROWS_MAX - 1), a = random_int(0, k), keep = random_int(1, a + 1);
         draft(x, at, k, a);
         timeline_keep(x->s, keep);
         at += keep;

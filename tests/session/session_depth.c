@@ -83,13 +83,13 @@ static void test_draft_rows(void) {
     for (int i = 0; i < 3; i++) {
         mote_options o = {.device = "cpu", .draft_rows = rows[i]};
         mote_model *m = NULL;
-        int32_t drafts[BLOCK - 1], ids[] = {5, 6, 7};
+        int32_t drafts[MOTE_ROWS_MAX - 1], ids[] = {5, 6, 7};
         EXPECT(MOTE_OK, mote_open("models/demo", &o, &m, &failure));
         if (!m) break;
         mote_session *s = session_of(m, .context = CONTEXT, .threads = 1, .mtp = 3);
         EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
-        EXPECT(MOTE_OK, make_drafts(s, 8, BLOCK - 1, drafts, &failure));
-        for (int k = 0; k < BLOCK - 1; k++)
+        EXPECT(MOTE_OK, make_drafts(s, 8, MOTE_ROWS_MAX - 1, drafts, &failure));
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++)
             CHECK(drafts[k] >= 0 && (!rows[i] || drafts[k] < rows[i]), "draft_rows %d: draft %d", rows[i], drafts[k]);
         mote_session_close(s);
         mote_close(m);

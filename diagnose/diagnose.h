@@ -1,0 +1,75 @@
+/* diagnose/diagnose.h: measuring and testing the machine: made-up models, steps timed stage by stage, kernels as they were launched,
+   how fast memory is read, every kernel against plain C. For `mote bench`, `mote selftest` and tests; an application needs none of it.
+
+   The calls are part of the library and keep the rules of engine.h: codes and errors, ownership, units, and what stays while the
+   shared library's soname does. It lies beside engine.h where that is installed; in mote's own sources, include engine.h first. */
+#ifndef MOTE_DIAGNOSE_H
+#define MOTE_DIAGNOSE_H
+
+#ifndef MOTE_ENGINE_H
+#include "engine.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A model of random weights with the shapes of a known one: for measuring without a checkpoint. name is MODEL, MODEL:FORMAT,
+   MODEL:LAYERS or MODEL:FORMAT:LAYERS; an unknown one is refused with the list of known ones. Formats: "fp8" (as published:
+   experts and projections in FP8 blocks, the rest BF16; default) and "bf16". LAYERS: only so many, the first ones. There is
+   no tokenizer. */
+int mote_open_synthetic(const char *name, const mote_options *options, mote_model **model, mote_error *error);
+
+typedef struct mote_measurement {
+    int rows;                              /* in: token rows of a step, 1..4; more: of a prompt, all layers of it, at most a
+                                              chunk, where the GPU has prefill for the model */
+    int depth;                             /* in: tokens before them, pretended: their KV rows hold whatever is there */
+    int steps;                             /* in: steps to time, at most 1000 */
+    const char *const *stages;             /* in: the stages to run, stage_count names of mote_info.stages; what is left out
+                                              keeps its old results */
+    int stage_count;                       /* in: 0: all stages */
+    double median, fastest, slowest;       /* out: seconds of a step, on the GPU's own clock */
+    double wall;                           /* out: seconds of a step as the caller sees it, steps asked for one by one */
+    uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
+    double operations;                     /* out: of a prompt: floating-point operations of its products */
+    int launches;                          /* out: kernels in a step */
+    int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
+    double accept[MOTE_ROWS_MAX - 1];      /* in: with drafts, the rates at which first, second, third ones are accepted:
+                                              simulated */
+    double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the
+                                              first: simulated; 0: as the router says */
+    double tokens;                         /* out: that a step generates on average; 1 without drafts */
+    double verify, choose, draft;          /* out: with drafts, what the median consists of: verifying and drafting measured
+                                              alone, choosing and accepting is the rest */
+} mote_measurement;
+
+/* Times steps on random tokens. Empties the timeline, before and after. GPU only: else MOTE_EUNSUPPORTED. */
+int mote_measure(mote_session *session, mote_measurement *measurement, mote_error *error);
+
+/* Bytes per second that the model's device reads at best: the weights, streamed by a kernel or, on the CPU, by a loop that does
+   nothing else. threads: of the CPU, 0 to 256; 0: one for each processor this process may use. */
+int mote_read_speed(const mote_model *model, int threads, double *bytes_per_second, mote_error *error);
+
+typedef struct mote_launch {               /* one kernel as it was launched, read back from the driver */
+    const char *stage, *kernel, *format;   /* "norm_in_proj", the kernel's name, "FP8+BF16" */
+    int rows, layer;                       /* layer: -1 outside of layers */
+    int arch;                              /* the machine code that runs: 90 for sm_90 */
+    int grid[3], block, registers, shared_bytes, stack_bytes;
+} mote_launch;
+
+/* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
+int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
+
+/* Tests the machine: every stage on the GPU against the CPU code on random data, whole models GPU against CPU,
+   repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
+   tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many
+   did not. Needs no checkpoint. device as in mote_options, sms as in mote_session_options; MOTE_EDEVICE where there is no
+   GPU. */
+int mote_selftest(const char *device, int sms,
+                  void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
+                  int *failed, mote_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
