@@ -25,7 +25,7 @@ typedef struct row_end {
     char scales[COL_BLOCK_LANES];
 } row_end;
 
-/* Is a matrix one for cpu/nibbles.c? There a lane's columns have one scale, and so have whole lanes of a column block. */
+/* Whether a matrix is one for cpu/nibbles.c: there a lane's columns have one scale, and so have whole lanes of a column block. */
 static int uses_nibble_kernel(const matrix *w) {
     const enum cpu_kernel kernel = kernel_of(w->format);
     const int group = w->block_cols;

@@ -130,7 +130,7 @@ typedef struct schedule_conflict { int node, with; unsigned buffers; const char 
 
 static int schedule_refuse(const node *nodes, schedule_conflict *c, int i, int with, unsigned buffers, const char *rule) {
     static __thread char why[256];
-    int n = snprintf(why, sizeof why, "%s of layer %d, behind %s of layer %d: %s:", kernels[nodes[i].kind].name, nodes[i].layer,
+    int n = snprintf(why, sizeof why, "%s of layer %d, after %s of layer %d: %s:", kernels[nodes[i].kind].name, nodes[i].layer,
                      kernels[nodes[with].kind].name, nodes[with].layer, rule);
     for (int b = 0; b < BUFFERS && n < (int)sizeof why; b++)
         if (buffers >> b & 1) n += snprintf(why + n, sizeof why - (size_t)n, " %s", buffer_names[b]);

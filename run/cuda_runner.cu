@@ -162,8 +162,10 @@ static void gpu_slot_close(slot *s) {
 }
 
 static const executor cuda_executor = {
-    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0, .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
+    .kv = MOTE_KV_BF16, .chunk = MAX_CHUNK, .chunk_alignment = PREFILL_ALIGNMENT, .shares_memory = 0,
+    .runner_bytes = sizeof(struct gpu_runner), .slot_bytes = sizeof(struct gpu_slot), .layout_runner = gpu_layout_runner,
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
-    .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear, .finish = gpu_finish, .prepare = gpu_capture_cycles,
-    .time_pass = gpu_time_pass, .can_sample = gpu_samples, .step = gpu_step, .cycle = gpu_cycle};
+    .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
+    .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
+    .step = gpu_step, .cycle = gpu_cycle};

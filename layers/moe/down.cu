@@ -194,7 +194,8 @@ __device__ __forceinline__ void gpu_down_active(const moe_gpu &p, const gpu_assi
 #pragma unroll 1
         for (int from = base; from < base + count; from += DEEP) {
             float factor = 0;
-            if (F::half && from + scale_slot < base + count) factor = scale * (act.act_scale[slot(from + scale_slot, lane % ROWS)] * gpu_post_scale<F>());
+            if (F::half && from + scale_slot < base + count)
+                factor = scale * (act.act_scale[slot(from + scale_slot, lane % ROWS)] * gpu_post_scale<F>());
             load_scale(from + DEEP + scale_slot);
 #pragma unroll
             for (int j = 0; j < DEEP; j++) {
