@@ -3,8 +3,9 @@
 
    Eight columns, a lane, have one activation scale, a power of two, and x = scale X with |X| <= 2^22: of the largest of
    the eight that is 22 bits and a sign. Codes are whole numbers too, and so is the sum of a lane's eight products, exactly: in
-   any order, by any instruction. As processors multiply bytes, X = 65536 high + 256 middle + low, three limbs of 8 bits, each with a sign. Two
-   limbs are not enough: with these, logits of the small INT4 references are off by 0.004 of their standard deviation. */
+   any order, by any instruction. As processors multiply bytes, X = 65536 high + 256 middle + low, three limbs of 8 bits, each
+   with a sign. Two limbs are not enough: with these, logits of the small INT4 references are off by 0.004 of their standard
+   deviation. */
 
 enum { COL_BLOCK = 128, COL_BLOCK_LANES = 16, LANE_COLS = COL_BLOCK / COL_BLOCK_LANES, LIMBS = 3 };
 

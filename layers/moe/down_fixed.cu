@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     };
     auto load_scale = [&](int round) {                      /* lane j: of item j of the round, for both panels */
         int item = round * ROUND + min(lane, ROUND - 1);
-        const int k_block = warp * WARP_K_BLOCKS + item % WARP_K_BLOCKS;
-        if (F::scaled) scale = ld_volatile(scales[item / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
+        if (F::scaled)
+            scale = ld_volatile(scales[item / WARP_K_BLOCKS] +
+                                (warp * WARP_K_BLOCKS + item % WARP_K_BLOCKS >> p.down.k_block_shift));
     };
     const int64_t shift = threadIdx.x && threadIdx.x < EXPERTS ? __ldcg(&p.routing->expert[threadIdx.x - 1]) * p.stride : 0;
     /* bytes of a matrix before this tile */
