@@ -148,7 +148,7 @@ sanitize:
 # by the clock. TSan dislikes the address space of newer kernels
 threads:
 	$(MAKE) --no-print-directory test BUILD=build/threads NVCC= RUN='setarch -R' \
-	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_requests %/test_serve,$$(TESTS))'
+	    CFLAGS='-O1 -g -fsanitize=thread -DMOTE_NO_TARGET_CLONES -DBRIEF' SUITE='$$(filter %/test_access %/test_connection %/test_api %/test_engine %/test_requests %/test_runner %/test_serve,$$(TESTS))'
 
 # make memory: what computes and what reads files and text, again with every use of uninitialised memory caught (needs clang)
 # So arithmetic, formats, checkpoints, sessions, answers and texts; of the program one conversation. What a test is about beside these,
@@ -212,7 +212,7 @@ build/clients/.there: tools/clients.txt
 
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
-test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_speculation gpu_accuracy gpu_prefill gpu_production)
+test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_prefill gpu_production)
 	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?

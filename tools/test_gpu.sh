@@ -87,6 +87,7 @@ more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
 [ -z "$more" ] || engine "test_engine more checkpoints" "" $more
 check "test_speculation" "$build/test_speculation" --device cuda
 check "test_misuse" "$build/test_misuse" --device cuda
+check "test_runner" "$build/test_runner" --device cuda
 check "test_api" "$build/test_api" --device cuda
 check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
 check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
