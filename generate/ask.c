@@ -131,7 +131,7 @@ static int ask_feed(mote_session *s, const int32_t *ids, size_t n, size_t answer
 /* Brings a turn into the timeline. Gets all memory first. */
 static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *g, mote_error *err) {
     const int32_t *ids = (const int32_t *)(void *)p->ids.data, *past = (const int32_t *)(void *)p->past.data;
-    const int32_t start = tokenizer_find(s->m->text, "<|im_start|>");
+    const int32_t start = tokenizer_find(s->m->text, chat_marks_of_answers->turn);
     const int user = !g->role || !strcmp(g->role, "user");
     mote_checkpoint *before = NULL;
     size_t answer = 0;

@@ -46,9 +46,9 @@ static int constraint_calls(constraint *c, const mote_generation *g, const json 
     int code = need_chat(c->m, err);
     if (code) return code;
     if (g->schema) return fail(err, MOTE_EINVAL, "tool_choice: an answer that is a call cannot be of a schema, too");
-    c->call = tokenizer_find(c->m->text, "<tool_call>");
-    c->end_call = tokenizer_find(c->m->text, "</tool_call>");
-    if (c->call < 0 || c->end_call < 0) return fail(err, MOTE_EUNSUPPORTED, "the vocabulary has no <tool_call>");
+    c->call = tokenizer_find(c->m->text, chat_marks_of_answers->call);
+    c->end_call = tokenizer_find(c->m->text, chat_marks_of_answers->call_end);
+    if (c->call < 0 || c->end_call < 0) return fail(err, MOTE_EUNSUPPORTED, "the vocabulary has no %s", chat_marks_of_answers->call);
     c->shape = schema_new();
     if (!c->shape) return fail_memory(err);
     code = call_grammar_open(&c->calls, c->shape, tools, g->tool, !(c->m->family & CHAT_QWEN3), err);
@@ -68,8 +68,8 @@ static int constraint_open(constraint *c, const mote_model *m, const mote_genera
     if (g->verify) return fail(err, MOTE_EINVAL, "verify cannot be asked for beside schema, tool_choice or thinking_budget");
     int code = need_text(m, err);
     if (code) return code;
-    c->think = tokenizer_find(m->text, "<think>");
-    c->end_think = tokenizer_find(m->text, "</think>");
+    c->think = tokenizer_find(m->text, chat_marks_of_answers->think);
+    c->end_think = tokenizer_find(m->text, chat_marks_of_answers->think_end);
     code = constraint_budget(c, g->thinking_budget, err);
     if (!code && g->tool_choice) code = constraint_calls(c, g, tools, err);
     else if (!code && g->schema) code = schema_open(&c->shape, g->schema, &c->root, err);
@@ -86,7 +86,7 @@ static int constraint_is_active(const constraint *c) {
 
 /* Whether the prompt of n ids ends with the header of an answer, after which the model may open thinking itself. */
 static int prompt_is_header(const mote_model *m, const int32_t *ids, int n) {
-    const int32_t start = tokenizer_find(m->text, "<|im_start|>");
+    const int32_t start = tokenizer_find(m->text, chat_marks_of_answers->turn);
     int found = 0;
     for (int i = n > 4 ? n - 4 : 0; i < n && start >= 0; i++) found |= ids[i] == start;
     return found;

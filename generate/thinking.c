@@ -31,17 +31,19 @@ static void put_tokens(const mote_model *m, const int32_t *ids, int n, int32_t e
 
 /* Appends one turn of the past, its n tokens without its end. */
 static void put_past(const mote_model *m, const int32_t *ids, int n, int32_t end, marked_text *out) {
-    static const char begins[] = "<|im_start|>assistant\n";
+    const chat_marks *marks = chat_marks_of_answers;
     marked_text turn;
+    char begins[64];
+    const int size = snprintf(begins, sizeof begins, "%sassistant\n", marks->turn);
     memset(&turn, 0, sizeof turn);
     put_tokens(m, ids, n, end, &turn);
     slice text = slice_of(turn.text.data, turn.text.size);
     size_t head = slice_before(text, begins).n;
     int answer = head <= 1 && head < text.n;                /* after the line feed of the turn before */
-    head = answer ? head + sizeof begins - 1 : text.n;
+    head = answer ? head + (size_t)size : text.n;
     put_marked(out, &turn, slice_of(text.p, head));
     if (answer) chat_past(m->family, &turn, slice_from(text, head), out);
-    put_words(out, "<|im_end|>");
+    put_words(out, marks->turn_end);
     out->text.failed |= marked_failed(&turn);
     marked_free(&turn);
 }
@@ -51,7 +53,8 @@ static int past_ids(const mote_session *s, buf *ids, mote_error *err) {
     const mote_checkpoint *c = s->before_answer;
     int thinks = 0, code = MOTE_OK;
     if (!c || c->count > s->count || !checkpoint_holds(s, c)) return MOTE_OK;
-    const int32_t think = tokenizer_find(s->m->text, "<think>"), end = tokenizer_find(s->m->text, "<|im_end|>");
+    const chat_marks *marks = chat_marks_of_answers;
+    const int32_t think = tokenizer_find(s->m->text, marks->think), end = tokenizer_find(s->m->text, marks->turn_end);
     for (int i = c->count; i < s->count; i++) thinks |= s->tokens[i] == think;
     if (!thinks || think < 0) return MOTE_OK;
     marked_text past;

@@ -126,8 +126,7 @@ static void writer_result(const writer *w, mote_result *r) {
 /* Whether the prompt ends inside an open <think>. That is a token: text from outside that says so opens nothing. Line feeds may
    follow. */
 static int prompt_opens_thinking(const mote_session *s) {
-    const chat_marks *m = chat_marks_of(s->m->family);
-    const int32_t think = tokenizer_find(s->m->text, m ? m->think : "<think>");
+    const int32_t think = tokenizer_find(s->m->text, chat_marks_of_answers->think);
     int i = s->count;
     while (i > 0 && think >= 0 && s->tokens[i - 1] != think) {
         size_t n;
