@@ -92,6 +92,8 @@ template <class IN> struct gpu_segment_tiles {
     template <class F> __device__ __forceinline__ gpu_place place(int tile) const {
         return pairs ? gpu_place_of<F>(s.w, tile, s.up, tile) : gpu_place_of<F>(s.w, 2 * tile, s.w, 2 * tile + 1);
     }
+    /* Is it y = W x with enough tiles for gpu_run_tiles_by_warp? */
+    __device__ __forceinline__ bool many() const { return !pairs && s.w.panels % 2 == 0 && s.w.panels / 2 >= 4 * GPU_WARPS * s.blocks; }
     __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
         pdl_launch_dependents();
@@ -106,12 +108,14 @@ template <class IN> struct gpu_segment_tiles {
         row += tile * TILE_ROWS;                            /* after a norm there is no residual */
         return !normed && p.add && row < s.w.rows ? __ldcg(&s.y[(size_t)t * s.w.rows + row]) : 0;
     }
+    __device__ __forceinline__ void put(int row, int t, float y) const {
+        if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], y, p.link.publish);
+    }
     __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[MOTE_ROWS_MAX][GPU_WARPS], float residual,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
-            row += tile * TILE_ROWS;
-            if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], residual + y, p.link.publish);
+            put(tile * TILE_ROWS + row, t, residual + y);
         } else if (row < PANEL_ROWS) {
             float up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
             row += tile * PANEL_ROWS;
@@ -188,9 +192,18 @@ gpu_project_fixed(const __grid_constant__ gpu_projection<IN> p) {
     const int tile = tiles.first();
     with_format(w.format, [&](auto format) {
         typedef decltype(format) F;
-        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS)) __builtin_unreachable();      /* gpu_fixed_takes has said no */
-        else if constexpr (gpu_fixed_loops<IN, F>()) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
-        else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+        if constexpr (!gpu_projects_fixed<IN, SHAPE, F>(ROWS)) {
+            __builtin_unreachable();                        /* gpu_fixed_takes has said no */
+        } else {
+            if constexpr (IN::normed && F::whole && ROWS == 1 && GPU_TILES_BY_WARP) {
+                if (tiles.many()) {
+                    gpu_run_tiles_by_warp<F, COLS>(tiles, p.in, tile, w, dynamic, &partials);
+                    return;
+                }
+            }
+            if constexpr (gpu_fixed_loops<IN, F>()) gpu_run_short_tiles<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+            else gpu_run_one_tile<F, COLS, ROWS>(tiles, p.in, tile, w, dynamic, &partials);
+        }
     });
 }
 

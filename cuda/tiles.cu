@@ -1,5 +1,5 @@
-/* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile and
-   gpu_run_short_tiles for the columns of two models. Knows fragments and the hand-off between
+/* cuda/tiles.cu: the loop over a block's tiles of a matrix: gpu_run_tiles for any shape, gpu_run_one_tile,
+   gpu_run_short_tiles and gpu_run_tiles_by_warp for the columns of two models. Knows fragments and the hand-off between
    kernels; must not know stages: what a tile is, what is staged and what becomes of the sums is up to TILES and IN.
 
    A tile is 16 rows of W, two panels. The eight warps of a block split its columns (split-K): each has a range of k
@@ -358,4 +358,78 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
         tile = next;
     }
     if (TILES::normed && tiles.waits_last()) pdl_wait();
+}
+
+/* Whether gpu_run_tiles_by_warp is used: where it was measured, and ptxas keeps all it needs in registers. Without it ptxas spills a
+   register of the same kernel on sm_90a. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 9
+#define GPU_TILES_BY_WARP 1
+#else
+#define GPU_TILES_BY_WARP 0
+#endif
+
+/* All tiles of a matrix that has many for each warp, as lm_head, times one token row, behind a norm: a warp has tiles of its
+   own, with all their columns. So no warp waits for the others, and what is done once a tile is done an eighth as often. The
+   same bits: a warp sums the columns that each warp has of a tile of gpu_run_short_tiles by themselves, and then adds these sums
+   in the order of the warps. For formats that have one scale for all of a matrix. Not for several rows: it gains them nothing, and
+   the kernel, twice as large, is a hundredth slower with other formats. */
+template <class F, int COLS, class IN, class TILES>
+__device__ __forceinline__ void gpu_run_tiles_by_warp(const TILES &tiles, const IN &in, int tile, const gpu_matrix &w,
+                                                      void *memory, warp_partials *partials) {
+    typedef fixed_tile<F, COLS, 1, 6> share;                /* of a warp, if the warps split a tile */
+    enum { WARP_K_BLOCKS = share::WARP_K_BLOCKS, DEPTH = WARP_K_BLOCKS <= 4 ? 2 * WARP_K_BLOCKS : WARP_K_BLOCKS, pairs = gpu_step_pairs<F>() };
+    enum { PANEL = GPU_WARPS * WARP_K_BLOCKS * F::panel };           /* bytes of a row panel */
+    const int lane = threadIdx.x % 32, step = GPU_WARPS * tiles.step();
+    const activation_fragments act = activation_fragments_at<F, 1>(memory, w.k_blocks);
+    const uint4 *fragments = gpu_lane_fragments<F, 1>(act);
+    fixed_columns<share, F, 1, IN> x(in);
+    typename F::raw raw[DEPTH][2];
+    row_scales rows;
+    float square[1] = {};
+    tile += threadIdx.x / 32 * tiles.step();
+    const gpu_place place = tiles.template place<F>(tile);
+    const char *at = place.data[0];                         /* of the round; the tile's second panel lies after its first */
+    auto load = [&](int j, bool there) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) F::load(&raw[j][half], at, half * PANEL + j * F::panel, there);
+    };
+#pragma unroll
+    for (int j = 0; j < DEPTH; j++) load(j, true);
+    rows.load<F>(place);
+    tiles.wait();
+    x.load(0);
+    x.stage_all(act, square, tiles.p.link.await);
+    store_warp_squares<1>(partials, square);
+    __syncthreads();
+    const float rms = gpu_rms_factor(partials, 0, tiles.per_col(), tiles.eps());
+#pragma unroll 1
+    for (; tiles.valid(tile); tile += step) {
+        const bool more = tiles.valid(tile + step);
+        float sum[4] = {0, 0, 0, 0}, all[4] = {0, 0, 0, 0};
+#pragma unroll 1
+        for (int k_block = 0; k_block < GPU_WARPS * WARP_K_BLOCKS; k_block += DEPTH) {
+            const bool last = k_block == GPU_WARPS * WARP_K_BLOCKS - DEPTH;
+            at += DEPTH * F::panel + (last ? (2 * (int64_t)step - 1) * PANEL : 0);      /* where its next tile begins */
+#pragma unroll
+            for (int j = 0; j < DEPTH; j++) {
+                uint4 columns[pairs];
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) columns[pair] = fragments[((k_block + j) * pairs + pair) * 8];
+                gpu_multiply<F, 1, 2, F::groups>(sum, raw[j], columns, 0, 0, 0, true, &act.act_scale[k_block + j]);
+                load(j, !last || more);
+                __syncwarp();                               /* so that the compiler leaves the loads here */
+                if (j % WARP_K_BLOCKS < WARP_K_BLOCKS - 1) continue;
+                rows.apply<F>(sum);
+                add_terms<1>(sum);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    all[i] += sum[i];
+                    sum[i] = 0;
+                }
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (lane % 4 == 0) tiles.put(tile * TILE_ROWS + half * PANEL_ROWS + lane / 4, 0, all[2 * half] * rms);
+    }
 }
