@@ -2,9 +2,10 @@
 # Prints what each kernel takes of a GPU, from a report of `nvcc -Xptxas -v`, and fails when one has a stack frame, spills
 # registers, or has more shared memory than any GPU grants: 101376 bytes a block is what SM12x has. Shared memory asked for at
 # launch is not known here. Some kernels may spill, as much as tests/kernels.table says: those of prefill, whose sums alone are half
-# of the registers they may have or more; on sm_89 attention of three and four rows of an FP8 cache, two registers; experts_down for any shape, in the format that takes most; and of those for 122B's
-# shape two, a register or two that are needed once a tile. It also fails when anything is not what the table says, so that a
-# change shows; another compiler's registers are not compared. UPDATE=1 writes the table anew.
+# of the registers they may have or more; on sm_89 attention of three and four rows of an FP8 cache, two registers; experts_down
+# for any shape, in the format that takes most; and of those for 122B's shape two, a register or two that are needed once a tile. It
+# also fails when anything is not what the table says, so that a change shows; another compiler's registers are not compared.
+# UPDATE=1 writes the table anew.
 # Usage: tools/check_kernels.sh NVCC REPORT
 set -eu
 
