@@ -22,7 +22,7 @@ def answered(page):
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=60000)
 
 
-HOSTILE = os.path.join(os.path.dirname(__file__), "..", "tests", "page.js")
+HOSTILE = os.path.join(os.path.dirname(__file__), "..", "tests", "serve", "page.js")
 
 # Draws each of the answers as the page would, laid out, up to three times; what always took longer than so many milliseconds.
 DRAW = """limit => hostile(20000).map(content => {
