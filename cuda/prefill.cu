@@ -126,7 +126,7 @@ typedef struct prefill_norm {
     float eps;
 } prefill_norm;
 
-/* u = rms(x)(1 + norm) as F16; block t has row t. Shared memory: [cols] floats. */
+/* u = rms(x) norm as F16; block t has row t. Shared memory: [cols] floats. */
 static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __grid_constant__ prefill_norm p) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared[GPU_WARPS];

@@ -47,7 +47,7 @@ struct gpu_plain_rows {
     void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
 };
 
-/* Prologue: rms(x)(1 + norm). The division by the root mean square is left to the end, when all warps know the sum of
+/* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
     enum { normed = 1, blocks = 2, extra = 0 };
@@ -354,7 +354,7 @@ template <class IN> static void gpu_add_segment(gpu_projection<IN> *p, const mat
     p->segment[p->count++].y = y;
 }
 
-/* A projection of rms(x)(1 + norm), without segments yet. */
+/* A projection of rms(x) norm, without segments yet. */
 static gpu_projection<gpu_norm_rows> gpu_norm_projection(const float *x, const float *norm, int cols, int T, float eps) {
     gpu_projection<gpu_norm_rows> p = gpu_projection_of<gpu_norm_rows>(T, cols);
     p.eps = eps;

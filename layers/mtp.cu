@@ -1,7 +1,7 @@
 /* layers/mtp.cu: the input of the MTP layer on a GPU: what its fc is multiplied with. The layer itself is an attention
    layer and a mixture of experts like any other, and launched by run/step.cu; so is fc.
 
-   in[t] = [rms(embedding of the token) (1 + norm_embedding), rms(hidden row before it) (1 + norm_hidden)] */
+   in[t] = [rms(embedding of the token) norm_embedding, rms(hidden row before it) norm_hidden] */
 
 /* Input and output of gpu_mtp_rows and gpu_draft_row. Row t stands for the position before the one of the step's token row
    t: its token is ids[t], its hidden row that of the row before. */

@@ -57,7 +57,7 @@ template <int ROWS> struct gpu_up_tiles {
     }
 };
 
-/* Stages x (1 + norm), not yet divided by the RMS, as activation fragments in shared memory: each warp the k blocks that it
+/* Stages x norm, not yet divided by the RMS, as activation fragments in shared memory: each warp the k blocks that it
    will multiply itself. */
 template <class F, int ROWS>
 __device__ __forceinline__ void gpu_stage_up(const moe_gpu &p, void *memory, float *square) {
