@@ -36,6 +36,7 @@ typedef struct step_parameters {
     int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
     int32_t ids[MOTE_ROWS_MAX];  /* tokens of the rows: after the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
+    int32_t first, rows;         /* of a sequence in a pass of several: its first token row, and how many */
     int32_t context;             /* of the resident slot: most tokens */
     int32_t kv_granules;         /* KV_GRANULEs of these beyond those of the slot whose addresses were captured */
     int64_t shift;               /* bytes from that slot's memory to its own */
@@ -48,6 +49,15 @@ typedef struct slot_view {
     int context;                 /* its tokens */
 } slot_view;
 
+/* Which slots a kernel of a mixer works for: the captured one; the resident one; or each of a pass's sequences, one for each blockIdx.z,
+   whose steps lie one after the other. */
+enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH };
+
+/* The same of a kernel that is given the sequence of each token row; NULL: there is one. */
+__device__ __forceinline__ const step_parameters *gpu_step_of_row(const step_parameters *step, const uint8_t *sequences, int row) {
+    return sequences ? step + sequences[row] : step;
+}
+
 /* Bytes from the captured slot to the resident one. Neither this nor step->context changes while a graph runs. */
 __device__ __forceinline__ int64_t gpu_slot_shift(const slot_view *slot) {
     return slot->step ? __ldg((const long long *)&slot->step->shift) : 0;
@@ -56,6 +66,11 @@ __device__ __forceinline__ int64_t gpu_slot_shift(const slot_view *slot) {
 /* Where the resident slot has what the captured one has at this address. */
 __device__ __forceinline__ char *gpu_in_slot(const slot_view *slot, const void *captured) {
     return (char *)captured + gpu_slot_shift(slot);
+}
+
+/* The view of the slot whose step this is. */
+__device__ __forceinline__ slot_view gpu_slot_of(const slot_view *slot, const step_parameters *step) {
+    return {slot->step ? step : NULL, slot->context};
 }
 
 __device__ __forceinline__ int gpu_slot_context(const slot_view *slot) {
@@ -77,6 +92,7 @@ typedef struct gpu_queue {
     cudaError_t status;
     const char *failed;          /* the operation, or the rule that the schedule breaks */
     int sms;                     /* SMs to fill */
+    int rows;                    /* most token rows of a step */
     int shared;                  /* most bytes of shared memory that the blocks of an SM can have together */
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
@@ -91,7 +107,9 @@ typedef struct gpu_queue {
 typedef struct gpu_rows {
     gpu_queue *q;
     int T, layer;                /* rows; number of the layer, the MTP layer's after the others' */
-    const step_parameters *step;
+    const step_parameters *step; /* of the first sequence */
+    int sequences, one_each;     /* 0: a single one, whose slot is that of `slot`; one_each: of one row */
+    int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
     int offset;                  /* position of row 0 minus step->position */
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
@@ -135,11 +153,11 @@ static int gpu_grow(gpu_queue *q) {
     return 1;
 }
 
-/* Records kernel(*p) on x * y blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. Returns its node,
+/* Records kernel(*p) on a grid of blocks of GPU_THREADS threads with `shared` bytes of dynamic shared memory. Returns its node,
    valid until the next record, for what else the schedule has to know of it. */
 template <class P>
-static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format, void (*kernel)(P), int x, int y,
-                        size_t shared, const P *p) {
+static node *gpu_record_grid(gpu_queue *q, enum kernel_kind kind, const char *format, void (*kernel)(P), dim3 grid, size_t shared,
+                             const P *p) {
     static_assert(sizeof(P) <= sizeof q->launches->parameters && offsetof(P, link) == 0, "parameters begin with a handoff");
     memset(&q->no_record, 0, sizeof q->no_record);
     if (q->status != cudaSuccess || !gpu_grow(q)) return &q->no_record;
@@ -150,14 +168,20 @@ static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format,
     n->layer = q->layer;
     n->in_mtp = q->in_mtp;
     n->pieces = 1;
-    n->blocks = x * y;
+    n->blocks = (int)(grid.x * grid.y * grid.z);
     n->shared = gpu_static_shared(q, (const void *)kernel, kernels[kind].name) + (int)shared;
     l->kernel = (const void *)kernel;
     l->format = format;
-    l->grid = dim3((unsigned)x, (unsigned)y);
+    l->grid = grid;
     l->shared = shared;
     memcpy(l->parameters, p, sizeof *p);
     return n;
+}
+
+template <class P>
+static node *gpu_record(gpu_queue *q, enum kernel_kind kind, const char *format, void (*kernel)(P), int x, int y, size_t shared,
+                        const P *p) {
+    return gpu_record_grid(q, kind, format, kernel, dim3((unsigned)x, (unsigned)y), shared, p);
 }
 
 /* Launches record i on the stream. sm_shared: bytes of shared memory that the SMs need. */

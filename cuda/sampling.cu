@@ -38,14 +38,19 @@ typedef struct gpu_mailbox { uint64_t posted; int32_t ids[MOTE_ROWS_MAX]; } gpu_
 typedef struct gpu_sampling {
     handoff link;
     const sampling_parameters *parameters;                   /* device */
-    const float *logits;         /* device: [T][stride] */
+    int parameters_step;         /* from a sequence's to the next one's: 1; 0: all have the same */
+    int sequences;               /* of a pass of several; 0: one */
+    const uint8_t *sequence_of;  /* device: of each row; NULL: row i is of sequence i */
+    const int32_t *rows;         /* device: [T] which of the logits a row is; NULL: its own number */
+    const float *logits;         /* device: [..][stride] */
     size_t stride;
-    int T;                       /* rows: 1 unless gpu_accept */
+    int T;                       /* rows: one a sequence unless gpu_accept */
     int n;                       /* ids that may be chosen */
-    uint64_t *topk;              /* device scratch: [MOTE_ROWS_MAX][GPU_TOPK_BLOCKS][GPU_TOP_K] */
+    uint64_t *topk;              /* device scratch: [T][GPU_TOPK_BLOCKS][GPU_TOP_K] */
     step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
-    volatile gpu_mailbox *mailbox;                           /* pinned host memory; NULL: a draft, which is not posted */
-    int32_t position, replay;    /* sample_token with a mailbox: step_parameters of the step that runs the token */
+    volatile gpu_mailbox *mailbox;                           /* pinned host memory, of each sequence; NULL: drafts, not posted */
+    int32_t position, replay;    /* sample_token with a mailbox: step_parameters of the step that runs the token; those of several
+                                    sequences have them already */
     int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
     int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
@@ -119,8 +124,8 @@ __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k
 __global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constant__ gpu_sampling p) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOPK_KEYS];    /* k threads reach the bound, at most with all their keys */
     __shared__ int count;
-    const float *logits = p.logits + blockIdx.y * p.stride;
-    const int k = p.parameters->k;
+    const float *logits = p.logits + (p.rows ? p.rows[blockIdx.y] : (int)blockIdx.y) * p.stride;
+    const int k = p.parameters[(p.sequence_of ? p.sequence_of[blockIdx.y] : (int)blockIdx.y) * p.parameters_step].k;
     uint64_t head = 0, *best = p.topk + (size_t)(blockIdx.y * GPU_TOPK_BLOCKS + blockIdx.x) * GPU_TOP_K;
     int first = ((threadIdx.x / 32) * p.blocks + blockIdx.x) * 32 + threadIdx.x % 32, step = p.blocks * GPU_THREADS;
     pdl_launch_dependents();
@@ -168,12 +173,12 @@ __device__ __forceinline__ int32_t sample_from_top(const sampling_parameters *pa
 
 /* The token of a row, from the keys that topk_partial found; -1: a logit is NaN. Whole block; thread 0 gets the token. At most
    k threads reach the bound, with at most k keys each: that is the size of `keys`. */
-__device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uint64_t position) {
+__device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, const sampling_parameters *parameters, int row, uint64_t position) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOP_K], top[GPU_TOP_K];
     __shared__ double weight[GPU_TOP_K];
     __shared__ int count;
     const uint64_t *sorted = p.topk + (size_t)(row * GPU_TOPK_BLOCKS + threadIdx.x) * GPU_TOP_K;
-    const int k = p.parameters->k;
+    const int k = parameters->k;
     uint64_t head = threadIdx.x < p.blocks ? sorted[0] : 0;
     if (threadIdx.x == 0) count = 0;
     uint64_t bound = gpu_kth_best(head, k);
@@ -189,49 +194,53 @@ __device__ __forceinline__ int32_t gpu_token(const gpu_sampling &p, int row, uin
     __syncthreads();
     gpu_order(keys, count, k, top);
     __syncthreads();
-    return isfinite(gpu_key_logit(top[0])) ? sample_from_top(p.parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
+    return isfinite(gpu_key_logit(top[0])) ? sample_from_top(parameters, top, weight, position) : (int32_t)~(uint32_t)top[0];
 }
 
-/* Posts `count` ids to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
+/* Posts `count` ids of sequence z to the host. Memory order: the ids, a system-wide fence, then `posted` in one 64-bit store. So a host
    that reads this sequence number and then issues an acquire fence reads these ids. */
-__device__ __forceinline__ void mailbox_post(const gpu_sampling &p, const int32_t *ids, int count) {
-    for (int i = 0; i < count; i++) p.mailbox->ids[i] = ids[i];
+__device__ __forceinline__ void mailbox_post(const gpu_sampling &p, int z, const int32_t *ids, int count) {
+    for (int i = 0; i < count; i++) p.mailbox[z].ids[i] = ids[i];
     __threadfence_system();
-    p.mailbox->posted = (uint64_t)++p.step->sequence << 32 | (uint32_t)count;
+    p.mailbox[z].posted = (uint64_t)++p.step[z].sequence << 32 | (uint32_t)count;
     __threadfence_system();
 }
 
-/* Draws one token: with a mailbox the first token of the next step, posted to the host; else a draft. One block. The id -1
+/* Draws one token: with a mailbox the first token of the next step, posted to the host; else a draft. A block a sequence. The id -1
    (a logit is NaN) is posted, and the step runs token 0 in its place.
    sample_token and gpu_accept do not call pdl_launch_dependents, so no later kernel starts before they are complete. That is
    why later kernels may read step_parameters before their own pdl_wait. */
 __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constant__ gpu_sampling p) {
+    const int z = blockIdx.x;
+    const sampling_parameters *parameters = p.parameters + z * p.parameters_step;
+    step_parameters *step = p.step + z;
     pdl_wait();
-    int32_t id = gpu_token(p, 0, (uint64_t)p.position);
+    int32_t id = gpu_token(p, parameters, z, (uint64_t)(p.sequences ? step->position : p.position));
     if (threadIdx.x) return;
-    if (p.parameters->simulated.on) id = simulated_token(p.step, p.draft, p.n);
-    p.step->ids[p.draft] = id < 0 ? 0 : id;
+    if (parameters->simulated.on) id = simulated_token(step, p.draft, p.n);
+    step->ids[p.draft] = id < 0 ? 0 : id;
     if (!p.mailbox) return;
-    p.step->position = p.position;
-    p.step->replay = p.replay;
-    mailbox_post(p, &id, 1);
+    if (!p.sequences) step->position = p.position, step->replay = p.replay;
+    mailbox_post(p, z, &id, 1);
 }
 
-/* Verifies drafts. One block. Row t's logits determine the token at position + t + 1, chosen as ever for that position.
+/* Verifies drafts. A block a sequence. Row t's logits determine the token at position + t + 1, chosen as ever for that position.
    While that token is the draft in row t + 1, row t + 1 was computed for the right text and is accepted. The first token
    that differs (or that follows the last row) ends the loop: it begins the next step, which replays the accepted rows. */
 __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant__ gpu_sampling p) {
     __shared__ int32_t ids[MOTE_ROWS_MAX];
     __shared__ int kept, go_on;
+    const sampling_parameters *parameters = p.parameters + blockIdx.x * p.parameters_step;
+    step_parameters *step = p.step + blockIdx.x;
     pdl_wait();
-    const int position = p.step->position;
-    for (int t = 0; t < p.T; t++) {
-        int32_t id = gpu_token(p, t, (uint64_t)(position + t + 1));
+    const int position = step->position, T = p.sequences ? step->rows : p.T;
+    for (int t = 0; t < T; t++) {
+        int32_t id = gpu_token(p, parameters, step->first + t, (uint64_t)(position + t + 1));
         if (threadIdx.x == 0) {
-            go_on = t + 1 < p.T && id == p.step->ids[t + 1];
-            if (p.parameters->simulated.on) {
-                go_on = t + 1 < p.T && simulated_accept(&p.parameters->simulated, p.step, t);
-                id = go_on ? p.step->ids[t + 1] : simulated_token(p.step, 0, p.n);
+            go_on = t + 1 < T && id == step->ids[t + 1];
+            if (parameters->simulated.on) {
+                go_on = t + 1 < T && simulated_accept(&parameters->simulated, step, t);
+                id = go_on ? step->ids[t + 1] : simulated_token(step, 0, p.n);
             }
             ids[t] = id;
             kept = t + 1;
@@ -240,10 +249,10 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
         if (!go_on) break;
     }
     if (threadIdx.x) return;
-    p.step->position = position + kept;
-    p.step->replay = kept;
-    p.step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
-    mailbox_post(p, ids, kept);
+    step->position = position + kept;
+    step->replay = kept;
+    step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
+    mailbox_post(p, blockIdx.x, ids, kept);
 }
 
 __global__ void gpu_put_step_kernel(const __grid_constant__ gpu_put_step p) {
@@ -276,7 +285,7 @@ static void gpu_sample(gpu_queue *q, enum kernel_kind kind, const gpu_sampling *
     if (p.blocks > GPU_TOPK_BLOCKS) p.blocks = GPU_TOPK_BLOCKS;
     if (p.blocks < fewest) p.blocks = fewest;
     gpu_record(q, KERNEL_TOPK_PARTIAL, "", topk_partial, p.blocks, p.T, 0, &p);
-    gpu_record(q, kind, "", choose, 1, 1, 0, &p);
+    gpu_record(q, kind, "", choose, max_int(p.sequences, 1), 1, 0, &p);
 }
 
 /* Stores *value to *to on the GPU, in stream order. The value travels as a kernel parameter: no host buffer has to live on.

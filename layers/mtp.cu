@@ -9,8 +9,9 @@ typedef struct gpu_mtp_input {
     handoff link;
     gpu_matrix embed_tokens;
     const step_parameters *step;
+    const uint8_t *sequences;    /* [T] of a pass of several: that of each row; NULL: one */
     slot_view slot;
-    float *hidden;               /* [T][cols] of the captured slot: rms(x) norm, the final rows, for the drafts and the next step */
+    float *hidden;               /* [MOTE_ROWS_MAX][cols] of the captured slot: rms(x) norm, the final rows, for the drafts and the next step */
     const float *last_hidden;    /* [cols] of the same: the final row before this step's first */
     const float *x, *norm;       /* [T][cols] residual after the last layer, final norm; drafts: see gpu_draft_row */
     const float *norm_embedding, *norm_hidden;
@@ -36,16 +37,20 @@ __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];
-    int t = blockIdx.x, cols = p.embed_tokens.cols;
-    float *in = p.in + (size_t)t * 2 * cols;
+    int cols = p.embed_tokens.cols;
+    float *in = p.in + (size_t)blockIdx.x * 2 * cols;
+    const float *x = p.x + (size_t)blockIdx.x * cols;
     pdl_launch_dependents();
     pdl_wait();
-    gpu_norm_row((float *)gpu_in_slot(&p.slot, p.hidden) + (size_t)t * cols, p.x + (size_t)t * cols, p.norm, cols, p.eps, shared);
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[t], i);
+    const step_parameters *step = gpu_step_of_row(p.step, p.sequences, blockIdx.x);
+    const slot_view slot = gpu_slot_of(&p.slot, step);
+    const int t = (int)blockIdx.x - step->first;
+    gpu_norm_row((float *)gpu_in_slot(&slot, p.hidden) + (size_t)t * cols, x, p.norm, cols, p.eps, shared);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[t], i);
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
-    if (t) gpu_norm_row(row, p.x + (size_t)(t - 1) * cols, p.norm, cols, p.eps, shared);
-    gpu_norm_row(in + cols, t ? row : (const float *)gpu_in_slot(&p.slot, p.last_hidden), p.norm_hidden, cols, p.eps, shared);
+    if (t) gpu_norm_row(row, x - cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row(in + cols, t ? row : (const float *)gpu_in_slot(&slot, p.last_hidden), p.norm_hidden, cols, p.eps, shared);
 }
 
 static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
@@ -53,28 +58,31 @@ static void gpu_mtp_start(gpu_queue *q, const gpu_mtp_input *p, int T) {
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }
 
-/* Drafts: in[0] for draft number p.draft; one block.
+/* Drafts: in[z] for draft number p.draft of sequence z; a block each.
 
    Draft 0 takes the token chosen last and the final hidden row before it: the last accepted row of the token block that was
    verified (p.hidden), or, if none was, p.last_hidden. Later drafts take the draft before them and what the MTP layer made
-   of it: p.x [cols] and p.norm are then those of the MTP layer. */
+   of it: p.x [sequences][cols] and p.norm are then those of the MTP layer. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid_constant__ gpu_mtp_input p) {
     extern __shared__ float row[];                          /* [cols] */
     __shared__ float shared[GPU_WARPS];
     int cols = p.embed_tokens.cols;
+    float *in = p.in + (size_t)blockIdx.x * 2 * cols;
+    const step_parameters *step = p.step + blockIdx.x;
     pdl_launch_dependents();
     pdl_wait();
-    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, p.step->ids[p.draft], i);
+    for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[p.draft], i);
     __syncthreads();
-    gpu_norm_row(p.in, row, p.norm_embedding, cols, p.eps, shared);
-    const int kept = p.step->replay;
-    const float *hidden = (const float *)gpu_in_slot(&p.slot, p.hidden);
-    const float *final_row = kept ? hidden + (size_t)(kept - 1) * cols : (const float *)gpu_in_slot(&p.slot, p.last_hidden);
-    if (p.draft) gpu_norm_row(row, p.x, p.norm, cols, p.eps, shared);
-    gpu_norm_row(p.in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
+    gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
+    const int kept = step->replay;
+    const slot_view slot = gpu_slot_of(&p.slot, step);
+    const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);
+    const float *final_row = kept ? hidden + (size_t)(kept - 1) * cols : (const float *)gpu_in_slot(&slot, p.last_hidden);
+    if (p.draft) gpu_norm_row(row, p.x + (size_t)blockIdx.x * cols, p.norm, cols, p.eps, shared);
+    gpu_norm_row(in + cols, p.draft ? row : final_row, p.norm_hidden, cols, p.eps, shared);
 }
 
-static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p) {
-    gpu_record(q, KERNEL_DRAFT_ROW, formats[p->embed_tokens.format]->name, gpu_draft_row, 1, 1,
+static void gpu_draft_start(gpu_queue *q, const gpu_mtp_input *p, int sequences) {
+    gpu_record(q, KERNEL_DRAFT_ROW, formats[p->embed_tokens.format]->name, gpu_draft_row, sequences, 1,
                (size_t)p->embed_tokens.cols * sizeof(float), p);
 }

@@ -8,12 +8,33 @@
    again from these rows when they are wanted (the same bits: a row's arithmetic does not depend on its neighbours). All of this is
    in stream order: nobody waits for it. */
 
-enum { ORIGIN = 1 << 20 };       /* where a slot that does not exist begins; only differences matter */
+enum {
+    ORIGIN = 1 << 20,            /* where a slot that does not exist begins; only differences matter */
+    PASS_GRAPHS = 128            /* most captured passes; the one that was not used longest makes space */
+};
 
 enum gpu_kind { GPU_NO_LOGITS, GPU_LAST_LOGITS, GPU_ALL_LOGITS, GPU_MTP_LOGITS, GPU_KINDS };
 
 /* Logits in the runner's scratch: none, of the resident slot's last row in row 0, or of every row of its block. */
 enum gpu_logits { LOGITS_NOWHERE, LOGITS_OF_LAST, LOGITS_OF_ALL };
+
+/* What a pass of several sequences is told: built by the host, copied to the GPU in front of the pass. */
+typedef struct gpu_pass_table {
+    step_parameters steps[PASS_ROWS_MAX];                       /* of the sequences; [0] is the resident slot's in steps of one slot */
+    sampling_parameters sampling[PASS_ROWS_MAX];                /* the same */
+    int32_t logits_row[PASS_ROWS_MAX];                          /* of the runner's logits: those a sequence's next token is chosen from */
+    struct { step_parameters *step; float *x; } home[PASS_ROWS_MAX];    /* a slot's own: gpu_slot */
+    int32_t first[PASS_ROWS_MAX];                               /* its first token row */
+    uint8_t sequence_of[PASS_ROWS_MAX];                         /* of each token row */
+    uint8_t keeps_ids[PASS_ROWS_MAX];                           /* the tokens are those of its own step */
+} gpu_pass_table;
+
+/* A captured pass, and what it was captured for. */
+typedef struct gpu_pass_graph {
+    int T, sequences, splits, has_mtp, drafts;
+    uint64_t used;               /* number of the pass that used it last */
+    cudaGraphExec_t ready;
+} gpu_pass_graph;
 
 struct gpu_runner {
     gpu_queue q;
@@ -21,17 +42,21 @@ struct gpu_runner {
     slot *resident;              /* NULL: none */
     cudaGraphExec_t graph[2][GPU_KINDS][MOTE_ROWS_MAX + 1]; /* [with the MTP layer][..][rows] */
     cudaGraphExec_t cycle[MOTE_ROWS_MAX + 1][MOTE_ROWS_MAX]; /* [rows verified][drafts made]; [0]: drafts alone */
-    step_parameters *step;
+    gpu_pass_graph passes[PASS_GRAPHS];
+    gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
+    uint64_t passed;             /* passes so far */
+    step_parameters *step;       /* table->steps */
     slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
-    sampling_parameters *parameters, sampling_on_device;    /* in GPU memory; the host's copy of them */
+    sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
-    float *x, *mtp_x, *mtp_in;                              /* [MOTE_ROWS_MAX][hidden], of mtp_in 2 hidden */
+    float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
-    float *logits, *mtp_logits, *draft_logits;              /* [MOTE_ROWS_MAX][vocab], [MOTE_ROWS_MAX][vocab], [draft rows] */
+    float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [MOTE_ROWS_MAX][vocab], [rows][draft rows] */
     enum gpu_logits logits_of;
+    uint64_t logits_pass;        /* changes when logits are overwritten: whether a slot's are still there */
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
     uint64_t *topk;
-    volatile gpu_mailbox *mailbox;                          /* pinned memory: the sampler posts tokens, the host polls */
+    volatile gpu_mailbox *mailbox;                          /* [PASS_ROWS_MAX] pinned memory: the sampler posts tokens, the host polls */
     uint32_t sequence;                                      /* number of the last post that was queued */
     mote_launch *launches;                                  /* of mote_launches */
     prefill_scratch prefill;
@@ -43,6 +68,8 @@ struct gpu_slot {
     step_parameters *step;
     float *x;                    /* [MOTE_ROWS_MAX][hidden] */
     sampling_parameters sampling;                           /* of the answer that is being generated */
+    uint64_t logits_pass;        /* the runner's, when this slot's were computed by a pass of several */
+    int logits_first;            /* which of the runner's logits are those of its first row then */
 };
 
 /* From here on everything begins at a multiple of so many floats from the base. */

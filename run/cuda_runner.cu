@@ -10,14 +10,15 @@ static void gpu_layout_slot(layout *l, slot *s) {
 static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t T = MOTE_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const size_t T = r->one_slot ? MOTE_ROWS_MAX : PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
     q.sms = r->o.sms;
+    q.rows = g->q.rows = (int)T;
     layout_align(l, 32);
-    g->step = (step_parameters *)layout_bytes(l, sizeof *g->step);
-    g->parameters = (sampling_parameters *)layout_bytes(l, sizeof *g->parameters);
+    g->table = (gpu_pass_table *)layout_bytes(l, sizeof *g->table);
+    if (g->table) g->step = g->table->steps, g->parameters = g->table->sampling;
     g->greedy = (sampling_parameters *)layout_bytes(l, sizeof *g->greedy);
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
@@ -26,8 +27,8 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
-    g->mtp_logits = layout_alloc(l, T * vocab);
-    g->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
+    g->mtp_logits = layout_alloc(l, MOTE_ROWS_MAX * vocab);
+    g->draft_logits = layout_alloc(l, T * (size_t)m->draft_head.rows);
     g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
     layout_prefill(l, m, &r->o, &g->prefill);
 }
@@ -78,6 +79,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
     r->rows = MOTE_ROWS_MAX;
+    r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;
     q->dependent = m->gpu_cc >= 90;
@@ -86,14 +88,16 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     gpu_check(q, cudaSetDevice(m->gpu), "choosing the GPU");
     if (q->status == cudaSuccess) gpu_check(q, cudaMalloc((void **)&r->memory, bytes), "allocating a runner");
     if (q->status == cudaSuccess)
-        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
+        gpu_check(q, cudaHostAlloc((void **)&g->mailbox, PASS_ROWS_MAX * sizeof *g->mailbox, cudaHostAllocMapped), "pinning memory");
+    if (q->status == cudaSuccess)
+        gpu_check(q, cudaHostAlloc((void **)&g->pass, sizeof *g->pass, cudaHostAllocDefault), "pinning memory");
     if (q->status == cudaSuccess) gpu_check(q, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream");
     for (int i = 0; i < 2 && q->status == cudaSuccess; i++)
         gpu_check(q, cudaEventCreateWithFlags(&g->layer_done[i], cudaEventDisableTiming), "an event");
     if (q->status != cudaSuccess) return gpu_failed(q, err);
     layout_runner(r, r->memory);
     r->prompt_from = g->prefill.rows ? PREFILL_FROM : 0;
-    memset((void *)g->mailbox, 0, sizeof *g->mailbox);
+    memset((void *)g->mailbox, 0, PASS_ROWS_MAX * sizeof *g->mailbox);
     q->stream = g->stream;
     gpu_check(q, cudaMemsetAsync(r->memory, 0, bytes, g->stream), "clearing a runner");
     if (m->largest.kinds >> LAYER_ATTENTION & 1) gpu_prepare_attention(r);
@@ -120,7 +124,10 @@ static void gpu_close(mote_runner *r) {
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
+        for (int i = 0; i < PASS_GRAPHS; i++)
+            if (g->passes[i].ready) (void)cudaGraphExecDestroy(g->passes[i].ready);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
+        if (g->pass) (void)cudaFreeHost(g->pass);
         (void)cudaGetLastError();
     }
     free(g->q.nodes);
@@ -177,4 +184,4 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle};
+    .step = gpu_step, .cycle = gpu_cycle, .pass = gpu_pass};

@@ -31,28 +31,48 @@ static slot_view gpu_view_of(const mote_runner *r) {
     return v;
 }
 
+/* What kernels are recorded for: rows of one slot, or of each sequence of a pass. */
+typedef struct gpu_form {
+    mote_runner *r;
+    int T, has_mtp;              /* token rows; the slots have the MTP layer */
+    int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
+    int splits;                  /* of gpu_rows */
+} gpu_form;
+
+static gpu_form gpu_form_of(const slot *s, int T) {
+    gpu_form f = {s->runner, T, s->has_mtp, 0, 0, 0};
+    return f;
+}
+
+/* Of each row its sequence, for kernels; NULL: there is one. */
+static const uint8_t *gpu_sequence_of(const gpu_form *f) {
+    return f->sequences ? f->r->gpu->table->sequence_of : NULL;
+}
+
 /* T rows of x through layer i, the MTP layer after the others; offset: their first position minus that of the step. */
-static void gpu_record_layer(slot *s, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
-    const struct gpu_runner *g = s->runner->gpu;
-    const layer *l = i < s->m->c.layers ? &s->m->layers[i] : &s->m->mtp;
-    gpu_rows rows = {q, T, i, g->step, gpu_view_of(s->runner), offset, state_only, x};
+static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, float *x, int offset, int state_only) {
+    const struct gpu_runner *g = f->r->gpu;
+    const mote_model *m = f->r->m;
+    const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
+    gpu_rows rows = {q, T, i, g->step, f->sequences, f->one_each || T == f->sequences, f->splits, gpu_view_of(f->r), offset, state_only, x};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
 /* The kernels that are recorded next are those of the MTP layer, or no longer. */
-static void gpu_set_mtp(slot *s, gpu_queue *q, int in_mtp) {
+static void gpu_set_mtp(const mote_model *m, gpu_queue *q, int in_mtp) {
     q->in_mtp = in_mtp;
-    q->layer = in_mtp ? s->m->c.layers : -1;
+    q->layer = in_mtp ? m->c.layers : -1;
 }
 
-static gpu_mtp_input gpu_mtp_input_of(const slot *s) {
-    const mote_model *m = s->m;
-    struct gpu_runner *g = s->runner->gpu;
+static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
+    const mote_model *m = f->r->m;
+    struct gpu_runner *g = f->r->gpu;
     gpu_mtp_input p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
-    p.slot = gpu_view_of(s->runner);
+    p.sequences = gpu_sequence_of(f);
+    p.slot = gpu_view_of(f->r);
     p.hidden = g->captured.hidden;
     p.last_hidden = g->captured.last_hidden;
     p.x = g->x;
@@ -64,96 +84,106 @@ static gpu_mtp_input gpu_mtp_input_of(const slot *s) {
     return p;
 }
 
-static void gpu_record_mtp(slot *s, gpu_queue *q, int T, int logits) {
-    const mote_model *m = s->m;
-    struct gpu_runner *g = s->runner->gpu;
-    gpu_mtp_input p = gpu_mtp_input_of(s);
-    gpu_set_mtp(s, q, 1);
-    gpu_mtp_start(q, &p, T);
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
-    gpu_record_layer(s, q, m->c.layers, T, g->mtp_x, -1, !logits);
-    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->mtp_logits);
-    gpu_set_mtp(s, q, 0);
+static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
+    const mote_model *m = f->r->m;
+    struct gpu_runner *g = f->r->gpu;
+    gpu_mtp_input p = gpu_mtp_input_of(f);
+    gpu_set_mtp(m, q, 1);
+    gpu_mtp_start(q, &p, f->T);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, f->T);
+    gpu_record_layer(f, q, m->c.layers, f->T, g->mtp_x, -1, !logits);
+    if (logits) gpu_head(q, &m->lm_head, m->mtp_norm, g->mtp_x, f->T, m->c.eps, g->mtp_logits);
+    gpu_set_mtp(m, q, 0);
 }
 
-/* Records draft number i, from 0 on, as in cpu_draft. Its position and the token before it are in step_parameters. */
-static void gpu_record_draft(slot *s, gpu_queue *q, int i) {
-    const mote_model *m = s->m;
-    struct gpu_runner *g = s->runner->gpu;
-    gpu_mtp_input p = gpu_mtp_input_of(s);
+/* Records draft number i, from 0 on, as in cpu_draft, of each sequence. Its position and the token before it are in
+   step_parameters. */
+static void gpu_record_draft(const gpu_form *f, gpu_queue *q, int i) {
+    const mote_model *m = f->r->m;
+    struct gpu_runner *g = f->r->gpu;
+    const int T = max_int(f->sequences, 1);
+    gpu_mtp_input p = gpu_mtp_input_of(f);
     gpu_sampling choice;
     memset(&choice, 0, sizeof choice);
     p.draft = i;
     p.x = g->mtp_x;
     p.norm = m->mtp_norm;
     choice.parameters = g->greedy;
+    choice.sequences = f->sequences;
     choice.logits = g->draft_logits;
-    choice.T = 1;
+    choice.stride = (size_t)m->draft_head.rows;
+    choice.T = T;
     choice.n = m->draft_head.rows;
     choice.topk = g->topk;
     choice.step = g->step;
     choice.draft = i + 1;
-    gpu_set_mtp(s, q, 1);
-    gpu_draft_start(q, &p);
-    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, 1);
-    gpu_record_layer(s, q, m->c.layers, 1, g->mtp_x, i - 1, 0);
-    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, 1, m->c.eps, g->draft_logits);
+    gpu_set_mtp(m, q, 1);
+    gpu_draft_start(q, &p, T);
+    gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
+    gpu_record_layer(f, q, m->c.layers, T, g->mtp_x, i - 1, 0);
+    gpu_head(q, &m->draft_head, m->mtp_norm, g->mtp_x, T, m->c.eps, g->draft_logits);
     gpu_sample(q, KERNEL_SAMPLE_TOKEN, &choice, sample_token);
-    gpu_set_mtp(s, q, 0);
+    gpu_set_mtp(m, q, 0);
 }
 
-/* Records the sampling and verification of the tokens that follow the T rows just computed. */
-static void gpu_record_accept(slot *s, gpu_queue *q, int T) {
-    struct gpu_runner *g = s->runner->gpu;
+/* Records the sampling and verification of the tokens that follow the rows just computed. */
+static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
+    struct gpu_runner *g = f->r->gpu;
     gpu_sampling p;
     memset(&p, 0, sizeof p);
     p.parameters = g->parameters;
+    p.parameters_step = f->sequences > 0;
+    p.sequences = f->sequences;
+    p.sequence_of = gpu_sequence_of(f);
     p.logits = g->logits;
-    p.stride = (size_t)s->m->c.vocab;
-    p.T = T;
-    p.n = known_vocab(s->m);
+    p.stride = (size_t)f->r->m->c.vocab;
+    p.T = f->T;
+    p.n = known_vocab(f->r->m);
     p.topk = g->topk;
     p.step = g->step;
     p.mailbox = g->mailbox;
     gpu_sample(q, KERNEL_ACCEPT, &p, gpu_accept);
 }
 
-/* Records all kernels of a step of T rows. */
-static void gpu_record_step(slot *s, gpu_queue *q, int T, enum gpu_kind kind) {
-    const mote_model *m = s->m;
-    struct gpu_runner *g = s->runner->gpu;
+/* Records all kernels of a step. */
+static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind) {
+    const mote_model *m = f->r->m;
+    struct gpu_runner *g = f->r->gpu;
+    const int T = f->T;
     gpu_embedding p;
     memset(&p, 0, sizeof p);
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
+    p.sequences = gpu_sequence_of(f);
+    p.T = T;
     p.x = g->x;
-    p.slot = gpu_view_of(s->runner);
+    p.slot = gpu_view_of(f->r);
     p.hidden = g->captured.hidden;
-    p.last_hidden = s->has_mtp ? g->captured.last_hidden : NULL;
+    p.last_hidden = f->has_mtp ? g->captured.last_hidden : NULL;
     q->layer = -1;
-    gpu_embed(q, &p, T);
+    gpu_embed(q, &p, max_int(f->sequences, 1));
     for (int i = 0; i < m->c.layers; i++) {
         q->layer = i;
-        gpu_record_layer(s, q, i, T, g->x, 0, 0);
+        gpu_record_layer(f, q, i, T, g->x, 0, 0);
     }
     q->layer = -1;
     if (kind == GPU_LAST_LOGITS)
         gpu_head(q, &m->lm_head, m->norm, g->x + (size_t)(T - 1) * (size_t)m->c.hidden, 1, m->c.eps, g->logits);
     if (kind >= GPU_ALL_LOGITS) gpu_head(q, &m->lm_head, m->norm, g->x, T, m->c.eps, g->logits);
-    if (s->has_mtp) gpu_record_mtp(s, q, T, kind == GPU_MTP_LOGITS);
+    if (f->has_mtp) gpu_record_mtp(f, q, kind == GPU_MTP_LOGITS);
 }
 
 /* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
    then `drafts` drafts. Stages that q->stages leaves out are not in it. */
-static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int drafts) {
-    gpu_queue *q = &s->runner->gpu->q;
+static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, int drafts) {
+    gpu_queue *q = &f->r->gpu->q;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
-    if (T) gpu_record_step(s, q, T, kind);
-    if (T && drafts >= 0) gpu_record_accept(s, q, T);
-    for (int i = 0; i < drafts; i++) gpu_record_draft(s, q, i);
+    if (f->T) gpu_record_step(f, q, kind);
+    if (f->T && drafts >= 0) gpu_record_accept(f, q);
+    for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i);
     gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
     if (gpu_check(q, status, "capturing a step"))
@@ -162,9 +192,16 @@ static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int draft
     return ready;
 }
 
+/* The same of the resident slot. */
+static cudaGraphExec_t gpu_capture(slot *s, int T, enum gpu_kind kind, int drafts) {
+    const gpu_form f = gpu_form_of(s, T);
+    return gpu_capture_form(&f, kind, drafts);
+}
+
 static void gpu_launched(slot *s, int T, enum gpu_kind kind) {
     s->last_row = T - 1;
     s->logits_here = s->logits_set = s->logits_in_block = 0;
+    if (kind != GPU_NO_LOGITS) s->runner->gpu->logits_pass++;
     s->runner->gpu->logits_of = kind == GPU_NO_LOGITS ? LOGITS_NOWHERE : kind == GPU_LAST_LOGITS ? LOGITS_OF_LAST : LOGITS_OF_ALL;
 }
 
@@ -196,6 +233,7 @@ static const float *gpu_last_logits(slot *s) {
     const size_t row = (size_t)s->last_row, vocab = (size_t)m->c.vocab;
     if (s->logits_set) g->logits_of = LOGITS_NOWHERE;
     if (g->logits_of == LOGITS_OF_ALL) return g->logits + row * vocab;
+    if (g->logits_of == LOGITS_NOWHERE) g->logits_pass++;
     if (g->logits_of == LOGITS_NOWHERE && s->logits_here)
         gpu_check(&g->q, cudaMemcpyAsync(g->logits, s->logits, vocab * sizeof(float), cudaMemcpyHostToDevice, g->stream),
                   "copying logits");
@@ -260,22 +298,32 @@ static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     return code;
 }
 
-/* Waits for the post with the current sequence number: *count ids; the last is -1 if a logit was NaN. Polls pinned memory;
+/* Waits for sequence z's post with the current sequence number: *count ids; the last is -1 if a logit was NaN. Polls pinned memory;
    every 4,096 polls it asks the stream whether it has failed or, without a post, is done. The second look at `posted` is
    needed: the post may have come between the poll and the query. */
-static int mailbox_wait(slot *s, int32_t *ids, int *count, mote_error *err) {
-    struct gpu_runner *g = s->runner->gpu;
-    for (unsigned i = 1; g->mailbox->posted >> 32 != g->sequence; i++) {
+static int mailbox_wait(mote_runner *r, int z, int32_t *ids, int *count, mote_error *err) {
+    struct gpu_runner *g = r->gpu;
+    volatile gpu_mailbox *box = &g->mailbox[z];
+    for (unsigned i = 1; box->posted >> 32 != g->sequence; i++) {
         if (i % 4096) continue;
         cudaError_t status = cudaStreamQuery(g->stream);
-        if (status != cudaErrorNotReady && g->mailbox->posted >> 32 != g->sequence)
+        if (status != cudaErrorNotReady && box->posted >> 32 != g->sequence)
             gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
         if (g->q.status != cudaSuccess) return gpu_failed(&g->q, err);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    *count = (int)(uint32_t)g->mailbox->posted;
-    for (int i = 0; i < *count; i++) ids[i] = g->mailbox->ids[i];
+    *count = (int)(uint32_t)box->posted;
+    for (int i = 0; i < *count; i++) ids[i] = box->ids[i];
     return MOTE_OK;
+}
+
+static void gpu_sampling_of(const mote_sampling *sampling, sampling_parameters *to) {
+    memset(to, 0, sizeof *to);
+    to->temperature = sampling->temperature;
+    to->k = sampling->temperature > 0 ? sampling->top_k : 1;
+    to->top_p = sampling->top_p;
+    to->min_p = sampling->min_p;
+    to->seed = sampling->seed;
 }
 
 /* Queues the sampling of the token at b->position: sample_token makes it the first token of the next step and posts it. */
@@ -283,13 +331,8 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     struct gpu_runner *g = s->runner->gpu;
     sampling_parameters parameters;
     gpu_sampling p;
-    memset(&parameters, 0, sizeof parameters);
     memset(&p, 0, sizeof p);
-    parameters.temperature = sampling->temperature;
-    parameters.k = sampling->temperature > 0 ? sampling->top_k : 1;
-    parameters.top_p = sampling->top_p;
-    parameters.min_p = sampling->min_p;
-    parameters.seed = sampling->seed;
+    gpu_sampling_of(sampling, &parameters);
     gpu_set_sampling(s, &parameters);
     p.parameters = g->parameters;
     p.logits = gpu_last_logits(s);
@@ -373,7 +416,7 @@ static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int3
     gpu_choose_next(s, b, sampling);
     gpu_launch_step(s, 1, GPU_LAST_LOGITS);
     code = gpu_failed(&s->runner->gpu->q, err);
-    if (!code) code = mailbox_wait(s, id, &count, err);
+    if (!code) code = mailbox_wait(s->runner, 0, id, &count, err);
     return !code && *id < 0 ? gpu_not_a_number(err) : code;
 }
 
@@ -385,11 +428,11 @@ static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int
     int one, code = gpu_enter(s, err);
     if (!code && b->T == 1) {
         gpu_choose_next(s, b, sampling);
-        code = mailbox_wait(s, ids, &one, err);
+        code = mailbox_wait(s->runner, 0, ids, &one, err);
         if (!code && ids[0] < 0) code = gpu_not_a_number(err);
     }
     if (code) return code;
     gpu_launch_cycle(s, b->T, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
-    return code ? code : mailbox_wait(s, ids + 1, count, err);
+    return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);
 }

@@ -41,8 +41,10 @@ typedef struct attention_gpu {
     int q_per_kv;                /* query heads of a kv head */
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const step_parameters *step;
+    int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
+    int blocks;                  /* a kv head's, of a sequence: its first so many splits, which have all chunks there are; 0: all */
     int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
-    int T;
+    int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
     float *frequencies;          /* [rotary_dim / 2] of the layer; in scratch [layers][frequencies_size] */
     int frequencies_size;
     float *qg;                   /* [T][heads][2][head_dim] */
@@ -59,6 +61,32 @@ typedef struct attention_gpu {
     int kv_only;                 /* only append k and v */
     int prefill_warps;           /* attention_prefill_warps */
 } attention_gpu;
+
+/* Floats of scratch for the partials of a token row. */
+static __host__ __device__ size_t gpu_attention_parts(const attention_shape *s, int splits) {
+    return (size_t)splits * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
+}
+
+/* Ints of scratch for a sequence's tickets; zero before the first launch. */
+static __host__ __device__ size_t gpu_attention_tickets(const attention_shape *s) {
+    return (size_t)s->kv_heads * ATTEND_CLUSTER;
+}
+
+/* What concerns sequence z of a pass: its rows, and its slot. */
+__device__ __forceinline__ attention_gpu attend_sequence(const attention_gpu &all, int z) {
+    const attention_shape *s = &all.shape;
+    attention_gpu p = all;
+    p.step = p.slot.step = all.step + z;
+    const size_t first = p.step->first, d = s->head_dim;
+    p.T = p.step->rows;
+    p.qg += first * s->heads * attention_q_size(s);
+    p.k_new += first * s->kv_heads * d;
+    p.v_new += first * s->kv_heads * d;
+    p.o += first * s->heads * d;
+    p.parts += first * gpu_attention_parts(s, p.splits);
+    p.tickets += z * gpu_attention_tickets(s);
+    return p;
+}
 
 /* The keys or the values, of the slot that is resident. */
 __device__ __forceinline__ char *attend_cache(const attention_gpu *p, bool values) {

@@ -597,13 +597,15 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #define ATTEND_CLUSTERS
 #endif
 
-/* The kernel. Grid: (kv head, split), clusters of 8 splits. Two blocks an SM up to 32 query rows, one with 64.
+/* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two blocks an SM up to 32 query rows, one with 64.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
    warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
-template <bool FP8, int ROWS>
-__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= 32 ? 2 : 1)
-attend_fast(const __grid_constant__ attention_gpu p) {
+template <bool FP8, int ROWS, bool EACH>
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= (EACH ? 16 : 32) ? 2 : 1)
+attend_fast(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
+    const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
+    const attention_gpu &p = EACH ? own : all;
     enum { TILES = attend_sizes<ROWS>::TILES };
     attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
     attend_rows<FP8> r;

@@ -16,31 +16,21 @@ static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits;
 }
 
-/* Floats of scratch for the partials. */
-static size_t gpu_attention_parts(const attention_shape *s, int splits) {
-    return (size_t)splits * MOTE_ROWS_MAX * (size_t)s->heads * ((size_t)s->head_dim + 2 * ATTEND_CLUSTER);
-}
-
-/* Ints of scratch for tickets; zero before the first launch. */
-static size_t gpu_attention_tickets(const attention_shape *s) {
-    return (size_t)s->kv_heads * ATTEND_CLUSTER;
-}
-
 typedef void (*attend_kernel)(attention_gpu);
 
-/* The kernel for T token rows, and its shared memory. */
-template <bool FP8, int ROWS> static attend_kernel gpu_attend_fast(size_t *shared) {
+/* The kernel for sequences of T token rows, and its shared memory. */
+template <bool FP8, int ROWS, bool EACH> static attend_kernel gpu_attend_fast(size_t *shared) {
     *shared = sizeof(attend_shared<FP8, ROWS>);
-    return attend_fast<FP8, ROWS>;
+    return attend_fast<FP8, ROWS, EACH>;
 }
 
-template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
+template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
     int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
-    if (!gpu_attention_is_fast(s)) return attend_any<FP8>;
-    if (rows <= 8) return gpu_attend_fast<FP8, 8>(shared);
-    if (rows <= 16) return gpu_attend_fast<FP8, 16>(shared);
-    return rows <= 32 ? gpu_attend_fast<FP8, 32>(shared) : gpu_attend_fast<FP8, 64>(shared);
+    if (!gpu_attention_is_fast(s)) return attend_any<FP8, EACH>;
+    if (rows <= 8) return gpu_attend_fast<FP8, 8, EACH>(shared);
+    if (rows <= 16) return gpu_attend_fast<FP8, 16, EACH>(shared);
+    return rows <= 32 ? gpu_attend_fast<FP8, 32, EACH>(shared) : gpu_attend_fast<FP8, 64, EACH>(shared);
 }
 
 /* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.
@@ -51,8 +41,8 @@ template <bool FP8> static attend_kernel gpu_attend_kernel(const attention_shape
    another T would change a row's bits. */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true>(s, MOTE_ROWS_MAX, &shared)
-                                           : gpu_attend_kernel<false>(s, MOTE_ROWS_MAX, &shared);
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, MOTE_ROWS_MAX, &shared)
+                                           : gpu_attend_kernel<false, false>(s, MOTE_ROWS_MAX, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -71,12 +61,13 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv
     return splits < ATTEND_CLUSTER ? ATTEND_CLUSTER : splits < most ? splits : most;
 }
 
-template <bool FP8> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
+template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
     size_t shared;
-    attend_kernel kernel = gpu_attend_kernel<FP8>(&p->shape, p->T, &shared);
-    int splits = p->kv_only ? 1 : p->splits;
-    if (p->kv_only) kernel = attend_any<FP8>, shared = gpu_attention_shared(&p->shape);
-    gpu_record(q, KERNEL_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, p->shape.kv_heads, splits, shared, p);
+    attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : MOTE_ROWS_MAX, &shared);
+    const int splits = p->kv_only ? 1 : p->blocks ? p->blocks : p->splits;
+    if (p->kv_only) kernel = attend_any<FP8, EACH>, shared = gpu_attention_shared(&p->shape);
+    const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)splits, (unsigned)max_int(p->sequences, 1));
+    gpu_record_grid(q, KERNEL_ATTEND, FP8 ? "KV FP8" : "KV BF16", kernel, grid, shared, p);
 }
 
 /* norm_qkv on the GPU; for KV rows alone k and v. */
@@ -91,15 +82,17 @@ static void gpu_norm_qkv(gpu_queue *q, const attention_weights *w, const attenti
 
 /* rope_attend on the GPU. */
 static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
-    if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true>(q, p);
-    else gpu_rope_attend_as<false>(q, p);
+    if (p->sequences && p->kv == DTYPE_FP8) gpu_rope_attend_as<true, true>(q, p);
+    else if (p->sequences) gpu_rope_attend_as<false, true>(q, p);
+    else if (p->kv == DTYPE_FP8) gpu_rope_attend_as<true, false>(q, p);
+    else gpu_rope_attend_as<false, false>(q, p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
 
 static void attention_layout_gpu(layout *l, const attention_shape *s, const capacity *r, const gpu_queue *q,
                                  attention_gpu *to) {
-    size_t T = MOTE_ROWS_MAX, d = (size_t)s->head_dim;
+    size_t T = (size_t)q->rows, d = (size_t)s->head_dim;
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->kv = r->kv;
@@ -110,8 +103,8 @@ static void attention_layout_gpu(layout *l, const attention_shape *s, const capa
     to->k_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->v_new = layout_alloc(l, T * (size_t)s->kv_heads * d);
     to->o = layout_alloc(l, T * (size_t)s->heads * d);
-    to->parts = layout_alloc(l, gpu_attention_parts(s, to->splits));
-    to->tickets = (int *)(void *)layout_alloc(l, gpu_attention_tickets(s));
+    to->parts = layout_alloc(l, T * gpu_attention_parts(s, to->splits));
+    to->tickets = (int *)(void *)layout_alloc(l, T * gpu_attention_tickets(s));
 }
 
 static void attention_record(const gpu_rows *rows, const attention_weights *w, const attention_gpu *scratch,
@@ -123,6 +116,9 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.k_norm = w->k_norm;
     p.step = rows->step;
     p.slot = rows->slot;
+    p.sequences = rows->sequences;
+    p.one_each = rows->one_each;
+    p.blocks = min_int(rows->splits, p.splits);
     p.offset = rows->offset;
     p.T = rows->T;
     p.frequencies += (size_t)(rows->layer * p.frequencies_size);

@@ -38,7 +38,8 @@ typedef struct deltanet_gpu {
     deltanet_state state;        /* of the captured slot: see gpu_delta_at */
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
-    int T;                       /* token rows, 1..MOTE_ROWS_MAX */
+    int sequences;               /* of a pass, see gpu_delta_sequence; 0: one */
+    int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
     float *raw;                  /* [T][channels] output of in_proj_qkv */
@@ -69,6 +70,24 @@ static __host__ __device__ int gpu_squares_stride(int parts) {
 
 __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
+}
+
+/* What concerns sequence z of a pass: its rows, and its slot. parts: gpu_delta_parts. */
+__device__ __forceinline__ deltanet_gpu gpu_delta_sequence(const deltanet_gpu &all, int z, int parts) {
+    const deltanet_shape *s = &all.shape;
+    deltanet_gpu p = all;
+    p.step = p.slot.step = all.step + z;
+    const int first = p.step->first, heads = first * s->value_heads;
+    p.T = p.step->rows;
+    p.raw += first * gpu_channels(s);
+    p.b += heads;
+    p.a += heads;
+    p.decay += heads;
+    p.k += first * s->key_heads * s->key_dim;
+    p.z += heads * s->value_dim;
+    p.o += heads * s->value_dim;
+    p.squares += heads * gpu_squares_stride(parts);
+    return p;
 }
 
 /* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right after the window in
@@ -329,19 +348,21 @@ template <class T> __device__ __forceinline__ void materialize(T *&pointer) {
 }
 
 /* The kernel of conv_delta; see the top of this file. C = ceil(key_dim / 32), rounded up to a power of two; ROWS = 1, or 4
-   for T = 2, 3 and 4; SHARED: the runner has several slots. Grid: (value_heads, ceil(value_dim / (8 R))).
+   for T = 2, 3 and 4. Grid: (value_heads, ceil(value_dim / (8 R)), sequences).
 
    Occupancy: with one row and C <= 4 the kernel is held to 64 registers, so that one of its blocks fits an SM beside two
    blocks of norm_in_proj with 96 each and does step 1 while those still run. */
-template <int C, int ROWS, bool SHARED>
-__global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS == 1 ? 4 : 2)
-gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
+template <int C, int ROWS, enum slot_use USE>
+__global__ void __launch_bounds__(GPU_THREADS, C > 4 ? 1 : ROWS > 1 ? 2 : USE == SLOT_EACH ? 3 : 4)
+gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     enum { R = C <= 4 ? 4 : 16 / C, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     __shared__ __align__(16) float qk[ROWS][2][WIDTH], squares[ROWS][GPU_WARPS];
-    const deltanet_shape *s = &p.shape;
+    const deltanet_gpu own = USE == SLOT_EACH ? gpu_delta_sequence(all, blockIdx.z, gridDim.y) : all;
+    const deltanet_gpu &p = USE == SLOT_EACH ? own : all;
+    const deltanet_shape *s = &all.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES;
     const int replay = p.step->replay;
-    const int64_t shift = SHARED ? gpu_slot_shift(&p.slot) : 0;
+    const int64_t shift = USE == SLOT_CAPTURED ? 0 : gpu_slot_shift(&p.slot);
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
@@ -401,14 +422,17 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu p) {
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
 }
 
-template <int C, bool SHARED> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
-    gpu_record(q, KERNEL_DELTA, "", p->T == 1 ? gpu_delta_kernel<C, 1, SHARED> : gpu_delta_kernel<C, MOTE_ROWS_MAX, SHARED>,
-               p->shape.value_heads, gpu_delta_parts(&p->shape), 0, p);
+template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
+    const int sequences = max_int(p->sequences, 1);
+    const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
+    gpu_record_grid(q, KERNEL_DELTA, "", p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid,
+                    0, p);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {
-    if (p->slot.step) gpu_conv_delta_as<C, true>(q, p);
-    else gpu_conv_delta_as<C, false>(q, p);
+    if (p->sequences) gpu_conv_delta_as<C, SLOT_EACH>(q, p);
+    else if (p->slot.step) gpu_conv_delta_as<C, SLOT_RESIDENT>(q, p);
+    else gpu_conv_delta_as<C, SLOT_CAPTURED>(q, p);
 }
 
 /* Fills o, squares, k, decay and log_u. */
@@ -465,7 +489,7 @@ __device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int64_t shif
 
    It must run after the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
    until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
-__device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
+__device__ __forceinline__ void gpu_log_sequence(const deltanet_gpu *p, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T);
@@ -477,6 +501,22 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
         else if (i < k_items) gpu_log_keys(p, shift, i, k_items, k_count);
         else gpu_delta_at(p->state.log_decay, shift)[i - k_items] = p->decay[i - k_items];
     }
+}
+
+/* The same for all sequences of a pass, each of which has as many blocks. */
+__device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
+    if (!p->sequences) return gpu_log_sequence(p, block, blocks);
+    const int each = blocks / p->sequences;
+    const deltanet_gpu own = gpu_delta_sequence(*p, block / each, 1);
+    gpu_log_sequence(&own, block % each, each);
+}
+
+/* The same as a kernel of its own, after the projections that have no blocks for it. Grid: (blocks, sequences). */
+static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const __grid_constant__ deltanet_gpu all) {
+    pdl_launch_dependents();
+    pdl_wait();
+    const deltanet_gpu own = gpu_delta_sequence(all, blockIdx.y, 1);
+    gpu_log_sequence(&own, blockIdx.x, gridDim.x);
 }
 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
@@ -551,17 +591,19 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.eps = s->eps;
     p.in.log = *block;
     /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
-    p.extra = (gpu_delta_log_items(s, block->T) - 1) / GPU_THREADS + 1;
+    const int log_blocks = (gpu_delta_log_items(s, block->T == block->sequences ? 1 : min_int(block->T, MOTE_ROWS_MAX)) - 1) / GPU_THREADS + 1;
+    const int apart = block->T > MOTE_ROWS_MAX;             /* the projection has no blocks for it */
+    p.extra = apart ? 0 : log_blocks * max_int(block->sequences, 1);
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
+    if (apart) gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, log_blocks, block->sequences, 0, block);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
 
 static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
-    size_t T = MOTE_ROWS_MAX, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
+    size_t T = (size_t)q->rows, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
     (void)r;
-    (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
     to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
@@ -588,6 +630,7 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.norm = w->norm;
     p.step = rows->step;
     p.slot = rows->slot;
+    p.sequences = rows->sequences;
     p.T = rows->T;
     gpu_norm_in_proj(rows->q, w, &p, rows->x);
     gpu_conv_delta(rows->q, &p);
