@@ -135,6 +135,7 @@ static double seconds(void) {
 #include "run/cuda.cu"
 #include "run/step.cu"
 #include "run/prefill.cu"
+#include "run/pass.cu"
 #include "run/cuda_runner.cu"
 #endif
 #include "run/executors.c"

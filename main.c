@@ -32,6 +32,7 @@
      bench_tables.c  the output of bench: a table for people, JSON for machines
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
+     bench_sessions.c  several sessions at once
      bench.c         bench: planning and running it
      selftest.c      selftest
 
@@ -132,6 +133,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_tables.c"
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
+#include "cli/bench_sessions.c"
 #include "cli/bench.c"
 #include "cli/selftest.c"
 

@@ -47,6 +47,9 @@ static int bench_model(bench *b, options *o, const mote_model *model) {
                         "bench: --rows, --stages, --sms and --accept are for a GPU, but the model is on the CPU");
     if (o->accept.count && !b->info->mtp_layers) return complain(EXIT_FAILURE, "%s: the model has no MTP layer", name);
     if (o->ask) return bench_ask(b, o, name, model);
+    if (o->sessions.count && !o->steps) o->steps = 64;
+    if (o->sessions.count && mote_read_speed(model, o->threads, &b->ceiling, &error)) return report(&error);
+    if (o->sessions.count) return bench_sessions(b, name, model);
     if (on_gpu(b->info) && o->steps > 1000)
         return complain(EXIT_USAGE, "bench: --tokens on a GPU needs a whole number from 1 to 1000, not '%d'", o->steps);
     b->ids = random_ids(plan_bench(o, b->info), b->info->vocab_size);
@@ -69,6 +72,8 @@ static int bench_usage(const options *o) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
     if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
+    if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages || o->accept.count))
+        return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages, --accept");
     if (o->overlap >= 0 && !o->accept.count)
         return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)

@@ -64,6 +64,12 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
                                 : fail(error, MOTE_EUNSUPPORTED, "mote_launches: the model is not on a GPU");
 }
 
+int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error) {
+    if (!runner || !experts) return fail(error, MOTE_EINVAL, "mote_distinct_experts: needs a runner and a place for the number");
+    return runner->m->gpu >= 0 ? gpu_distinct_experts(runner, experts, error)
+                               : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
+}
+
 int mote_selftest(const char *device, int sms,
                   void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                   int *failed, mote_error *error) {

@@ -60,6 +60,9 @@ typedef struct mote_launch {               /* one kernel as it was launched, rea
 /* The launches of one step of `rows` rows, *count of them. Owned by the session, valid until its next call. */
 int mote_launches(mote_session *session, int rows, const mote_launch **launches, size_t *count, mote_error *error);
 
+/* The experts that the runner's last step or pass has read in a layer, on average: *experts. GPU only: else MOTE_EUNSUPPORTED. */
+int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error);
+
 /* Tests the machine: every stage on the GPU against the CPU code on random data, whole models GPU against CPU,
    repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
    tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many

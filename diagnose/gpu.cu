@@ -56,6 +56,25 @@ static int gpu_measure(mote_session *s, mote_measurement *m, unsigned stages, mo
     return code ? code : cleared;
 }
 
+/* Those that layers have counted: the shared expert is none of them. */
+static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err) {
+    struct gpu_runner *g = r->gpu;
+    const int layers = r->m->c.layers;
+    int32_t *chosen = (int32_t *)malloc((size_t)layers * sizeof *chosen);
+    int code = chosen ? runner_enter(r, NULL, err) : fail_memory(err), counted = 0;
+    if (!code) {
+        gpu_check(&g->q, cudaMemcpyAsync(chosen, g->chosen, (size_t)layers * sizeof *chosen, cudaMemcpyDeviceToHost, g->stream), "counting");
+        gpu_check(&g->q, cudaStreamSynchronize(g->stream), "counting");
+        code = gpu_failed(&g->q, err);
+        runner_leave(r);
+    }
+    *experts = 0;
+    for (int i = 0; i < layers && !code; i++) counted += chosen[i] > 0, *experts += chosen[i];
+    if (counted) *experts /= counted;
+    free(chosen);
+    return code;
+}
+
 /* Of the weights, or, where they are few and would stay in the L2, of other memory. */
 static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
     const size_t enough = (size_t)1 << 30, bytes = max_size(m->arena_size, enough);

@@ -20,6 +20,11 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
+static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err) {
+    (void)r, (void)experts;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_selftest(const char *device, int sms,
                         void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                         int *failed, mote_error *err) {

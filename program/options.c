@@ -16,7 +16,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
     const char *host, *api_key, *api_key_file, *cache_dir;
     texts stop, hosts;
-    list prompts, depths, rows;
+    list prompts, depths, rows, sessions;
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -89,6 +89,8 @@ static const option option_table[] = {
      "measurements of which the median counts (default: 3); not for decoding on a GPU"},
     {"--ask", "FILE", TEXT, AT(ask), 0, 0, BENCH,
      "instead: answer its questions, one a line, without and with speculation, and compare"},
+    {"--sessions", "N,N...", LIST, AT(sessions), 1, 64, BENCH,
+     "instead: so many sessions at once, each of them after its own prompt of --prompt tokens (default: 128)"},
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,

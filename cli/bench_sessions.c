@@ -1,0 +1,136 @@
+/* cli/bench_sessions.c: bench --sessions: the speed of several conversations at once. All are sessions of one runner, each has read
+   random tokens of its own, and each draws its next tokens as a client would; a step of all of them is one pass. Tokens per second are
+   those of all together, by the wall clock. What each of them said is compared with what it says when it is asked alone. */
+
+enum { SESSIONS_MOST = 64 };
+
+typedef struct group {
+    bench *b;
+    mote_runner *runner;
+    mote_session *session[SESSIONS_MOST];
+    mote_checkpoint *read[SESSIONS_MOST];  /* after its prompt */
+    mote_sampling sampling[SESSIONS_MOST];
+    mote_turn turn[SESSIONS_MOST];
+    int32_t *alone;                        /* [sessions][steps] what each says alone */
+    int32_t *ids;                          /* [prompt] */
+    int count, prompt;
+} group;
+
+/* Opens a session and has it read its prompt. */
+static int group_join(group *g, const mote_model *model) {
+    const int i = g->count, vocab = g->b->info->vocab_size;
+    mote_session_options how = session_options(g->b->o);
+    mote_error error = {0, ""};
+    uint64_t random = (uint64_t)i + 1;
+    how.runner = g->runner;
+    how.mtp = MOTE_MTP_OFF;
+    for (int k = 0; k < g->prompt; k++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        g->ids[k] = (int32_t)((random >> 33) % (uint64_t)vocab);
+    }
+    if (mote_session_open(model, &how, &g->session[i], &error)) return report(&error);
+    g->count++;
+    if (mote_feed(g->session[i], g->ids, (size_t)g->prompt, &error) || mote_checkpoint_take(g->session[i], &g->read[i], &error))
+        return report(&error);
+    g->sampling[i] = (mote_sampling){.temperature = 1.0f, .top_k = 20, .seed = (uint64_t)i + 1};
+    g->turn[i].session = g->session[i];
+    g->turn[i].sampling = &g->sampling[i];
+    return 0;
+}
+
+/* What session i says alone. */
+static int group_alone(group *g, int i) {
+    mote_error error = {0, ""};
+    int32_t *to = g->alone + (size_t)i * (size_t)g->b->o->steps;
+    if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    for (int k = 0; k < g->b->o->steps; k++)
+        if (mote_step(g->session[i], &g->sampling[i], &to[k], &error)) return report(&error);
+    return 0;
+}
+
+/* The first n sessions say it together: *seconds; *differing: tokens that are not those they say alone. */
+static int group_run(group *g, int n, double *seconds, int *differing) {
+    mote_error error = {0, ""};
+    const int steps = g->b->o->steps;
+    *differing = 0;
+    for (int i = 0; i < n; i++)
+        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    if (mote_step_many(g->turn, n, &error)) return report(&error);              /* what is captured once */
+    for (int i = 0; i < n; i++)
+        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    double start = clock_seconds();
+    for (int k = 0; k < steps; k++) {
+        if (interrupted) return EXIT_INTERRUPTED;
+        if (mote_step_many(g->turn, n, &error)) return report(&error);
+        for (int i = 0; i < n; i++) *differing += g->turn[i].id != g->alone[(size_t)i * (size_t)steps + (size_t)k];
+    }
+    (void)mote_logits(g->session[0]);                       /* the last step has been computed */
+    *seconds = clock_seconds() - start;
+    return 0;
+}
+
+static int bench_group(group *g, int n) {
+    double rates[99], seconds, experts = NAN;
+    int differing = 0, more = 0;
+    char label[16];
+    for (int r = 0; r < g->b->o->repeat; r++) {
+        int code = group_run(g, n, &seconds, &more);
+        if (code) return code;
+        rates[r] = (double)n * g->b->o->steps / seconds;
+        differing += more;
+    }
+    (void)mote_distinct_experts(g->runner, &experts, NULL);
+    const timing t = summarise(rates, g->b->o->repeat);
+    snprintf(label, sizeof label, "%d", n);
+    begin_row(g->b, "sessions", label, 8);
+    put(g->b, "sessions", n, 1, 0, 0);
+    put(g->b, "tokens_per_second", t.median, 1, 12, 1);
+    put(g->b, "lowest", t.low, 1, 12, 1);
+    put(g->b, "highest", t.high, 1, 12, 1);
+    put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
+    put(g->b, "seconds", n / t.median, 1e3, 10, 3);
+    put(g->b, "distinct_experts", experts, 1, 10, 1);
+    put(g->b, "differing", differing, 1, 11, 0);
+    end_row(g->b);
+    return differing ? complain(EXIT_FAILURE, "bench: %d tokens differ from those of a session that is alone", differing) : 0;
+}
+
+static int group_open(group *g, const mote_model *model, int most) {
+    mote_session_options how = session_options(g->b->o);
+    mote_error error = {0, ""};
+    how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + 1;
+    g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
+    g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);
+    if (!g->ids || !g->alone) return complain(EXIT_FAILURE, "out of memory");
+    if (mote_runner_open(model, &how, &g->runner, &error)) return report(&error);
+    int code = 0;
+    for (int i = 0; i < most && !code; i++) code = group_join(g, model);
+    for (int i = 0; i < most && !code; i++) code = group_alone(g, i);
+    return code;
+}
+
+static int bench_sessions(bench *b, const char *name, const mote_model *model) {
+    const options *o = b->o;
+    group g = {.b = b, .prompt = o->prompts.count ? o->prompts.value[0] : 128};
+    int most = 0, code;
+    for (int i = 0; i < o->sessions.count; i++)
+        if (o->sessions.value[i] > most) most = o->sessions.value[i];
+    code = group_open(&g, model, most);
+    b->session = g.session[0];
+    if (!code) print_head(b, name);
+    if (!code) json_head(b, name);
+    if (!code)
+        fprintf(b->table, "%-8s%12s%12s%12s%12s%10s%10s%11s\n", "sessions", "tok/s", "lowest", "highest", "each", "ms/step", "experts",
+                "differing");
+    for (int i = 0; i < o->sessions.count && !code; i++) code = bench_group(&g, o->sessions.value[i]);
+    if (!code && b->json) fputs("\n]}\n", b->json);
+    b->session = NULL;
+    for (int i = 0; i < g.count; i++) {
+        mote_checkpoint_free(g.read[i]);
+        mote_session_close(g.session[i]);
+    }
+    mote_runner_close(g.runner);
+    free(g.alone);
+    free(g.ids);
+    return code;
+}
