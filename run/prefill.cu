@@ -173,11 +173,13 @@ static void prefill_mtp(slot *s, const prefill_rows *main_rows, float *mtp_logit
     if (mtp_logits) prefill_logits(s, &r, m->mtp_norm, r.T, mtp_logits);
 }
 
-/* The layers, one launched while the one before it runs, so that a cancel is heard between two of them. */
+/* The layers, one launched while the one before it runs, so that a cancel is heard between two of them, and other slots may compute.
+   Prefill's scratch is its own. */
 static int prefill_layers(slot *s, prefill_rows *r, const block_watch *watch, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     for (int i = 0; i < s->m->c.layers && g->q.status == cudaSuccess; i++) {
         if (i >= 2) gpu_check(&g->q, cudaEventSynchronize(g->layer_done[i % 2]), "a layer");
+        if (i >= 2) (void)runner_yield(s->runner, s);
         if (watch->layer(watch->user, (double)r->T * i / s->m->c.layers)) return fail(err, MOTE_ECANCELLED, "cancelled");
         r->layer = i;
         gpu_check(&g->q, layer_run_prefill(r, &s->m->layers[i], &g->layers, &s->state[i]), "a layer");
@@ -210,6 +212,7 @@ static int gpu_prompt(slot *s, const block *b, const block_watch *watch, mote_er
     }
     if (b->logits) prefill_logits(s, &r, m->norm, b->T, b->logits);
     if (watch->logits && (code = prefill_watched(s, &r, b->T, watch, err))) return code;
+    if ((code = gpu_enter(s, err))) return code;            /* another slot may be resident meanwhile */
     const float *last = r.x + (size_t)(b->T - 1) * hidden;  /* last_hidden is still wanted as it was */
     prefill_last_row<<<1, GPU_THREADS, 0, g->stream>>>(last, m->norm, m->c.hidden, m->c.eps, g->x, s->hidden);
     if (s->has_mtp) prefill_mtp(s, &r, b->mtp_logits);
