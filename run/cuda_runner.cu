@@ -177,4 +177,4 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle};
+    .step = gpu_step, .cycle = gpu_cycle, .pass = NULL, .computes = NULL};
