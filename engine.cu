@@ -130,6 +130,8 @@ static double seconds(void) {
 /* ---- 3. Runners: devices at work ----------------------------------------------------------------------------------- */
 
 #include "run/runner.c"
+#include "run/meeting.c"
+#include "run/slot.c"
 #include "run/cpu.c"
 #ifdef __CUDACC__
 #include "run/cuda.cu"

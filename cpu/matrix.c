@@ -84,6 +84,7 @@ typedef struct projection {
     int count;
     const matrix *w[PROJECTIONS];
     float *y[PROJECTIONS];       /* [T][rows of w] */
+    float *const *to;            /* [T] where the rows of y[0] are instead, of a single one; NULL: there */
     const float *x;              /* [T][cols] */
     token_limbs *limbs;          /* scratch for x's, [T][col_block_count(cols)] */
     int T, add;
@@ -101,7 +102,7 @@ static void projection_block(const projection *p, const matrix *w, int block, fl
         }
         matrix_block_dots(w, block * ROW_BLOCK, rows, &tokens, sum);
         for (int t = 0; t < tokens.count; t++) {
-            float *out = y + (size_t)(first + t) * (size_t)w->rows + (size_t)(block * ROW_BLOCK);
+            float *row = p->to ? p->to[first + t] : y + (size_t)(first + t) * (size_t)w->rows, *out = row + (size_t)(block * ROW_BLOCK);
             for (int r = 0; r < rows; r++) out[r] = p->add ? out[r] + sum[t][r] : sum[t][r];
         }
     }

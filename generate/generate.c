@@ -129,7 +129,9 @@ static int generator_run(generator *a, mote_session *s, mote_error *err) {
     if (a->by.must && a->g.raw) constraint_begin(&a->must, 0, 0);
     else if (a->by.must) constraint_begin(&a->must, prompt_opens_thinking(s), prompt_is_header(s->m, s->tokens, s->count));
     double start = seconds();
+    slot_answers(&s->at, 1);
     code = generate_tokens(s, a, err);
+    slot_answers(&s->at, 0);
     writer_finish(&a->w, !code && a->r.stop == MOTE_STOP_EOS);
     if (!code && a->w.code) code = fail_memory(err);
     writer_result(&a->w, &a->r);

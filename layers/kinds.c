@@ -8,11 +8,15 @@
      name_unfit                 the reason why the kernels do not take a shape, NULL: they take it
      name_job                   the arguments and the scratch of a call, laid out once for all layers of the kind
      name_layout_scratch        lays the scratch out
-     name_forward               T token rows through one layer, on the CPU
      name_bytes                 the bytes that a stage reads in a decode step
      name_operations            the floating-point operations of a stage
      name_sizes                 its shape as named numbers
+   an FFN also
+     name_forward               token rows through one layer, on the CPU
    a mixer also
+     name_project               the same up to where tokens meet, all rows at once: a row's results do not depend on the others
+     name_mix                   a sequence's rows and its state, by the results of that
+     name_output                what comes after, all rows at once
      name_state                 what it remembers of a session's tokens in one layer
      name_layout_state          lays it out
      name_pieces                the state piece by piece, as it is saved, copied and compared
@@ -130,10 +134,16 @@ static int layer_pieces(const layer *of, const capacity *r, const layer_state *s
     }
 }
 
-/* Token rows through a layer; with rows->state_only only as far as its mixer's state needs. */
-static void layer_forward(const token_rows *rows, const layer *l, layer_jobs *jobs, const layer_state *state) {
+/* Token rows through layer i, which is l; with rows->state_only only as far as its mixer's state needs. */
+static void layer_forward(const token_rows *rows, const layer *l, int i, layer_jobs *jobs) {
     switch (l->mixer.kind) {
-#define X(NAME, name) case LAYER_##NAME: name##_forward(rows, &l->mixer.w.name, &jobs->name, &state->name); break;
+#define X(NAME, name)                                                                                                 \
+    case LAYER_##NAME:                                                                                                \
+        name##_project(rows, &l->mixer.w.name, &jobs->name);                                                          \
+        for (int k = 0; k < rows->count; k++)                                                                         \
+            name##_mix(rows, &rows->of[k], &jobs->name, &rows->of[k].states[i].name);                                 \
+        if (!rows->state_only) name##_output(rows, &jobs->name);                                                      \
+        break;
         MIXERS(X)
 #undef X
         default: break;

@@ -1,11 +1,22 @@
 /* layers/layer.c: what all kinds of layers are given, and give: token rows, capacity, pieces of state, traffic. The
    kinds themselves are listed in layers/kinds.c. */
 
-/* T token rows on their way through the layers, on the CPU. */
+union layer_state;               /* of a mixer: layers/kinds.c */
+
+/* Consecutive rows of one session. What a mixer does with them depends on these alone, whatever other rows are beside them. */
+typedef struct token_sequence {
+    int first, T;                /* rows first .. first + T - 1 of all */
+    int position;                /* of the first */
+    int replay;                  /* rows of the block before this one that were accepted, where it is logged */
+    const union layer_state *states;                        /* of the session, one for each layer */
+} token_sequence;
+
+/* T token rows on their way through the layers, on the CPU: those of `count` sequences, one after the other. */
 typedef struct token_rows {
     pool *threads;
-    int T, position;             /* rows; position of the first */
-    int replay;                  /* rows of the block before this one that were accepted, where it is logged */
+    int T;
+    const token_sequence *of;
+    int count;
     int state_only;              /* what the layer remembers of the rows is all that is wanted: x is left as it is */
     float *x;                    /* [T][hidden] the residual, to which a layer adds */
     float *u;                    /* [T][hidden] scratch: the normalised rows */

@@ -1,16 +1,26 @@
-/* run/cpu.c: the forward pass on the CPU: T token rows through all layers, each of which adds a mixer and an FFN to the residual x;
-   the MTP layer after them. The executor of a model whose weights are in host memory. */
+/* run/cpu.c: the forward pass on the CPU: the token rows of one session or of several through all layers, each of which adds a mixer
+   and an FFN to the residual x; the MTP layer after them. The executor of a model whose weights are in host memory.
+
+   Only mixers know which session a row is of (token_sequence); all else takes the rows as they are, and reads each weight once for all
+   of them. */
+
+/* Rows of a pass of several sessions; one that is alone on its runner has passes of its own rows. */
+static int cpu_pass_rows(const mote_runner *r) {
+    return r->one_slot ? MOTE_ROWS_MAX : min_int(PASS_ROWS_MAX, capacity_of(&r->o, r->o.context).rows);
+}
 
 static void cpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t rows = (size_t)most.rows * (size_t)m->c.hidden;
+    const size_t rows = (size_t)most.rows * (size_t)m->c.hidden, drafts = r->one_slot ? 1 : (size_t)cpu_pass_rows(r);
     scratch *s = &r->s;
     s->x = layout_alloc(l, rows);
     s->u = layout_alloc(l, rows);
     s->hidden = layout_alloc(l, rows);
-    s->mtp_in = layout_alloc(l, 2 * rows);
-    s->draft_logits = layout_alloc(l, (size_t)m->draft_head.rows);
+    s->mtp_in = s->head_in = layout_alloc(l, 2 * rows);
+    s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
+    s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
+    s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
@@ -38,6 +48,7 @@ static int cpu_open(mote_runner *r, mote_error *err) {
     if (!r->memory) return cpu_no_memory("a runner", floats, err);
     layout_runner(r, layout_base(r->memory));
     r->rows = r->o.chunk;
+    r->pass_rows = cpu_pass_rows(r);
     r->threads = pool_open(r->o.threads);
     return r->threads ? MOTE_OK : fail(err, MOTE_ENOMEM, "the system gives no %d threads", r->o.threads);
 }
@@ -62,101 +73,207 @@ static void cpu_slot_close(slot *s) {
     free(s->memory);
 }
 
-/* T rows of x at `position` through a layer. state_only: of the MTP layer, whose KV rows are all that is wanted. */
-static void run_layer(slot *s, const layer *l, const layer_state *state, int position, int T, int replay, int state_only) {
-    scratch *w = &s->runner->s;
+/* The rows of x of n sequences through layer i, which is l. state_only: of the MTP layer, whose KV rows are all that is wanted. */
+static void run_layer(mote_runner *r, const layer *l, int i, const token_sequence *of, int n, int state_only) {
     token_rows rows;
-    rows.threads = s->runner->threads;
-    rows.T = T;
-    rows.position = position;
-    rows.replay = replay;
+    rows.threads = r->threads;
+    rows.T = of[n - 1].first + of[n - 1].T;
+    rows.of = of;
+    rows.count = n;
     rows.state_only = state_only;
-    rows.x = w->x;
-    rows.u = w->u;
-    layer_forward(&rows, l, &w->jobs, state);
+    rows.x = r->s.x;
+    rows.u = r->s.u;
+    layer_forward(&rows, l, i, &r->s.jobs);
+}
+
+static token_sequence sequence_of(const slot *s, int first, int T, int position, int replay) {
+    token_sequence q = {first, T, position, replay, s->state};
+    return q;
+}
+
+/* Logits of a row that cpu_head is to compute as its row number *n. */
+static void cpu_head_row(mote_runner *r, int *n, const float *row, float *logits) {
+    const size_t hidden = (size_t)r->m->c.hidden;
+    memcpy(r->s.head_in + (size_t)*n * hidden, row, hidden * sizeof(float));
+    r->s.head_out[(*n)++] = logits;
+}
+
+/* All these at once: its weights are read once. */
+static void cpu_head(mote_runner *r, const matrix *head, int n) {
+    if (n) stage_head_rows(r->threads, head, r->s.head_in, n, r->s.head_out, r->s.limbs);
 }
 
 /* in = a row of the MTP layer's input: a token, and the final row of the token before it. */
-static void mtp_input(slot *s, int32_t id, const float *final_row, float *in) {
-    const mote_model *m = s->m;
+static void mtp_input(mote_runner *r, int32_t id, const float *final_row, float *in) {
+    const mote_model *m = r->m;
     const int hidden = m->c.hidden;
-    float *row = s->runner->s.u;
+    float *row = r->s.u;
     embed(&m->embed_tokens, &id, 1, row);
     rms_norm(in, row, m->mtp_norm_embedding, 1, hidden, m->c.eps);
     rms_norm(in + hidden, final_row, m->mtp_norm_hidden, 1, hidden, m->c.eps);
 }
 
+/* The MTP layer over `rows` rows of mtp_in. */
+static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int rows, int state_only) {
+    scratch *w = &r->s;
+    linear(r->threads, &r->m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
+    run_layer(r, &r->m->mtp, r->m->c.layers, of, n, state_only);
+}
+
+/* The rows of a block that the MTP layer takes: see run_mtp. */
+static int mtp_rows(const request *q) {
+    return q->s->has_mtp ? q->b->T - (q->b->position == 0) : 0;
+}
+
+/* Their inputs, from row `to` of mtp_in on. hidden: the block's final rows. */
+static void mtp_inputs(const request *q, const float *hidden, int to) {
+    const block *b = q->b;
+    const size_t size = (size_t)q->s->m->c.hidden;
+    for (int t = b->T - mtp_rows(q); t < b->T; t++, to++)
+        mtp_input(q->s->runner, b->ids[t], t ? hidden + (size_t)(t - 1) * size : q->s->last_hidden,
+                  q->s->runner->s.mtp_in + (size_t)to * 2 * size);
+}
+
 /* The MTP layer for the rows just computed: the row of position p takes the token after it and the final row of p, and predicts
    the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
    logits, when wanted, get one row for each. */
-static void run_mtp(slot *s, const block *b) {
-    const mote_model *m = s->m;
-    scratch *w = &s->runner->s;
-    pool *threads = s->runner->threads;
-    const int skip = b->position == 0, rows = b->T - skip;
-    const size_t hidden = (size_t)m->c.hidden;
-    if (rows <= 0) return;
-    for (int t = skip; t < b->T; t++)
-        mtp_input(s, b->ids[t], t ? w->hidden + (size_t)(t - 1) * hidden : s->last_hidden,
-                  w->mtp_in + (size_t)(t - skip) * 2 * hidden);
-    linear(threads, &m->mtp_fc, w->mtp_in, w->x, rows, 0, w->limbs);
-    run_layer(s, &m->mtp, &s->state[m->c.layers], b->position + skip - 1, rows, b->replay, b->mtp_logits == NULL);
-    if (!b->mtp_logits) return;
+static void run_mtp(mote_runner *r, request *const *of, const token_sequence *main_rows, int n) {
+    const mote_model *m = r->m;
+    scratch *w = &r->s;
+    token_sequence at[PASS_ROWS_MAX];
+    const size_t hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    int count = 0, rows = 0, wanted = 0, head = 0;
+    for (int i = 0; i < n; i++) {
+        const block *b = of[i]->b;
+        const int T = mtp_rows(of[i]);
+        if (!T) continue;
+        mtp_inputs(of[i], w->hidden + (size_t)main_rows[i].first * hidden, rows);
+        at[count++] = sequence_of(of[i]->s, rows, T, b->position + b->T - T - 1, b->replay);
+        rows += T;
+        wanted |= b->mtp_logits != NULL;
+    }
+    if (!rows) return;
+    mtp_forward(r, at, count, rows, !wanted);
+    if (!wanted) return;
     rms_norm(w->u, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
-    stage_head(threads, &m->lm_head, w->u, rows, b->mtp_logits, w->limbs);
+    for (int i = 0, row = 0; i < n; i++)
+        for (int t = 0; t < mtp_rows(of[i]); t++, row++)
+            if (of[i]->b->mtp_logits) cpu_head_row(r, &head, w->u + (size_t)row * hidden, of[i]->b->mtp_logits + (size_t)t * vocab);
+    cpu_head(r, &m->lm_head, head);
 }
 
-/* Final rows of a block that may be kept in part stay with the slot; of a longer one the last, which is the timeline's then. */
-static void cpu_final_rows(slot *s, int T) {
-    const float *from = s->runner->s.hidden;
-    const size_t hidden = (size_t)s->m->c.hidden;
-    if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, from, (size_t)T * hidden * sizeof(float));
-    else memcpy(s->last_hidden, from + (size_t)(T - 1) * hidden, hidden * sizeof(float));
+/* The logits that are wanted of final rows. */
+static void run_head(mote_runner *r, request *const *of, const token_sequence *at, int n) {
+    const size_t hidden = (size_t)r->m->c.hidden, vocab = (size_t)r->m->c.vocab;
+    int head = 0;
+    for (int i = 0; i < n; i++) {
+        const block *b = of[i]->b;
+        const float *rows = r->s.hidden + (size_t)at[i].first * hidden;
+        for (int t = b->logits ? 0 : b->T - 1; t < b->T; t++)
+            cpu_head_row(r, &head, rows + (size_t)t * hidden, b->logits ? b->logits + (size_t)t * vocab : of[i]->s->logits);
+    }
+    cpu_head(r, &r->m->lm_head, head);
 }
 
-static int cpu_forward(slot *s, const block *b, mote_error *err) {
-    const mote_model *m = s->m;
-    scratch *w = &s->runner->s;
-    pool *threads = s->runner->threads;
-    const size_t last = (size_t)(b->T - 1), hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
-    (void)err;
-    if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
-    embed(&m->embed_tokens, b->ids, b->T, w->x);
-    for (int i = 0; i < m->c.layers; i++) run_layer(s, &m->layers[i], &s->state[i], b->position, b->T, b->replay, 0);
-    rms_norm(w->hidden, w->x, m->norm, b->T, m->c.hidden, m->c.eps);
-    if (b->logits) stage_head(threads, &m->lm_head, w->hidden, b->T, b->logits, w->limbs);
-    else stage_head(threads, &m->lm_head, w->hidden + last * hidden, 1, s->logits, w->limbs);
-    if (b->logits && b->logits != s->block_logits) memcpy(s->logits, b->logits + last * vocab, vocab * sizeof(float));
-    if (s->has_mtp) run_mtp(s, b);
-    cpu_final_rows(s, b->T);
+/* What the slot keeps of a block, whose final rows these are. Those of a block that may be kept in part stay with it; of a longer one
+   the last, which is the timeline's then. */
+static void cpu_computed(slot *s, const block *b, const float *final_rows) {
+    const size_t hidden = (size_t)s->m->c.hidden, vocab = (size_t)s->m->c.vocab, T = (size_t)b->T;
+    if (b->logits && b->logits != s->block_logits) memcpy(s->logits, b->logits + (T - 1) * vocab, vocab * sizeof(float));
+    if (T <= MOTE_ROWS_MAX) memcpy(s->hidden, final_rows, T * hidden * sizeof(float));
+    else memcpy(s->last_hidden, final_rows + (T - 1) * hidden, hidden * sizeof(float));
     s->last_row = b->T - 1;
     s->logits_here = 1;
     s->logits_in_block = b->logits && b->logits == s->block_logits;
+}
+
+/* The blocks of n slots as one pass. */
+static void cpu_forward_all(mote_runner *r, request *const *of, int n) {
+    const mote_model *m = r->m;
+    scratch *w = &r->s;
+    token_sequence at[PASS_ROWS_MAX];
+    const size_t hidden = (size_t)m->c.hidden;
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        slot *s = of[i]->s;
+        const block *b = of[i]->b;
+        if (b->replay) memcpy(s->last_hidden, slot_final_row(s, b->replay), hidden * sizeof(float));
+        at[i] = sequence_of(s, rows, b->T, b->position, b->replay);
+        embed(&m->embed_tokens, b->ids, b->T, w->x + (size_t)rows * hidden);
+        rows += b->T;
+    }
+    for (int i = 0; i < m->c.layers; i++) run_layer(r, &m->layers[i], i, at, n, 0);
+    rms_norm(w->hidden, w->x, m->norm, rows, m->c.hidden, m->c.eps);
+    run_head(r, of, at, n);
+    run_mtp(r, of, at, n);
+    for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * hidden);
+}
+
+/* The draft of each row: the highest of its logits, the lowest id on a tie. */
+static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
+    const mote_runner *r = (const mote_runner *)context;
+    const int rows = r->m->draft_head.rows;
+    (void)thread;
+    for (int i = begin; i < end; i++) {
+        const float *logits = r->s.draft_logits + (size_t)i * (size_t)rows;
+        int32_t id = 0;
+        for (int j = 1; j < rows; j++)
+            if (logits[j] > logits[id]) id = j;
+        r->s.drafted[i] = id;
+    }
+}
+
+/* ids[0..drafts-1] of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
+   input for the next one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of
+   guesses: the block that runs next writes them anew. Draft i of all that want so many is one pass. */
+static void cpu_draft_all(mote_runner *r, request *const *of, int n) {
+    const mote_model *m = r->m;
+    scratch *w = &r->s;
+    token_sequence at[PASS_ROWS_MAX];
+    int row[PASS_ROWS_MAX] = {0};                           /* of a request in the pass of the draft before */
+    const size_t hidden = (size_t)m->c.hidden;
+    for (int i = 0, rows = 1; rows; i++) {
+        rows = 0;
+        for (int k = 0; k < n; k++) {
+            const block *b = of[k]->b;
+            if (of[k]->drafts <= i) continue;
+            mtp_input(r, i ? of[k]->ids[i - 1] : b->ids[0], i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay),
+                      w->mtp_in + (size_t)rows * 2 * hidden);
+            at[rows] = sequence_of(of[k]->s, rows, 1, b->position - 1 + i, b->replay);
+            row[k] = rows++;
+        }
+        if (!rows) return;
+        mtp_forward(r, at, rows, rows, 0);
+        rms_norm(w->hidden, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
+        stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
+        parallel(r->threads, rows, cpu_choose_drafts, r);
+        for (int k = 0; k < n; k++)
+            if (of[k]->drafts > i) of[k]->ids[i] = w->drafted[row[k]];
+    }
+}
+
+/* Of one kind, FORWARD or DRAFT: the host samples. */
+static void cpu_pass(mote_runner *r, request *const *of, int n) {
+    if (of[0]->kind == REQUEST_DRAFT) cpu_draft_all(r, of, n);
+    else cpu_forward_all(r, of, n);
+    for (int i = 0; i < n; i++) of[i]->code = MOTE_OK;
+}
+
+static int cpu_forward(slot *s, const block *b, mote_error *err) {
+    request q, *one = &q;
+    (void)err;
+    request_is(&q, REQUEST_FORWARD, s, b);
+    cpu_forward_all(s->runner, &one, 1);
     return MOTE_OK;
 }
 
-/* drafts[0..k-1]: what may follow the timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its input for the next
-   one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of guesses: the
-   block that runs next writes them anew. */
 static int cpu_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
-    const mote_model *m = s->m;
-    scratch *w = &s->runner->s;
-    pool *threads = s->runner->threads;
-    const float *final_row = slot_final_row(s, b->replay);
-    int32_t id = b->ids[0];
+    request q, *one = &q;
     (void)err;
-    for (int i = 0; i < k; i++) {
-        mtp_input(s, id, final_row, w->mtp_in);
-        linear(threads, &m->mtp_fc, w->mtp_in, w->x, 1, 0, w->limbs);
-        run_layer(s, &m->mtp, &s->state[m->c.layers], b->position - 1 + i, 1, b->replay, 0);
-        rms_norm(w->hidden, w->x, m->mtp_norm, 1, m->c.hidden, m->c.eps);
-        stage_head(threads, &m->draft_head, w->hidden, 1, w->draft_logits, w->limbs);
-        id = 0;
-        for (int j = 1; j < m->draft_head.rows; j++)
-            if (w->draft_logits[j] > w->draft_logits[id]) id = j;
-        drafts[i] = id;
-        final_row = w->hidden;
-    }
+    request_is(&q, REQUEST_DRAFT, s, b);
+    q.drafts = k;
+    q.ids = drafts;
+    cpu_draft_all(s->runner, &one, 1);
     return MOTE_OK;
 }
 
@@ -188,4 +305,5 @@ static const executor cpu_executor = {
     .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = cpu_draft, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
-    .finish = cpu_nothing, .prepare = cpu_nothing, .time_pass = NULL, .can_sample = NULL, .step = NULL, .cycle = NULL};
+    .finish = cpu_nothing, .prepare = cpu_nothing, .time_pass = NULL, .can_sample = NULL, .step = NULL, .cycle = NULL,
+    .pass = cpu_pass, .computes = NULL};

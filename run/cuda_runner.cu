@@ -79,7 +79,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
     r->rows = MOTE_ROWS_MAX;
-    r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
+    r->pass_rows = r->one_slot ? 0 : MOTE_ROWS_MAX;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;
     q->dependent = m->gpu_cc >= 90;
@@ -184,4 +184,4 @@ static const executor cuda_executor = {
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
     .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .pass = gpu_pass};
+    .step = gpu_step, .cycle = gpu_cycle, .pass = gpu_pass, .computes = gpu_computes};

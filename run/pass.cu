@@ -281,14 +281,19 @@ static void gpu_pass(mote_runner *r, request *const *of, int n) {
     request *some[PASS_ROWS_MAX];
     gpu_check(&r->gpu->q, cudaSetDevice(r->m->gpu), "choosing the GPU");
     for (int i = 0; i < n; i++)
-        if (gpu_passes_alone(of[i])) request_alone(of[i]);
+        if (gpu_passes_alone(of[i])) pass_compute(r, &of[i], 1);
     for (int has_mtp = 0; has_mtp < 2; has_mtp++) {
         mote_error error;
         int count = 0;
         for (int i = 0; i < n; i++)
             if (!gpu_passes_alone(of[i]) && of[i]->s->has_mtp == has_mtp) some[count++] = of[i];
         if (!count) continue;
-        const int code = count > 1 ? gpu_pass_alike(some, count, &error) : (request_alone(some[0]), MOTE_OK);
+        const int code = count > 1 ? gpu_pass_alike(some, count, &error) : (pass_compute(r, some, 1), MOTE_OK);
         for (int i = 0; i < count && code; i++) some[i]->code = code, some[i]->error = error;
     }
+}
+
+/* Whether the stream still has something to do. */
+static int gpu_computes(const mote_runner *r) {
+    return r->gpu->q.status == cudaSuccess && cudaStreamQuery(r->gpu->stream) == cudaErrorNotReady;
 }

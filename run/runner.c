@@ -1,11 +1,14 @@
 /* run/runner.c: a runner: what belongs to a device and is shared by sessions: its threads or its stream, the scratch of a forward
-   pass, on a GPU the graphs. A session has a slot on it, which keeps what lasts from one call to the next. One call computes at a
-   time; a call on another slot of the runner waits for it.
+   pass, on a GPU the graphs. A session has a slot on it, which keeps what lasts from one call to the next. One thread computes at a
+   time; calls of others meet (run/meeting.c).
 
    Knows the model and its layers. It does not know what tokens mean, nor where a timeline ends: a block says what is to be
    computed. What a device does is a table of functions, an executor: run/cpu.c, run/cuda.cu. */
 
-enum { MAX_CHUNK = 8192 };       /* token rows of a pass */
+enum {
+    MAX_CHUNK = 8192,            /* token rows of a prompt's pass, */
+    PASS_ROWS_MAX = 64           /* of one of several sessions */
+};
 
 /* The options that runner and slots are laid out for; all filled in. */
 typedef struct run_options {
@@ -19,7 +22,10 @@ typedef struct run_options {
 typedef struct scratch {
     float *x, *u, *hidden;                                  /* [chunk][hidden] */
     float *mtp_in;                                          /* [chunk][2 hidden] */
-    float *draft_logits;                                    /* [draft rows] */
+    float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
+                                                               [chunk] where these go */
+    float *draft_logits;                                    /* [rows of a pass][draft rows] */
+    int32_t *drafted;                                       /* [rows of a pass] their best */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
 } scratch;
@@ -46,6 +52,10 @@ typedef struct slot {
     int logits_in_block;         /* block_logits has those of all rows of the block */
     int last_row;                /* of the block's rows: the last token's */
     struct gpu_slot *gpu;        /* NULL: on the CPU */
+    struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
+    int answers;                 /* an answer is being generated: it will be back */
+    int waits;                   /* it has a request that is not done */
+    int member;                  /* 1 + the pass_class of the last pass that it was in, if that is the last one of its class, and it answers */
 } slot;
 
 /* Token rows to compute. */
@@ -57,6 +67,31 @@ typedef struct block {
     float *logits;               /* to be filled with [T][vocab]; NULL: only the last row's, into the slot */
     float *mtp_logits;           /* to be filled with those of all rows but the one at position 0; NULL: not wanted */
 } block;
+
+enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE, REQUEST_LEAD };
+
+/* What one session wants of a pass. Of LEAD: that nobody else computes, see runner_enter. */
+typedef struct request {
+    enum request_kind kind;
+    slot *s;
+    const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
+                                    position is that of the token, nothing is computed yet */
+    const mote_sampling *sampling;                          /* STEP, CYCLE */
+    int drafts;                  /* DRAFT: so many; CYCLE: for the next pass */
+    int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
+    int *count;                  /* CYCLE: the same */
+    int code;                    /* its own outcome */
+    mote_error error;
+    struct request *next;        /* of those that wait */
+    struct caller *from;         /* whose it is */
+} request;
+
+static inline void request_is(request *q, enum request_kind kind, slot *s, const block *b) {
+    memset(q, 0, sizeof *q);
+    q->kind = kind;
+    q->s = s;
+    q->b = b;
+}
 
 /* Who looks on while a long block is computed. */
 typedef struct block_watch {
@@ -95,6 +130,10 @@ typedef struct executor {
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
+    /* n > 1 requests of one kind and of different slots, together at most runner.pass_rows rows, as one pass; sets each one's code and
+       error. With pass_rows 0 there is none. */
+    void (*pass)(mote_runner *r, request *const *of, int n);
+    int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
 } executor;
 
 struct mote_runner {
@@ -105,9 +144,20 @@ struct mote_runner {
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
-    pthread_mutex_t lock;        /* held while a call computes */
-    uintptr_t thread;            /* that holds it; 0: none (atomic) */
-    const slot *inside;          /* the slot of the call that computes */
+    int pass_rows;               /* most of a pass of several slots; 0: there is no such pass */
+    pthread_mutex_t lock;        /* of what follows, up to prompts; never held while something computes */
+    int led;                     /* somebody has the lead: computes, and alone may touch device and scratch */
+    request *first, **last;      /* those that wait, in the order in which they came; where the next one goes */
+    slot *slots;                 /* that are open */
+    struct caller *expects;      /* the leader, while it waits for more requests; NULL: it does not */
+    int expected;                /* of this pass_class */
+    double step_seconds;         /* of the last pass that was not of drafts */
+    double led_since;            /* seconds(): when the lead was taken last */
+    pthread_cond_t prompt_over;  /* prompts take turns: */
+    unsigned prompts, prompts_over;                         /* that came; that are over */
+    const slot *prompt_of;       /* whose turn it is */
+    uintptr_t thread;            /* that leads; 0: none (atomic) */
+    const slot *inside;          /* the slot of its call, unless that is a pass */
     float *memory;               /* of the device: scratch */
     pool *threads;               /* on the CPU */
     scratch s;                   /* the same */
@@ -183,31 +233,14 @@ static size_t layout_runner(mote_runner *r, float *base) {
     return l.used;
 }
 
-static int runner_is_ours(const mote_runner *r) {
-    return __atomic_load_n(&r->thread, __ATOMIC_RELAXED) == (uintptr_t)pthread_self();
-}
-
-/* Nobody else computes until runner_leave. Refused inside a call on the runner: a callback would overwrite its scratch. */
-static int runner_enter(mote_runner *r, const slot *s, mote_error *err) {
-    if (runner_is_ours(r))
-        return fail(err, MOTE_EINVAL, "the runner is busy: a callback must not use the runner of the call that it is called from");
-    pthread_mutex_lock(&r->lock);
-    __atomic_store_n(&r->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
-    r->inside = s;
-    return MOTE_OK;
-}
-
-static void runner_leave(mote_runner *r) {
-    r->inside = NULL;
-    __atomic_store_n(&r->thread, 0, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&r->lock);
-}
-
 /* In a forked child nothing of the device is touched, and not the lock either: its state is that of the parent's threads. */
 static void runner_free(mote_runner *r) {
     const mote_model *m = r->m;
     r->on->close(r);
-    if (r->owner == getpid()) pthread_mutex_destroy(&r->lock);
+    if (r->owner == getpid()) {
+        pthread_cond_destroy(&r->prompt_over);
+        pthread_mutex_destroy(&r->lock);
+    }
     free(r->gpu);
     free(r);
     mote_close((mote_model *)m);
@@ -223,7 +256,9 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     r->on = executor_of(m);
     r->o = *o;
     r->one_slot = one_slot;
+    r->last = &r->first;
     pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->prompt_over, NULL);
     if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;
     runner_free(r);
     return NULL;
@@ -236,105 +271,4 @@ static mote_runner *runner_hold(mote_runner *r) {
 
 static void runner_drop(mote_runner *r) {
     if (!__atomic_sub_fetch(&r->holders, 1, __ATOMIC_ACQ_REL)) runner_free(r);
-}
-
-/* Makes *s a slot of the runner that has no memory yet. To be closed in any case. */
-static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_error *err) {
-    memset(s, 0, sizeof *s);
-    s->runner = runner_hold(r);
-    s->m = r->m;
-    s->context = context;
-    s->has_mtp = has_mtp;
-    s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
-    if (r->on->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->on->slot_bytes);
-    return s->state && (s->gpu || !r->on->slot_bytes) ? MOTE_OK : fail_memory(err);
-}
-
-/* Frees a slot without memory of its own. */
-static void slot_free(slot *s) {
-    mote_runner *r = s->runner;
-    free(s->gpu);
-    free(s->state);
-    memset(s, 0, sizeof *s);
-    runner_drop(r);
-}
-
-/* Allocates a slot, all zero. */
-static int slot_open(slot *s, mote_error *err) {
-    int code = runner_enter(s->runner, s, err);
-    if (code) return code;
-    (void)layout_slot(NULL, NULL, s);
-    code = s->runner->on->slot_open(s, err);
-    runner_leave(s->runner);
-    return code;
-}
-
-/* Also in a forked child, from inside a call on another slot of the runner, and after a callback has left one on this slot by an
-   exception. */
-static void slot_close(slot *s) {
-    mote_runner *r = s->runner;
-    if (!r) return;
-    int alive = r->owner == getpid(), ours = alive && runner_is_ours(r);
-    if (alive && !ours) (void)runner_enter(r, s, NULL);
-    int leaves = alive && r->inside == s;
-    r->on->slot_close(s);
-    if (leaves) runner_leave(r);
-    slot_free(s);
-}
-
-/* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when
-   the next block begins. */
-static float *slot_final_row(const slot *s, int accepted) {
-    return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)s->m->c.hidden : s->last_hidden;
-}
-
-/* The block's first `rows` rows are those that count. */
-static void slot_keep(slot *s, int rows) {
-    const size_t vocab = (size_t)s->m->c.vocab;
-    if (rows - 1 != s->last_row) s->logits_here = 0;
-    s->last_row = rows - 1;
-    if (!s->logits_in_block) return;
-    s->logits_here = 1;
-    memcpy(s->logits, s->block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
-}
-
-/* The executors' operations, with the runner entered. */
-#define RUN(CALL)                                                                                                     \
-    {                                                                                                                 \
-        int code = runner_enter(s->runner, s, err);                                                                   \
-        if (code) return code;                                                                                        \
-        code = s->runner->on->CALL;                                                                                   \
-        runner_leave(s->runner);                                                                                      \
-        return code;                                                                                                  \
-    }
-
-static int slot_forward(slot *s, const block *b, mote_error *err) RUN(forward(s, b, err))
-static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) RUN(prompt(s, b, watch, err))
-static int slot_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
-static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
-static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
-static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
-static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
-
-static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) RUN(draft(s, b, k, drafts, err))
-
-static int slot_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err)
-    RUN(time_pass(s, b, k, pass, draft, err))
-
-static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) RUN(step(s, b, p, id, err))
-
-static int slot_cycle(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err)
-    RUN(cycle(s, b, p, drafts, ids, count, err))
-
-static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
-#undef RUN
-
-/* s->logits has been written from outside: it is what counts. */
-static void slot_set_logits(slot *s) {
-    s->logits_here = s->logits_set = 1;
-}
-
-/* s->logits holds the last token's. */
-static int slot_logits(slot *s, mote_error *err) {
-    return s->logits_here ? MOTE_OK : slot_read_logits(s, err);
 }

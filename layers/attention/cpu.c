@@ -29,7 +29,7 @@ typedef struct attention_state { void *k, *v; } attention_state;       /* KV cac
 typedef struct attention_job {
     const attention_shape *shape;
     const attention_weights *w;
-    int T, position;             /* rows of this block, position of the first */
+    int T, position;             /* rows of this block, or of all blocks; position of the first */
     float *angles;               /* [T][rotary_dim] */
     float *qg;                   /* [T][heads][attention_q_size] */
     int kv_only;                 /* only KV rows are wanted, there is no qg */
@@ -259,23 +259,33 @@ static void attention_layout_scratch(layout *l, const attention_shape *s, const 
     to->limbs = limbs_alloc(l, T, s->hidden > s->heads * s->head_dim ? s->hidden : s->heads * s->head_dim);
 }
 
-static void attention_forward(const token_rows *rows, const attention_weights *w, attention_job *job,
-                              const attention_state *state) {
+static void attention_project(const token_rows *rows, const attention_weights *w, attention_job *job) {
     job->shape = &w->shape;
     job->w = w;
     job->T = rows->T;
-    job->position = rows->position;
     job->kv_only = rows->state_only;
-    job->k = state->k;
-    job->v = state->v;
-    rotary_angles(job->angles, rows->position, rows->T, job->shape->rotary_dim, job->shape->theta);
     stage_norm_qkv(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->kv_only ? NULL : job->qg, job->k_new,
                    job->v_new, job->limbs);
-    if (job->kv_only) {
-        parallel(rows->threads, rows->T, attention_prepare, job);
-        return;
-    }
-    stage_rope_attend(rows->threads, job);
+}
+
+static void attention_mix(const token_rows *rows, const token_sequence *of, const attention_job *all, const attention_state *state) {
+    const attention_shape *s = all->shape;
+    const size_t first = (size_t)of->first, heads = first * (size_t)s->heads, kv = first * (size_t)(s->kv_heads * s->head_dim);
+    attention_job job = *all;
+    job.T = of->T;
+    job.position = of->position;
+    job.k = state->k;
+    job.v = state->v;
+    job.qg += heads * (size_t)attention_q_size(s);
+    job.k_new += kv;
+    job.v_new += kv;
+    job.o += heads * (size_t)s->head_dim;
+    rotary_angles(job.angles, job.position, job.T, s->rotary_dim, s->theta);
+    if (job.kv_only) parallel(rows->threads, job.T, attention_prepare, &job);
+    else stage_rope_attend(rows->threads, &job);
+}
+
+static void attention_output(const token_rows *rows, attention_job *job) {
     stage_out(rows->threads, job, rows->x);
 }
 

@@ -46,7 +46,7 @@ typedef struct deltanet_job {
     const deltanet_shape *shape;
     const deltanet_weights *w;
     deltanet_state state;
-    int T;                       /* rows of this block */
+    int T;                       /* rows of this block, or of all blocks */
     int replay;                  /* rows of the logged block that were kept */
     float *raw;                  /* [T][channels] in_proj_qkv of the block */
     float *conv;                 /* [T][channels] q | k | v after conv1d, SiLU and normalisation */
@@ -270,16 +270,32 @@ static void deltanet_layout_scratch(layout *l, const deltanet_shape *s, const ca
     to->limbs = limbs_alloc(l, T, s->hidden > s->value_heads * s->value_dim ? s->hidden : s->value_heads * s->value_dim);
 }
 
-static void deltanet_forward(const token_rows *rows, const deltanet_weights *w, deltanet_job *job,
-                             const deltanet_state *state) {
+static void deltanet_project(const token_rows *rows, const deltanet_weights *w, deltanet_job *job) {
     job->shape = &w->shape;
     job->w = w;
-    job->state = *state;
     job->T = rows->T;
-    job->replay = rows->replay;
     stage_norm_in_proj(rows->threads, job->shape, w, rows->x, rows->T, rows->u, job->raw, job->z, job->b, job->a,
                        job->limbs);
-    stage_conv_delta(rows->threads, job);
+}
+
+static void deltanet_mix(const token_rows *rows, const token_sequence *of, const deltanet_job *all, const deltanet_state *state) {
+    const deltanet_shape *s = all->shape;
+    const size_t first = (size_t)of->first, channels = first * (size_t)deltanet_channels(s), heads = first * (size_t)s->value_heads;
+    deltanet_job job = *all;
+    job.state = *state;
+    job.T = of->T;
+    job.replay = of->replay;
+    job.raw += channels;
+    job.conv += channels;
+    job.b += heads;
+    job.a += heads;
+    job.decay += heads;
+    job.beta += heads;
+    job.o += heads * (size_t)s->value_dim;
+    stage_conv_delta(rows->threads, &job);
+}
+
+static void deltanet_output(const token_rows *rows, deltanet_job *job) {
     stage_gated_norm_out(rows->threads, job, rows->x);
 }
 

@@ -164,7 +164,8 @@ static void cpu_part(mote_session *s, int i, const layer *l, const rows_of_block
     memcpy(w->x, r->x, (size_t)(r->T * m->c.hidden) * sizeof(float));
     *at = i >= 0 ? w->x : logits;
     if (i >= 0) {
-        run_layer(&s->at, l, &s->at.state[i], r->position, r->T, r->replay, 0);
+        const token_sequence rows = sequence_of(&s->at, 0, r->T, r->position, r->replay);
+        run_layer(s->at.runner, l, i, &rows, 1, 0);
         return;
     }
     rms_norm(w->hidden, w->x, m->norm, r->T, m->c.hidden, m->c.eps);

@@ -1,0 +1,160 @@
+/* run/slot.c: a session's part of a runner: opening and closing it, and the executors' operations on it. */
+
+/* Makes *s a slot of the runner that has no memory yet. To be closed in any case. */
+static int slot_begin(slot *s, mote_runner *r, int context, int has_mtp, mote_error *err) {
+    memset(s, 0, sizeof *s);
+    s->runner = runner_hold(r);
+    s->m = r->m;
+    s->context = context;
+    s->has_mtp = has_mtp;
+    s->state = (layer_state *)calloc((size_t)r->m->c.layers + 1, sizeof *s->state);
+    if (r->on->slot_bytes) s->gpu = (struct gpu_slot *)calloc(1, r->on->slot_bytes);
+    return s->state && (s->gpu || !r->on->slot_bytes) ? MOTE_OK : fail_memory(err);
+}
+
+/* Frees a slot without memory of its own. */
+static void slot_free(slot *s) {
+    mote_runner *r = s->runner;
+    free(s->gpu);
+    free(s->state);
+    memset(s, 0, sizeof *s);
+    runner_drop(r);
+}
+
+/* Among the open slots of the runner. */
+static void slot_link(slot *s) {
+    mote_runner *r = s->runner;
+    pthread_mutex_lock(&r->lock);
+    s->next = r->slots;
+    r->slots = s;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void slot_unlink(const slot *s) {
+    mote_runner *r = s->runner;
+    pthread_mutex_lock(&r->lock);
+    for (slot **at = &r->slots; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Allocates a slot, all zero. */
+static int slot_open(slot *s, mote_error *err) {
+    int code = runner_enter(s->runner, s, err);
+    if (code) return code;
+    (void)layout_slot(NULL, NULL, s);
+    code = s->runner->on->slot_open(s, err);
+    if (!code) slot_link(s);
+    runner_leave(s->runner);
+    return code;
+}
+
+/* Also in a forked child, from inside a call on another slot of the runner, and after a callback has left one on this slot by an
+   exception. */
+static void slot_close(slot *s) {
+    mote_runner *r = s->runner;
+    if (!r) return;
+    int alive = r->owner == getpid(), ours = alive && runner_is_ours(r);
+    if (alive) slot_answers(s, 0);
+    if (alive && !ours) (void)runner_enter(r, s, NULL);
+    int leaves = alive && r->inside == s, reads = alive && r->prompt_of == s;
+    r->on->slot_close(s);
+    if (alive) slot_unlink(s);
+    if (reads) prompt_leave(r);
+    else if (leaves) runner_leave(r);
+    slot_free(s);
+}
+
+/* The final row of the timeline's last token, of which `accepted` rows of the last block are part. It moves to last_hidden when
+   the next block begins. */
+static float *slot_final_row(const slot *s, int accepted) {
+    return accepted ? s->hidden + (size_t)(accepted - 1) * (size_t)s->m->c.hidden : s->last_hidden;
+}
+
+/* The block's first `rows` rows are those that count. */
+static void slot_keep(slot *s, int rows) {
+    const size_t vocab = (size_t)s->m->c.vocab;
+    if (rows - 1 != s->last_row) s->logits_here = 0;
+    s->last_row = rows - 1;
+    if (!s->logits_in_block) return;
+    s->logits_here = 1;
+    memcpy(s->logits, s->block_logits + (size_t)(rows - 1) * vocab, vocab * sizeof(float));
+}
+
+/* The executors' operations, with the runner entered. */
+#define RUN(CALL)                                                                                                     \
+    {                                                                                                                 \
+        int code = runner_enter(s->runner, s, err);                                                                   \
+        if (code) return code;                                                                                        \
+        code = s->runner->on->CALL;                                                                                   \
+        runner_leave(s->runner);                                                                                      \
+        return code;                                                                                                  \
+    }
+
+static int slot_commit_state(slot *s, const block *b, mote_error *err) RUN(commit_state(s, b, err))
+static int slot_copy(slot *s, void *to, const void *from, size_t n, mote_error *err) RUN(copy(s, to, from, n, err))
+static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
+static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
+static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
+static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
+static int slot_forward_alone(slot *s, const block *b, mote_error *err) RUN(forward(s, b, err))
+
+static int slot_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err)
+    RUN(time_pass(s, b, k, pass, draft, err))
+#undef RUN
+
+static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
+    int code = prompt_enter(s->runner, s, err);
+    if (code) return code;
+    code = s->runner->on->prompt(s, b, watch, err);
+    prompt_leave(s->runner);
+    return code;
+}
+
+/* Operations of which one pass can do several sessions'. */
+
+static int slot_forward(slot *s, const block *b, mote_error *err) {
+    request q;
+    if (b->T > MOTE_ROWS_MAX) return slot_forward_alone(s, b, err);
+    request_is(&q, REQUEST_FORWARD, s, b);
+    return meet_alone(&q, err);
+}
+
+static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
+    request q;
+    request_is(&q, REQUEST_DRAFT, s, b);
+    q.drafts = k;
+    q.ids = drafts;
+    return meet_alone(&q, err);
+}
+
+static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) {
+    request q;
+    request_is(&q, REQUEST_STEP, s, b);
+    q.sampling = p;
+    q.ids = id;
+    return meet_alone(&q, err);
+}
+
+static int slot_cycle(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err) {
+    request q;
+    request_is(&q, REQUEST_CYCLE, s, b);
+    q.sampling = p;
+    q.drafts = drafts;
+    q.ids = ids;
+    q.count = count;
+    return meet_alone(&q, err);
+}
+
+/* s->logits has been written from outside: it is what counts. */
+static void slot_set_logits(slot *s) {
+    s->logits_here = s->logits_set = 1;
+}
+
+/* s->logits holds the last token's. */
+static int slot_logits(slot *s, mote_error *err) {
+    return s->logits_here ? MOTE_OK : slot_read_logits(s, err);
+}
