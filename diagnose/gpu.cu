@@ -10,7 +10,8 @@ static int describe_step(mote_session *s, int rows, size_t *count, mote_error *e
     enum { NAME = 96 };
     struct gpu_runner *g = s->at.runner->gpu;
     gpu_queue *q = &g->q;
-    gpu_record_step(&s->at, q, rows, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
+    const gpu_form form = gpu_form_of(&s->at, rows);
+    gpu_record_step(&form, q, rows == 1 ? GPU_LAST_LOGITS : GPU_ALL_LOGITS);
     const size_t recorded = (size_t)q->count;
     q->count = 0;
     free(g->launches);

@@ -131,7 +131,8 @@ static void try_rows(selftest *t, int T) {
 /* Some stages of a layer on the GPU, over the rows in its x. */
 static void try_layer(selftest *t, unsigned stages, int index, int position, int replay, int T) {
     gpu_queue *q = try_begin(t, stages, position, replay, NULL, T);
-    gpu_record_layer(&t->gpu->at, q, index, T, t->g->x, 0, 0);
+    const gpu_form form = gpu_form_of(&t->gpu->at, T);
+    gpu_record_layer(&form, q, index, T, t->g->x, 0, 0);
     try_end(t);
 }
 
@@ -331,14 +332,15 @@ static void try_ends(selftest *t, int T) {
     int32_t ids[MOTE_ROWS_MAX];
     try_tokens(t, (uint64_t)T, ids, T);
     embed(&m->embed_tokens, ids, T, w->x);
-    gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), T, GPU_NO_LOGITS);
+    const gpu_form form = gpu_form_of(&t->gpu->at, T);
+    gpu_record_step(&form, try_begin(t, 1u << STAGE_EMBED, 0, 0, ids, T), GPU_NO_LOGITS);
     try_end(t);
     try_compare(t, t->g->x, w->x, NULL, n);
     try_row(t, 0, "embed T=%d", T);
     try_rows(t, T);
     rms_norm(w->u, w->x, m->norm, T, m->c.hidden, m->c.eps);
     stage_head(t->cpu->at.runner->threads, &m->lm_head, w->u, T, logits, w->limbs);
-    gpu_record_step(&t->gpu->at, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), T, GPU_ALL_LOGITS);
+    gpu_record_step(&form, try_begin(t, 1u << STAGE_HEAD, 0, 0, ids, T), GPU_ALL_LOGITS);
     try_end(t);
     try_compare(t, t->g->logits, logits, NULL, (size_t)(T * m->c.vocab));
     try_row(t, 2e-5, "head T=%d", T);
