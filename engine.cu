@@ -166,6 +166,7 @@ static double seconds(void) {
 #include "generate/mask.c"
 #include "generate/constraint.c"
 #include "generate/sampling.c"
+#include "generate/step_many.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"
 #include "session/snapshot.c"

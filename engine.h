@@ -347,6 +347,19 @@ int mote_sample(const mote_session *session, const mote_sampling *sampling, int3
 /* One decode step: mote_sample, then the token is appended and the next logits are computed. */
 int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error);
 
+typedef struct mote_turn {
+    mote_session *session;                 /* each in one turn */
+    const mote_sampling *sampling;         /* NULL: greedy */
+    int32_t id;                            /* out: the token appended */
+    mote_error error;                      /* out: of this turn; its code is MOTE_OK where all went well */
+} mote_turn;
+
+/* mote_step of each of `count` sessions, with the same tokens and bits as one after the other. Those that share a runner are computed
+   together, which reads most weights once: 64 of them in a pass. A turn that fails (a full context, a logit that is not a number, ...)
+   leaves its session as it was and does not keep the others from theirs. Returns MOTE_OK, or the code and error of the first turn that
+   failed. */
+int mote_step_many(mote_turn *turns, int count, mote_error *error);
+
 /* ---- 6. Generating text ------------------------------------------------------------------------------------------ */
 
 enum { MOTE_ANSWER = 0, MOTE_THINKING = 1, MOTE_TOOL_CALL = 2 };           /* channels of an answer */

@@ -140,10 +140,19 @@ static int device_samples(const mote_session *s, const chooser *by) {
 /* Computes the token after the timeline, chosen by the device; it is not part of the timeline yet. */
 static int step_sampled(mote_session *s, const mote_sampling *sampling, mote_error *err) {
     block b = timeline_block(s, NULL, 1);
-    int code = slot_step(&s->at, &b, sampling, s->tokens + s->count, err);
+    int code = runner_refuses(s->at.runner, err);
+    if (code) return code;
+    code = slot_step(&s->at, &b, sampling, s->tokens + s->count, err);
     timeline_computed(s, 1);
     if (code) timeline_drop(s);
     return code;
+}
+
+/* Whether a step can be taken: its code. */
+static int step_check(const mote_session *s, const mote_sampling *p, mote_error *err) {
+    if (s->count >= s->o.context) return fail(err, MOTE_ECONTEXT, "the context of %d tokens is full", s->o.context);
+    int code = check_sampling(s->m, p, err);
+    return code ? code : check_not_empty(s, err);
 }
 
 int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id, mote_error *error) {
@@ -151,10 +160,7 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     chooser by = chooser_of(sampling);
     int32_t next;
     int code = session_enter(s, id != NULL, "mote_step: needs a session and a place for the token", error);
-    if (!code && s->count >= s->o.context)
-        code = fail(error, MOTE_ECONTEXT, "the context of %d tokens is full", s->o.context);
-    if (!code) code = check_sampling(s->m, &by.p, error);
-    if (!code) code = check_not_empty(s, error);
+    if (!code) code = step_check(s, &by.p, error);
     if (code) return code;
     if (device_samples(s, &by)) {
         code = step_sampled(s, &by.p, error);

@@ -106,8 +106,10 @@ static int session_rewind(mote_session *s, const mote_checkpoint *c, mote_error 
     if (c->kv != s->o.kv) return fail(err, MOTE_EINVAL, "the checkpoint is of a session with another type of keys and values");
     if (!checkpoint_holds(s, c))
         return fail(err, MOTE_EINVAL, "the session's first %d tokens are no longer those of the checkpoint", c->count);
+    int code = runner_refuses(s->at.runner, err);
+    if (code) return code;
     timeline_set(s, c->count, c->generated_from, c->pending, c->accepted);
-    int code = slot_copy(&s->at, s->at.recurrent, c->values, s->at.recurrent_floats * sizeof(float), err);
+    code = slot_copy(&s->at, s->at.recurrent, c->values, s->at.recurrent_floats * sizeof(float), err);
     if (!code) code = slot_copy(&s->at, session_final_row(s), c->values + s->at.recurrent_floats, hidden * sizeof(float), err);
     memcpy(s->at.logits, c->values + s->at.recurrent_floats + hidden, (size_t)s->m->c.vocab * sizeof(float));
     return code;

@@ -55,10 +55,12 @@ static block timeline_block(const mote_session *s, const int32_t *ids, int T) {
 static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last, float *logits, float *mtp_logits,
                             mote_error *err) {
     block b = timeline_block(s, ids, T);
+    int code = runner_refuses(s->at.runner, err);
+    if (code) return code;
     b.last = last;
     b.logits = logits;
     b.mtp_logits = mtp_logits;
-    int code = slot_forward(&s->at, &b, err);
+    code = slot_forward(&s->at, &b, err);
     memcpy(s->tokens + s->count, ids, (size_t)T * sizeof *ids);
     timeline_computed(s, T);
     return code;
@@ -68,7 +70,9 @@ static int timeline_forward(mote_session *s, const int32_t *ids, int T, int last
    prepared for the next pass stays. */
 static int timeline_commit_state(mote_session *s, mote_error *err) {
     int32_t id = s->tokens[s->count - 1];
-    int code = session_logits(s, err);
+    int code = runner_refuses(s->at.runner, err);
+    if (code) return code;
+    code = session_logits(s, err);
     block b = timeline_block(s, &id, 1);
     b.last = 1;
     b.logits = s->at.block_logits;
@@ -108,8 +112,9 @@ static void timeline_set(mote_session *s, int count, int generated_from, int pen
 }
 
 static int timeline_reset(mote_session *s, mote_error *err) {
-    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
-    return slot_clear(&s->at, err);
+    int code = slot_clear(&s->at, err);
+    if (!code) s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    return code;
 }
 
 int mote_reset(mote_session *session, mote_error *error) {
