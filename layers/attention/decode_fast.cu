@@ -396,11 +396,12 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, in
 #pragma unroll
     for (int k = 0; k < TOP_ROWS / 32; k++)
         if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
+    const int thread = attend_thread();                      /* anew: one value less is kept from before the loop */
     __syncthreads();
-    if (threadIdx.x < ROWS) {
+    if (thread < ROWS) {
         float sum = 0;
-        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[threadIdx.x][w];
-        sh->ml[threadIdx.x].y = sum;
+        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[thread][w];
+        sh->ml[thread].y = sum;
     }
     __syncthreads();
 }
