@@ -88,11 +88,11 @@ __device__ __forceinline__ bool attend_owns(const attention_gpu *p, const attend
 
 /* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency. The angle is the same
    float as in the C twin; it is reduced by multiples of pi in double, exact enough for any position. */
-__device__ __forceinline__ void attend_angle(const attention_gpu *p, int position, int i, float frequency, float *cs) {
+__device__ __forceinline__ void attend_angle(const attention_shape *s, int position, int i, float frequency, float *cs) {
     double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
     cs[i] = cospif(rest);
-    cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
+    cs[s->rotary_dim / 2 + i] = sinpif(rest);
 }
 
 /* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */

@@ -47,14 +47,6 @@ typedef struct attention_prefill {
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 
-/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of dimension i's angle: the same operations as attend_angle. */
-__device__ __forceinline__ void attend_prefill_angle(const attention_prefill *p, int position, int i, float *cs) {
-    double turn = (double)((float)position * p->frequencies[i]) * 0.31830988618379067154;
-    float rest = (float)(turn - 2 * rint(turn / 2));
-    cs[i] = cospif(rest);
-    cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
-}
-
 /* RMSNorm and rotation of a head spread over a warp: the same operations as attend_head and attend_norm_rotate. The other
    element of a rotated pair is on a lane that depends on rotary_dim: it is fetched through `exchange`, [head_dim]. */
 __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, attend_vector *v, const float *norm,
@@ -87,7 +79,7 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float2 exchange[GPU_WARPS][ATTEND_DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
-    if (threadIdx.x < p.shape.rotary_dim / 2) attend_prefill_angle(&p, at, (int)threadIdx.x, cs);
+    if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
     for (int i = warp; i < count; i += GPU_WARPS) {
