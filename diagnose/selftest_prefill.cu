@@ -11,9 +11,8 @@ enum { TRY_PROMPT = 50 };        /* rows: two chunks of the delta rule or three,
 static void try_prefill_rows(selftest *t) {
     scratch *w = &t->cpu->at.runner->s;
     size_t n = TRY_PROMPT * (size_t)t->cpu->m->c.hidden;
-    try_fill(t, w->x, n);
+    try_both(t, w->x, t->g->prefill.x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
-    try_put(t, t->g->prefill.x, w->x, n * sizeof(float));
 }
 
 static void try_poison(selftest *t) {
@@ -201,8 +200,8 @@ static void try_prefill(selftest *t) {
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
-/* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
-static void try_model(selftest *t, const char *name, uint64_t seed) {
+/* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
+static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t prompt) {
     static const int widths[] = {28, 40, 96, 136, 160, 2048};
     int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */
     mote_options o;
@@ -213,15 +212,16 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
         t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
     }
     try_open(t, MOTE_KV_BF16, MOTE_ROWS_MAX);
-    if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < FORMAT_COUNT; f++) {
+    try_definition(t, tokens);
+    if (real && !t->code) try_stages(t, 1);
+    for (int f = 0; real && prompt && f < FORMAT_COUNT; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
         try_table(t, (enum format)f);
     }
-    if (seed && !t->code) try_whole(t, seed);
+    if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
     try_close(t);
     if (real) try_open(t, MOTE_KV_FP8, MOTE_ROWS_MAX);
-    if (real && !t->code) try_stages(t);
+    if (real && !t->code) try_stages(t, 0);
     try_close(t);
     for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {
         try_open(t, kv, TRY_PROMPT);
