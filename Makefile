@@ -116,7 +116,7 @@ $(INSIDE): $(BUILD)/%: %.c | $(BUILD)
 
 # make wrong_logit: build/wrong_logit, which tells what part of a model computes something else than its definition, see CONTRIBUTING.md
 wrong_logit: $(BUILD)/wrong_logit
-$(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/sublayers.c $(LIBRARY) $(BUILD)/settings
+$(BUILD)/wrong_logit: tests/engine/wrong_logit.c tests/model/walk.h $(LIBRARY) $(BUILD)/settings
 ifeq ($(strip $(NVCC)),)
 	$(CC) $(WARN) -Wno-unused-function $(CFLAGS) $(CONTRACT) -I. -Itests $< -o $@ $(LIBS)
 else

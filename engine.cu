@@ -180,10 +180,20 @@ static double seconds(void) {
 
 /* ---- 6. Measuring and testing the machine -------------------------------------------------------------------------- */
 
+#if defined __CUDACC__ || defined MOTE_DEFINITIONS             /* of mote selftest, and of tests */
+#include "layers/definition.c"
+#include "layers/deltanet/definition.c"
+#include "layers/attention/definition.c"
+#include "layers/moe/definition.c"
+#include "model/definition.c"
+#include "diagnose/sublayers.c"
+#endif
+
 #ifdef __CUDACC__
 #include "diagnose/measure.cu"
 #include "diagnose/measure_prefill.cu"
 #include "diagnose/selftest.cu"
+#include "diagnose/selftest_definition.cu"
 #include "diagnose/selftest_formats.cu"
 #include "diagnose/selftest_prefill.cu"
 #include "diagnose/gpu.cu"

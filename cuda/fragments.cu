@@ -368,5 +368,5 @@ __device__ __forceinline__ float sum_warp_partials(const float *part) {
 
 /* 1 / rms of token row t, after a barrier after every warp's store_warp_squares. scale: 1 / columns. */
 __device__ __forceinline__ float gpu_rms_factor(const warp_partials *partials, int t, float scale, float eps) {
-    return rsqrtf(fmaf(sum_warp_partials(partials->squares[t]), scale, eps));
+    return rms_factor(sum_warp_partials(partials->squares[t]), scale, eps);
 }

@@ -22,6 +22,16 @@ __device__ __forceinline__ int warp_prefix_sum(int v) {
     return v;
 }
 
+/* RMSNorm's factor 1 / sqrt(squares / n + eps), given the sum of squares of n elements and 1 / n, as decode computes it. */
+__device__ __forceinline__ float rms_factor(float squares, float per_element, float eps) {
+    return rsqrtf(fmaf(squares, per_element, eps));
+}
+
+/* The same with a division, as the rows of a prompt and the input of the MTP layer have it: other bits, unless n is a power of two. */
+__device__ __forceinline__ float rms_factor_divided(float squares, int n, float eps) {
+    return rsqrtf(squares / (float)n + eps);
+}
+
 __device__ __forceinline__ float gpu_sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }

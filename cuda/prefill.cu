@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) prefill_norm_rows(const __
         *(float4 *)(row + i) = v;
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
-    const float factor = rsqrtf(block_sum(sum, shared) / (float)p.cols + p.eps);
+    const float factor = rms_factor_divided(block_sum(sum, shared), p.cols, p.eps);
     for (int i = 4 * threadIdx.x; i < p.cols; i += 4 * GPU_THREADS)
 #pragma unroll
         for (int k = 0; k < 4; k++) {

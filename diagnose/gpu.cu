@@ -94,9 +94,9 @@ static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_
 static int gpu_selftest(const char *device, int sms,
                         void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                         int *failed, mote_error *err) {
-    static const struct { const char *model; uint64_t seed; } tried[] = {
-        {"tiny:fp8", 60}, {"tiny:bf16", 12}, {"small:fp8", 4}, {"small:bf16", 0}, {"small:nvfp4", 0}, {"small:int4", 0},
-        {"small:fp8-channel", 0}};
+    static const struct { const char *model; uint64_t tokens, prompt; } tried[] = {       /* seeds, see try_model */
+        {"tiny:fp8", 4, 60}, {"tiny:bf16", 4, 12}, {"small:fp8", 1, 4}, {"small:bf16", 2, 0}, {"small:nvfp4", 3, 0},
+        {"small:int4", 2, 0}, {"small:fp8-channel", 1, 0}};
     selftest t;
     memset(&t, 0, sizeof t);
     t.row = row;
@@ -104,7 +104,8 @@ static int gpu_selftest(const char *device, int sms,
     t.device = device;
     t.sms = sms;
     t.err = err;
-    for (size_t i = 0; i < sizeof tried / sizeof *tried && !t.code; i++) try_model(&t, tried[i].model, tried[i].seed);
+    for (size_t i = 0; i < sizeof tried / sizeof *tried && !t.code; i++)
+        try_model(&t, tried[i].model, tried[i].tokens, tried[i].prompt);
     if (!t.code) *failed = t.failed;
     return t.code;
 }

@@ -52,7 +52,7 @@ static void try_format(selftest *t, enum format format, int cols) {
     try_matrix(t, &here, &there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     try_pack(t, &there, raw);
     try_fill(t, w->mtp_in, (size_t)cols);
-    try_rows(t, MOTE_ROWS_MAX);
+    try_both(t, w->x, t->g->x, MOTE_ROWS_MAX * (size_t)t->cpu->m->c.hidden);
     try_put(t, t->gpu->at.hidden, w->mtp_in, (size_t)cols * sizeof(float));
     for (int T = 1; T <= MOTE_ROWS_MAX; T++) {
         size_t y = (size_t)(T * here.rows);

@@ -11,9 +11,8 @@ enum { TRY_PROMPT = 50 };        /* rows: two chunks of the delta rule or three,
 static void try_prefill_rows(selftest *t) {
     scratch *w = &t->cpu->at.runner->s;
     size_t n = TRY_PROMPT * (size_t)t->cpu->m->c.hidden;
-    try_fill(t, w->x, n);
+    try_both(t, w->x, t->g->prefill.x, n);
     memcpy(w->hidden, w->x, n * sizeof(float));
-    try_put(t, t->g->prefill.x, w->x, n * sizeof(float));
 }
 
 static void try_poison(selftest *t) {
@@ -155,32 +154,43 @@ static int try_clear_choice(const float *logits, const moe_shape *s) {
     return least - next > 1e-2f * fabsf(least);
 }
 
+/* How many rows' choices are clear. */
+static int try_clear_rows(const selftest *t) {
+    const moe_shape *s = &t->cpu->m->largest.moe;
+    int clear = 0;
+    for (size_t i = 0; i < TRY_PROMPT; i++)
+        clear += try_clear_choice(t->cpu->at.runner->s.jobs.moe.router + i * (size_t)s->experts, s);
+    return clear;
+}
+
 /* The experts, of rows of their own or of rows that nearly agree, so that all go to the same ones. Rows whose choice is not clear
-   may differ, and are set aside. */
+   may differ, and are set aside; rows most of which are such are drawn again. */
 static void try_prefill_moe(selftest *t, int agreeing) {
+    enum { DRAWS = 16 };
     const moe_shape *s = &t->cpu->m->largest.moe;
     scratch *w = &t->cpu->at.runner->s;
-    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, 0, 0, 0, w->x, w->u};
+    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, NULL, 0, 0, w->x, w->u};
     size_t hidden = (size_t)s->hidden, bytes = TRY_PROMPT * hidden * sizeof(float);
     float *got = (float *)malloc(bytes);
-    int clear = 0;
+    int draws = 0;
     moe_prefill_job g;
     moe_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     if (!t->code && !got) t->code = fail_memory(t->err);
-    try_prefill_rows(t);
-    for (size_t i = hidden; i < TRY_PROMPT * hidden && agreeing; i++) w->x[i] = w->x[i - hidden] + w->x[i] / 256;
-    memcpy(w->hidden, w->x, bytes);
-    try_put(t, t->g->prefill.x, w->x, bytes);
-    moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
+    do {
+        try_prefill_rows(t);
+        for (size_t i = hidden; i < TRY_PROMPT * hidden && agreeing; i++) w->x[i] = w->x[i - hidden] + w->x[i] / 256;
+        memcpy(w->hidden, w->x, bytes);
+        moe_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.moe, &w->jobs.moe);
+    } while (try_clear_rows(t) < TRY_PROMPT / 4 && ++draws < DRAWS);
+    if (draws == DRAWS) try_worse(t, INFINITY);             /* too few rows to tell */
+    try_put(t, t->g->prefill.x, w->hidden, bytes);
     try_poison(t);
     try_prefill_layer(t, 1u << STAGE_ROUTER | 1u << STAGE_UP | 1u << STAGE_DOWN, TRY_DELTANET, 0);
     if (!t->code) t->code = slot_copy(&t->gpu->at, got, t->g->prefill.x, bytes, t->err);
     for (size_t i = 0; i < TRY_PROMPT && !t->code; i++) {
         if (!try_clear_choice(w->jobs.moe.router + i * (size_t)s->experts, s)) continue;
         try_worse(t, relative_difference(got + i * hidden, w->x + i * hidden, w->hidden + i * hidden, hidden));
-        clear++;
     }
-    if (clear < TRY_PROMPT / 4) try_worse(t, INFINITY);     /* too few rows to tell */
     try_row(t, 2e-2, "prefill experts%s", agreeing ? ", the same for all rows" : "");
     try_compare(t, g.moe.router, w->jobs.moe.router, NULL, TRY_PROMPT * (size_t)s->experts);
     try_row(t, 1e-3, "prefill norm_router");
@@ -201,8 +211,8 @@ static void try_prefill(selftest *t) {
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 
-/* All tests of a synthetic model. seed: of the prompt for try_whole; 0: not that test, nor try_format. */
-static void try_model(selftest *t, const char *name, uint64_t seed) {
+/* All tests of a synthetic model. tokens, prompt: seeds for try_definition and try_whole; prompt 0: not the latter, nor try_format. */
+static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t prompt) {
     static const int widths[] = {28, 40, 96, 136, 160, 2048};
     int real = !strncmp(name, "small", 5);                  /* has the sizes that the kernels are made for */
     mote_options o;
@@ -213,15 +223,16 @@ static void try_model(selftest *t, const char *name, uint64_t seed) {
         t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
     }
     try_open(t, MOTE_KV_BF16, MOTE_ROWS_MAX);
-    if (real && !t->code) try_stages(t);
-    for (int f = 0; real && seed && f < FORMAT_COUNT; f++) {
+    try_definition(t, tokens);
+    if (real && !t->code) try_stages(t, 1);
+    for (int f = 0; real && prompt && f < FORMAT_COUNT; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
         try_table(t, (enum format)f);
     }
-    if (seed && !t->code) try_whole(t, seed);
+    if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
     try_close(t);
     if (real) try_open(t, MOTE_KV_FP8, MOTE_ROWS_MAX);
-    if (real && !t->code) try_stages(t);
+    if (real && !t->code) try_stages(t, 0);
     try_close(t);
     for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {
         try_open(t, kv, TRY_PROMPT);

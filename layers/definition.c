@@ -3,14 +3,32 @@
    The definitions are the formulas of a model, once, whole and naive: double precision, one token after the other, loops over plain
    arrays, weights decoded one by one. They know nothing of blocks of rows, threads, KV types or rollback, and are the oracle for
    all that is fast: the CPU's code, the CUDA kernels, and every weight format, since all of them read the same matrices.
-   A sequence's state is what a layer remembers of its tokens. Memory comes from calloc, as these are run on small cases. */
+   A sequence's state is what a layer remembers of its tokens. */
 
-/* Who looks at what a definition computes on its way to a layer's output, one token at a time, by the names of tests/model/sublayers.c;
-   NULL: nobody. */
-static void (*defined_watch)(const char *name, const double *values, int n);
+static __thread struct {
+    double *memory;              /* of formulas, and of the states of layers: model/definition.c says how much there is */
+    size_t used, capacity;
+    /* Who looks at what a definition computes on its way to a layer's output, one token at a time, by the names of
+       diagnose/sublayers.c; NULL: nobody. */
+    void (*watch)(void *user, const char *name, const double *values, int n);
+    void *user;
+} defining;
+
+/* Arrays of zeros; they are given back in the opposite order. */
+static double *defined_array(size_t n) {
+    double *array = defining.memory + defining.used;
+    assert(n <= defining.capacity - defining.used);
+    defining.used += n;
+    return (double *)memset(array, 0, n * sizeof *array);
+}
+
+/* Gives back an array, and all that were taken after it. */
+static void defined_free(const void *array) {
+    defining.used = (size_t)((const double *)array - defining.memory);
+}
 
 static void defined_tell(const char *name, const double *values, int n) {
-    if (defined_watch) defined_watch(name, values, n);
+    if (defining.watch) defining.watch(defining.user, name, values, n);
 }
 
 static double defined_sigmoid(double x) {
@@ -40,15 +58,12 @@ static void defined_norm(double *y, const double *x, const float *w, int n, doub
 
 /* y[rows] = W x */
 static void defined_linear(const matrix *w, const double *x, double *y) {
-    float *row = (float *)calloc((size_t)w->cols, sizeof *row);
+    float *row = (float *)defined_array((size_t)w->cols);
     for (int r = 0; r < w->rows; r++) {
+        double sum = 0;
         matrix_floats(w, r, 0, w->cols, row);
-        y[r] = 0;
-        for (int i = 0; i < w->cols; i++) y[r] += (double)row[i] * x[i];
+        for (int i = 0; i < w->cols; i++) sum += (double)row[i] * x[i];
+        y[r] = sum;
     }
-    free(row);
-}
-
-static double *defined_array(size_t n) {
-    return (double *)calloc(n, sizeof(double));
+    defined_free(row);
 }

@@ -26,7 +26,7 @@ __device__ __forceinline__ void gpu_norm_row(float *to, const float *from, const
                                              float *shared) {
     float sum = 0;
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) sum = fmaf(from[i], from[i], sum);
-    const float factor = rsqrtf(block_sum(sum, shared) / (float)cols + eps);
+    const float factor = rms_factor_divided(block_sum(sum, shared), cols, eps);
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) to[i] = from[i] * factor * norm[i];
     __syncthreads();
 }

@@ -12,11 +12,6 @@ static void define_layer_state(const layer *l, int tokens, defined_state *state)
     if (l->mixer.kind == LAYER_ATTENTION) attention_define_state(&l->mixer.w.attention.shape, tokens, &state->attention);
 }
 
-static void define_layer_free(const layer *l, defined_state *state) {
-    if (l->mixer.kind == LAYER_DELTANET) free(state->deltanet.S), free(state->deltanet.window);
-    if (l->mixer.kind == LAYER_ATTENTION) free(state->attention.k), free(state->attention.v);
-}
-
 /* x[hidden] through a layer, for one token: its mixer, its FFN. */
 static void define_mixer(const layer *l, defined_state *state, double *x) {
     if (l->mixer.kind == LAYER_DELTANET) deltanet_define(&l->mixer.w.deltanet, &state->deltanet, x);
@@ -33,21 +28,27 @@ static void define_layer(const layer *l, defined_state *state, double *x) {
 }
 
 static void define_embedding(const mote_model *m, int32_t id, double *x) {
-    float *row = (float *)calloc((size_t)m->c.hidden, sizeof *row);
+    float *row = (float *)defined_array((size_t)m->c.hidden);
     matrix_floats(&m->embed_tokens, id, 0, m->c.hidden, row);
     for (int i = 0; i < m->c.hidden; i++) x[i] = (double)row[i];
-    free(row);
+    defined_free(row);
 }
 
-/* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. */
+/* x[hidden] of the model's end becomes logits[vocab]; norm: the model's, or the MTP layer's. */
+static void define_head(const mote_model *m, const float *norm, double *x, double *logits) {
+    defined_norm(x, x, norm, m->c.hidden, (double)m->c.eps);
+    defined_linear(&m->lm_head, x, logits);
+}
+
+/* x[hidden] that enters the MTP layer for the token at a position whose final row is h, with the token after it. x may be h. */
 static void define_mtp_input(const mote_model *m, int32_t next, const double *h, double *x) {
     const int n = m->c.hidden;
     double *in = defined_array(2 * (size_t)n);
-    define_embedding(m, next, x);
-    defined_norm(in, x, m->mtp_norm_embedding, n, (double)m->c.eps);
+    define_embedding(m, next, in);
+    defined_norm(in, in, m->mtp_norm_embedding, n, (double)m->c.eps);
     defined_norm(in + n, h, m->mtp_norm_hidden, n, (double)m->c.eps);
     defined_linear(&m->mtp_fc, in, x);
-    free(in);
+    defined_free(in);
 }
 
 static void define_mtp(const mote_model *m, int32_t next, const double *h, defined_state *state, double *logits) {
@@ -55,26 +56,55 @@ static void define_mtp(const mote_model *m, int32_t next, const double *h, defin
     double *x = defined_array((size_t)n);
     define_mtp_input(m, next, h, x);
     define_layer(&m->mtp, state, x);
-    defined_norm(x, x, m->mtp_norm, n, (double)m->c.eps);
-    defined_linear(&m->lm_head, x, logits);
-    free(x);
+    define_head(m, m->mtp_norm, x, logits);
+    defined_free(x);
 }
 
-/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, unless NULL. */
-static void definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
-    const int layers = m->c.layers, hidden = m->c.hidden;
-    defined_state *state = (defined_state *)calloc((size_t)layers + 1, sizeof *state);
-    double *x = defined_array((size_t)hidden);
+/* The lengths of all vectors on a token's way through a layer, after T tokens. Of each of these lengths there are at most eight at once:
+   a formula's and those of who calls it. */
+static size_t defined_width(const mote_model *m, int T) {
+    const deltanet_shape *d = &m->largest.deltanet;
+    const attention_shape *a = &m->largest.attention;
+    const moe_shape *e = &m->largest.moe;
+    return (size_t)(m->c.hidden + deltanet_channels(d) + d->value_heads * d->value_dim + d->value_heads + d->key_dim) +
+           (size_t)((2 * a->heads + 2 * a->kv_heads) * a->head_dim + a->heads * a->head_dim + T) +
+           (size_t)(e->experts + e->expert_size + e->shared_size);
+}
+
+/* The definitions' memory, for up to `layers` layers that have read T tokens, and `more` numbers of the caller's.
+   0: there is not enough. */
+static int defined_open(const mote_model *m, int T, int layers, size_t more) {
+    const deltanet_shape *d = &m->largest.deltanet;
+    const attention_shape *a = &m->largest.attention;
+    const size_t S = (size_t)d->value_heads * (size_t)d->value_dim * (size_t)d->key_dim, kv = (size_t)a->kv_heads * (size_t)a->head_dim;
+    const size_t state = S + (size_t)d->taps * (size_t)deltanet_channels(d) + 2 * (size_t)T * kv;
+    memset(&defining, 0, sizeof defining);
+    defining.capacity = (size_t)layers * state + 8 * defined_width(m, T) + more;
+    defining.memory = (double *)malloc(defining.capacity * sizeof(double));
+    return defining.memory != NULL;
+}
+
+static void defined_close(void) {
+    free(defining.memory);
+    memset(&defining, 0, sizeof defining);
+}
+
+/* logits[T][vocab] after each of T tokens; mtp_logits[T - 1][vocab], of the positions that have a token after them, unless NULL.
+   0: there is not enough memory. */
+static int definition_model(const mote_model *m, const int32_t *ids, int T, double *logits, double *mtp_logits) {
+    const int layers = m->c.layers;
+    const size_t states = ((size_t)layers + 1) * sizeof(defined_state) / sizeof(double);
+    if (!defined_open(m, T, layers + 1, states)) return 0;
+    double *x = defined_array((size_t)m->c.hidden);
+    defined_state *state = (defined_state *)(void *)defined_array(states);
     for (int i = 0; i < layers; i++) define_layer_state(&m->layers[i], T, &state[i]);
     if (m->has_mtp) define_layer_state(&m->mtp, T, &state[layers]);
     for (int t = 0; t < T; t++) {
         define_embedding(m, ids[t], x);
         for (int i = 0; i < layers; i++) define_layer(&m->layers[i], &state[i], x);
-        defined_norm(x, x, m->norm, hidden, (double)m->c.eps);
-        defined_linear(&m->lm_head, x, logits + (size_t)t * (size_t)m->c.vocab);
+        define_head(m, m->norm, x, logits + (size_t)t * (size_t)m->c.vocab);
         if (mtp_logits && t + 1 < T) define_mtp(m, ids[t + 1], x, &state[layers], mtp_logits + (size_t)t * (size_t)m->c.vocab);
     }
-    for (int i = 0; i < layers; i++) define_layer_free(&m->layers[i], &state[i]);
-    if (m->has_mtp) define_layer_free(&m->mtp, &state[layers]);
-    free(state), free(x);
+    defined_close();
+    return 1;
 }

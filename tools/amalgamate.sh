@@ -6,7 +6,7 @@
 # Usage: tools/amalgamate.sh [FOLDER], from the top of the repository
 set -eu
 
-# amalgamate FILE CPU: CPU 1 leaves out what stands between #ifdef __CUDACC__ and its #else or #endif
+# amalgamate FILE CPU: CPU 1 leaves out what stands between #ifdef __CUDACC__, or #if defined __CUDACC__ || ..., and its #else or #endif
 amalgamate() {
     awk -v cpu="$2" '
 function inline_file(name,    line, part, depth, gpu) {
@@ -14,7 +14,7 @@ function inline_file(name,    line, part, depth, gpu) {
     seen[name] = 1
     depth = gpu = 0                        # of #if inside #ifdef __CUDACC__; in its first part, its second one
     while ((status = (getline line < name)) > 0) {
-        if (cpu && !gpu && line ~ /^#ifdef __CUDACC__/) {
+        if (cpu && !gpu && line ~ /^#if(def| defined) __CUDACC__/) {
             gpu = 1
             continue
         }

@@ -1,4 +1,5 @@
-/* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share. Its definition is layers/attention/cpu.c.
+/* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share, and prefill's with them. Its definition is
+   layers/attention/cpu.c.
 
    attend_fast (decode_fast.cu) runs one shape of head on tensor cores, attend_any (decode_any.cu) runs every other
    shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
@@ -116,11 +117,27 @@ __device__ __forceinline__ bool attend_owns(const attention_gpu *p, const attend
 
 /* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency. The angle is the same
    float as in the C twin; it is reduced by multiples of pi in double, exact enough for any position. */
-__device__ __forceinline__ void attend_angle(const attention_gpu *p, int position, int i, float frequency, float *cs) {
+__device__ __forceinline__ void attend_angle(const attention_shape *s, int position, int i, float frequency, float *cs) {
     double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
     cs[i] = cospif(rest);
-    cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
+    cs[s->rotary_dim / 2 + i] = sinpif(rest);
+}
+
+/* An element of a head rotated by its angle. other: the other element of its pair, half of the rotated dimensions away; for
+   the pair's first element x it is negated. */
+__device__ __forceinline__ float attend_rotate(float x, float other, float cosine, float sine) {
+    return fmaf(x, cosine, other * sine);
+}
+
+/* A step of the online softmax: *m, the largest score so far, becomes `top`, the largest with what is added. *rescale: what l and o
+   so far are multiplied with. Returns what is subtracted from scores: *m, but 0 if no position was seen, which avoids inf - inf;
+   SEEN: one always was. */
+template <bool SEEN> __device__ __forceinline__ float attend_raise(float *m, float top, float *rescale) {
+    const float base = !SEEN && top == -INFINITY ? 0 : top;
+    *rescale = gpu_exp2(*m - base);
+    *m = top;
+    return base;
 }
 
 /* Rounds x to the cache's type, FP8 in units of `scale`, and stores it as element `at`. */

@@ -14,11 +14,11 @@ __device__ __forceinline__ void attend_head(const attention_gpu *p, const float 
         sum = fmaf(x[i], x[i], sum);
         if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
     }
-    factor = rsqrtf(fmaf(warp_sum(sum), 1.0f / (float)d, p->shape.eps));
+    factor = rms_factor(warp_sum(sum), 1.0f / (float)d, p->shape.eps);
     for (int i = lane; i < half; i += 32) {
         float a = x[i] * factor * norm[i], b = x[half + i] * factor * norm[half + i];
-        to[i] = fmaf(a, cs[i], -(b * cs[half + i]));
-        to[half + i] = fmaf(b, cs[i], a * cs[half + i]);
+        to[i] = attend_rotate(a, -b, cs[i], cs[half + i]);
+        to[half + i] = attend_rotate(b, a, cs[i], cs[half + i]);
     }
     for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * norm[i];
     __syncwarp();
@@ -51,25 +51,24 @@ __device__ __forceinline__ void attend_chunk(const attention_gpu *p, int chunk, 
                                              float *weights, float *o, float *m, float *l) {
     int d = p->shape.head_dim, lane = threadIdx.x % 32, first = chunk * ATTEND_CHUNK;
     int count = min(kv_last + 1 - first, (int)ATTEND_CHUNK);
-    size_t stride = (size_t)p->shape.kv_heads * d, base = (size_t)first * stride + (size_t)blockIdx.x * d;
+    size_t stride = (size_t)p->shape.kv_heads * d, from = (size_t)first * stride + (size_t)blockIdx.x * d;
     const char *k = attend_cache(p, false), *v = attend_cache(p, true);
     for (int j = threadIdx.x / 32; j < count; j += GPU_WARPS) {
         float sum = 0;
-        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, base + j * stride + i), sum);
+        for (int i = lane; i < d; i += 32) sum = fmaf(q[i], attend_load<FP8>(k, from + j * stride + i), sum);
         sum = warp_sum(sum);
         if (lane == 0) weights[j] = sum * p->k_scale;
     }
     __syncthreads();
     float top = *m, sum = 0;
     for (int j = 0; j < count; j++) top = fmaxf(top, weights[j]);
-    float shift = top == -INFINITY ? 0 : top, rescale = gpu_exp2(*m - shift);
-    for (int j = 0; j < count; j++) sum += gpu_exp2(weights[j] - shift);
-    *m = top;
+    float rescale, base = attend_raise<false>(m, top, &rescale);
+    for (int j = 0; j < count; j++) sum += gpu_exp2(weights[j] - base);
     *l = fmaf(*l, rescale, sum);
     for (int i = threadIdx.x; i < d; i += GPU_THREADS) {
         float value = o[i] * rescale;
         for (int j = 0; j < count; j++)
-            value = fmaf(gpu_exp2(weights[j] - shift), attend_load<FP8>(v, base + j * stride + i), value);
+            value = fmaf(gpu_exp2(weights[j] - base), attend_load<FP8>(v, from + j * stride + i), value);
         o[i] = value;
     }
     __syncthreads();
@@ -116,7 +115,7 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
     for (int j = threadIdx.x; j < p.T * (p.shape.rotary_dim / 2); j += GPU_THREADS) {
         int t = j / (p.shape.rotary_dim / 2);
         int i = j % (p.shape.rotary_dim / 2);
-        attend_angle(&p, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
+        attend_angle(&p.shape, s.first + t, i, p.frequencies[i], cs + t * p.shape.rotary_dim);
     }
     __syncthreads();
     pdl_wait();

@@ -166,22 +166,26 @@ __device__ __forceinline__ float attend_squares(const attend_vector *v) {
     return sum;
 }
 
-/* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
-   pair is on lane ^ 16. */
-__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector *v, float squares,
-                                                   const attend_vector *norm, const float *cs) {
-    const int lane = threadIdx.x % 32;
-    const float factor = rsqrtf(fmaf(squares, 1.0f / ATTEND_DIM, p->shape.eps));
+/* RMSNorm, given the head's rms_factor. */
+__device__ __forceinline__ void attend_norm(attend_vector *v, float factor, const attend_vector *norm) {
 #pragma unroll
     for (int j = 0; j < ATTEND_DIM / 64; j++) {
         v->x[j].x = v->x[j].x * factor * norm->x[j].x;
         v->x[j].y = v->x[j].y * factor * norm->x[j].y;
     }
+}
+
+/* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
+   pair is on lane ^ 16. */
+__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector *v, float squares,
+                                                   const attend_vector *norm, const float *cs) {
+    const int lane = threadIdx.x % 32;
+    attend_norm(v, rms_factor(squares, 1.0f / ATTEND_DIM, p->shape.eps), norm);
     float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
     float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
     if (lane < 16) other = make_float2(-other.x, -other.y);
-    v->x[0].x = fmaf(v->x[0].x, cosine.x, other.x * sine.x);
-    v->x[0].y = fmaf(v->x[0].y, cosine.y, other.y * sine.y);
+    v->x[0].x = attend_rotate(v->x[0].x, other.x, cosine.x, sine.x);
+    v->x[0].y = attend_rotate(v->x[0].y, other.y, cosine.y, sine.y);
 }
 
 /* Stores a query row as A fragments of the scores, times 1 / sqrt(256) and log2(e): scores are for exp2. */
@@ -325,7 +329,7 @@ __device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int ch
 
 /* The online softmax: every warp finds the new m of all rows, rescales its l and o, adds to l, and stores the weights of
    its positions as A fragments. For FP8, weights are multiplied by 2^14, so that small ones keep their bits in F16; l and o
-   both carry the factor. A row that has seen nothing yet has m = -inf: 0 in its place avoids inf - inf. */
+   both carry the factor. A row that has seen nothing yet has m = -inf. */
 template <bool FP8, int ROWS>
 __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_scale, const float (*c)[4],
                                                attend_state<ROWS> *state) {
@@ -338,10 +342,7 @@ __device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int
         const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
         float4 a = tops[0], b = tops[1];
         float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-        m = fmaxf(m, state->m[k]);
-        bases[k] = m == -INFINITY ? 0 : m;
-        rescales[k] = gpu_exp2(state->m[k] - bases[k]);
-        state->m[k] = m;
+        bases[k] = attend_raise<false>(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -396,11 +397,12 @@ __device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, in
 #pragma unroll
     for (int k = 0; k < TOP_ROWS / 32; k++)
         if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
+    const int thread = attend_thread();                      /* anew: one value less is kept from before the loop */
     __syncthreads();
-    if (threadIdx.x < ROWS) {
+    if (thread < ROWS) {
         float sum = 0;
-        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[threadIdx.x][w];
-        sh->ml[threadIdx.x].y = sum;
+        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[thread][w];
+        sh->ml[thread].y = sum;
     }
     __syncthreads();
 }
@@ -415,8 +417,7 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < count) top = fmaxf(top, ml[i].x);
-    float base = top == -INFINITY ? 0 : top, rescale = gpu_exp2(to->m - base);
-    to->m = top;
+    float rescale, base = attend_raise<false>(&to->m, top, &rescale);
     to->l *= rescale;
     to->o = make_float4(to->o.x * rescale, to->o.y * rescale, to->o.z * rescale, to->o.w * rescale);
 #pragma unroll
@@ -623,7 +624,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_load_v<FP8>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
     if (owns) attend_load_vector(&k_norm, p.k_norm);
-    if (threadIdx.x / 32 < p.T) attend_angle(&p, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
+    if (threadIdx.x / 32 < p.T) attend_angle(&p.shape, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();

@@ -42,7 +42,7 @@ static void attention_define_head(const double *q, const double *k, const double
     memset(o, 0, (size_t)head_dim * sizeof *o);
     for (int p = 0; p < tokens; p++)
         for (int i = 0; i < head_dim; i++) o[i] += weight[p] / sum * v[(size_t)p * (size_t)stride + (size_t)i];
-    free(weight);
+    defined_free(weight);
 }
 
 /* x[hidden] += the layer's output for one token. */
@@ -76,5 +76,5 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     defined_linear(&w->o_proj, o, out);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    free(normed), free(qg), free(o), free(out);
+    defined_free(normed);
 }

@@ -47,35 +47,24 @@ typedef struct attention_prefill {
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 
-/* cs[i] = cos, cs[rotary_dim / 2 + i] = sin of dimension i's angle: the same operations as attend_angle. */
-__device__ __forceinline__ void attend_prefill_angle(const attention_prefill *p, int position, int i, float *cs) {
-    double turn = (double)((float)position * p->frequencies[i]) * 0.31830988618379067154;
-    float rest = (float)(turn - 2 * rint(turn / 2));
-    cs[i] = cospif(rest);
-    cs[p->shape.rotary_dim / 2 + i] = sinpif(rest);
-}
-
 /* RMSNorm and rotation of a head spread over a warp: the same operations as attend_head and attend_norm_rotate. The other
    element of a rotated pair is on a lane that depends on rotary_dim: it is fetched through `exchange`, [head_dim]. */
 __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, attend_vector *v, const float *norm,
                                                     const float *cs, float *exchange) {
     const int lane = threadIdx.x % 32, half = p->shape.rotary_dim / 2;
-    const float factor = rsqrtf(fmaf(warp_sum(attend_squares(v)), 1.0f / ATTEND_DIM, p->shape.eps));
+    const float factor = rms_factor(warp_sum(attend_squares(v)), 1.0f / ATTEND_DIM, p->shape.eps);
     attend_vector w;
     attend_load_vector(&w, norm);
+    attend_norm(v, factor, &w);
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        v->x[j].x = v->x[j].x * factor * w.x[j].x;
-        v->x[j].y = v->x[j].y * factor * w.x[j].y;
-        ((float2 *)exchange)[lane + 32 * j] = v->x[j];
-    }
+    for (int j = 0; j < ATTEND_DIM / 64; j++) ((float2 *)exchange)[lane + 32 * j] = v->x[j];
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 2 * (ATTEND_DIM / 64); j++) {
         const int i = 2 * lane + 64 * (j / 2) + j % 2;
         float *x = j % 2 ? &v->x[j / 2].y : &v->x[j / 2].x;
-        if (i < half) *x = fmaf(*x, cs[i], -exchange[i + half] * cs[half + i]);
-        else if (i < 2 * half) *x = fmaf(*x, cs[i - half], exchange[i - half] * cs[i]);
+        if (i < half) *x = attend_rotate(*x, -exchange[i + half], cs[i], cs[half + i]);
+        else if (i < 2 * half) *x = attend_rotate(*x, exchange[i - half], cs[i - half], cs[i]);
     }
     __syncwarp();
 }
@@ -87,7 +76,7 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float2 exchange[GPU_WARPS][ATTEND_DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
-    if (threadIdx.x < p.shape.rotary_dim / 2) attend_prefill_angle(&p, at, (int)threadIdx.x, cs);
+    if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
     for (int i = warp; i < count; i += GPU_WARPS) {
@@ -258,8 +247,7 @@ __device__ __forceinline__ void attend_tile_weights(const float (*s)[4], float k
         top = fmaxf(m[h], FP8 ? top * k_scale : top);
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        rescale[h] = gpu_exp2(m[h] - top);
-        m[h] = top;
+        top = attend_raise<true>(&m[h], top, &rescale[h]);
         const float base = FP8 ? top - 14 : top;             /* weights times 2^14 */
 #pragma unroll
         for (int n = 0; n < PLAN::KEYS / 8; n++) {

@@ -182,6 +182,11 @@ template <int N> __device__ __forceinline__ float gpu_warp_sums(float *v) {
     return v[0];
 }
 
+/* What a query or key is multiplied with to have length 1, given its sum of squares. */
+__device__ __forceinline__ float gpu_delta_factor(float squares) {
+    return rsqrtf(squares + 1e-6f);
+}
+
 /* The element of a row of key_dim that is this lane's number c of C: four neighbours at a time if C >= 4 (a float4 load),
    else lane, lane + 32. */
 template <int C> __device__ __forceinline__ int gpu_key_element(int c) {
@@ -318,8 +323,8 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, int64_t 
         float decay_t = __shfl_sync(~0u, decay, 8 * t), strength = __shfl_sync(~0u, beta, 8 * t);
         float value = __shfl_sync(~0u, v, 8 * t + lane % 8), gated = __shfl_sync(~0u, gate, 8 * t + lane % 8);
         float total = gpu_warp_sums<N>(sum), Sq = decay_t * __shfl_xor_sync(~0u, total, 16);
-        float fk = rsqrtf(__shfl_sync(~0u, total, KK * LANES) + 1e-6f);
-        float fq = rsqrtf(__shfl_sync(~0u, total, QQ * LANES) + 1e-6f) * scale;
+        float fk = gpu_delta_factor(__shfl_sync(~0u, total, KK * LANES));
+        float fq = gpu_delta_factor(__shfl_sync(~0u, total, QQ * LANES)) * scale;
         float kq = __shfl_sync(~0u, total, KQ * LANES) * fk;
         float u = strength * fmaf(-fk * decay_t, total, value), o = fq * fmaf(u, kq, Sq);
         int at = (t * s->value_heads + rows->h) * s->value_dim + j;
@@ -553,7 +558,7 @@ struct gpu_gated_rows {
                 float sum = s[0] + s[1] + s[2] + s[3];
 #pragma unroll 1
                 for (int part = 4; !whole && part < stride; part++) sum += __ldcg(of->of_head[i] + t * heads * stride + part);
-                float factor = rsqrtf(fmaf(sum, scale, eps));
+                float factor = rms_factor(sum, scale, eps);
 #pragma unroll
                 for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
             }

@@ -89,5 +89,5 @@ static void deltanet_define(const deltanet_weights *w, defined_deltanet *state, 
     defined_linear(&w->out_proj, o, out);
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    free(normed), free(qkv), free(c), free(z), free(b), free(a), free(q), free(k), free(o), free(out);
+    defined_free(normed);
 }

@@ -163,7 +163,7 @@ __device__ __forceinline__ void gpu_delta_put_keys(uint4 (*tile)[DELTA_PIECES], 
 #pragma unroll
     for (int i = 0; i < DELTA_GROUP; i++)
         sums[i] = fmaf(x[i][0], x[i][0], fmaf(x[i][1], x[i][1], fmaf(x[i][2], x[i][2], x[i][3] * x[i][3])));
-    float factor = rsqrtf(gpu_warp_sums<DELTA_GROUP>(sums) + 1e-6f) * scale;
+    float factor = gpu_delta_factor(gpu_warp_sums<DELTA_GROUP>(sums)) * scale;
 #pragma unroll
     for (int i = 0; i < DELTA_GROUP; i++) {
         int row = first + i;

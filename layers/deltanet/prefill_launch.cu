@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) delta_gate_rows(const __gr
             row[h * p.dim + i] = v;
             sum = fmaf(v, v, sum);
         }
-        const float factor = rsqrtf(warp_sum(sum) / (float)p.dim + p.eps);
+        const float factor = rms_factor_divided(warp_sum(sum), p.dim, p.eps);
         for (int i = lane; i < p.dim; i += 32) {
             const float gated = row[h * p.dim + i] * factor * __ldg(p.norm + i) * gpu_silu(z[h * p.dim + i]);
             row[h * p.dim + i] = gated;

@@ -16,7 +16,7 @@ static void moe_define_expert(const matrix *gate_proj, const matrix *up_proj, co
     for (int i = 0; i < gate_proj->rows; i++) gate[i] = defined_silu(gate[i]) * up[i];
     defined_linear(down_proj, gate, down);
     for (int i = 0; i < down_proj->rows; i++) out[i] += weight * down[i];
-    free(gate), free(up), free(down);
+    defined_free(gate);
 }
 
 /* chosen[experts] = 1 for the top_k highest scores, the lower index first among equals. */
@@ -34,7 +34,7 @@ static void moe_define(const moe_weights *w, double *x) {
     const moe_shape *s = &w->shape;
     double *u = defined_array((size_t)s->hidden), *score = defined_array((size_t)s->experts), *out = defined_array((size_t)s->hidden);
     double shared_gate = 0, top = -INFINITY, sum = 0;
-    char *chosen = (char *)calloc((size_t)s->experts, 1);
+    char *chosen = (char *)defined_array((size_t)s->experts);
 
     defined_norm(u, x, w->norm, s->hidden, (double)s->eps);
     defined_linear(&w->router, u, score);
@@ -54,5 +54,5 @@ static void moe_define(const moe_weights *w, double *x) {
     }
     for (int i = 0; i < s->hidden; i++) x[i] += out[i];
 
-    free(u), free(score), free(out), free(chosen);
+    defined_free(u);
 }

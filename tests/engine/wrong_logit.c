@@ -1,34 +1,31 @@
-// Which part of a model computes something else than its definition: every sublayer of the CPU's code and, built with nvcc, of a GPU's
-// step, over the same rows as the definition (tests/model/sublayers.c). A line for each, with the largest difference relative to what
-// the sublayer adds to a row; of one layer the values of its stages, too. Exit code 1: a difference is too large.
-//
-// Usage: wrong_logit [--device NAME] [--rows N] [--layer N] [--numbers N] MODEL [ID...]
-//   MODEL            a checkpoint folder, or, without a slash, a name of mote_open_synthetic
-//   ID...            tokens; a few by default. A definition is slow
-//   --device cpu     without the GPU
-//   --rows N         so many tokens at a time, default 4: more are read as a prompt, on the CPU alone
-//   --layer N        whose stages are shown: their first numbers, and the one that is furthest off; of an MTP layer the number of layers
-//   --numbers N      how many, default 4
+/* Which part of a model computes something else than its definition: every sublayer of the CPU's code and, built with nvcc, of a GPU's
+   step, over the same rows as the definition (diagnose/sublayers.c). A line for each, with the largest difference relative to what
+   the sublayer adds to a row; of one layer the values of its stages, too. Exit code 1: a difference is too large.
 
+   Usage: wrong_logit [--device NAME] [--rows N] [--layer N] [--numbers N] MODEL [ID...]
+     MODEL            a checkpoint folder, or, without a slash, a name of mote_open_synthetic
+     ID...            tokens; a few by default. A definition is slow
+     --device cpu     without the GPU
+     --rows N         so many tokens at a time, default 4: more are read as a prompt, on the CPU alone
+     --layer N        whose stages are shown: their first numbers, and the one that is furthest off; of an MTP layer the number of layers
+     --numbers N      how many, default 4 */
+
+#define MOTE_DEFINITIONS
 #include "../../engine.cu"
-#include "../../layers/definition.c"
-#include "../../layers/deltanet/definition.c"
-#include "../../layers/attention/definition.c"
-#include "../../layers/moe/definition.c"
-#include "../../model/definition.c"
 
 #include "api.h"
-#include "../model/sublayers.c"
+#include "../model/walk.h"
 
-// Too much for rounding. On a GPU activations enter products as two BF16 terms, and keys and values are BF16.
-#define CPU_MOST 1e-4
-#define GPU_MOST 5e-4
-#define GPU_KV_MOST 2e-2
+#define CPU_MOST 1e-4            /* too much for rounding */
+#define GPU_LOGITS_MOST 2e-2     /* of all layers; keys and values are BF16 */
+
+enum { ON_CPU, ON_GPU, COMPARED };
 
 typedef struct printing { int numbers, wrong; const char *names[COMPARED]; } printing;
 
 static double most_of(const sublayer_report *r, int which) {
-    return !which ? CPU_MOST : strcmp(r->kind, "attention") && strcmp(r->kind, "logits") ? GPU_MOST : GPU_KV_MOST;
+    if (which == ON_CPU) return CPU_MOST;
+    return strcmp(r->kind, "logits") ? walk_allowed(r->kind, MOTE_KV_BF16) : GPU_LOGITS_MOST;
 }
 
 static void print_number(const printing *p, const stage_value *v, int row, int i) {
@@ -39,7 +36,7 @@ static void print_number(const printing *p, const stage_value *v, int row, int i
     printf("\n");
 }
 
-// Of the row where it is furthest off.
+/* Of the row where it is furthest off. */
 static void print_value(const printing *p, const stage_value *v) {
     const difference *worst = &v->off[p->names[1] && (!p->names[0] || v->off[1].by > v->off[0].by)];
     printf("    %s, %s [%d], token %d:", v->stage, v->name, v->n, worst->row);
@@ -97,20 +94,20 @@ int main(int argc, char **argv) {
     const char *device = NULL;
     printing p;
     walk w;
-    int i = 1;
+    int i = 1, rows = MOTE_ROWS_MAX;
     memset(&p, 0, sizeof p);
     memset(&w, 0, sizeof w);
     p.numbers = 4;
-    w.rows = MOTE_ROWS_MAX;
-    w.layer = -1;
+    w.look = LOOK_NOWHERE;
+    w.err = &failure;
     for (; i + 1 < argc && !strncmp(argv[i], "--", 2); i += 2) {
         if (!strcmp(argv[i], "--device")) device = argv[i + 1];
-        else if (!strcmp(argv[i], "--rows")) w.rows = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--layer")) w.layer = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--rows")) rows = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--layer")) w.look = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--numbers")) p.numbers = atoi(argv[i + 1]);
         else break;
     }
-    if (i >= argc || argv[i][0] == '-' || w.rows < 1 || argc - i - 1 > 64) return fprintf(stderr, "%s\n", usage), 2;
+    if (i >= argc || argv[i][0] == '-' || rows < 1 || argc - i - 1 > 64) return fprintf(stderr, "%s\n", usage), 2;
     const char *name = argv[i++];
     w.T = argc > i ? argc - i : 6;
     for (int t = 0; i + t < argc; t++) ids[t] = atoi(argv[i + t]);
@@ -123,17 +120,17 @@ int main(int argc, char **argv) {
     w.ids = ids;
     w.tell = print_report;
     w.user = &p;
-    w.compared[0] = open_session(m, w.T, w.rows);
-    p.names[0] = "CPU";
+    walk_add(&w, open_session(m, w.T, rows), rows);
+    p.names[ON_CPU] = "CPU";
 #ifdef __CUDACC__
-    if (w.rows <= MOTE_ROWS_MAX && (!device || strcmp(device, "cpu"))) on_gpu = open_model(name, device ? device : "cuda");
-    if (on_gpu) w.compared[1] = open_session(on_gpu, w.T, w.rows), p.names[1] = "GPU";
+    if (rows <= MOTE_ROWS_MAX && (!device || strcmp(device, "cpu"))) on_gpu = open_model(name, device ? device : "cuda");
+    if (on_gpu) walk_add(&w, open_session(on_gpu, w.T, rows), rows), p.names[ON_GPU] = "GPU";
 #else
     if (device && strcmp(device, "cpu")) return fprintf(stderr, "this build is without CUDA\n"), 2;
 #endif
-    printf("%s, %d tokens, %d at a time: off the definition by\n", name, w.T, w.rows);
-    walk_model(&w);
-    for (int d = 0; d < COMPARED; d++) mote_session_close(w.compared[d]);
+    printf("%s, %d tokens, %d at a time: off the definition by\n", name, w.T, rows);
+    walk_whole(&w);
+    for (int d = 0; d < w.count; d++) mote_session_close(w.cases[d].s);
     mote_close(m);
     mote_close(on_gpu);
     if (test_failed) return 2;

@@ -1,24 +1,22 @@
-// Tests of the definitions (layers/*/definition.c, model/definition.c): whole models against the logits of the reference, and the CPU's fast
-// code against the definitions, whatever the weights' format, whole and sublayer by sublayer; and that the latter finds a damaged weight.
-//
-// Usage: test_definition [DATA [CHECKPOINT...]]      CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data
+/* Tests of the definitions (layers/<kind>/definition.c, model/definition.c): whole models against the logits of the reference, and the
+   CPU's fast code against the definitions, whatever the weights' format, whole and sublayer by sublayer; and that the latter finds a
+   damaged weight.
+
+   Usage: test_definition [DATA [CHECKPOINT...]]
+     CHECKPOINT: folders with reference results, beside tests/fixtures and DATA/family-data */
 
 #include "inside.h"
-#include "../../layers/definition.c"
-#include "../../layers/deltanet/definition.c"
-#include "../../layers/attention/definition.c"
-#include "../../layers/moe/definition.c"
-#include "../../model/definition.c"
 
 #include "api.h"
 #include "files.h"
-#include "sublayers.c"
+#include "no_memory.h"
+#include "walk.h"
 
-// Of the logits' standard deviation. The reference computes in float32; a wrong formula is off by 0.02 or more.
+/* Of the logits' standard deviation. The reference computes in float32; a wrong formula is off by 0.02 or more. */
 #define REFERENCE_RULE 2e-5
 #define CPU_RULE 5e-6
-#define SUBLAYER_RULE 1e-4          // of what a sublayer adds; DeltaNet divides o by its root mean square, which can be nearly nothing
-enum { PROMPT = 24 };            // of each checkpoint's prompt: a definition is slow
+#define SUBLAYER_RULE 1e-4          /* of what a sublayer adds; DeltaNet divides o by its root mean square, which can be nearly nothing */
+enum { PROMPT = 24 };            /* of each checkpoint's prompt: a definition is slow */
 
 static void *read_rows(const char *folder, const char *name, size_t *size) {
     char path[600];
@@ -35,9 +33,9 @@ static void compare(const char *folder, const char *what, const double *defined,
     free(as_float);
 }
 
-// ---- Sublayer by sublayer ---------------------------------------------------------------------------------------------
+/* ---- Sublayer by sublayer --------------------------------------------------------------------------------------------- */
 
-// The reports of a walk. damaged: the half of a layer (2 i: its mixer, 2 i + 1: its FFN) that must be off, and nothing else; -1: none.
+/* The reports of a walk. damaged: the half of a layer (2 i: its mixer, 2 i + 1: its FFN) that must be off, and nothing else; -1: none. */
 typedef struct walk_results { const char *folder, *value; int damaged, sublayers; } walk_results;
 
 static void check_report(void *user, const sublayer_report *r) {
@@ -53,28 +51,33 @@ static void check_report(void *user, const sublayer_report *r) {
         const double off_by = r->value[i].off[0].by;
         const int is = damaged && w->value && !strcmp(r->value[i].name, w->value);
         if (is) CHECK(off_by > 1e-3, "%s: layer %d: %s is damaged and off by %g", w->folder, r->layer, w->value, off_by);
-        else if (!damaged || strcmp(r->value[i].name, "o"))
+        else if (r->value[i].n > FEW_VALUES && (!damaged || strcmp(r->value[i].name, "o")))
             CHECK(off_by <= SUBLAYER_RULE, "%s: layer %d: %s is off by %g", w->folder, r->layer, r->value[i].name, off_by);
     }
 }
 
-// m by definition, and `other` on the CPU, `rows` tokens at a time, with a look into the layer that is damaged, or the first.
-static void check_walk(const char *folder, const mote_model *m, const mote_model *other, int rows, int damaged, const char *value) {
+/* m by definition, and `other` on the CPU, `rows` tokens at a time, of which `kept` are kept, with a look into the layer that
+   is damaged, or all. */
+static void check_walk(const char *folder, const mote_model *m, const mote_model *other, int rows, int kept, int damaged,
+                       const char *value) {
     static const int32_t ids[] = {1, 7, 3, 50, 42, 7, 9};
     walk_results results = {folder, value, damaged, 0};
-    walk w = {m, {session_of(other, .context = 8, .chunk = rows, .threads = 2, .mtp = m->has_mtp ? 1 : 0), NULL}, ids,
-              sizeof ids / sizeof *ids, rows, damaged < 0 ? 0 : damaged / 2, check_report, &results};
-    walk_model(&w);
+    walk w = {.m = m, .ids = ids, .T = sizeof ids / sizeof *ids, .look = damaged < 0 ? LOOK_EVERYWHERE : damaged / 2,
+              .tell = check_report, .user = &results, .err = &failure};
+    walk_add(&w, session_of(other, .context = 8, .chunk = rows, .threads = 2, .mtp = m->has_mtp ? 1 : 0), rows);
+    w.cases[0].kept = kept;
+    walk_whole(&w);
     CHECK(results.sublayers == 2 * (m->c.layers + m->has_mtp), "%s: %d sublayers", folder, results.sublayers);
-    mote_session_close(w.compared[0]);
+    mote_session_close(w.cases[0].s);
 }
 
-// An exponent's highest bit of a BF16 matrix's first number is turned, in a model of its own, and turned back.
+/* An exponent's highest bit of a BF16 matrix's first number is turned, in a model of its own, and turned back. */
 static void damage_matrix(const char *folder, const mote_model *m, const mote_model *other, const matrix *w, int sublayer,
                           const char *value) {
     char *first = (char *)w->component[CODES];
+    const int rows = 1 + sublayer % MOTE_ROWS_MAX;
     first[1] ^= 0x40;
-    check_walk(folder, m, other, 1 + sublayer % MOTE_ROWS_MAX, sublayer, value);
+    check_walk(folder, m, other, rows, rows, sublayer, value);
     first[1] ^= 0x40;
 }
 
@@ -88,12 +91,30 @@ static void test_damaged_weights(const char *folder) {
         damage_matrix(folder, m, other, delta ? &w->deltanet.out_proj : &w->attention.o_proj, 2 * i, NULL);
         damage_matrix(folder, m, other, &l->ffn.w.moe.down_proj[l->ffn.w.moe.shape.experts], 2 * i + 1, NULL);
     }
-    check_walk(folder, m, other, MOTE_ROWS_MAX, -1, NULL);
+    check_walk(folder, m, other, MOTE_ROWS_MAX, MOTE_ROWS_MAX, -1, NULL);
     mote_close(m);
     mote_close(other);
 }
 
-// ---- Whole models -------------------------------------------------------------------------------------------------------
+/* The definitions' memory is taken at once, and where there is none, an error says so. */
+static void test_defined_without_memory(const char *folder) {
+    static const int32_t ids[] = {1, 7};
+    mote_model *m = model_on("cpu", folder, MOTE_WEIGHTS_ONLY);
+    walk_results results = {folder, NULL, -1, 0};
+    walk w = {.m = m, .ids = ids, .T = 2, .look = LOOK_NOWHERE, .tell = check_report, .user = &results, .err = &failure};
+    double *logits = (double *)allocate(2 * (size_t)m->c.vocab * sizeof *logits);
+    refuse_rest = 1;
+    refuse_at = allocations;
+    CHECK(!definition_model(m, ids, 2, logits, NULL), "a definition without memory");
+    EXPECT(MOTE_ENOMEM, walk_model(&w));
+    refuse_at = -1;
+    refuse_rest = 0;
+    CHECK(!results.sublayers && definition_model(m, ids, 2, logits, NULL), "%s: %d sublayers without memory", folder, results.sublayers);
+    free(logits);
+    mote_close(m);
+}
+
+/* ---- Whole models ------------------------------------------------------------------------------------------------------- */
 
 static void test_checkpoint(const char *folder) {
     size_t ids_size, logits_size, mtp_size;
@@ -106,7 +127,7 @@ static void test_checkpoint(const char *folder) {
     double *logits = (double *)allocate(T * vocab * sizeof *logits), *mtp = (double *)allocate(T * vocab * sizeof *mtp);
     float *fast = (float *)allocate(T * vocab * sizeof *fast), *fast_mtp = (float *)allocate(T * vocab * sizeof *fast_mtp);
 
-    definition_model(m, ids, (int)T, logits, m->has_mtp ? mtp : NULL);
+    CHECK(definition_model(m, ids, (int)T, logits, m->has_mtp ? mtp : NULL), "%s: out of memory", folder);
     compare(folder, "reference", logits, reference, T * vocab, REFERENCE_RULE);
     if (m->has_mtp) compare(folder, "reference, MTP", mtp, reference_mtp, (T - 1) * vocab, REFERENCE_RULE);
 
@@ -116,8 +137,10 @@ static void test_checkpoint(const char *folder) {
     if (m->has_mtp) compare(folder, "the CPU, MTP", mtp, fast_mtp, (T - 1) * vocab, CPU_RULE);
 
     mote_session_close(s);
-    check_walk(folder, m, m, 2, -1, NULL);
-    check_walk(folder, m, m, 7, -1, NULL);
+    check_walk(folder, m, m, 2, 2, -1, NULL);
+    check_walk(folder, m, m, 4, 1, -1, NULL);
+    check_walk(folder, m, m, 3, 2, -1, NULL);
+    check_walk(folder, m, m, 7, 7, -1, NULL);
     mote_close(m);
     free(ids), free(reference), free(reference_mtp), free(logits), free(mtp), free(fast), free(fast_mtp);
 }
@@ -143,6 +166,7 @@ int main(int argc, char **argv) {
         test_checkpoint(folder);
     }
     test_damaged_weights("tests/fixtures/bf16-as-3.5");
+    test_defined_without_memory("tests/fixtures/bf16-as-3.5");
     for (; more < argc; more++) test_checkpoint(argv[more]);
     return test_main_end();
 }
