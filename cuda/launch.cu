@@ -109,6 +109,7 @@ typedef struct gpu_rows {
     int T, layer;                /* rows; number of the layer, the MTP layer's after the others' */
     const step_parameters *step; /* of the first sequence */
     int sequences, one_each;     /* 0: a single one, whose slot is that of `slot`; one_each: of one row */
+    int in_turn;                 /* the sequences are blocks of one slot, each of which continues the one before it */
     int splits;                  /* of a sequence's keys that there are blocks for; 0: all */
     slot_view slot;
     int offset;                  /* position of row 0 minus step->position */

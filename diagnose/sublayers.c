@@ -177,7 +177,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     if (i == m->c.layers) gpu_set_mtp(&s->at, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
-        gpu_rows rows = {&g->q, r->T, i, g->step, 0, 0, 0, gpu_view_of(s->at.runner), 0, 0, x};
+        gpu_rows rows = {&g->q, r->T, i, g->step, 0, 0, 0, 0, gpu_view_of(s->at.runner), 0, 0, x};
         layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);

@@ -47,7 +47,7 @@ static int cpu_open(mote_runner *r, mote_error *err) {
     r->memory = cpu_alloc(floats);
     if (!r->memory) return cpu_no_memory("a runner", floats, err);
     layout_runner(r, layout_base(r->memory));
-    r->rows = r->o.chunk;
+    r->rows = r->mtp_rows = r->o.chunk;
     r->pass_rows = cpu_pass_rows(r);
     r->threads = pool_open(r->o.threads);
     return r->threads ? MOTE_OK : fail(err, MOTE_ENOMEM, "the system gives no %d threads", r->o.threads);

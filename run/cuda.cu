@@ -29,9 +29,20 @@ typedef struct gpu_pass_table {
     uint8_t keeps_ids[PASS_ROWS_MAX];                           /* the tokens are those of its own step */
 } gpu_pass_table;
 
+/* What kernels are recorded for: rows of one slot, or of each sequence of a pass. */
+typedef struct gpu_form {
+    mote_runner *r;
+    int T, has_mtp;              /* token rows; the slots have the MTP layer */
+    int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
+    int in_turn;                 /* the sequences are blocks of one slot */
+    int splits;                  /* of gpu_rows */
+} gpu_form;
+
 /* A captured pass, and what it was captured for. */
 typedef struct gpu_pass_graph {
-    int T, sequences, splits, has_mtp, drafts;
+    gpu_form form;
+    enum gpu_kind kind;
+    int drafts;
     uint64_t used;               /* number of the pass that used it last */
     cudaGraphExec_t ready;
 } gpu_pass_graph;

@@ -78,7 +78,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     const size_t bytes = layout_runner(r, NULL) * sizeof(float);
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
-    r->rows = MOTE_ROWS_MAX;
+    r->rows = r->mtp_rows = MOTE_ROWS_MAX;
     r->pass_rows = r->one_slot ? 0 : MOTE_ROWS_MAX;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;

@@ -57,15 +57,19 @@ static void gpu_pass_add(gpu_form *f, const request *q, const int32_t *ids) {
     to->home[z].x = q->s->gpu->x;
     if (q->sampling) gpu_sampling_of(q->sampling, &q->s->gpu->sampling), to->sampling[z] = q->s->gpu->sampling;
     f->one_each &= q->b->T == 1;
-    f->splits = max_int(f->splits, (q->b->position + q->b->T + MOTE_ROWS_MAX) / ATTEND_CHUNK + 1);   /* with drafts */
+    f->splits = max_int(f->splits, gpu_splits_for(g, q->b->position + q->b->T));
+}
+
+/* The blocks for the keys of so many tokens, and of drafts after them. */
+static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
+    int splits = ATTEND_CLUSTER;
+    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
+    return min_int(splits, g->layers.attention.splits);
 }
 
 /* Copies the table to the GPU. */
-static void gpu_pass_send(gpu_form *f) {
+static void gpu_pass_send(const gpu_form *f) {
     struct gpu_runner *g = f->r->gpu;
-    int splits = ATTEND_CLUSTER;
-    while (splits < f->splits) splits *= 2;
-    f->splits = min_int(splits, g->layers.attention.splits);
     gpu_check(&g->q, cudaMemcpyAsync(g->table, g->pass, sizeof *g->pass, cudaMemcpyHostToDevice, g->stream), "copying a pass");
     for (int z = 0; z < f->sequences; z++) {
         if (!g->pass->keeps_ids[z] || g->q.status != cudaSuccess) continue;
@@ -76,23 +80,24 @@ static void gpu_pass_send(gpu_form *f) {
 }
 
 /* The graph of such a pass, captured if there is none. */
-static cudaGraphExec_t gpu_pass_graph_of(const gpu_form *f, int drafts) {
+static cudaGraphExec_t gpu_pass_graph_of(const gpu_form *f, enum gpu_kind kind, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     gpu_pass_graph *oldest = g->passes;
     g->passed++;
     for (int i = 0; i < PASS_GRAPHS; i++) {
         gpu_pass_graph *p = &g->passes[i];
         if (p->used < oldest->used) oldest = p;
-        if (!p->ready || p->T != f->T || p->sequences != f->sequences || p->splits != f->splits || p->has_mtp != f->has_mtp ||
-            p->drafts != drafts)
-            continue;
+        if (!p->ready || memcmp(&p->form, f, sizeof *f) || p->kind != kind || p->drafts != drafts) continue;
         p->used = g->passed;
         return p->ready;
     }
     if (oldest->ready) (void)cudaGraphExecDestroy(oldest->ready);
-    const gpu_pass_graph made = {f->T, f->sequences, f->splits, f->has_mtp, drafts, g->passed,
-                                 gpu_capture_form(f, GPU_ALL_LOGITS, drafts)};
-    *oldest = made;
+    memset(oldest, 0, sizeof *oldest);
+    memcpy(&oldest->form, f, sizeof *f);                    /* its padding, too: they are compared as bytes */
+    oldest->kind = kind;
+    oldest->drafts = drafts;
+    oldest->used = g->passed;
+    oldest->ready = gpu_capture_form(f, kind, drafts);
     return oldest->ready;
 }
 
@@ -100,7 +105,7 @@ static cudaGraphExec_t gpu_pass_graph_of(const gpu_form *f, int drafts) {
 static void gpu_pass_run(const gpu_form *f, request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     const int cols = f->r->m->c.hidden;
-    cudaGraphExec_t graph = gpu_pass_graph_of(f, drafts);
+    cudaGraphExec_t graph = gpu_pass_graph_of(f, GPU_ALL_LOGITS, drafts);
     g->logits_pass++;
     if (g->q.status != cudaSuccess || !gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a pass")) return;
     gpu_pass_home<<<dim3((unsigned)((cols - 1) / GPU_THREADS + 1), (unsigned)f->T), GPU_THREADS, 0, g->stream>>>(g->table, g->x, cols);

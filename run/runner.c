@@ -144,6 +144,8 @@ struct mote_runner {
     run_options o;
     int one_slot;                /* a session's own: there will be no other */
     int rows, prompt_from;       /* most of forward(); tokens from which on prompt() reads a call, 0: never */
+    int mtp_rows;                /* most of forward() with MTP logits of all */
+    int logs;                    /* after a longer forward() the last MOTE_ROWS_MAX rows' block is in the log, as if it had come alone */
     int pass_rows;               /* most of a pass of several slots; 0: there is no such pass */
     pthread_mutex_t lock;        /* of what follows, up to prompts; never held while something computes */
     int led;                     /* somebody has the lead: computes, and alone may touch device and scratch */

@@ -31,16 +31,12 @@ static slot_view gpu_view_of(const mote_runner *r) {
     return v;
 }
 
-/* What kernels are recorded for: rows of one slot, or of each sequence of a pass. */
-typedef struct gpu_form {
-    mote_runner *r;
-    int T, has_mtp;              /* token rows; the slots have the MTP layer */
-    int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
-    int splits;                  /* of gpu_rows */
-} gpu_form;
-
 static gpu_form gpu_form_of(const slot *s, int T) {
-    gpu_form f = {s->runner, T, s->has_mtp, 0, 0, 0};
+    gpu_form f;
+    memset(&f, 0, sizeof f);
+    f.r = s->runner;
+    f.T = T;
+    f.has_mtp = s->has_mtp;
     return f;
 }
 
@@ -54,7 +50,8 @@ static void gpu_record_layer(const gpu_form *f, gpu_queue *q, int i, int T, floa
     const struct gpu_runner *g = f->r->gpu;
     const mote_model *m = f->r->m;
     const layer *l = i < m->c.layers ? &m->layers[i] : &m->mtp;
-    gpu_rows rows = {q, T, i, g->step, f->sequences, f->one_each || T == f->sequences, f->splits, gpu_view_of(f->r), offset, state_only, x};
+    gpu_rows rows = {q, T, i, g->step, f->sequences, f->one_each || T == f->sequences, f->in_turn, f->splits, gpu_view_of(f->r), offset,
+                     state_only, x};
     layer_record(&rows, l, &g->layers, &g->captured.state[i], &g->grown.state[i]);
 }
 
@@ -72,6 +69,7 @@ static gpu_mtp_input gpu_mtp_input_of(const gpu_form *f) {
     p.embed_tokens = gpu_matrix_of(&m->embed_tokens);
     p.step = g->step;
     p.sequences = gpu_sequence_of(f);
+    p.in_turn = f->in_turn ? f->sequences : 0;
     p.slot = gpu_view_of(f->r);
     p.hidden = g->captured.hidden;
     p.last_hidden = g->captured.last_hidden;
@@ -161,7 +159,7 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
     p.hidden = g->captured.hidden;
     p.last_hidden = f->has_mtp ? g->captured.last_hidden : NULL;
     q->layer = -1;
-    gpu_embed(q, &p, max_int(f->sequences, 1));
+    gpu_embed(q, &p, f->in_turn ? 1 : max_int(f->sequences, 1));
     for (int i = 0; i < m->c.layers; i++) {
         q->layer = i;
         gpu_record_layer(f, q, i, T, g->x, 0, 0);
@@ -268,10 +266,13 @@ static void gpu_set_step(slot *s, const block *b) {
     gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
 }
 
+static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
+
 /* Waits for the GPU only if it copies logits to the host. */
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
+    if (b->T > MOTE_ROWS_MAX) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
     gpu_set_step(s, b);

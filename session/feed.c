@@ -57,7 +57,8 @@ static int feed_prompt(feeding *f, const int32_t *ids, float *logits, float *mtp
 /* The next block of any other. */
 static int feed_block(feeding *f, const int32_t *ids, float *logits, float *mtp_logits, int *T, mote_error *err) {
     mote_session *s = f->s;
-    const size_t left = f->count - f->done, most = (size_t)session_rows(s);
+    const size_t left = f->count - f->done, most = (size_t)(mtp_logits ? s->at.runner->mtp_rows : session_rows(s));
+    const int before = s->count;
     if (cancelled(&s->o.callbacks)) return fail(err, MOTE_ECANCELLED, "cancelled after %zu of %zu tokens", f->done, f->count);
     *T = (int)(left < most ? left : most);
     if (f->scores && *T > SCORED_ROWS) *T = SCORED_ROWS;
@@ -65,7 +66,7 @@ static int feed_block(feeding *f, const int32_t *ids, float *logits, float *mtp_
     int code = timeline_forward(s, ids, *T, (size_t)*T == left, rows, mtp_logits, err);
     if (code) return code;
     if (f->scores) feed_scores(f, rows, 0, *T);
-    timeline_keep(s, *T);
+    timeline_keep(s, before + *T - s->block_at);
     s->generated_from = s->count;
     return MOTE_OK;
 }

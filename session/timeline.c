@@ -19,10 +19,12 @@ static float *session_final_row(const mote_session *s) {
     return slot_final_row(&s->at, s->accepted);
 }
 
-/* T rows after the timeline are being computed, and not yet part of it. */
+/* T rows after the timeline are being computed, and not yet part of it. Of more than MOTE_ROWS_MAX, which are kept as a whole, the
+   block is what a device has of them in its log. */
 static void timeline_computed(mote_session *s, int T) {
-    s->block_at = s->count;
-    s->pending = T <= MOTE_ROWS_MAX ? T : 0;
+    const int logged = s->at.runner->logs ? (T - 1) % MOTE_ROWS_MAX + 1 : 0;
+    s->pending = T <= MOTE_ROWS_MAX ? T : logged;
+    s->block_at = T <= MOTE_ROWS_MAX || !logged ? s->count : s->count + T - logged;
     s->accepted = 0;
 }
 

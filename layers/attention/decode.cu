@@ -43,6 +43,7 @@ typedef struct attention_gpu {
     const float *q_norm, *k_norm;                            /* [head_dim] */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
+    int appends;                 /* it only appends k and v, and never releases: see gpu_append */
     int blocks;                  /* a kv head's, of a sequence: its first so many splits, which have all chunks there are; 0: all */
     int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
     int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */

@@ -108,7 +108,7 @@ template <bool FP8, bool EACH> __global__ void __launch_bounds__(GPU_THREADS, 2)
     const attention_gpu &p = EACH ? own : all;
     int d = p.shape.head_dim, q_per_kv = p.q_per_kv, rows = p.T * q_per_kv;
     float *q = (float *)memory, *o = q + d, *cs = o + d;
-    pdl_launch_dependents();
+    if (!p.appends) pdl_launch_dependents();
     attend_span s = attend_span_of(&p);
     int partial = blockIdx.y, partials = max(1, min(s.chunks, p.splits));
     if (partial >= partials) return;

@@ -80,6 +80,16 @@ static void gpu_norm_qkv(gpu_queue *q, const attention_weights *w, const attenti
     gpu_record_projection(q, KERNEL_QKV, &p);
 }
 
+/* The new KV rows of blocks of one slot, before any of them is attended: a block sees those of the blocks before it, which it
+   reads early. */
+static void gpu_append(gpu_queue *q, const attention_gpu *blocks) {
+    attention_gpu p = *blocks;
+    p.kv_only = p.appends = 1;
+    const dim3 grid((unsigned)p.shape.kv_heads, 1, (unsigned)p.sequences);
+    gpu_record_grid(q, KERNEL_APPEND, p.kv == DTYPE_FP8 ? "KV FP8" : "KV BF16",
+                    p.kv == DTYPE_FP8 ? attend_any<true, true> : attend_any<false, true>, grid, gpu_attention_shared(&p.shape), &p);
+}
+
 /* rope_attend on the GPU. */
 static void gpu_rope_attend(gpu_queue *q, const attention_gpu *p) {
     if (p->sequences && p->kv == DTYPE_FP8) gpu_rope_attend_as<true, true>(q, p);
@@ -130,6 +140,7 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     p.v_scale = kv_scale(p.kv, w->v_scale);
     p.kv_only = rows->state_only;
     gpu_norm_qkv(rows->q, w, &p, rows->x);
+    if (rows->in_turn && !p.kv_only) gpu_append(rows->q, &p);
     gpu_rope_attend(rows->q, &p);
     if (!p.kv_only) gpu_add_linear(rows->q, KERNEL_O_PROJ, &w->o_proj, p.o, rows->x, p.T);
 }

@@ -516,9 +516,9 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
     gpu_log_sequence(&own, block % each, each);
 }
 
-/* The same as a kernel of its own, after the projections that have no blocks for it. Grid: (blocks, sequences). */
+/* The same as a kernel of its own, for projections that have no blocks for it. Grid: (blocks, sequences). It never releases: the
+   conv_delta of a block in its turn reads the log early. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const __grid_constant__ deltanet_gpu all) {
-    pdl_launch_dependents();
     pdl_wait();
     const deltanet_gpu own = gpu_delta_sequence(all, blockIdx.y, 1);
     gpu_log_sequence(&own, blockIdx.x, gridDim.x);
@@ -582,6 +582,28 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const delt
     gpu_record_projection(q, KERNEL_IN_PROJ, &p);
 }
 
+/* Blocks of threads that one sequence's log takes. */
+static int gpu_delta_log_blocks(const deltanet_gpu *block) {
+    const int rows = block->T == block->sequences ? 1 : min_int(block->T, MOTE_ROWS_MAX);
+    return (gpu_delta_log_items(&block->shape, rows) - 1) / GPU_THREADS + 1;
+}
+
+static void gpu_record_log(gpu_queue *q, const deltanet_gpu *block) {
+    gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, gpu_delta_log_blocks(block), block->sequences, 0, block);
+}
+
+/* conv_delta of blocks that continue each other: block after block, each with its log. */
+static void gpu_conv_delta_in_turn(gpu_queue *q, const deltanet_gpu *blocks) {
+    for (int z = 0; z < blocks->sequences; z++) {
+        deltanet_gpu p = *blocks;
+        p.step += z;
+        p.sequences = 1;
+        p.T = min_int(blocks->T - z * MOTE_ROWS_MAX, MOTE_ROWS_MAX);
+        gpu_conv_delta(q, &p);
+        gpu_record_log(q, &p);
+    }
+}
+
 /* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. */
 static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
     const deltanet_shape *s = &block->shape;
@@ -596,12 +618,9 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.eps = s->eps;
     p.in.log = *block;
     /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
-    const int log_blocks = (gpu_delta_log_items(s, block->T == block->sequences ? 1 : min_int(block->T, MOTE_ROWS_MAX)) - 1) / GPU_THREADS + 1;
-    const int apart = block->T > MOTE_ROWS_MAX;             /* the projection has no blocks for it */
-    p.extra = apart ? 0 : log_blocks * max_int(block->sequences, 1);
+    p.extra = block->T > MOTE_ROWS_MAX ? 0 : gpu_delta_log_blocks(block) * max_int(block->sequences, 1);
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
-    if (apart) gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, log_blocks, block->sequences, 0, block);
 }
 
 /* The implementation of layers/kinds.c on a GPU. */
@@ -638,6 +657,8 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     p.sequences = rows->sequences;
     p.T = rows->T;
     gpu_norm_in_proj(rows->q, w, &p, rows->x);
-    gpu_conv_delta(rows->q, &p);
+    if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
+    else gpu_conv_delta(rows->q, &p);
     gpu_gated_norm_out(rows->q, w, &p, rows->x);
+    if (p.T > MOTE_ROWS_MAX && !rows->in_turn) gpu_record_log(rows->q, &p);     /* gated_norm_out has no blocks for it then */
 }

@@ -12,5 +12,5 @@
     ROW(OUT_PROJ, "gated_norm_out", .stage = STAGE_OUT_PROJ,                                                             \
         .reads = BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_X | BUFFER_LOG, \
         .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP)                             \
-    ROW(DELTA_LOG, "delta_log", .stage = STAGE_OUT_PROJ,                                                                 \
+    ROW(DELTA_LOG, "delta_log", .stage = STAGE_OUT_PROJ, .release = RELEASE_NEVER,                                       \
         .reads = BUFFER_MIXED | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_LOG)
