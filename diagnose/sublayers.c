@@ -174,7 +174,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     if (!code) code = gpu_enter(&s->at, err);
     if (code) return code;
     gpu_set_step(&s->at, &b);
-    if (i == m->c.layers) gpu_set_mtp(&s->at, &g->q, 1);
+    if (i == m->c.layers) gpu_set_mtp(m, &g->q, 1);
     else g->q.layer = i;
     if (i >= 0) {
         gpu_rows rows = {&g->q, r->T, i, g->step, 0, 0, 0, 0, gpu_view_of(s->at.runner), 0, 0, x};
@@ -182,7 +182,7 @@ static int gpu_part(mote_session *s, int i, const layer *l, const walk_rows *r, 
     } else {
         gpu_head(&g->q, &m->lm_head, m->norm, x, r->T, m->c.eps, g->logits);
     }
-    gpu_set_mtp(&s->at, &g->q, 0);
+    gpu_set_mtp(m, &g->q, 0);
     gpu_submit(&g->q);
     *at = i >= 0 ? x : g->logits;
     return gpu_finish(&s->at, err);

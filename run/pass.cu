@@ -37,6 +37,13 @@ static void gpu_pass_begin(mote_runner *r, gpu_form *f, int has_mtp) {
     f->one_each = 1;
 }
 
+/* The blocks for the keys of so many tokens, and of drafts after them. */
+static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
+    int splits = ATTEND_CLUSTER;
+    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
+    return min_int(splits, g->layers.attention.splits);
+}
+
 /* Adds a request's block; ids NULL: its tokens are those that its slot had prepared. */
 static void gpu_pass_add(gpu_form *f, const request *q, const int32_t *ids) {
     struct gpu_runner *g = f->r->gpu;
@@ -58,13 +65,6 @@ static void gpu_pass_add(gpu_form *f, const request *q, const int32_t *ids) {
     if (q->sampling) gpu_sampling_of(q->sampling, &q->s->gpu->sampling), to->sampling[z] = q->s->gpu->sampling;
     f->one_each &= q->b->T == 1;
     f->splits = max_int(f->splits, gpu_splits_for(g, q->b->position + q->b->T));
-}
-
-/* The blocks for the keys of so many tokens, and of drafts after them. */
-static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
-    int splits = ATTEND_CLUSTER;
-    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
 }
 
 /* Copies the table to the GPU. */
