@@ -312,6 +312,19 @@ static void test_options(const mote_model *m) {
     mote_close(other);
 }
 
+/* How many sessions fit, before anything is opened. */
+static void test_plan(void) {
+    mote_memory some, fewer;
+    const mote_options o = {.device = test_device};
+    EXPECT(MOTE_OK, mote_plan("models/demo", &o, &(mote_session_options){.context = 256}, &some, &failure));
+    EXPECT(MOTE_OK, mote_plan("models/demo", &o, &(mote_session_options){.context = 2048}, &fewer, &failure));
+    CHECK(some.runner && some.runner < some.total, "a runner of %llu bytes", (unsigned long long)some.runner);
+    if (!some.available) return;
+    CHECK(some.sessions > fewer.sessions && fewer.sessions > 1, "%d sessions of 256 tokens fit, %d of 2048", some.sessions, fewer.sessions);
+    const double own = (double)(some.available - some.weights) / (double)(some.kv + some.state + some.scratch);
+    CHECK(some.sessions > own, "%d sessions fit with one runner, %g with their own", some.sessions, own);
+}
+
 /* An answer on one session, whose callbacks use another one of the runner. */
 typedef struct within { mote_session *other; int codes[3]; } within;
 
@@ -371,6 +384,7 @@ int main(int argc, char **argv) {
     test_busy_threads(demo);
     test_options(demo);
     test_callbacks(demo);
+    test_plan();
     mote_close(demo);
     return test_main_end();
 }
