@@ -6,7 +6,8 @@
               7. Checkpoints, copies and files
 
    A model (mote_model) is immutable once open: any number of threads and sessions may share it. A session (mote_session)
-   is one timeline of tokens: use it from one thread at a time; different sessions run on different threads. While a call
+   is one timeline of tokens: use it from one thread at a time; different sessions run on different threads, and those that share a
+   runner (mote_runner) are computed together. While a call
    on a session runs, which is where its callbacks are called, every other call on it is refused with MOTE_EINVAL, except
    that its callbacks may call mote_tokens and mote_context. A forked child may close the sessions and models it inherited,
    and open its own.
@@ -192,6 +193,9 @@ typedef struct mote_memory {
     uint64_t kv, state, scratch;           /* one session: KV cache, recurrent state with its log, everything else */
     uint64_t total;                        /* one model with one session */
     uint64_t available;                    /* free on the device now; 0 = unknown */
+    uint64_t runner;                       /* what sessions of one runner share */
+    int sessions;                          /* sessions like this one that fit into what is available, sharing a runner; 0: not even one;
+                                              -1: unknown */
     int context;                           /* tokens this plan is for */
     int chunk;                             /* rows of a prompt computed at a time */
     int context_fits;                      /* the longest context that would fit into what is available, at most the model's
@@ -199,7 +203,7 @@ typedef struct mote_memory {
     int estimated;                         /* as in mote_info */
 } mote_memory;
 
-/* Plans the memory for a checkpoint folder and one session without allocating it: reads only config.json and the headers
+/* Plans the memory for a checkpoint folder and one session, or as many as fit, without allocating it: reads only config.json and the headers
    of the safetensors files, and fails where mote_open would fail on those. */
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *session, mote_memory *plan,
               mote_error *error);
@@ -261,9 +265,17 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
                       mote_error *error);
 
 /* A runner is what a device works with and sessions can share: threads or a stream, scratch, on a GPU captured graphs. A session of
-   mote_session_options.runner takes of its own only what it remembers; without one it opens a runner that is its own. Sessions of a
-   runner may be used by several threads: one call computes, the others wait. A callback of a call that computes must not use
-   another session of the same runner: that is MOTE_EINVAL.
+   mote_session_options.runner takes of its own only what it remembers; without one it opens a runner that is its own.
+
+   Sessions of a runner may be used by several threads at the same time. Steps of those that come together (mote_step, mote_generate,
+   mote_ask) are computed as one pass, which reads most weights once for all of them; all else takes turns, in the order in which it was
+   called. Between two layers of a long prompt the others get a pass in. A session's tokens, logits and state are those that it has
+   alone, bit for bit, whoever it meets. Each call's callbacks are called in its own thread, and hold up nobody but that session: after a
+   twentieth of a pass's time the others go on without it. They may use other sessions of the runner, but those of a call that reads
+   a prompt on a GPU: there that is MOTE_EINVAL, and changes nothing. Closing a session waits for the pass that is being computed. What
+   fails on a session is that session's alone, but for a GPU that is lost.
+   For several sessions by one thread: mote_step_many.
+
    options: context is the longest that a session of the runner may have; chunk, threads, kv and sms are those of all of them: a
    session asks for the same or leaves them 0. NULL, and its zeros: as for a session. */
 int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error);

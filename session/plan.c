@@ -1,4 +1,19 @@
-/* session/plan.c: the memory that a model and a session would take, of a checkpoint that is not loaded. */
+/* session/plan.c: the memory that a model and a session, or several on one runner, would take, of a checkpoint that is not loaded. */
+
+/* Sessions of one runner, beside weights of so many bytes. */
+static int plan_shared(const mote_model *m, const mote_session_options *given, const mote_session_options *o, uint64_t available,
+                       uint64_t weights, mote_memory *plan, mote_error *err) {
+    const uint64_t left = available > weights ? available - weights : 0;
+    mote_session *s = session_shell(m, o, 1, err);
+    if (!s) return MOTE_ENOMEM;
+    const memory_parts parts = fit_chunk(s, given, left);
+    const uint64_t runner = layout_runner(s->at.runner, NULL) * sizeof(float);
+    const uint64_t fit = left > runner ? (left - runner) / (parts_bytes(&parts) - runner) : 0;
+    plan->runner = runner;
+    plan->sessions = !available ? -1 : fit < INT32_MAX ? (int)fit : INT32_MAX;
+    session_free(s);
+    return MOTE_OK;
+}
 
 int mote_plan(const char *dir, const mote_options *model, const mote_session_options *options, mote_memory *plan,
               mote_error *error) {
@@ -22,8 +37,10 @@ int mote_plan(const char *dir, const mote_options *model, const mote_session_opt
     code = model_bind(m, &files, &b, dir, 1, &silent, error);
     if (!code) code = session_options(m, &given, &o, error);
     if (!code && !(s = session_shell(m, &o, 0, error))) code = error->code;
+    const uint64_t available = code ? 0 : device_available(m);
+    if (!code) code = plan_shared(m, &given, &o, available, b.arena, plan, error);
     if (!code) {
-        const uint64_t available = device_available(m), left = available > b.arena ? available - b.arena : 0;
+        const uint64_t left = available > b.arena ? available - b.arena : 0;
         const memory_parts parts = fit_chunk(s, &given, left);
         plan->weights = b.arena;
         plan->kv = parts.kv * sizeof(float);

@@ -26,6 +26,10 @@
 #include "session/test_session.c"
 
 #undef main
+#define main passes_main
+#include "session/test_passes.c"
+
+#undef main
 #define main constraint_main
 #include "generate/test_constraint.c"
 
@@ -38,7 +42,7 @@ int main(int argc, char **argv) {
     static const struct { const char *name; int (*main)(int argc, char **argv); } tests[] = {
         {"test_chat", chat_main},       {"test_render", render_main},         {"test_checkpoint", checkpoint_main},
         {"test_config", config_main},   {"test_session", session_main},       {"test_constraint", constraint_main},
-        {"test_definition", definition_main}};
+        {"test_passes", passes_main},   {"test_definition", definition_main}};
     const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     for (size_t i = 0; i < COUNT(tests); i++)
         if (!strcmp(name, tests[i].name)) return tests[i].main(argc, argv);

@@ -200,6 +200,80 @@ static void test_threads(const mote_model *m) {
     mote_runner_close(r);
 }
 
+/* Answers of sessions whose callbacks dawdle, stop, step another session of the runner or close it, each in a thread; so they meet in
+   changing company. What each gets is what it gets alone. */
+enum { BUSY = 6, ANSWER = 20 };
+
+typedef struct busy {
+    mote_session *s, *other;     /* other: for the callbacks, NULL: none */
+    int number, tokens, code;
+    int32_t ids[3 * ANSWER];
+    mote_result r;
+} busy;
+
+static int busy_token(void *user, int32_t id) {
+    busy *b = (busy *)user;
+    int32_t next;
+    b->ids[b->tokens++] = id;
+    if (b->number == 1) usleep(3000);
+    if (b->number == 2 && b->tokens % 7 == 0) return 1;
+    if (b->number == 3) mote_session_close(b->s);           /* ignored: it is busy */
+    if (b->number == 4 && b->other && b->tokens < 6) EXPECT(MOTE_OK, mote_step(b->other, NULL, &next, NULL));
+    if (b->number == 5 && b->tokens == 9) {
+        mote_session_close(b->other);
+        b->other = NULL;
+    }
+    return 0;
+}
+
+static void *be_busy(void *user) {
+    busy *b = (busy *)user;
+    int32_t ids[40];
+    mote_error error;
+    mote_sampling sampling = {.temperature = 0.7f, .top_k = 20, .seed = (uint64_t)b->number};
+    mote_generation g = {.size = sizeof g, .sampling = &sampling, .max_tokens = ANSWER, .on_token = busy_token, .user = b};
+    for (int i = 0; i < 40; i++) ids[i] = (b->number * 17 + i * 3) % 100;
+    for (int k = 0; k < 3 && !b->code; k++) {
+        b->code = mote_feed(b->s, ids, (size_t)(40 - 13 * k), &error);
+        if (!b->code) b->code = mote_generate(b->s, &g, &b->r, &error);
+    }
+    return NULL;
+}
+
+static void busy_open(busy *b, const mote_model *m, mote_runner *r, int number) {
+    int32_t ids[] = {5, 6, 7};
+    memset(b, 0, sizeof *b);
+    b->number = number;
+    b->s = session_of(m, .runner = r, .context = CONTEXT, .mtp = number % 4 - 1);
+    if (number < 4) return;
+    b->other = session_of(m, .runner = r, .context = CONTEXT);
+    EXPECT(MOTE_OK, mote_feed(b->other, ids, 3, &failure));
+}
+
+static void test_busy_threads(const mote_model *m) {
+    busy *shared = (busy *)calloc(2 * BUSY, sizeof *shared), *alone = shared + BUSY;
+    mote_runner *r = runner_of(m, .context = CONTEXT, .threads = 2);
+    pthread_t threads[BUSY];
+    for (int i = 0; i < BUSY; i++) {
+        busy_open(&shared[i], m, r, i);
+        busy_open(&alone[i], m, NULL, i);
+    }
+    for (int i = 0; i < BUSY; i++) pthread_create(&threads[i], NULL, be_busy, &shared[i]);
+    mote_runner_close(r);
+    for (int i = 0; i < BUSY; i++) {
+        pthread_join(threads[i], NULL);
+        be_busy(&alone[i]);
+        CHECK(!shared[i].code && shared[i].tokens == alone[i].tokens && !memcmp(shared[i].ids, alone[i].ids, sizeof alone[i].ids),
+              "thread %d: another answer than alone: code %d, %d tokens of %d", i, shared[i].code, shared[i].tokens, alone[i].tokens);
+        CHECK(shared[i].r.stop == alone[i].r.stop, "thread %d: stopped by %d, alone %d", i, shared[i].r.stop, alone[i].r.stop);
+        mote_session_close(shared[i].s);
+        mote_session_close(shared[i].other);
+        mote_session_close(alone[i].s);
+        mote_session_close(alone[i].other);
+    }
+    free(shared);
+}
+
 /* ---- What is refused ---------------------------------------------------------------------------------------------------- */
 
 static void test_options(const mote_model *m) {
@@ -238,6 +312,19 @@ static void test_options(const mote_model *m) {
     mote_close(other);
 }
 
+/* How many sessions fit, before anything is opened. */
+static void test_plan(void) {
+    mote_memory some, fewer;
+    const mote_options o = {.device = test_device};
+    EXPECT(MOTE_OK, mote_plan("models/demo", &o, &(mote_session_options){.context = 256}, &some, &failure));
+    EXPECT(MOTE_OK, mote_plan("models/demo", &o, &(mote_session_options){.context = 2048}, &fewer, &failure));
+    CHECK(some.runner && some.runner < some.total, "a runner of %llu bytes", (unsigned long long)some.runner);
+    if (!some.available) return;
+    CHECK(some.sessions > fewer.sessions && fewer.sessions > 1, "%d sessions of 256 tokens fit, %d of 2048", some.sessions, fewer.sessions);
+    const double own = (double)(some.available - some.weights) / (double)(some.kv + some.state + some.scratch);
+    CHECK(some.sessions > own, "%d sessions fit with one runner, %g with their own", some.sessions, own);
+}
+
 /* An answer on one session, whose callbacks use another one of the runner. */
 typedef struct within { mote_session *other; int codes[3]; } within;
 
@@ -255,22 +342,34 @@ static void prompt_within(void *user, int done, int total) {
     (void)done;
     (void)total;
     w->codes[2] = mote_feed(w->other, &id, 1, &failure);
+    if (w->codes[2]) w->codes[2] = mote_step(w->other, NULL, &id, &failure);
 }
 
 static void test_callbacks(const mote_model *m) {
     mote_runner *r = runner_of(m, .context = CONTEXT);
-    within w = {.other = session_of(m, .runner = r)};
+    within w = {.other = session_of(m, .runner = r)}, same = {.other = session_of(m, .context = CONTEXT)};
+    int32_t next;
     mote_callbacks callbacks = {.user = &w, .prompt = prompt_within};
     mote_session *s = session_of(m, .runner = r, .callbacks = callbacks);
     int32_t ids[100];
     for (int i = 0; i < 100; i++) ids[i] = i;
     mote_generation g = {.size = sizeof g, .max_tokens = 3, .on_token = step_within, .user = &w};
     mote_result result;
+    EXPECT(MOTE_OK, mote_feed(w.other, ids, 3, &failure));
+    EXPECT(MOTE_OK, mote_step(w.other, NULL, &next, &failure));        /* in its log */
     EXPECT(MOTE_OK, mote_feed(s, ids, 100, &failure));
+    const int32_t *tokens = mote_tokens(w.other, NULL);
+    for (int i = 0; i < count_of(w.other); i++) {           /* what was refused has left it as it was */
+        if (i == 3) EXPECT(MOTE_OK, mote_step(same.other, NULL, &next, &failure));
+        else EXPECT(MOTE_OK, mote_feed(same.other, tokens + i, i ? 1 : 3, &failure));
+        if (!i) i = 2;
+    }
+    same_sessions(&(pair){.shared = w.other, .alone = same.other}, "calls that were refused");
     CHECK(w.codes[2] == MOTE_OK || w.codes[2] == MOTE_EINVAL, "in the callback of a prompt: code %d", w.codes[2]);
     EXPECT(MOTE_OK, mote_generate(s, &g, &result, &failure));
     CHECK(w.codes[0] == MOTE_OK && w.codes[1] == MOTE_OK, "in the callback of an answer: codes %d, %d", w.codes[0], w.codes[1]);
     mote_session_close(w.other);
+    mote_session_close(same.other);
     mote_session_close(s);
     mote_runner_close(r);
 }
@@ -282,8 +381,10 @@ int main(int argc, char **argv) {
     test_interleaved("small:nvfp4", test_brief ? 10 : 40, MOTE_KV_DEFAULT);
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_threads(demo);
+    test_busy_threads(demo);
     test_options(demo);
     test_callbacks(demo);
+    test_plan();
     mote_close(demo);
     return test_main_end();
 }
