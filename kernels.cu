@@ -122,6 +122,7 @@ enum {
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
+#include "cuda/batch_rows.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
 #include "cuda/gemm.cu"

@@ -44,7 +44,7 @@ struct gpu_plain_rows {
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
+    __host__ __device__ void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
 };
 
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
@@ -74,7 +74,7 @@ struct gpu_norm_rows {
             }
     }
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }
+    __host__ __device__ void select(int t) { x += (size_t)t * cols; }
 };
 
 /* TILES of tiles.cu: the tiles of one segment that this block has. */
