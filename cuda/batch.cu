@@ -111,6 +111,13 @@ __device__ __forceinline__ int gpu_batch_segment(const gpu_batch_projection &p) 
     return i;
 }
 
+/* A segment's number, for the code of one format: what that loads of the parameters the compiler would else load before it branches to
+   a format, for all of them, and spill. */
+__device__ __forceinline__ int gpu_batch_own(int segment) {
+    asm volatile("" : "+r"(segment));
+    return segment;
+}
+
 /* y[t][row], of which the shares' sum is known. */
 __device__ __forceinline__ void gpu_batch_put(const gpu_batch_projection &p, const gpu_segment &s, int row, int t, float sum, float rms) {
     if (row >= s.w.rows || t >= p.T) return;
@@ -155,58 +162,49 @@ template <class F, int NT> struct batch_ring {
         TILE = gpu_step_pairs<F>() * 32,                    /* uint4 of an n-tile of a k block */
         AT_ONCE = 16 * 64 / (sizes::PARTS * NT * TILE), PART = NT * AT_ONCE * TILE
     };
+    const batch_rows &rows;
     uint4 *memory;
-    const uint4 *x;
-    const float *act_scale;
-    int k_blocks, n_tiles, stages, left;                    /* stages of a tile; left to be asked for */
-    int next, into, from;                                   /* the next one to be asked for; slots */
+    int k_blocks, n_tiles, stages;                          /* stages: of a tile */
+    int left, next, slot;                                   /* stages to be asked for; the next one, and where it goes */
 
     /* k blocks of the first part, or of the first two: where the second begins, and ends. */
     __device__ __forceinline__ int part_end(int parts) const { return k_blocks * (parts * (int)sizes::SHARES) / GPU_WARPS; }
     __device__ __forceinline__ int longest() const { return k_blocks - part_end(sizes::PARTS - 1); }
 
+    __device__ __forceinline__ batch_ring(const batch_rows &rows, uint4 *memory, int k_blocks, int T, int tiles)
+        : rows(rows), memory(memory), k_blocks(k_blocks), n_tiles((T + N_TILE_ROWS - 1) / N_TILE_ROWS),
+          stages((longest() + AT_ONCE - 1) / AT_ONCE), left(stages * tiles), next(0), slot(0) {}
+
     /* Asks for the next stage. A group of copies is ended even if there is none, so that they can be counted. */
     __device__ __forceinline__ void ask() {
-        if (left > 0) {
+        uint4 *to = memory + slot * sizes::STAGE;
 #pragma unroll
-            for (int part = 0; part < sizes::PARTS; part++) {
-                const int first = part_end(part) + next * AT_ONCE, there = part_end(part + 1) - first;
-                uint4 *to = memory + into * sizes::STAGE + part * PART;
-                float4 *scales = (float4 *)(memory + into * sizes::STAGE + sizes::PARTS * PART) + part * NT * AT_ONCE;
-                for (int i = threadIdx.x; i < n_tiles * AT_ONCE * TILE; i += GPU_THREADS) {
-                    const int n = i / (AT_ONCE * TILE), at = i % (AT_ONCE * TILE);
-                    if (at / TILE < there)
-                        cp_async16(shared_address(to + i), x + ((size_t)(uint32_t)(n * k_blocks + first) * TILE + at), true);
-                }
-                const int n = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
-                if (F::half && n < n_tiles && at < there)
-                    cp_async16(shared_address(scales + threadIdx.x), act_scale + (n * k_blocks + first + at) * N_TILE_ROWS, true);
+        for (int part = 0; part < sizes::PARTS; part++) {
+            const int first = part_end(part) + next * AT_ONCE, there = left > 0 ? part_end(part + 1) - first : 0;
+            const int n = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
+#pragma unroll 1
+            for (int i = threadIdx.x; i < n_tiles * AT_ONCE * TILE; i += GPU_THREADS) {
+                const int of = i / (AT_ONCE * TILE) * k_blocks + first, from = i % (AT_ONCE * TILE);
+                if (from / TILE < there) cp_async16(shared_address(to + part * PART + i), rows.x + (size_t)(uint32_t)of * TILE + from, true);
             }
-            left--;
-            next = next + 1 == stages ? 0 : next + 1;
-            into = into + 1 == sizes::STAGES ? 0 : into + 1;
+            if (F::half && n < n_tiles && at < there)
+                cp_async16(shared_address(to + sizes::PARTS * PART + part * NT * AT_ONCE + threadIdx.x),
+                           rows.act_scale + (n * k_blocks + first + at) * N_TILE_ROWS, true);
         }
         cp_async_commit();
+        left--;
+        next = next + 1 == stages ? 0 : next + 1;
+        slot = slot + 1 == sizes::STAGES ? 0 : slot + 1;
     }
-    __device__ __forceinline__ void begin(uint4 *at, const batch_rows &rows, int blocks, int T, int tiles) {
-        memory = at;
-        x = rows.x;
-        act_scale = rows.act_scale;
-        k_blocks = blocks;
-        n_tiles = (T + N_TILE_ROWS - 1) / N_TILE_ROWS;
-        stages = (longest() + AT_ONCE - 1) / AT_ONCE;
-        left = stages * tiles;
-        next = into = from = 0;
+    __device__ __forceinline__ void begin() {
         for (int i = 0; i < sizes::STAGES - 1; i++) ask();
     }
-    /* The next stage, when all of it has arrived and no warp uses the one before it any more. */
+    /* The next stage, when all of it has arrived and no warp uses the one before it any more: that is where the one asked for goes. */
     __device__ __forceinline__ const uint4 *stage() {
         cp_async_wait<sizes::STAGES - 2>();
         __syncthreads();
         ask();
-        const uint4 *now = memory + from * sizes::STAGE;
-        from = from + 1 == sizes::STAGES ? 0 : from + 1;
-        return now;
+        return memory + slot * sizes::STAGE;
     }
 };
 
@@ -324,14 +322,14 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
     float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + (warp / sizes::PARTS) * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32) + lane;
     batch_weights<F, NT> weights;
     batch_sums<F, NT> sums;
-    batch_ring<F, NT> ring;
+    batch_ring<F, NT> ring(rows, memory, s.w.k_blocks, p.T, (tiles - group + step - 1) / step);
     weights.move(s, group + of_warp, first);
 #pragma unroll
     for (int j = 0; j < DEPTH; j++) weights.load(j, j < count);
     weights.load_scales(s.w, first, count);
     pdl_wait();
     if (threadIdx.x < NT * N_TILE_ROWS) rms[threadIdx.x] = (int)threadIdx.x < p.T ? __ldcg(rows.rms + threadIdx.x) : 0;
-    ring.begin(memory, rows, s.w.k_blocks, p.T, (tiles - group + step - 1) / step);
+    ring.begin();
     const int n_tiles = ring.n_tiles - slice * sizes::WARP_N, longest = ring.longest();
     const uint4 *stage = memory;
 #pragma unroll 1
@@ -407,10 +405,12 @@ template <int NT> __global__ void __launch_bounds__(GPU_THREADS, batch_form<NT>:
 gpu_batch_wide(const __grid_constant__ gpu_batch_projection p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(8) float rms[NT * N_TILE_ROWS];
-    const int i = gpu_batch_segment(p);
-    const gpu_segment &s = p.segment[i];
+    const int segment = gpu_batch_segment(p);
     if (NT <= 2) pdl_launch_dependents();
-    with_format(s.w.format, [&](auto format) { gpu_batch_wide_tiles<decltype(format), NT>(p, s, p.rows[p.order[i]], dynamic, rms); });
+    with_format(p.segment[segment].w.format, [&](auto format) {
+        const int i = gpu_batch_own(segment);
+        gpu_batch_wide_tiles<decltype(format), NT>(p, p.segment[i], p.rows[p.order[i]], dynamic, rms);
+    });
 }
 
 /* ---- narrow --------------------------------------------------------------------------------------------------------------- */
@@ -430,9 +430,9 @@ template <class F, int SIDE> struct batch_columns {
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
             const int at = min(first + i, n_tiles - 1) * k_blocks + k;
+            const uint4 *from = rows.x + (size_t)(uint32_t)at * (gpu_step_pairs<F>() * 32) + lane;
 #pragma unroll
-            for (int pair = 0; pair < gpu_step_pairs<F>(); pair++)
-                x[i][pair] = __ldcg(rows.x + ((size_t)(uint32_t)(at * gpu_step_pairs<F>() + pair) * 32 + lane));
+            for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) x[i][pair] = __ldcg(from + pair * 32);
             act_scale[i] = F::half ? __ldcg((const float2 *)(rows.act_scale + at * N_TILE_ROWS) + lane % 2) : make_float2(1, 1);
         }
     }
@@ -536,11 +536,11 @@ template <int NT> __global__ void __launch_bounds__(GPU_THREADS, batch_narrow<NT
 gpu_batch_narrow(const __grid_constant__ gpu_batch_projection p) {
     extern __shared__ uint4 dynamic[];
     __shared__ float rms[NT * N_TILE_ROWS];
-    const int i = gpu_batch_segment(p);
-    const gpu_segment &s = p.segment[i];
+    const int segment = gpu_batch_segment(p);
     if (NT <= 2) pdl_launch_dependents();
-    with_format(s.w.format, [&](auto format) {
-        gpu_batch_narrow_tiles<decltype(format), NT>(p, s, p.rows[p.order[i]], (float *)dynamic, rms);
+    with_format(p.segment[segment].w.format, [&](auto format) {
+        const int i = gpu_batch_own(segment);
+        gpu_batch_narrow_tiles<decltype(format), NT>(p, p.segment[i], p.rows[p.order[i]], (float *)dynamic, rms);
     });
 }
 
