@@ -122,8 +122,10 @@ enum {
 #include "cuda/quantise.cu"
 #include "cuda/fragments.cu"
 #include "cuda/tiles.cu"
+#include "cuda/batch_rows.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
+#include "cuda/batch.cu"
 #include "cuda/gemm.cu"
 #include "cuda/prefill.cu"
 

@@ -44,7 +44,7 @@ struct gpu_plain_rows {
     }
     template <int ROWS> __device__ __forceinline__ void finish(float (*)[8], const more<ROWS> *, float *, bool) const {}
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
+    __host__ __device__ void select(int t) { x += (size_t)t * cols; }           /* the rows from t on */
 };
 
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
@@ -74,7 +74,7 @@ struct gpu_norm_rows {
             }
     }
     bool is_short() const { return true; }
-    void select(int t) { x += (size_t)t * cols; }
+    __host__ __device__ void select(int t) { x += (size_t)t * cols; }
 };
 
 /* TILES of tiles.cu: the tiles of one segment that this block has. */
@@ -317,8 +317,15 @@ template <class IN> static void gpu_record_parts(gpu_queue *q, enum kernel_kind 
     }
 }
 
-/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. */
+template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p);     /* cuda/batch.cu */
+
+/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. More rows than
+   MOTE_ROWS_MAX are cuda/batch.cu's. */
 template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
+    if (p->T > MOTE_ROWS_MAX) {
+        gpu_record_batch(q, kind, p);
+        return;
+    }
     gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
     size_t bytes = activation_fragments_bytes(p, p->T);
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;

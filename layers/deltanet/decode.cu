@@ -565,7 +565,7 @@ struct gpu_gated_rows {
     }
     __device__ __forceinline__ void extra_block(int block, int of) const { gpu_delta_log(&log, block, of); }
     bool is_short() const { return stride == 4; }
-    void select(int t) {
+    __host__ __device__ void select(int t) {
         o += (size_t)t * cols;
         squares += (size_t)t * heads * stride;
     }
