@@ -34,119 +34,172 @@ __device__ __forceinline__ void ld_l2(float2 *to, const void *at, bool there) {
         "@p ld.global.cg.v2.f32 {%0, %1}, [%2];}" : "+f"(to->x), "+f"(to->y) : "l"(at), "r"((int)there));
 }
 
+/* part[n] = item n's product, of SIDE items side by side. */
+template <class F, int PANELS, int SIDE>
+__device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_down_item<F, PANELS> *item) {
+#pragma unroll
+    for (int i = 0; i < 4 * SIDE; i++) part[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int s = 0; s < F::per_load / 4; s++)
+#pragma unroll
+        for (int term = 0; term < F::terms; term++)
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) {
+                const uint4 &x = item[n].x[s / 2];
+                uint32_t a[4] = {};
+                F::fragment(item[n].raw[0], s, term, &a[0], &a[2]);
+                if (PANELS == 2) F::fragment(item[n].raw[1], s, term, &a[1], &a[3]);
+                mma_m16n8k16<F::half>(part[n], a, s % 2 ? x.z : x.x, s % 2 ? x.w : x.y);
+            }
+}
+
+/* The same number in a register, from which the compiler takes it instead of computing it again. */
+__device__ __forceinline__ int opaque(int n) {
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
+    return same;
+}
+
 /* A lane's rows of a tile. */
 template <int PANELS> struct alignas(4 * PANELS) gpu_panel_rows { float y[PANELS]; };
 
-/* A place in the order of a warp's items. */
-struct gpu_down_place { int unit, k_block; };
+/* A unit's weights: of the block's tile. */
+typedef struct gpu_down_unit {
+    const char *data;
+    union {
+        const float *scale;      /* of the tile's first k block, or of its first row */
+        float value;             /* of all of the matrix */
+    };
+    uint32_t rows;               /* as in gpu_unit */
+} gpu_down_unit;
 
-/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait. `list`: the units, in shared memory, and one more. */
-template <class F, int PANELS, int DEPTH>
-__device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, const gpu_unit *list, int low, int high, float *sums) {
-    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, shared_units = gpu_shared_units(p), tile = (int)blockIdx.x;
+/* Lists units low .. high - 1, of the shared expert or of routed ones, and one without rows. */
+template <class F, int PANELS>
+__device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, int high, gpu_down_unit *list) {
+    const int shared_units = gpu_shared_units(p), panel = PANELS * (int)blockIdx.x;
+    for (int i = low + (int)threadIdx.x; i <= high; i += GPU_THREADS) {
+        const gpu_matrix &w = i < shared_units ? p.shared_down : p.down;
+        const int2 unit = i < high ? __ldcg((const int2 *)&p.batch.unit[i]) : make_int2(0, -1);
+        const int64_t shift = i < shared_units ? 0 : unit.x * p.stride;
+        gpu_down_unit *to = &list[i - low];
+        to->data = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel);
+        to->scale = (const float *)((const char *)w.scale + shift);
+        if (gpu_scales_by_block<F>()) to->scale += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
+        if (F::whole) to->value = __ldg(to->scale);
+        else if (F::by_row && !F::groups) to->scale += panel * PANEL_ROWS;
+        to->rows = (uint32_t)unit.y;
+    }
+}
+
+/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait. SIDE items are multiplied side by side, as their four
+   mma operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
+template <class F, int PANELS, int DEPTH, int SIDE>
+__device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
+    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS };
+    static_assert(DEPTH % SIDE == 0, "whole groups");
+    const int lane = opaque((int)threadIdx.x % 32), warp = threadIdx.x / 32, shared_units = gpu_shared_units(p), units = high - low;
     const gpu_matrix &w = low < shared_units ? p.shared_down : p.down;
-    const gpu_place shared = gpu_place_of<F>(p.shared_down, PANELS * tile, p.shared_down, PANELS * (tile + 1) - 1);
-    const gpu_place routed = gpu_place_of<F>(p.down, PANELS * tile, p.down, PANELS * (tile + 1) - 1);
-    const int64_t panel = routed.data[1] - routed.data[0];
-    const int64_t shared_panel = shared.data[1] - shared.data[0];
+    const int panels = min(PANELS, w.panels - PANELS * (int)blockIdx.x), panel = panels > 1 ? w.k_blocks * F::panel : 0;
     const activation_fragments h = low < shared_units ? p.batch.shared : p.batch.routed;
     int warp_k_blocks;
-    const int first = gpu_share(w.k_blocks, warp, GPU_WARPS, &warp_k_blocks);
-    const int items = (high - low) * warp_k_blocks;
+    const int first = gpu_share(w.k_blocks, warp, GPU_WARPS, &warp_k_blocks), items = units * warp_k_blocks;
+    const int last = warp_k_blocks ? units : 0;             /* what is after the last item has no weights and no rows */
+    const int offset = first * F::panel + lane * F::lane;
+    const uint4 *x = h.x + (size_t)first * BLOCK + lane;
+    const float *act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
     gpu_down_item<F, PANELS> ahead[DEPTH];
-    memset(ahead, 0, sizeof ahead);
-    gpu_down_place at = {low, 0};                           /* of the item whose weights are loaded next */
-    gpu_down_place at_h = at;                               /* of that whose h is */
-    auto advance = [&](gpu_down_place *to) {
-        const bool ends = to->k_block + 1 == warp_k_blocks;
-        to->unit = min(to->unit + ends, high);
-        to->k_block = ends ? 0 : to->k_block + 1;
+    int unit = 0, k_block = 0;                              /* of the item that is loaded next */
+    auto advance = [&] {
+        const bool ends = k_block + 1 >= warp_k_blocks;
+        unit = min(unit + ends, last);
+        k_block = ends ? 0 : k_block + 1;
     };
     auto load_weights = [&](gpu_down_item<F, PANELS> *to) {
-        const bool there = at.unit < high, of_shared = at.unit < shared_units;
-        const uint32_t expert = there && !of_shared ? (uint32_t)list[at.unit].expert : 0;
-        const int k_block = first + at.k_block;
-        const int64_t shift = (int64_t)((uint64_t)expert * (uint32_t)p.stride);
-        const char *data = (of_shared ? shared.data[0] : routed.data[0]) + shift + k_block * F::panel;
-        const float *scale = (const float *)((const char *)(of_shared ? shared.scale : routed.scale) + shift);
+        const gpu_down_unit *of = &list[unit];
+        const bool there = unit < last;
+        const char *data = of->data + (offset + k_block * F::panel);
 #pragma unroll
         for (int o = 0; o < PANELS; o++)
-            gpu_load_weights<F>(&to->raw[o], data + (o ? of_shared ? shared_panel : panel : 0), 0, scale + o * PANEL_ROWS, there);
-        if (F::scaled) to->scale = ld_volatile(scale + (k_block >> w.k_block_shift), there);
-        advance(&at);
+            gpu_load_weights<F>(&to->raw[o], data + o * panel, 0, of->scale + lane / 4 + o * PANEL_ROWS, there);
+        if (F::whole) to->scale = of->value;
+        else if (F::scaled) to->scale = ld_volatile(of->scale + (first + k_block >> w.k_block_shift), there);
     };
     auto load_h = [&](gpu_down_item<F, PANELS> *to) {
-        const bool there = at_h.unit < high;
-        const uint32_t rows = list[at_h.unit].rows;
-        const int k_block = (at_h.unit - low) * w.k_blocks + first + at_h.k_block;
-        const bool is = there && (rows >> lane / 4 % 4 * 8 & 255) != UNIT_NO_ROW;
-        const uint4 *x = h.x + (size_t)k_block * BLOCK + lane;
+        to->rows = unit < last ? list[unit].rows : ~0u;
+        const int at = unit * w.k_blocks + k_block;
+        const bool is = (to->rows >> lane / 4 % 4 * 8 & 255) != UNIT_NO_ROW;
 #pragma unroll
-        for (int i = 0; i < pairs; i++) ld_l2(&to->x[i], x + i * 32, is);
-        if (F::half) ld_l2(&to->act_scale, h.act_scale + k_block * N_TILE_ROWS + lane % 2 * 2, there);
-        to->rows = there ? rows : ~0u;
-        advance(&at_h);
+        for (int i = 0; i < pairs; i++) ld_l2(&to->x[i], x + (int64_t)at * BLOCK + i * 32, is);
+        if (F::half) ld_l2(&to->act_scale, act_scale + (int64_t)at * N_TILE_ROWS, unit < last);
+        to->rows >>= lane % 2 * 16;
     };
-    float *own = sums + warp * p.T * (2 * PANEL_ROWS * PANELS) + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS;
-    if (warp_k_blocks == 0) high = 0;
+    const uint32_t own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
+    auto add = [&](const gpu_down_item<F, PANELS> *item, const float *part, const float *factor) {
 #pragma unroll
-    for (int j = 0; j < DEPTH; j++) load_weights(&ahead[j]);
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = item->rows >> i * 8 & 255;
+            if (row == UNIT_NO_ROW) continue;
+            gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), of = *to;
+#pragma unroll
+            for (int o = 0; o < PANELS; o++)
+                of.y[o] = F::half ? __fmaf_rn(factor[i], part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
+            *to = of;
+        }
+        __syncwarp();
+    };
+    __syncthreads();
+    gpu_list_down_units<F, PANELS>(p, low, high, list);
+    __syncthreads();
+    memset(ahead, 0, sizeof ahead);
+#pragma unroll
+    for (int j = 0; j < DEPTH; j++) {
+        load_weights(&ahead[j]);
+        advance();
+    }
+    unit = k_block = 0;
     pdl_wait();
 #pragma unroll
-    for (int j = 0; j < DEPTH; j++) load_h(&ahead[j]);
+    for (int j = 0; j < DEPTH; j++) {
+        load_h(&ahead[j]);
+        advance();
+    }
 #pragma unroll 1
     for (int from = 0; from < items; from += DEPTH) {
 #pragma unroll
-        for (int j = 0; j < DEPTH; j++) {
-            gpu_down_item<F, PANELS> *item = &ahead[j];
-            float part[4];
-            gpu_multiply_block<F, PANELS>(part, item->raw, item->x);
-            float factor[2] = {1, 1}, row_scale[2] = {1, 1};
-            if (F::half) {
-                factor[0] = item->act_scale.x * gpu_post_scale<F>();
-                factor[1] = item->act_scale.y * gpu_post_scale<F>();
-            }
+        for (int j = 0; j < DEPTH; j += SIDE) {
+            float part[SIDE][4], factor[SIDE][2];
+            gpu_multiply_blocks<F, PANELS, SIDE>(part, &ahead[j]);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (F::scaled) factor[i] = __fmul_rn(item->scale, factor[i]);
-                if (F::by_row && i < PANELS) row_scale[i] = F::row_scale(item->raw[i]);
-            }
-            const uint32_t rows = item->rows >> lane % 2 * 16;
-            load_weights(item);
+            for (int n = 0; n < SIDE; n++) {
+                const gpu_down_item<F, PANELS> &item = ahead[j + n];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int row = (int)(rows >> i * 8 & 255);
-                gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)own + min(row, p.T - 1) * (2 * PANEL_ROWS), of = *to;
-#pragma unroll
-                for (int o = 0; o < PANELS; o++) {
-                    if (F::by_row) part[2 * o + i] = __fmul_rn(part[2 * o + i], row_scale[o]);
-                    of.y[o] = F::half ? __fmaf_rn(factor[i], part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
+                for (int i = 0; i < 2; i++) {
+                    factor[n][i] = F::half ? (i ? item.act_scale.y : item.act_scale.x) * gpu_post_scale<F>() : 1;
+                    if (F::scaled) factor[n][i] = __fmul_rn(item.scale, factor[n][i]);
                 }
-                if (row != UNIT_NO_ROW) *to = of;
+#pragma unroll
+                for (int i = 0; i < 2 * PANELS; i++)
+                    if (F::by_row) part[n][i] = __fmul_rn(part[n][i], F::row_scale(item.raw[i / 2]));
             }
-            load_h(item);
-            __syncwarp();
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) {
+                load_weights(&ahead[j + n]);
+                add(&ahead[j + n], part[n], factor[n]);
+                load_h(&ahead[j + n]);
+                advance();
+            }
         }
     }
 }
 
 enum {
-    BATCH_DOWN_DEPTH = 8,
     BATCH_EARLY = 8              /* token rows up to which the next kernel's blocks do not take more from this one's than they gain */
 };
 
-/* The routing, in shared memory, and the sums at 0. Ends with a barrier. */
-template <int PANELS> __device__ __forceinline__ int gpu_begin_batch_down(const moe_gpu &p, float *sums, gpu_unit *list) {
+/* The sums at 0. */
+template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const moe_gpu &p, float *sums) {
     if (p.T <= BATCH_EARLY) pdl_launch_dependents();
-    const int units = __ldcg(p.batch.count);
     for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
-    for (int i = threadIdx.x; i <= units; i += GPU_THREADS) {
-        const int2 unit = i < units ? __ldcg((const int2 *)&p.batch.unit[i]) : make_int2(0, -1);
-        list[i] = {unit.x, (uint32_t)unit.y};
-    }
-    __syncthreads();
-    return units;
 }
 
 /* x += the warps' sums, in their order. */
@@ -165,37 +218,43 @@ template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const m
 }
 
 /* Shared and routed experts of one format and size. */
-template <class F, int PANELS, int DEPTH, int BLOCKS>
+template <class F, int PANELS, int DEPTH, int SIDE, int BLOCKS>
 __global__ void __launch_bounds__(GPU_THREADS, BLOCKS) gpu_batch_down(const __grid_constant__ moe_gpu p) {
     extern __shared__ uint4 dynamic[];
     float *sums = (float *)dynamic;
-    gpu_unit *list = (gpu_unit *)(sums + gpu_batch_sums<PANELS>(p.T));
-    const int units = gpu_begin_batch_down<PANELS>(p, sums, list);
-    gpu_batch_down_units<F, PANELS, DEPTH>(p, list, 0, units, sums);
+    gpu_begin_batch_down<PANELS>(p, sums);
+    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>(p.T)), 0, __ldcg(p.batch.count), sums);
     gpu_end_batch_down<PANELS>(p, sums);
 }
 
-/* Of two. */
-static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_unlike(const __grid_constant__ moe_gpu p) {
-    enum { PANELS = 2, DEPTH = 4 };
+/* Any. A panel a block, so that the most units that there may be fit shared memory beside the sums of 64 rows. */
+static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(const __grid_constant__ moe_gpu p) {
+    enum { PANELS = 1, DEPTH = 4, SIDE = 1 };
     extern __shared__ uint4 dynamic[];
     float *sums = (float *)dynamic;
-    gpu_unit *list = (gpu_unit *)(sums + gpu_batch_sums<PANELS>(p.T));
-    const int units = gpu_begin_batch_down<PANELS>(p, sums, list);
+    gpu_down_unit *list = (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>(p.T));
+    const int units = __ldcg(p.batch.count);
+    gpu_begin_batch_down<PANELS>(p, sums);
 #pragma unroll 1
     for (int low = 0, high = gpu_shared_units(p); low < units; low = high, high = units)
-        with_format(low ? p.down.format : p.shared_down.format,
-                    [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH>(p, list, low, high, sums); });
+        with_format(low || !high ? p.down.format : p.shared_down.format,
+                    [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
     gpu_end_batch_down<PANELS>(p, sums);
+}
+
+template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
+    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
+    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
 }
 
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2 };
+    enum { PANELS = 2, DEPTH = 8, SIDE = 2 };
     const bool alike = p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
-    const int units = gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1;
-    const size_t bytes = gpu_batch_sums<PANELS>(p->T) * sizeof(float) + (size_t)units * sizeof(gpu_unit);
-    gpu_batch_kernel kernel = gpu_batch_down_unlike;
-    if (alike)
-        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, BATCH_DOWN_DEPTH, 1>; });
-    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / PANELS + 1, 1, bytes, p);
+    const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
+    const int side = alike && fits ? PANELS : 1;
+    gpu_batch_kernel kernel = gpu_batch_down_any;
+    if (alike && fits)
+        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,
+               side == 1 ? gpu_batch_down_bytes<1>(p) : gpu_batch_down_bytes<PANELS>(p), p);
 }
