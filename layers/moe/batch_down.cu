@@ -91,8 +91,12 @@ __device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, i
     }
 }
 
-/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait. SIDE items are multiplied side by side, as their four
-   mma operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
+/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait.
+
+   Performance: DEPTH items are multiplied while the next DEPTH are on their way, all of which were asked for before. Were an item's registers
+   loaded anew as soon as it is multiplied, at most as many would be in flight, but a warp has six scoreboards for all its loads: in
+   every round the compiler waits for all of them, also for those just begun. SIDE items are multiplied side by side, as their four mma
+   operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
 template <class F, int PANELS, int DEPTH, int SIDE>
 __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
     enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS };
@@ -107,7 +111,7 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
     const int offset = first * F::panel + lane * F::lane;
     const uint4 *x = h.x + (size_t)first * BLOCK + lane;
     const float *act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
-    gpu_down_item<F, PANELS> ahead[DEPTH];
+    gpu_down_item<F, PANELS> ahead[2][DEPTH];
     int unit = 0, k_block = 0;                              /* of the item that is loaded next */
     auto advance = [&] {
         const bool ends = k_block + 1 >= warp_k_blocks;
@@ -134,67 +138,60 @@ __device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_
         to->rows >>= lane % 2 * 16;
     };
     const uint32_t own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
-    auto add = [&](const gpu_down_item<F, PANELS> *item, const float *part, const float *factor) {
+    auto add = [&](const gpu_down_item<F, PANELS> *item, float *part) {
+#pragma unroll
+        for (int i = 0; i < 2 * PANELS; i++)
+            if (F::by_row) part[i] = __fmul_rn(part[i], F::row_scale(item->raw[i / 2]));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t row = item->rows >> i * 8 & 255;
+            float factor = F::half ? (i ? item->act_scale.y : item->act_scale.x) * gpu_post_scale<F>() : 1;
+            if (F::scaled) factor = __fmul_rn(item->scale, factor);
             if (row == UNIT_NO_ROW) continue;
             gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), of = *to;
 #pragma unroll
             for (int o = 0; o < PANELS; o++)
-                of.y[o] = F::half ? __fmaf_rn(factor[i], part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
+                of.y[o] = F::half ? __fmaf_rn(factor, part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
             *to = of;
         }
         __syncwarp();
+    };
+    auto load = [&](gpu_down_item<F, PANELS> *set, bool weights, bool rows) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) {
+            if (weights) load_weights(&set[j]);
+            if (rows) load_h(&set[j]);
+            advance();
+        }
+        __syncwarp();                                       /* so that the compiler leaves the loads here */
+    };
+    auto multiply = [&](const gpu_down_item<F, PANELS> *set) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j += SIDE) {
+            float part[SIDE][4];
+            gpu_multiply_blocks<F, PANELS, SIDE>(part, &set[j]);
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) add(&set[j + n], part[n]);
+        }
     };
     __syncthreads();
     gpu_list_down_units<F, PANELS>(p, low, high, list);
     __syncthreads();
     memset(ahead, 0, sizeof ahead);
-#pragma unroll
-    for (int j = 0; j < DEPTH; j++) {
-        load_weights(&ahead[j]);
-        advance();
-    }
+    load(ahead[0], true, false);
     unit = k_block = 0;
     pdl_wait();
-#pragma unroll
-    for (int j = 0; j < DEPTH; j++) {
-        load_h(&ahead[j]);
-        advance();
-    }
+    load(ahead[0], false, true);
 #pragma unroll 1
-    for (int from = 0; from < items; from += DEPTH) {
-#pragma unroll
-        for (int j = 0; j < DEPTH; j += SIDE) {
-            float part[SIDE][4], factor[SIDE][2];
-            gpu_multiply_blocks<F, PANELS, SIDE>(part, &ahead[j]);
-#pragma unroll
-            for (int n = 0; n < SIDE; n++) {
-                const gpu_down_item<F, PANELS> &item = ahead[j + n];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    factor[n][i] = F::half ? (i ? item.act_scale.y : item.act_scale.x) * gpu_post_scale<F>() : 1;
-                    if (F::scaled) factor[n][i] = __fmul_rn(item.scale, factor[n][i]);
-                }
-#pragma unroll
-                for (int i = 0; i < 2 * PANELS; i++)
-                    if (F::by_row) part[n][i] = __fmul_rn(part[n][i], F::row_scale(item.raw[i / 2]));
-            }
-#pragma unroll
-            for (int n = 0; n < SIDE; n++) {
-                load_weights(&ahead[j + n]);
-                add(&ahead[j + n], part[n], factor[n]);
-                load_h(&ahead[j + n]);
-                advance();
-            }
-        }
+    for (int from = 0; from < items; from += 2 * DEPTH) {
+        load(ahead[1], true, true);
+        multiply(ahead[0]);
+        load(ahead[0], true, true);
+        multiply(ahead[1]);
     }
 }
 
-enum {
-    BATCH_EARLY = 8              /* token rows up to which the next kernel's blocks do not take more from this one's than they gain */
-};
+enum { BATCH_EARLY = 8 };        /* token rows up to which the next kernel's blocks gain more than they take from this one's */
 
 /* The sums at 0. */
 template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const moe_gpu &p, float *sums) {
@@ -248,7 +245,7 @@ template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
 }
 
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
-    enum { PANELS = 2, DEPTH = 8, SIDE = 2 };
+    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
     const bool alike = p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
     const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
     const int side = alike && fits ? PANELS : 1;
