@@ -16,6 +16,28 @@ typedef struct gpu_routing {
     int32_t count, expert[GPU_CHOSEN], rows[GPU_CHOSEN];
 } gpu_routing;
 
+/* Up to four token rows of one expert, which share a load of its weights: an n-tile. */
+typedef struct gpu_unit {
+    int32_t expert;
+    uint32_t rows;               /* byte s: the token row in column s, UNIT_NO_ROW: none */
+} gpu_unit;
+
+enum { UNIT_NO_ROW = 255 };
+
+/* Scratch of a pass of more than MOTE_ROWS_MAX rows (batch_route.cu). Units are numbered: those of the shared expert, n-tile by n-tile,
+   then those of the routed ones, ascending by expert, and of an expert's rows ascending. */
+typedef struct moe_batch {
+    batch_rows x;                /* x norm, in the operand order of gate_proj */
+    float *shared_h;             /* [BATCH_ROWS_MAX][h_row] of the shared expert, not yet times its gate */
+    int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first */
+    float *choice_weight;        /* the same shape */
+    uint32_t *ready;             /* blocks of route that have chosen; 0 between two launches */
+    int32_t *count;              /* units */
+    gpu_unit *unit;
+    float *weight;               /* [unit][4] routing weights */
+    activation_fragments shared, routed;         /* [unit] h as fragments of four rows, each k_blocks of its down_proj; one after the other */
+} moe_batch;
+
 typedef struct moe_gpu {
     handoff link;
     moe_shape shape;
@@ -33,6 +55,7 @@ typedef struct moe_gpu {
     int h_row;
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     float *x;                    /* [T][hidden] residual */
+    moe_batch batch;
 } moe_gpu;
 
 /* Elements of a row of h: whole k blocks in any format. Those past the expert's size stay zero. */
@@ -53,7 +76,7 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
         p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
-        p.segment[0].h = to->h;
+        p.segment[0].h = to->T > MOTE_ROWS_MAX ? to->batch.shared_h : to->h;
         p.h_row = (size_t)to->h_row;
     }
     gpu_add_segment(&p, &w->router, to->router);

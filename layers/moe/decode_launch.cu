@@ -14,6 +14,11 @@ static moe_gpu moe_gpu_of(const moe_gpu *scratch, const moe_weights *w, int T) {
     p.stride = p.shape.experts > 1 ? (const char *)w->gate_proj[1].component[CODES] - p.gate.data : 0;
     p.shared_down = p.shape.shared_size ? gpu_matrix_of(&w->down_proj[p.shape.experts]) : p.down;
     p.norm = w->norm;
+    const int shared = gpu_shared_units(p) * p.shared_down.k_blocks;
+    with_format(p.shared_down.format, [&](auto format) {
+        p.batch.routed.x = p.batch.shared.x + (size_t)(shared * gpu_unit_block<decltype(format)>());
+    });
+    p.batch.routed.act_scale = p.batch.shared.act_scale + shared * N_TILE_ROWS;
     return p;
 }
 
@@ -42,22 +47,54 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
 }
 
+/* Of more than MOTE_ROWS_MAX rows, or of any number. */
+static void gpu_record_batch_experts(gpu_queue *q, const moe_gpu *p) {
+    const gpu_norm_rows in = {p->x, p->norm, p->shape.hidden};
+    gpu_batch_rows(q, KERNEL_ROUTE, in, p->T, p->shape.eps, p->gate.format, &p->batch.x);
+    gpu_record_route(q, p);
+    gpu_record_batch_up(q, p);
+    gpu_record_batch_down(q, p);
+}
+
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
+    if (p->T > MOTE_ROWS_MAX) {
+        gpu_record_batch_experts(q, p);
+        return;
+    }
     gpu_record_up(q, p);
     gpu_record_down(q, p);
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */
 
+/* Of a pass of many rows. h: in the format that takes most, F32, and with as many scales as 32 columns a k block need. */
+static void moe_layout_batch(layout *l, const moe_shape *s, moe_batch *to) {
+    enum { T = BATCH_ROWS_MAX };
+    const size_t units = (size_t)(T / N_TILE_ROWS + gpu_most_units(s, T)), uses = T * (size_t)s->top_k, blocks = gpu_h_row(s) / 64;
+    to->x.x = (uint4 *)(void *)layout_alloc(l, gpu_batch_x_floats(s->hidden, T));
+    to->x.act_scale = layout_alloc(l, gpu_batch_scale_floats(s->hidden, T));
+    to->x.rms = layout_alloc(l, T);
+    to->shared_h = layout_alloc(l, T * gpu_h_row(s));
+    to->choice = (int32_t *)(void *)layout_alloc(l, uses);
+    to->choice_weight = layout_alloc(l, uses);
+    to->ready = (uint32_t *)(void *)layout_alloc(l, 1);
+    to->count = (int32_t *)(void *)layout_alloc(l, 1);
+    to->unit = (gpu_unit *)(void *)layout_alloc(l, units * 2);
+    to->weight = layout_alloc(l, units * N_TILE_ROWS);
+    to->shared.x = (uint4 *)(void *)layout_alloc(l, units * blocks * 64 * N_TILE_ROWS * 2);
+    to->shared.act_scale = layout_alloc(l, units * blocks * 2 * N_TILE_ROWS);
+}
+
 static void moe_layout_gpu(layout *l, const moe_shape *s, const capacity *r, const gpu_queue *q, moe_gpu *to) {
     (void)r;
     (void)q;
     memset(to, 0, sizeof *to);
     to->shape = *s;
-    to->router = layout_alloc(l, MOTE_ROWS_MAX * (size_t)s->experts);
-    to->shared_gate = layout_alloc(l, MOTE_ROWS_MAX);
+    to->router = layout_alloc(l, BATCH_ROWS_MAX * (size_t)s->experts);
+    to->shared_gate = layout_alloc(l, BATCH_ROWS_MAX);
     to->routing = (gpu_routing *)(void *)layout_alloc(l, sizeof(gpu_routing) / sizeof(float));
     to->h = layout_alloc(l, gpu_h_size(s));
+    moe_layout_batch(l, s, &to->batch);
 }
 
 static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu *scratch) {

@@ -1,6 +1,7 @@
 /* layers/moe/schedule.c: the kernels of a mixture of experts in a step, for cuda/schedule.c, which says what a row means.
 
-   ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts. */
+   ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts.
+   route runs in passes of more than MOTE_ROWS_MAX rows alone. */
 
 #define MOE_BUFFERS(ROW) ROW(ROUTER, 0) ROW(SHARED, 0) ROW(ROUTING, 0) ROW(H, 0)
 
@@ -8,6 +9,8 @@
     ROW(ROUTER, "norm_router", .stage = STAGE_ROUTER,                                                                    \
         .reads = BUFFER_X, .writes = BUFFER_ROUTER | BUFFER_SHARED, .polls = BUFFER_X,                                   \
         .polled_writes = BUFFER_ROUTER | BUFFER_SHARED, .tags = BUFFER_ROUTER)                                           \
+    ROW(ROUTE, "route", .stage = STAGE_ROUTER,                                                                           \
+        .reads = BUFFER_ROUTER | BUFFER_SHARED | BUFFER_X, .writes = BUFFER_ROUTING | BUFFER_SHARED)                     \
     ROW(UP, "experts_up", .stage = STAGE_UP, .release = RELEASE_LATE,                                                    \
         .reads = BUFFER_ROUTER | BUFFER_X, .writes = BUFFER_ROUTING | BUFFER_H, .released = BUFFER_ROUTING,              \
         .polls = BUFFER_ROUTER, .prefetches = 1)                                                                         \

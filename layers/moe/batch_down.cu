@@ -1,0 +1,257 @@
+/* layers/moe/batch_down.cu: experts_down of a pass of more than MOTE_ROWS_MAX token rows: x += sum over a row's assignments of down_proj h.
+   Reads the units of route, and h, which experts_up and, of the shared expert, route have stored as fragments, times all weights.
+
+   A block has PANELS row panels of the output, and all units in their order; a warp the k blocks of them that it has in gpu_experts_down. An
+   item is one k block of one unit. A row's sums are in shared memory, where the items of its experts are added one after the other: so its
+   bits are those that it has alone, whatever else there is. Adding an exact zero for experts that a row does not use, as gpu_experts_down
+   does, changes no bits. */
+
+/* What a block has in shared memory: sums [warp][row][high, low][panel row][PANELS], then the units. */
+template <int PANELS> __host__ __device__ constexpr int gpu_batch_sums(int T) {
+    return GPU_WARPS * T * 2 * PANEL_ROWS * PANELS;
+}
+
+/* An item in flight. */
+template <class F, int PANELS> struct gpu_down_item {
+    typename F::raw raw[PANELS];
+    uint4 x[gpu_step_pairs<F>()];
+    float2 act_scale;            /* of the lane's two rows */
+    float scale;
+    uint32_t rows;               /* of the unit */
+};
+
+/* Loads 16 bytes from the L2, if they are `there`; otherwise *to stays. */
+__device__ __forceinline__ void ld_l2(uint4 *to, const void *at, bool there) {
+    asm volatile("{.reg .pred p;\n\t"
+        "setp.ne.s32 p, %5, 0;\n\t"
+        "@p ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];}"
+        : "+r"(to->x), "+r"(to->y), "+r"(to->z), "+r"(to->w) : "l"(at), "r"((int)there));
+}
+
+__device__ __forceinline__ void ld_l2(float2 *to, const void *at, bool there) {
+    asm volatile("{.reg .pred p;\n\t"
+        "setp.ne.s32 p, %3, 0;\n\t"
+        "@p ld.global.cg.v2.f32 {%0, %1}, [%2];}" : "+f"(to->x), "+f"(to->y) : "l"(at), "r"((int)there));
+}
+
+/* part[n] = item n's product, of SIDE items side by side. */
+template <class F, int PANELS, int SIDE>
+__device__ __forceinline__ void gpu_multiply_blocks(float (*part)[4], const gpu_down_item<F, PANELS> *item) {
+#pragma unroll
+    for (int i = 0; i < 4 * SIDE; i++) part[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int s = 0; s < F::per_load / 4; s++)
+#pragma unroll
+        for (int term = 0; term < F::terms; term++)
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) {
+                const uint4 &x = item[n].x[s / 2];
+                uint32_t a[4] = {};
+                F::fragment(item[n].raw[0], s, term, &a[0], &a[2]);
+                if (PANELS == 2) F::fragment(item[n].raw[1], s, term, &a[1], &a[3]);
+                mma_m16n8k16<F::half>(part[n], a, s % 2 ? x.z : x.x, s % 2 ? x.w : x.y);
+            }
+}
+
+/* The same number in a register, from which the compiler takes it instead of computing it again. */
+__device__ __forceinline__ int opaque(int n) {
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(n));
+    return same;
+}
+
+/* A lane's rows of a tile. */
+template <int PANELS> struct alignas(4 * PANELS) gpu_panel_rows { float y[PANELS]; };
+
+/* A unit's weights: of the block's tile. */
+typedef struct gpu_down_unit {
+    const char *data;
+    union {
+        const float *scale;      /* of the tile's first k block, or of its first row */
+        float value;             /* of all of the matrix */
+    };
+    uint32_t rows;               /* as in gpu_unit */
+} gpu_down_unit;
+
+/* Lists units low .. high - 1, of the shared expert or of routed ones, and one without rows. */
+template <class F, int PANELS>
+__device__ __forceinline__ void gpu_list_down_units(const moe_gpu &p, int low, int high, gpu_down_unit *list) {
+    const int shared_units = gpu_shared_units(p), panel = PANELS * (int)blockIdx.x;
+    for (int i = low + (int)threadIdx.x; i <= high; i += GPU_THREADS) {
+        const gpu_matrix &w = i < shared_units ? p.shared_down : p.down;
+        const int2 unit = i < high ? __ldcg((const int2 *)&p.batch.unit[i]) : make_int2(0, -1);
+        const int64_t shift = i < shared_units ? 0 : unit.x * p.stride;
+        gpu_down_unit *to = &list[i - low];
+        to->data = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel);
+        to->scale = (const float *)((const char *)w.scale + shift);
+        if (gpu_scales_by_block<F>()) to->scale += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
+        if (F::whole) to->value = __ldg(to->scale);
+        else if (F::by_row && !F::groups) to->scale += panel * PANEL_ROWS;
+        to->rows = (uint32_t)unit.y;
+    }
+}
+
+/* sums += units low .. high - 1, all of one format and size. Contains the pdl_wait.
+
+   Performance: DEPTH items are multiplied while the next DEPTH are on their way, all of which were asked for before. Were an item's registers
+   loaded anew as soon as it is multiplied, at most as many would be in flight, but a warp has six scoreboards for all its loads: in
+   every round the compiler waits for all of them, also for those just begun. SIDE items are multiplied side by side, as their four mma
+   operations wait for each other; what they are added to may be the same sums, so they are added one after the other. */
+template <class F, int PANELS, int DEPTH, int SIDE>
+__device__ __forceinline__ void gpu_batch_down_units(const moe_gpu &p, gpu_down_unit *list, int low, int high, float *sums) {
+    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>(), ROW = 2 * PANEL_ROWS * PANELS };
+    static_assert(DEPTH % SIDE == 0, "whole groups");
+    const int lane = opaque((int)threadIdx.x % 32), warp = threadIdx.x / 32, shared_units = gpu_shared_units(p), units = high - low;
+    const gpu_matrix &w = low < shared_units ? p.shared_down : p.down;
+    const int panels = min(PANELS, w.panels - PANELS * (int)blockIdx.x), panel = panels > 1 ? w.k_blocks * F::panel : 0;
+    const activation_fragments h = low < shared_units ? p.batch.shared : p.batch.routed;
+    int warp_k_blocks;
+    const int first = gpu_share(w.k_blocks, warp, GPU_WARPS, &warp_k_blocks), items = units * warp_k_blocks;
+    const int last = warp_k_blocks ? units : 0;             /* what is after the last item has no weights and no rows */
+    const int offset = first * F::panel + lane * F::lane;
+    const uint4 *x = h.x + (size_t)first * BLOCK + lane;
+    const float *act_scale = h.act_scale + first * N_TILE_ROWS + lane % 2 * 2;
+    gpu_down_item<F, PANELS> ahead[2][DEPTH];
+    int unit = 0, k_block = 0;                              /* of the item that is loaded next */
+    auto advance = [&] {
+        const bool ends = k_block + 1 >= warp_k_blocks;
+        unit = min(unit + ends, last);
+        k_block = ends ? 0 : k_block + 1;
+    };
+    auto load_weights = [&](gpu_down_item<F, PANELS> *to) {
+        const gpu_down_unit *of = &list[unit];
+        const bool there = unit < last;
+        const char *data = of->data + (offset + k_block * F::panel);
+#pragma unroll
+        for (int o = 0; o < PANELS; o++)
+            gpu_load_weights<F>(&to->raw[o], data + o * panel, 0, of->scale + lane / 4 + o * PANEL_ROWS, there);
+        if (F::whole) to->scale = of->value;
+        else if (F::scaled) to->scale = ld_volatile(of->scale + (first + k_block >> w.k_block_shift), there);
+    };
+    auto load_h = [&](gpu_down_item<F, PANELS> *to) {
+        to->rows = unit < last ? list[unit].rows : ~0u;
+        const int at = unit * w.k_blocks + k_block;
+        const bool is = (to->rows >> lane / 4 % 4 * 8 & 255) != UNIT_NO_ROW;
+#pragma unroll
+        for (int i = 0; i < pairs; i++) ld_l2(&to->x[i], x + (int64_t)at * BLOCK + i * 32, is);
+        if (F::half) ld_l2(&to->act_scale, act_scale + (int64_t)at * N_TILE_ROWS, unit < last);
+        to->rows >>= lane % 2 * 16;
+    };
+    const uint32_t own = shared_address(sums + warp * p.T * ROW + (lane / 2 % 2 * PANEL_ROWS + lane / 4) * PANELS);
+    auto add = [&](const gpu_down_item<F, PANELS> *item, float *part) {
+#pragma unroll
+        for (int i = 0; i < 2 * PANELS; i++)
+            if (F::by_row) part[i] = __fmul_rn(part[i], F::row_scale(item->raw[i / 2]));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = item->rows >> i * 8 & 255;
+            float factor = F::half ? (i ? item->act_scale.y : item->act_scale.x) * gpu_post_scale<F>() : 1;
+            if (F::scaled) factor = __fmul_rn(item->scale, factor);
+            if (row == UNIT_NO_ROW) continue;
+            gpu_panel_rows<PANELS> *to = (gpu_panel_rows<PANELS> *)__cvta_shared_to_generic(own + row * (ROW * 4)), of = *to;
+#pragma unroll
+            for (int o = 0; o < PANELS; o++)
+                of.y[o] = F::half ? __fmaf_rn(factor, part[2 * o + i], of.y[o]) : __fadd_rn(of.y[o], part[2 * o + i]);
+            *to = of;
+        }
+        __syncwarp();
+    };
+    auto load = [&](gpu_down_item<F, PANELS> *set, bool weights, bool rows) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) {
+            if (weights) load_weights(&set[j]);
+            if (rows) load_h(&set[j]);
+            advance();
+        }
+        __syncwarp();                                       /* so that the compiler leaves the loads here */
+    };
+    auto multiply = [&](const gpu_down_item<F, PANELS> *set) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j += SIDE) {
+            float part[SIDE][4];
+            gpu_multiply_blocks<F, PANELS, SIDE>(part, &set[j]);
+#pragma unroll
+            for (int n = 0; n < SIDE; n++) add(&set[j + n], part[n]);
+        }
+    };
+    __syncthreads();
+    gpu_list_down_units<F, PANELS>(p, low, high, list);
+    __syncthreads();
+    memset(ahead, 0, sizeof ahead);
+    load(ahead[0], true, false);
+    unit = k_block = 0;
+    pdl_wait();
+    load(ahead[0], false, true);
+#pragma unroll 1
+    for (int from = 0; from < items; from += 2 * DEPTH) {
+        load(ahead[1], true, true);
+        multiply(ahead[0]);
+        load(ahead[0], true, true);
+        multiply(ahead[1]);
+    }
+}
+
+enum { BATCH_EARLY = 8 };        /* token rows up to which the next kernel's blocks gain more than they take from this one's */
+
+/* The sums at 0. */
+template <int PANELS> __device__ __forceinline__ void gpu_begin_batch_down(const moe_gpu &p, float *sums) {
+    if (p.T <= BATCH_EARLY) pdl_launch_dependents();
+    for (int i = threadIdx.x; i < gpu_batch_sums<PANELS>(p.T); i += GPU_THREADS) sums[i] = 0;
+}
+
+/* x += the warps' sums, in their order. */
+template <int PANELS> __device__ __forceinline__ void gpu_end_batch_down(const moe_gpu &p, const float *sums) {
+    enum { OUT = PANELS * PANEL_ROWS };
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.T * OUT; i += GPU_THREADS) {
+        const int t = i / OUT, out = i % OUT, row = (int)blockIdx.x * OUT + out;
+        const float *part = sums + t * 2 * OUT + out % PANEL_ROWS * PANELS + out / PANEL_ROWS;
+        if (row >= p.shape.hidden) continue;
+        float *x = p.x + (size_t)t * p.shape.hidden + row, all = -0.0f;
+#pragma unroll
+        for (int warp = 0; warp < GPU_WARPS; warp++, part += p.T * 2 * OUT) all = __fadd_rn(all, __fadd_rn(part[0], part[OUT]));
+        store_tagged(x, __fadd_rn(__ldcg(x), all), p.link.publish);
+    }
+}
+
+/* Shared and routed experts of one format and size. */
+template <class F, int PANELS, int DEPTH, int SIDE, int BLOCKS>
+__global__ void __launch_bounds__(GPU_THREADS, BLOCKS) gpu_batch_down(const __grid_constant__ moe_gpu p) {
+    extern __shared__ uint4 dynamic[];
+    float *sums = (float *)dynamic;
+    gpu_begin_batch_down<PANELS>(p, sums);
+    gpu_batch_down_units<F, PANELS, DEPTH, SIDE>(p, (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>(p.T)), 0, __ldcg(p.batch.count), sums);
+    gpu_end_batch_down<PANELS>(p, sums);
+}
+
+/* Any. A panel a block, so that the most units that there may be fit shared memory beside the sums of 64 rows. */
+static __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_batch_down_any(const __grid_constant__ moe_gpu p) {
+    enum { PANELS = 1, DEPTH = 4, SIDE = 1 };
+    extern __shared__ uint4 dynamic[];
+    float *sums = (float *)dynamic;
+    gpu_down_unit *list = (gpu_down_unit *)(sums + gpu_batch_sums<PANELS>(p.T));
+    const int units = __ldcg(p.batch.count);
+    gpu_begin_batch_down<PANELS>(p, sums);
+#pragma unroll 1
+    for (int low = 0, high = gpu_shared_units(p); low < units; low = high, high = units)
+        with_format(low || !high ? p.down.format : p.shared_down.format,
+                    [&](auto format) { gpu_batch_down_units<decltype(format), PANELS, DEPTH, SIDE>(p, list, low, high, sums); });
+    gpu_end_batch_down<PANELS>(p, sums);
+}
+
+template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
+    const size_t units = (size_t)(gpu_shared_units(*p) + gpu_most_units(&p->shape, p->T) + 1);
+    return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
+}
+
+static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
+    enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
+    const bool alike = p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
+    const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
+    const int side = alike && fits ? PANELS : 1;
+    gpu_batch_kernel kernel = gpu_batch_down_any;
+    if (alike && fits)
+        with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
+    gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,
+               side == 1 ? gpu_batch_down_bytes<1>(p) : gpu_batch_down_bytes<PANELS>(p), p);
+}

@@ -1,0 +1,224 @@
+/* layers/moe/batch_up.cu: experts_up of a pass of more than MOTE_ROWS_MAX token rows: h = weight SiLU(gate_proj u) (up_proj u) for every
+   assignment to a routed expert. Reads prepared rows (cuda/batch_rows.cu) and the units of route; knows nothing of down projections but
+   their operand order, in which it stores h.
+
+   An item is a unit and 64 columns of h, of which each of the eight warps has a row panel of gate_proj and the same of up_proj, with all
+   columns of both: so no warp waits for another's sums, and the block shares the unit's rows, which it gathers in shared memory. 64 columns
+   of h are whole k blocks of down_proj in any format. Grid: as many blocks as the SMs hold at once. Items ascend by expert, so that
+   what the units of an expert share is in the L2.
+
+   The bits of a row are those that it has alone: a warp closes the sums over the columns that the warps of gpu_run_tiles have, one after
+   the other, and adds them in the order of those. */
+
+/* So many k blocks of both panels are in flight. */
+enum { BATCH_UP_DEPTH = 4, BATCH_UP_COLS = GPU_WARPS * PANEL_ROWS };
+
+/* What a warp has of a k block of a tile. */
+template <class F> struct gpu_batch_weights {
+    enum { SCALED = gpu_scales_by_block<F>() };
+    typename F::raw raw[2];
+    float scale[2];              /* FP8: of either panel */
+};
+
+/* part = a k block of a tile times the four rows whose fragments are x. */
+template <class F, int PANELS>
+__device__ __forceinline__ void gpu_multiply_block(float *part, const typename F::raw *raw, const uint4 *x) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) part[i] = 0;
+#pragma unroll
+    for (int s = 0; s < F::per_load / 4; s++)
+#pragma unroll
+        for (int term = 0; term < F::terms; term++) {
+            uint32_t a[4] = {};
+            F::fragment(raw[0], s, term, &a[0], &a[2]);
+            if (PANELS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
+            mma_m16n8k16<F::half>(part, a, s % 2 ? x[s / 2].z : x[s / 2].x, s % 2 ? x[s / 2].w : x[s / 2].y);
+        }
+}
+
+/* A tile on its way: the gate's panel, and up's. */
+template <class F> struct gpu_batch_tile {
+    const char *data[2];
+    const float *scale[2];       /* FP8: of the panel's first k block. Where rows have scales: of the lane's row; or of the matrix */
+    bool there;
+};
+
+template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int expert, int panel) {
+    const int64_t shift = expert * p.stride;
+    gpu_batch_tile<F> tile;
+    tile.there = panel < p.gate.panels;
+    panel = min(panel, p.gate.panels - 1);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const gpu_matrix &w = i ? p.up : p.gate;
+        tile.data[i] = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
+        tile.scale[i] = (const float *)((const char *)w.scale + shift);
+        if (gpu_scales_by_block<F>()) tile.scale[i] += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
+        else if (F::by_row) tile.scale[i] += panel * PANEL_ROWS + threadIdx.x % 32 / 4;
+    }
+    return tile;
+}
+
+/* Shared memory of a block besides the rows: of the item's, the factors that they are yet to be multiplied with; and h of the item before. */
+struct gpu_batch_up_shared {
+    float rms[N_TILE_ROWS], weight[N_TILE_ROWS];
+    float h[N_TILE_ROWS][BATCH_UP_COLS];
+};
+
+/* Starts the copies of a unit's rows: their fragments, then their activation scales. */
+template <class F>
+__device__ __forceinline__ void gpu_gather_rows(const moe_gpu &p, int unit, uint32_t rows, uint4 *to, gpu_batch_up_shared *own) {
+    enum { BLOCK = gpu_unit_block<F>() };
+    const int o = threadIdx.x % BLOCK, k_blocks = p.gate.k_blocks;
+    auto row_of = [&](int slot) { return (int)(rows >> 8 * slot & 255); };
+    const int row = row_of(o / 4 % N_TILE_ROWS), of = row_of(threadIdx.x % N_TILE_ROWS);
+    const bool there = row != UNIT_NO_ROW, is = of != UNIT_NO_ROW;
+    const uint4 *from = p.batch.x.x + (there ? (size_t)(row / N_TILE_ROWS) * (uint32_t)(k_blocks * BLOCK) + row % N_TILE_ROWS * 4 : 0) +
+                        (o & ~(4 * (N_TILE_ROWS - 1)));
+    for (int k = threadIdx.x / BLOCK; k < k_blocks; k += GPU_THREADS / BLOCK)
+        cp_async16(shared_address(to + k * BLOCK + o), from + (size_t)k * BLOCK, there);
+    float *scales = (float *)(to + k_blocks * BLOCK);
+    const float *scale = p.batch.x.act_scale + (is ? of / N_TILE_ROWS * k_blocks * N_TILE_ROWS + of % N_TILE_ROWS : 0);
+    for (int i = threadIdx.x; F::half && i < k_blocks * N_TILE_ROWS; i += GPU_THREADS)
+        cp_async4(shared_address(scales + i), scale + i / N_TILE_ROWS * N_TILE_ROWS);
+    if (threadIdx.x < N_TILE_ROWS) {
+        cp_async4(shared_address(own->rms + threadIdx.x), p.batch.x.rms + (is ? of : 0));
+        cp_async4(shared_address(own->weight + threadIdx.x), p.batch.weight + unit * N_TILE_ROWS + threadIdx.x);
+    }
+    cp_async_commit();
+}
+
+/* A warp stores h of an item as fragments of down_proj: lane 8 s + i has the i-th eight of 64 columns of the row in slot s. */
+__device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part, const float (*h)[BATCH_UP_COLS]) {
+    const int slot = threadIdx.x % 32 / 8, eighth = threadIdx.x % 8;
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = h[slot][eighth * 8 + i];
+    with_format(p.down.format, [&](auto format) {
+        typedef decltype(format) F;
+        enum { COLS = 4 * F::per_load, LANES = COLS / 8 };
+        const activation_fragments to = gpu_unit_h<F>(p.batch.routed, p.down, unit);
+        const int k_block = part * (BATCH_UP_COLS / COLS) + eighth / LANES;
+        const float act_scale = activation_scale<F>(v);
+        if (k_block < p.down.k_blocks) gpu_put_columns<F, N_TILE_ROWS>(to, k_block, eighth % LANES, slot, v, act_scale);
+    });
+}
+
+/* WHOLE: the columns of each warp of gpu_run_tiles are whole rounds of DEPTH k blocks. */
+template <class F, bool WHOLE>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
+    enum { DEPTH = BATCH_UP_DEPTH, BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
+    extern __shared__ uint4 dynamic[];
+    __shared__ gpu_batch_up_shared own;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k_blocks = p.gate.k_blocks;
+    const int parts = (p.gate.panels + GPU_WARPS - 1) / GPU_WARPS, shared_units = gpu_shared_units(p);
+    const float *act_scales = (const float *)(dynamic + k_blocks * BLOCK) + lane % 2 * 2;        /* of the lane's rows */
+    gpu_batch_weights<F> ahead[DEPTH];
+    pdl_wait();
+    const int items = (__ldcg(p.batch.count) - shared_units) * parts;
+    int item = (int)blockIdx.x, before = -1;
+    auto unit_of = [&](int i) { return __ldcg((const int2 *)&p.batch.unit[shared_units + min(i, items - 1) / parts]); };
+    auto tile_of = [&](int i, int2 unit) { return gpu_batch_tile_of<F>(p, unit.x, min(i, items - 1) % parts * GPU_WARPS + warp); };
+    if (item >= items) return;
+    int2 unit = unit_of(item), next_unit = unit;
+    gpu_batch_tile<F> tile = tile_of(item, unit), next = tile;
+    auto load = [&](int j, const gpu_batch_tile<F> &of, int k, bool there) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            F::load(&ahead[j].raw[i], of.data[i] + k * F::panel, 0, there && of.there);
+            if (gpu_scales_by_block<F>()) ahead[j].scale[i] = ld_volatile(of.scale[i] + (k >> (i ? p.up : p.gate).k_block_shift), there);
+        }
+    };
+    memset(ahead, 0, sizeof ahead);
+#pragma unroll
+    for (int j = 0; j < DEPTH; j++) load(j, tile, j, j < k_blocks);
+#pragma unroll 1
+    for (; item < items; before = item, item += (int)gridDim.x, unit = next_unit, tile = next) {
+        const bool more = item + (int)gridDim.x < items;
+        if (!more) pdl_launch_dependents();
+        next_unit = unit_of(item + (int)gridDim.x);
+        next = tile_of(item + (int)gridDim.x, next_unit);
+        __syncthreads();                                    /* the rows are used, h of the item before is there */
+        gpu_gather_rows<F>(p, shared_units + item / parts, (uint32_t)unit.y, dynamic, &own);
+        if (before >= 0 && warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
+        float row_scale[2] = {1, 1};
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(tile.scale[i]) * gpu_post_scale<F>();
+        cp_async_wait<0>();
+        __syncthreads();
+        float sum[4] = {0, 0, 0, 0}, total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};              /* -0 + x is x, also for x = -0 */
+        int share = 0, end = k_blocks / GPU_WARPS;
+        auto close = [&] {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (gpu_scaled_at_end<F>()) sum[i] = __fmul_rn(sum[i], row_scale[i / 2]);
+                total[i] = __fadd_rn(total[i], __fadd_rn(sum[i], __shfl_xor_sync(~0u, sum[i], 2)));
+                sum[i] = 0;
+            }
+            share++;
+            end = k_blocks * (share + 1) / GPU_WARPS;
+        };
+        auto close_up_to = [&](int k) {
+            if (WHOLE && k == end) close();
+            while (!WHOLE && share < GPU_WARPS && k == end) close();
+        };
+        close_up_to(0);
+        const uint4 *x = dynamic + lane;
+#pragma unroll 1
+        for (int from = 0; from < k_blocks; from += DEPTH) {
+            const bool last = from + DEPTH >= k_blocks;
+            if (last) tile = next;
+#pragma unroll
+            for (int j = 0; j < DEPTH; j++) {
+                const int k = from + j, later = last ? j : k + DEPTH;
+                float part[4];
+                uint4 columns[pairs];
+                if (!WHOLE && k >= k_blocks) {
+                    load(j, tile, j, more && j < k_blocks);
+                    continue;
+                }
+#pragma unroll
+                for (int i = 0; i < pairs; i++) columns[i] = x[k * BLOCK + i * 32];
+                gpu_multiply_block<F, 2>(part, ahead[j].raw, columns);
+                const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float of = i % 2 ? act.y : act.x;
+                    if (F::groups) part[i] *= F::row_scale(ahead[j].raw[i / 2]);
+                    if (!F::half) sum[i] = __fadd_rn(sum[i], part[i]);
+                    else if (gpu_scales_by_block<F>()) sum[i] = __fmaf_rn(__fmul_rn(ahead[j].scale[i / 2], of * gpu_post_scale<F>()), part[i], sum[i]);
+                    else sum[i] = __fmaf_rn(of, part[i], sum[i]);
+                }
+                load(j, tile, later, (!last || more) && (WHOLE || later < k_blocks));
+                if (!WHOLE || j == DEPTH - 1) close_up_to(k + 1);
+            }
+        }
+        if (lane % 4 < 2) {
+            const int row = (item % parts * GPU_WARPS + warp) * PANEL_ROWS + lane / 4;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int slot = lane % 2 * 2 + i;
+                const float rms = own.rms[slot], gate = __fmul_rn(total[i], rms), up = __fmul_rn(total[i + 2], rms);
+                own.h[slot][warp * PANEL_ROWS + lane / 4] = row < p.gate.rows ? gpu_silu(gate) * up * own.weight[slot] : 0;
+            }
+        }
+    }
+    __syncthreads();
+    if (warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
+}
+
+typedef void (*gpu_batch_kernel)(moe_gpu);
+
+/* Records experts_up: at most `distinct` experts are active. */
+static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
+    const int k_blocks = p->gate.k_blocks, whole = k_blocks % (GPU_WARPS * BATCH_UP_DEPTH) == 0;
+    const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
+    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, k_blocks);
+    gpu_batch_kernel kernel = NULL;
+    with_format(p->gate.format, [&](auto format) {
+        typedef decltype(format) F;
+        kernel = whole ? gpu_batch_up<F, true> : gpu_batch_up<F, false>;
+    });
+    gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
+}

@@ -1,0 +1,129 @@
+/* moe_rooms.h: of kernels.cu what a mixture of experts on a GPU consists of, so that its test compiles nothing else. */
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
+
+#define MOTE_CPU_LEVEL 0
+#include "../../engine.h"
+static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows");
+
+/* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
+
+#include "../../cpu/simd.c"
+#include "../../cpu/layout.c"
+#include "../../formats/numbers.c"
+#include "../../formats/formats.c"
+#include "../../cpu/unpack.c"
+#include "../../formats/f32.c"
+#include "../../formats/f16.c"
+#include "../../formats/bf16.c"
+#include "../../formats/fp8_block.c"
+#include "../../formats/fp8_row.c"
+#include "../../formats/nvfp4.c"
+#include "../../formats/int4.c"
+#include "../../formats/int4_fine.c"
+#include "../../formats/dispatch.c"
+#include "../../cpu/threads.c"
+
+/* The products of weight rows and token rows, for each level of processor. */
+enum {
+    TOKEN_BATCH = 48,            /* token rows in one call; a multiple of all TOKENS */
+    ROW_BLOCK = 16,              /* weight rows in one call */
+    STREAM_COLS = 64,            /* columns that decoding takes at a time */
+    TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
+};
+#include "../../cpu/limbs.c"
+#include "../../cpu/codes.c"
+#include "../../cpu/scales.c"
+#include "../../cpu/nibble_rows.c"
+#ifdef LEVELS
+#define LEVEL V4
+#define LANES 16
+#define TOKENS 6
+#define FOR(name) name##_v4
+#include "../../cpu/products.c"
+#include "../../cpu/nibbles.c"
+#define LEVEL V3
+#define LANES 8
+#define TOKENS 3
+#define FOR(name) name##_v3
+#include "../../cpu/products.c"
+#include "../../cpu/nibbles.c"
+#endif
+#define LEVEL
+#define LANES 4
+#define TOKENS 4
+#define FOR(name) name##_plain
+#include "../../cpu/products.c"
+#include "../../cpu/nibbles.c"
+#include "../../cpu/matrix.c"
+#include "../../cpu/math.c"
+
+/* ---- 2. The stages on the CPU --------------------------------------------------------------------------------------- */
+
+#include "../../layers/stages.c"
+#include "../../layers/schedule.c"
+#include "../../layers/layer.c"
+#include "../../layers/embed.c"
+#include "../../layers/deltanet/cpu.c"
+#include "../../layers/deltanet/schedule.c"
+#include "../../layers/attention/kv.c"
+#include "../../layers/attention/spans.c"
+#include "../../layers/attention/cpu.c"
+#include "../../layers/attention/schedule.c"
+#include "../../layers/moe/cpu.c"
+#include "../../layers/moe/schedule.c"
+#include "../../layers/kinds.c"
+#include "../../layers/head.c"
+
+#ifdef __CUDACC__
+/* ---- 3. What CUDA kernels share ------------------------------------------------------------------------------------ */
+
+#include "../../cuda/schedule.c"
+#include "../../cuda/launch.cu"
+#include "../../cuda/handoff.cu"
+#include "../../cuda/simulation.cu"
+#include "../../cuda/numbers.cu"
+#include "../../cuda/panels.cu"
+#include "../../formats/fragments.cu"
+#include "../../formats/f32.cu"
+#include "../../formats/f16.cu"
+#include "../../formats/bf16.cu"
+#include "../../formats/fp8_block.cu"
+#include "../../formats/nvfp4.cu"
+#include "../../formats/fp8_row.cu"
+#include "../../formats/int4.cu"
+#include "../../formats/int4_fine.cu"
+#include "../../formats/dispatch.cu"
+#include "../../cuda/fragments.cu"
+#include "../../cuda/tiles.cu"
+#include "../../cuda/batch_rows.cu"
+#include "../../cuda/projection.cu"
+#include "../../cuda/shared_memory.cu"
+
+/* ---- 4. The stages as CUDA kernels: decode, one to four token rows; prefill, the rows of a prompt -------------------- */
+
+#include "../../layers/moe/decode.cu"
+#include "../../layers/moe/routing.cu"
+#include "../../layers/moe/up.cu"
+#include "../../layers/moe/down.cu"
+#include "../../layers/moe/down_fixed.cu"
+#include "../../layers/moe/batch_route.cu"
+#include "../../layers/moe/batch_up.cu"
+#include "../../layers/moe/batch_down.cu"
+#include "../../layers/moe/decode_launch.cu"
+#endif

@@ -1,0 +1,429 @@
+// Tests of a mixture of experts for many token rows on a GPU (layers/moe/batch_*.cu): every row's x has the bits that the kernels of one
+// row give it alone, whatever the other rows are and choose. For nvcc; without a GPU all is skipped.
+//
+// Usage: test_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
+//
+// Contents   1. A layer   2. Passes   3. Equality   4. Times   5. Main
+
+#include "moe_rooms.h"
+#include "test.h"
+
+#define CUDA(call) cuda_check(call, #call, __LINE__)
+
+static void cuda_check(cudaError_t status, const char *what, int line) {
+    if (status == cudaSuccess) return;
+    printf("%s: %s, line %d\n", what, cudaGetErrorString(status), line);
+    exit(1);
+}
+
+static int sms;
+
+// ---- 1. A layer -----------------------------------------------------------------------------------------------------
+
+typedef struct layer_case {
+    const char *name;
+    enum format format, shared_format, dense_format;         // of the routed experts, of the shared one, of the router
+    int hidden, experts, top_k, expert_size, shared_size, block;       // block: columns of a group, or both sides of a scale's block
+} layer_case;
+
+enum { F_BLOCK = FORMAT_FP8_BLOCK, F_ROW = FORMAT_FP8_ROW, F4 = FORMAT_NVFP4, B16 = FORMAT_BF16, I4 = FORMAT_INT4, I4F = FORMAT_INT4_FINE };
+
+static const layer_case cases[] = {
+    {"fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"nvfp4", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"bf16", FORMAT_BF16, FORMAT_BF16, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"int4", FORMAT_INT4, FORMAT_INT4, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"fp8_row", FORMAT_FP8_ROW, FORMAT_FP8_ROW, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"nvfp4 beside fp8", FORMAT_NVFP4, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
+    {"fp8 of 122B", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 3072, 256, 8, 1024, 1024, 128},
+    {"nvfp4 of 122B", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_BF16, 3072, 256, 8, 1024, 1024, 128},
+    {"int4 of 122B", FORMAT_INT4, FORMAT_INT4, FORMAT_BF16, 3072, 256, 8, 1024, 1024, 128},
+    {"small fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_F32, 64, 8, 2, 96, 0, 128},
+    {"small nvfp4", FORMAT_NVFP4, FORMAT_NVFP4, FORMAT_F32, 128, 8, 2, 32, 0, 128},
+    {"small bf16", FORMAT_BF16, FORMAT_BF16, FORMAT_F32, 192, 40, 3, 68, 100, 128},
+    {"small int4", FORMAT_INT4, FORMAT_INT4, FORMAT_F32, 320, 8, 2, 128, 64, 64},
+    {"small fine int4", FORMAT_INT4_FINE, FORMAT_INT4_FINE, FORMAT_F32, 320, 8, 2, 96, 64, 32},
+    {"small f16", FORMAT_F16, FORMAT_F16, FORMAT_F32, 160, 300, 10, 64, 64, 128},
+    {"small f32", FORMAT_F32, FORMAT_F32, FORMAT_F32, 100, 8, 2, 36, 64, 128},
+    {"small bf16 beside f32", FORMAT_BF16, FORMAT_F32, FORMAT_F32, 256, 12, 2, 64, 128, 128}};
+
+enum { CASES = sizeof cases / sizeof *cases, ROWS = BATCH_ROWS_MAX };
+
+typedef struct layer_memory {
+    moe_weights w;
+    char *weights, *raw;         // of all matrices; of one, not yet packed
+    size_t used, size;
+    float *x, *norm;             // [ROWS][hidden]
+    moe_gpu p;
+    float *scratch;
+    gpu_queue q;
+} layer_memory;
+
+static layer_memory L;
+
+static matrix matrix_of(enum format format, int rows, int cols, int block) {
+    matrix w;
+    memset(&w, 0, sizeof w);
+    w.format = format;
+    w.rows = rows;
+    w.cols = cols;
+    w.block_rows = w.block_cols = block;
+    return w;
+}
+
+static size_t capacity_of_matrix(const matrix *w) {
+    size_t bytes = 0;
+    for (int i = 0; i < formats[w->format]->component_count; i++) bytes += matrix_component_capacity(w, i);
+    return bytes;
+}
+
+static __global__ void fill(enum format f, int component, uint32_t seed, char *to, uint32_t words) {
+    format_random(f, component, seed, to, blockIdx.x * blockDim.x + threadIdx.x, words, gridDim.x * blockDim.x);
+}
+
+static void make_matrix(matrix *w, uint32_t seed) {
+    char *at = L.weights + L.used, *raw = L.raw;
+    L.used += capacity_of_matrix(w);
+    for (int i = 0; i < formats[w->format]->component_count; i++) {
+        const component *c = &formats[w->format]->components[i];
+        const size_t bytes = matrix_component_capacity(w, i);
+        const uint32_t words = (uint32_t)component_words(c, component_rows(c, w), component_cols(c, w));
+        w->component[i] = at;
+        CUDA(cudaMemsetAsync(c->packed ? raw : at, 0, bytes));
+        fill<<<64, 256>>>(w->format, i, seed * 16 + (uint32_t)i, c->packed ? raw : at, words);
+        raw += c->packed ? bytes : 0;
+        at += bytes;
+    }
+    CUDA(gpu_pack(w, L.raw, (char *)w->component[CODES], sms));
+}
+
+static float *random_floats(size_t n, float middle, float by) {
+    float *host = (float *)malloc(n * sizeof *host), *to;
+    for (size_t i = 0; i < n; i++) host[i] = middle + by * ((int)(random_bits() >> 8) - (1 << 23)) * 0x1p-23f;
+    CUDA(cudaMalloc(&to, n * sizeof *host));
+    CUDA(cudaMemcpy(to, host, n * sizeof *host, cudaMemcpyHostToDevice));
+    free(host);
+    return to;
+}
+
+// Scratch of its own for a layer; *memory: to be freed.
+static moe_gpu make_scratch(const moe_shape *s, float **memory) {
+    layout l = layout_from(NULL);
+    moe_gpu p;
+    capacity r;
+    memset(&r, 0, sizeof r);
+    moe_layout_gpu(&l, s, &r, &L.q, &p);
+    layout_alloc(&l, 16);
+    const size_t bytes = l.used * sizeof(float);
+    CUDA(cudaMalloc(memory, bytes));
+    CUDA(cudaMemset(*memory, 0, bytes));
+    l = layout_from(*memory);
+    moe_layout_gpu(&l, s, &r, &L.q, &p);
+    p.chosen = (int32_t *)(void *)layout_alloc(&l, 16);
+    return p;
+}
+
+static void open_layer(const layer_case *c) {
+    const moe_shape shape = {c->hidden, c->experts, c->top_k, c->expert_size, c->shared_size, 1e-6f, 0};
+    matrix gate = matrix_of(c->format, c->expert_size, c->hidden, c->block), down = matrix_of(c->format, c->hidden, c->expert_size, c->block);
+    matrix shared_gate = matrix_of(c->shared_format, c->shared_size, c->hidden, c->block);
+    matrix shared_down = matrix_of(c->shared_format, c->hidden, c->shared_size, c->block);
+    const int all = c->experts + (c->shared_size > 0);
+    L.w.shape = shape;
+    L.w.router = matrix_of(c->dense_format, c->experts, c->hidden, 128);
+    L.w.shared_expert_gate = matrix_of(c->dense_format, 1, c->hidden, 128);
+    L.w.gate_proj = (matrix *)calloc((size_t)all * 3, sizeof(matrix));
+    L.w.up_proj = L.w.gate_proj + all;
+    L.w.down_proj = L.w.up_proj + all;
+    L.size = (capacity_of_matrix(&gate) * 2 + capacity_of_matrix(&down)) * (size_t)c->experts + capacity_of_matrix(&L.w.router) * 2 + 4096;
+    if (c->shared_size) L.size += capacity_of_matrix(&shared_gate) * 2 + capacity_of_matrix(&shared_down);
+    L.used = 0;
+    CUDA(cudaMalloc(&L.weights, L.size));
+    CUDA(cudaMalloc(&L.raw, 64 << 20));
+    for (int e = 0; e < all; e++) {
+        L.w.gate_proj[e] = L.w.up_proj[e] = e < c->experts ? gate : shared_gate;
+        L.w.down_proj[e] = e < c->experts ? down : shared_down;
+        make_matrix(&L.w.gate_proj[e], (uint32_t)e * 3);
+        make_matrix(&L.w.up_proj[e], (uint32_t)e * 3 + 1);
+        make_matrix(&L.w.down_proj[e], (uint32_t)e * 3 + 2);
+    }
+    make_matrix(&L.w.router, 77777);
+    if (c->shared_size) make_matrix(&L.w.shared_expert_gate, 77778);
+    L.norm = random_floats((size_t)c->hidden, 1, 0.2f);
+    L.w.norm = L.norm;
+    L.x = random_floats(ROWS * (size_t)c->hidden, 0, 1);
+    L.p = make_scratch(&shape, &L.scratch);
+    CUDA(cudaDeviceSynchronize());
+}
+
+static void close_layer(void) {
+    cudaFree(L.weights), cudaFree(L.raw), cudaFree(L.norm), cudaFree(L.x), cudaFree(L.scratch);
+    free(L.w.gate_proj);
+}
+
+// ---- 2. Passes ------------------------------------------------------------------------------------------------------
+
+static void submit(void) {
+    gpu_submit(&L.q);
+    CUDA(L.q.status);
+    CUDA(cudaStreamSynchronize(L.q.stream));
+}
+
+// norm_router of rows first .. first + T - 1 of x, to where a pass of 64 rows has what they give.
+static void norm_router(const moe_gpu *scratch, float *x, int first, int T) {
+    moe_gpu p = moe_gpu_of(scratch, &L.w, T);
+    p.x = x + (size_t)first * (size_t)p.shape.hidden;
+    p.router += first * p.shape.experts;
+    p.shared_gate += first;
+    p.h = p.batch.shared_h + (size_t)first * (size_t)p.h_row;
+    gpu_norm_router(&L.q, &L.w, &p);
+    submit();
+}
+
+// Which experts rows choose.
+enum routing { INDEPENDENT, ALL_ON_ONE, DISTINCT, FIVE_ON_ONE, ROUTINGS };
+
+static const char *const routing_names[] = {"independent", "all on one expert", "distinct", "five rows on one"};
+
+// Logits for it: of 64 rows.
+static void make_logits(enum routing routing, uint32_t seed, float *logits) {
+    const int n = L.w.shape.experts, k = L.w.shape.top_k;
+    for (int t = 0; t < ROWS; t++)
+        for (int e = 0; e < n; e++) {
+            uint32_t h = (uint32_t)(t * n + e) * 2654435761u + seed * 40503u;
+            h = (h ^ h >> 15) * 0x2c1b3c6du;
+            h = (h ^ h >> 12) * 0x297a2d39u;
+            float *to = &logits[t * n + e];
+            *to = (float)(h >> 8) * 0x1p-22f;
+            if (routing == ALL_ON_ONE && e == n / 2) *to += 10;
+            if (routing == FIVE_ON_ONE && t % 7 < 5 && t < 7 && e == 1) *to += 10;
+            if (routing == DISTINCT && (e / k) % (n / k) == t % (n / k)) *to += 10;
+        }
+}
+
+// The bits of x after the pass of one row alone.
+static void run_alone(int t, const float *logits, float *x) {
+    const int hidden = L.w.shape.hidden, n = L.w.shape.experts;
+    norm_router(&L.p, x, t, 1);
+    moe_gpu p = moe_gpu_of(&L.p, &L.w, 1);
+    p.x = x + (size_t)t * (size_t)hidden;
+    p.shared_gate += t;
+    CUDA(cudaMemcpy(p.h, p.batch.shared_h + (size_t)t * (size_t)p.h_row, (size_t)p.h_row * 4, cudaMemcpyDeviceToDevice));
+    CUDA(cudaMemcpy(p.router, logits + t * n, (size_t)n * 4, cudaMemcpyHostToDevice));
+    gpu_record_experts(&L.q, &p);
+    submit();
+}
+
+static void run_together(int T, const float *logits, float *x) {
+    for (int t = 0; t < T; t += MOTE_ROWS_MAX) norm_router(&L.p, x, t, T - t < MOTE_ROWS_MAX ? T - t : MOTE_ROWS_MAX);
+    moe_gpu p = moe_gpu_of(&L.p, &L.w, T);
+    p.x = x;
+    CUDA(cudaMemcpy(p.router, logits, (size_t)(T * p.shape.experts) * 4, cudaMemcpyHostToDevice));
+    gpu_record_batch_experts(&L.q, &p);
+    submit();
+}
+
+// ---- 3. Equality ----------------------------------------------------------------------------------------------------
+
+static float *want, *got, *start;                           // [ROWS][hidden] on the host: alone, together, before
+
+static void compare(const char *name, const char *what, int T, int from, int to) {
+    const int hidden = L.w.shape.hidden;
+    for (int t = from; t < to; t++) {
+        int differ = 0, nan = 0;
+        for (int i = 0; i < hidden; i++) {
+            differ += memcmp(&want[t * hidden + i], &got[t * hidden + i], 4) != 0;
+            nan += want[t * hidden + i] != want[t * hidden + i];
+        }
+        CHECK(!differ && !nan, "%s, %s, %d rows: row %d: %d numbers differ, %d are none", name, what, T, t, differ, nan);
+    }
+}
+
+static void put_rows(const float *rows) {
+    CUDA(cudaMemcpy(L.x, rows, (size_t)ROWS * (size_t)L.w.shape.hidden * 4, cudaMemcpyHostToDevice));
+}
+
+static void get_rows(float *rows) {
+    CUDA(cudaMemcpy(rows, L.x, (size_t)ROWS * (size_t)L.w.shape.hidden * 4, cudaMemcpyDeviceToHost));
+}
+
+// The other rows are NaN, infinite, or large.
+static void spoil_others(float *rows, int t) {
+    static const float with[] = {NAN, INFINITY, 1e38f, 1e-41f};
+    const int hidden = L.w.shape.hidden;
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; r != t && i < hidden; i++) rows[r * hidden + i] = with[(r + i) % (r % 2 ? 1 : 4)];
+}
+
+static void test_routing(const layer_case *c, enum routing routing) {
+    static const int rows[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64};
+    const size_t n = (size_t)ROWS * (size_t)c->hidden;
+    float *logits = (float *)malloc(ROWS * (size_t)c->experts * 4), *spoilt = (float *)malloc(n * 4);
+    make_logits(routing, 5, logits);
+    put_rows(start);
+    for (int t = 0; t < ROWS; t++) run_alone(t, logits, L.x);
+    get_rows(want);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (test_brief && i % 3) continue;
+        put_rows(start);
+        run_together(rows[i], logits, L.x);
+        get_rows(got);
+        compare(c->name, routing_names[routing], rows[i], 0, rows[i]);
+        for (int t = 0; t < rows[i]; t += 1 + rows[i] / 3) {
+            memcpy(spoilt, start, n * 4);
+            spoil_others(spoilt, t);
+            put_rows(spoilt);
+            run_together(rows[i], logits, L.x);
+            get_rows(got);
+            compare(c->name, "spoilt others", rows[i], t, t + 1);
+        }
+    }
+    free(logits), free(spoilt);
+}
+
+static void test_case(const layer_case *c) {
+    const int before = test_failed;
+    open_layer(c);
+    want = (float *)malloc(ROWS * (size_t)c->hidden * 12);
+    got = want + ROWS * c->hidden;
+    start = got + ROWS * c->hidden;
+    get_rows(start);
+    for (int r = 0; r < ROUTINGS; r++) test_routing(c, (enum routing)r);
+    free(want);
+    close_layer();
+    printf("%s: %d failed\n", c->name, test_failed - before);
+    fflush(stdout);
+}
+
+// ---- 4. Times -------------------------------------------------------------------------------------------------------
+
+enum { SETS = 4, TIMES = 9, LAUNCHES = 24 };
+
+static double bandwidth;         // of the read loop, bytes a second
+
+// Microseconds of one of LAUNCHES times body(i), as a graph: the median.
+template <class BODY> static double microseconds(const BODY &body) {
+    float ms[TIMES];
+    cudaGraph_t graph;
+    cudaGraphExec_t run;
+    cudaEvent_t from, to;
+    CUDA(cudaEventCreate(&from));
+    CUDA(cudaEventCreate(&to));
+    CUDA(cudaStreamBeginCapture(L.q.stream, cudaStreamCaptureModeGlobal));
+    for (int i = 0; i < LAUNCHES; i++) body(i);
+    CUDA(L.q.status);
+    CUDA(cudaStreamEndCapture(L.q.stream, &graph));
+    CUDA(cudaGraphInstantiate(&run, graph, 0));
+    for (int i = -2; i < TIMES; i++) {
+        float *at = &ms[i < 0 ? 0 : i];
+        CUDA(cudaEventRecord(from, L.q.stream));
+        CUDA(cudaGraphLaunch(run, L.q.stream));
+        CUDA(cudaEventRecord(to, L.q.stream));
+        CUDA(cudaEventSynchronize(to));
+        CUDA(cudaEventElapsedTime(at, from, to));
+    }
+    for (int i = 1; i < TIMES; i++)
+        for (int j = i; j > 0 && ms[j] < ms[j - 1]; j--) { float other = ms[j]; ms[j] = ms[j - 1]; ms[j - 1] = other; }
+    CUDA(cudaGraphExecDestroy(run));
+    CUDA(cudaGraphDestroy(graph));
+    return ms[TIMES / 2] * 1000 / LAUNCHES;
+}
+
+static __global__ void read_all(const uint4 *from, size_t n, uint32_t *out) {
+    uint32_t all = 0;
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i + 3 * step < n; i += 4 * step)
+        for (int j = 0; j < 4; j++) {
+            const uint4 v = __ldcs(from + i + j * step);
+            all ^= v.x ^ v.y ^ v.z ^ v.w;
+        }
+    if (all == 12345) *out = all;
+}
+
+static void time_read_loop(void) {
+    const size_t n = L.used / 16;
+    const double us = microseconds([&](int) {
+        read_all<<<sms * 8, 512, 0, L.q.stream>>>((const uint4 *)(void *)L.weights, n, (uint32_t *)(void *)L.p.chosen);
+    });
+    bandwidth = (double)n * 16 / us * 1e6;
+    printf("read loop: %.0f GB/s\n", bandwidth * 1e-9);
+}
+
+static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const float *logits) {
+    const moe_shape *s = &L.w.shape;
+    int32_t chosen[SETS];
+    double active = 0, us[5];
+    moe_gpu p[SETS];
+    const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
+    for (int i = 0; i < SETS; i++) {
+        p[i] = moe_gpu_of(&scratch[i], &L.w, T);
+        p[i].x = L.x;
+        CUDA(cudaMemcpy(p[i].router, logits + (size_t)i * ROWS * (size_t)s->experts, (size_t)(T * s->experts) * 4, cudaMemcpyHostToDevice));
+        gpu_record_batch_experts(&L.q, &p[i]);
+        submit();
+        CUDA(cudaMemcpy(&chosen[i], p[i].chosen, 4, cudaMemcpyDeviceToHost));
+        active += (double)chosen[i] / SETS;
+    }
+    for (int k = 0; k < 4; k++) {
+        us[k] = microseconds([&](int i) {
+            L.q.stages = stages[k];
+            gpu_record_batch_experts(&L.q, &p[i % SETS]);
+            gpu_submit(&L.q);
+        });
+        L.q.stages = ALL_STAGES;
+    }
+    us[4] = 0;
+    if (T <= MOTE_ROWS_MAX)
+        us[4] = microseconds([&](int i) {
+            gpu_record_experts(&L.q, &p[i % SETS]);
+            gpu_submit(&L.q);
+        });
+    const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
+    const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
+    printf("%-16s %2d rows %6.1f experts: prepare, route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
+           us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
+    if (us[4] > 0) printf(", as decode has it %6.1f us", us[4]);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void time_case(const layer_case *c) {
+    static const int rows[] = {1, 2, 3, 4, 8, 16, 32, 64};
+    moe_gpu scratch[SETS];
+    float *memory[SETS], *logits = (float *)malloc(SETS * ROWS * (size_t)c->experts * 4);
+    open_layer(c);
+    time_read_loop();
+    for (int i = 0; i < SETS; i++) {
+        scratch[i] = make_scratch(&L.w.shape, &memory[i]);
+        make_logits(INDEPENDENT, (uint32_t)i + 11, logits + (size_t)i * ROWS * (size_t)c->experts);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) time_rows(c, rows[i], scratch, logits);
+    for (int i = 0; i < SETS; i++) cudaFree(memory[i]);
+    free(logits);
+    close_layer();
+}
+
+// ---- 5. Main --------------------------------------------------------------------------------------------------------
+
+int main(int argc, char **argv) {
+    int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");
+    test_main_begin("test_batch_moe", timed ? 1 : argc, argv);
+    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
+        test_skip("no GPU");
+        return test_main_end();
+    }
+    CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    CUDA(cudaDeviceGetAttribute(&L.q.shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
+    CUDA(cudaStreamCreate(&L.q.stream));
+    L.q.sms = sms;
+    L.q.dependent = major >= 9;
+    L.q.stages = ALL_STAGES;
+    for (int i = 0; i < CASES; i++) {
+        if (timed && cases[i].hidden < 2048) continue;
+        if (argc > 2 && timed && strcmp(argv[2], cases[i].name)) continue;
+        if (timed) time_case(&cases[i]);
+        else test_case(&cases[i]);
+    }
+    return test_main_end();
+}
