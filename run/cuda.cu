@@ -61,6 +61,7 @@ struct gpu_runner {
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
+    gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
     float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [MOTE_ROWS_MAX][vocab], [rows][draft rows] */
     enum gpu_logits logits_of;

@@ -10,7 +10,10 @@ static void gpu_layout_slot(layout *l, slot *s) {
 static void gpu_layout_runner(layout *l, mote_runner *r) {
     const mote_model *m = r->m;
     const capacity most = capacity_of(&r->o, r->o.context);
-    const size_t T = r->one_slot ? MOTE_ROWS_MAX : PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
+    const deltanet_shape *d = &m->largest.deltanet;
+    const attention_shape *a = &m->largest.attention;
+    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim);
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -23,6 +26,8 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
+    gpu_batch_layout(l, max_int(2 * m->c.hidden, mixed), PASS_ROWS_MAX, &g->batch);
+    g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
@@ -78,8 +83,10 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     const size_t bytes = layout_runner(r, NULL) * sizeof(float);
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
-    r->rows = r->mtp_rows = MOTE_ROWS_MAX;
-    r->pass_rows = r->one_slot ? 0 : MOTE_ROWS_MAX;
+    r->rows = PASS_ROWS_MAX;
+    r->mtp_rows = MOTE_ROWS_MAX;
+    r->logs = 1;
+    r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     q->sms = r->o.sms;
     q->shared = m->gpu_shared;
     q->dependent = m->gpu_cc >= 90;

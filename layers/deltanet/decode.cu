@@ -516,8 +516,8 @@ __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, 
     gpu_log_sequence(&own, block % each, each);
 }
 
-/* The same as a kernel of its own, for projections that have no blocks for it. Grid: (blocks, sequences). It never releases: the
-   conv_delta of a block in its turn reads the log early. */
+/* The same as a kernel of its own, for a block of several in turn. Grid: (blocks, sequences). It never releases: the next block's
+   conv_delta reads the log early. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const __grid_constant__ deltanet_gpu all) {
     pdl_wait();
     const deltanet_gpu own = gpu_delta_sequence(all, blockIdx.y, 1);
@@ -588,10 +588,6 @@ static int gpu_delta_log_blocks(const deltanet_gpu *block) {
     return (gpu_delta_log_items(&block->shape, rows) - 1) / GPU_THREADS + 1;
 }
 
-static void gpu_record_log(gpu_queue *q, const deltanet_gpu *block) {
-    gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, gpu_delta_log_blocks(block), block->sequences, 0, block);
-}
-
 /* conv_delta of blocks that continue each other: block after block, each with its log. */
 static void gpu_conv_delta_in_turn(gpu_queue *q, const deltanet_gpu *blocks) {
     for (int z = 0; z < blocks->sequences; z++) {
@@ -600,12 +596,12 @@ static void gpu_conv_delta_in_turn(gpu_queue *q, const deltanet_gpu *blocks) {
         p.sequences = 1;
         p.T = min_int(blocks->T - z * MOTE_ROWS_MAX, MOTE_ROWS_MAX);
         gpu_conv_delta(q, &p);
-        gpu_record_log(q, &p);
+        gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, gpu_delta_log_blocks(&p), 1, 0, &p);
     }
 }
 
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. */
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, float *x) {
+/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. logged: the log is up to date. */
+static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, int logged, float *x) {
     const deltanet_shape *s = &block->shape;
     gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
     p.add = 1;
@@ -618,7 +614,7 @@ static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const de
     p.in.eps = s->eps;
     p.in.log = *block;
     /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
-    p.extra = block->T > MOTE_ROWS_MAX ? 0 : gpu_delta_log_blocks(block) * max_int(block->sequences, 1);
+    p.extra = logged ? 0 : gpu_delta_log_blocks(block) * max_int(block->sequences, 1);
     gpu_add_segment(&p, &w->out_proj, x);
     gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
 }
@@ -659,6 +655,5 @@ static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, con
     gpu_norm_in_proj(rows->q, w, &p, rows->x);
     if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
     else gpu_conv_delta(rows->q, &p);
-    gpu_gated_norm_out(rows->q, w, &p, rows->x);
-    if (p.T > MOTE_ROWS_MAX && !rows->in_turn) gpu_record_log(rows->q, &p);     /* gated_norm_out has no blocks for it then */
+    gpu_gated_norm_out(rows->q, w, &p, rows->in_turn, rows->x);
 }
