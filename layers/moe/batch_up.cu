@@ -208,14 +208,13 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     if (warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
 }
 
-typedef void (*gpu_batch_kernel)(moe_gpu);
 
 /* Records experts_up: at most `distinct` experts are active. */
 static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
     const int k_blocks = p->gate.k_blocks, whole = k_blocks % (GPU_WARPS * BATCH_UP_DEPTH) == 0;
     const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, k_blocks);
-    gpu_batch_kernel kernel = NULL;
+    gpu_moe_kernel kernel = NULL;
     with_format(p->gate.format, [&](auto format) {
         typedef decltype(format) F;
         kernel = whole ? gpu_batch_up<F, true> : gpu_batch_up<F, false>;
