@@ -125,6 +125,7 @@ enum {
 #include "cuda/batch_rows.cu"
 #include "cuda/projection.cu"
 #include "cuda/shared_memory.cu"
+#include "cuda/batch.cu"
 #include "cuda/gemm.cu"
 #include "cuda/prefill.cu"
 

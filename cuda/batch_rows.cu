@@ -70,7 +70,7 @@ typedef struct gpu_batch_order {
 
 template <class IN> struct gpu_preparation {
     handoff link;
-    int cols;
+    int cols, T, extra;          /* extra: blocks after the rows', which run IN::extra_block */
     float eps;
     gpu_batch_order order[BATCH_ORDERS];
     IN in;
@@ -110,6 +110,12 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_prepare_rows(const __grid_con
     in.select(t);
     pdl_launch_dependents();
     pdl_wait();
+    if constexpr (IN::extra) {
+        if (t >= p.T) {
+            if (blockIdx.y == 0) p.in.extra_block(t - p.T, p.extra);
+            return;
+        }
+    }
     with_format(of.format, [&](auto format) { gpu_prepare_row<decltype(format)>(in, of, t, square); });
     if constexpr (IN::normed) {
         const float sum = warp_sum(square[0]);
@@ -126,17 +132,20 @@ static int gpu_k_blocks_of(enum format f, int cols) {
     return (cols + block - 1) / block;
 }
 
-/* Records the preparation of T rows of in.cols columns for `orders` operand orders, as a launch of kind `kind`; eps: of the norm. */
+/* Records the preparation of T rows of in.cols columns for `orders` operand orders, as a launch of kind `kind`; eps: of the norm;
+   extra: blocks of other work that is due then. */
 template <class IN>
 static node *gpu_record_preparation(gpu_queue *q, enum kernel_kind kind, const IN &in, int T, float eps, int orders,
-                                    const gpu_batch_order *order) {
+                                    const gpu_batch_order *order, int extra) {
     gpu_preparation<IN> p;
     memset(&p, 0, sizeof p);
     p.cols = in.cols;
+    p.T = T;
+    p.extra = extra;
     p.eps = eps;
     memcpy(p.order, order, (size_t)orders * sizeof *order);
     p.in = in;
-    return gpu_record(q, kind, formats[order->format]->name, gpu_prepare_rows<IN>, T, orders, 0, &p);
+    return gpu_record(q, kind, formats[order->format]->name, gpu_prepare_rows<IN>, T + extra, orders, 0, &p);
 }
 
 /* The same for matrices of one format. */
@@ -144,5 +153,5 @@ template <class IN>
 static node *gpu_batch_rows(gpu_queue *q, enum kernel_kind kind, const IN &in, int T, float eps, enum format format,
                             const batch_rows *to) {
     const gpu_batch_order order = {format, gpu_k_blocks_of(format, in.cols), *to};
-    return gpu_record_preparation(q, kind, in, T, eps, 1, &order);
+    return gpu_record_preparation(q, kind, in, T, eps, 1, &order, 0);
 }

@@ -81,6 +81,7 @@ typedef struct gpu_queue {
     int dependent;               /* programmatic dependent launch: from compute capability 9.0 on */
     uint32_t prefetch;           /* most bytes to prefetch into the L2 for a later kernel */
     unsigned stages;             /* bit set of those to launch; ALL_STAGES but to time or to test some alone */
+    const struct gpu_batch *batch;                          /* scratch of projections of many rows (cuda/batch_rows.cu); NULL: none */
     int layer, in_mtp;           /* of the kernels that are recorded next; in_mtp: they count as stage mtp */
     node *nodes, no_record;      /* [capacity]; what gpu_record returns after a failure */
     gpu_launch_record *launches; /* [capacity] */

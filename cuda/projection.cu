@@ -317,8 +317,15 @@ template <class IN> static void gpu_record_parts(gpu_queue *q, enum kernel_kind 
     }
 }
 
-/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. */
+template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p);     /* cuda/batch.cu */
+
+/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. More rows than
+   MOTE_ROWS_MAX are cuda/batch.cu's. */
 template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
+    if (p->T > MOTE_ROWS_MAX) {
+        gpu_record_batch(q, kind, p);
+        return;
+    }
     gpu_project_kernel<IN> kernel = gpu_fixed_projection(p);
     size_t bytes = activation_fragments_bytes(p, p->T);
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
