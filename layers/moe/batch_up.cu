@@ -10,8 +10,7 @@
    The bits of a row are those that it has alone: a warp closes the sums over the columns that the warps of gpu_run_tiles have, one after
    the other, and adds them in the order of those. */
 
-/* So many k blocks of both panels are in flight. */
-enum { BATCH_UP_DEPTH = 4, BATCH_UP_COLS = GPU_WARPS * PANEL_ROWS };
+enum { BATCH_UP_COLS = GPU_WARPS * PANEL_ROWS };
 
 /* What a warp has of a k block of a tile. */
 template <class F> struct gpu_batch_weights {
@@ -21,7 +20,7 @@ template <class F> struct gpu_batch_weights {
 };
 
 /* part = a k block of a tile times the four rows whose fragments are x. */
-template <class F, int PANELS>
+template <class F>
 __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F::raw *raw, const uint4 *x) {
 #pragma unroll
     for (int i = 0; i < 4; i++) part[i] = 0;
@@ -31,7 +30,7 @@ __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F
         for (int term = 0; term < F::terms; term++) {
             uint32_t a[4] = {};
             F::fragment(raw[0], s, term, &a[0], &a[2]);
-            if (PANELS == 2) F::fragment(raw[1], s, term, &a[1], &a[3]);
+            F::fragment(raw[1], s, term, &a[1], &a[3]);
             mma_m16n8k16<F::half>(part, a, s % 2 ? x[s / 2].z : x[s / 2].x, s % 2 ? x[s / 2].w : x[s / 2].y);
         }
 }
@@ -104,16 +103,17 @@ __device__ __forceinline__ void gpu_store_h(const moe_gpu &p, int unit, int part
     });
 }
 
-/* WHOLE: the columns of each warp of gpu_run_tiles are whole rounds of DEPTH k blocks. */
-template <class F, bool WHOLE>
+/* A warp multiplies DEPTH k blocks while the next DEPTH are on their way, as in gpu_batch_down_units. WHOLE: the columns of each warp of
+   gpu_run_tiles are whole sets, and these are an even number. */
+template <class F, int DEPTH, bool WHOLE>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_constant__ moe_gpu p) {
-    enum { DEPTH = BATCH_UP_DEPTH, BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
+    enum { BLOCK = gpu_unit_block<F>(), pairs = gpu_step_pairs<F>() };
     extern __shared__ uint4 dynamic[];
     __shared__ gpu_batch_up_shared own;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k_blocks = p.gate.k_blocks;
     const int parts = (p.gate.panels + GPU_WARPS - 1) / GPU_WARPS, shared_units = gpu_shared_units(p);
     const float *act_scales = (const float *)(dynamic + k_blocks * BLOCK) + lane % 2 * 2;        /* of the lane's rows */
-    gpu_batch_weights<F> ahead[DEPTH];
+    gpu_batch_weights<F> ahead[2][DEPTH];
     pdl_wait();
     const int items = (__ldcg(p.batch.count) - shared_units) * parts;
     int item = (int)blockIdx.x, before = -1;
@@ -122,16 +122,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     if (item >= items) return;
     int2 unit = unit_of(item), next_unit = unit;
     gpu_batch_tile<F> tile = tile_of(item, unit), next = tile;
-    auto load = [&](int j, const gpu_batch_tile<F> &of, int k, bool there) {
+    auto load = [&](gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            F::load(&ahead[j].raw[i], of.data[i] + k * F::panel, 0, there && of.there);
-            if (gpu_scales_by_block<F>()) ahead[j].scale[i] = ld_volatile(of.scale[i] + (k >> (i ? p.up : p.gate).k_block_shift), there);
-        }
+        for (int j = 0; j < DEPTH; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int k = from + j;
+                const bool is = there && of.there && (WHOLE || k < k_blocks);
+                F::load(&set[j].raw[i], of.data[i] + from * F::panel, j * F::panel, is);
+                if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale[i] + (k >> (i ? p.up : p.gate).k_block_shift), is);
+            }
+        __syncwarp();                                       /* so that the compiler leaves the loads here */
     };
     memset(ahead, 0, sizeof ahead);
-#pragma unroll
-    for (int j = 0; j < DEPTH; j++) load(j, tile, j, j < k_blocks);
+    load(ahead[0], tile, 0, true);
 #pragma unroll 1
     for (; item < items; before = item, item += (int)gridDim.x, unit = next_unit, tile = next) {
         const bool more = item + (int)gridDim.x < items;
@@ -163,36 +167,37 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
             if (WHOLE && k == end) close();
             while (!WHOLE && share < GPU_WARPS && k == end) close();
         };
-        close_up_to(0);
-        const uint4 *x = dynamic + lane;
-#pragma unroll 1
-        for (int from = 0; from < k_blocks; from += DEPTH) {
-            const bool last = from + DEPTH >= k_blocks;
-            if (last) tile = next;
+        auto multiply = [&](const gpu_batch_weights<F> *set, int from) {
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
-                const int k = from + j, later = last ? j : k + DEPTH;
+                const int k = from + j;
+                const uint4 *x = dynamic + k * BLOCK + lane;
                 float part[4];
                 uint4 columns[pairs];
-                if (!WHOLE && k >= k_blocks) {
-                    load(j, tile, j, more && j < k_blocks);
-                    continue;
-                }
+                if (!WHOLE && k >= k_blocks) break;
 #pragma unroll
-                for (int i = 0; i < pairs; i++) columns[i] = x[k * BLOCK + i * 32];
-                gpu_multiply_block<F, 2>(part, ahead[j].raw, columns);
+                for (int i = 0; i < pairs; i++) columns[i] = x[i * 32];
+                gpu_multiply_block<F>(part, set[j].raw, columns);
                 const float2 act = F::half ? *(const float2 *)(act_scales + k * N_TILE_ROWS) : make_float2(1, 1);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const float of = i % 2 ? act.y : act.x;
-                    if (F::groups) part[i] *= F::row_scale(ahead[j].raw[i / 2]);
+                    if (F::groups) part[i] = __fmul_rn(part[i], F::row_scale(set[j].raw[i / 2]));
                     if (!F::half) sum[i] = __fadd_rn(sum[i], part[i]);
-                    else if (gpu_scales_by_block<F>()) sum[i] = __fmaf_rn(__fmul_rn(ahead[j].scale[i / 2], of * gpu_post_scale<F>()), part[i], sum[i]);
-                    else sum[i] = __fmaf_rn(of, part[i], sum[i]);
+                    else sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of, part[i], sum[i]);
                 }
-                load(j, tile, later, (!last || more) && (WHOLE || later < k_blocks));
                 if (!WHOLE || j == DEPTH - 1) close_up_to(k + 1);
             }
+        };
+        close_up_to(0);
+#pragma unroll 1
+        for (int from = 0; from < k_blocks; from += 2 * DEPTH) {
+            const bool last = from + 2 * DEPTH >= k_blocks;
+            load(ahead[1], tile, from + DEPTH, true);
+            multiply(ahead[0], from);
+            if (last) tile = next;
+            load(ahead[0], tile, last ? 0 : from + 2 * DEPTH, !last || more);
+            multiply(ahead[1], from + DEPTH);
         }
         if (lane % 4 < 2) {
             const int row = (item % parts * GPU_WARPS + warp) * PANEL_ROWS + lane / 4;
@@ -209,15 +214,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
 }
 
 
-/* Records experts_up: at most `distinct` experts are active. */
+/* The kernel for whole sets that registers hold: of four bits four k blocks, or three, where the columns of a warp are no multiple; else
+   two. Or for any number of k blocks. */
+template <class F> static gpu_moe_kernel gpu_batch_up_of(int k_blocks) {
+    if constexpr (F::lane <= 8) {
+        if (k_blocks % (GPU_WARPS * 4) == 0) return gpu_batch_up<F, 4, true>;
+        if (k_blocks % (GPU_WARPS * 3) == 0) return gpu_batch_up<F, 3, true>;
+    }
+    return k_blocks % (GPU_WARPS * 2) == 0 ? gpu_batch_up<F, 2, true> : gpu_batch_up<F, 2, false>;
+}
+
 static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
-    const int k_blocks = p->gate.k_blocks, whole = k_blocks % (GPU_WARPS * BATCH_UP_DEPTH) == 0;
     const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
-    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, k_blocks);
+    const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
     gpu_moe_kernel kernel = NULL;
-    with_format(p->gate.format, [&](auto format) {
-        typedef decltype(format) F;
-        kernel = whole ? gpu_batch_up<F, true> : gpu_batch_up<F, false>;
-    });
+    with_format(p->gate.format, [&](auto format) { kernel = gpu_batch_up_of<decltype(format)>(p->gate.k_blocks); });
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
 }
