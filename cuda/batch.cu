@@ -101,6 +101,23 @@ template <class F> __device__ __forceinline__ gpu_place gpu_batch_place(const gp
     return gpu_place_of<F>(s.w, 2 * tile, s.w, 2 * tile + 1);
 }
 
+/* Where a share begins, see gpu_share. */
+__device__ __forceinline__ int gpu_batch_share(int k_blocks, int share) {
+    return k_blocks * share / GPU_WARPS;
+}
+
+/* Where the next share that has k blocks ends, from *share on, of which the one before ends at `from`. */
+__device__ __forceinline__ int gpu_batch_share_end(int k_blocks, int *share, int from) {
+    int end = gpu_batch_share(k_blocks, *share + 1);
+    for (; end == from && *share < GPU_WARPS; end = gpu_batch_share(k_blocks, *share + 1)) ++*share;
+    return end;
+}
+
+/* The number of the thread's warp, which the compiler then knows to be the same for all of it: branches on it cost nothing. */
+__device__ __forceinline__ int gpu_batch_warp() {
+    return __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+}
+
 __host__ __device__ __forceinline__ int gpu_batch_tiles(const gpu_segment &s) {
     return s.up.data ? s.w.panels : (s.w.panels + 1) / 2;
 }
@@ -148,7 +165,7 @@ template <int NT> struct batch_sizes : batch_form<NT> {
         BLOCK_TILES = GPU_WARPS / form::PARTS / form::SLICES * form::TILES,
         WARP_N = NT / form::SLICES,                         /* n-tiles of a warp */
         STAGES = 3,                                         /* of the ring */
-        STAGE = 16 * (64 + 2),                              /* uint4 of one: 16 n-tiles of 64 columns, one k block or two, and scales */
+        STAGE = (form::PARTS * NT < 16 ? 16 : form::PARTS * NT) * (64 + 2),     /* uint4 of one: n-tiles of 64 columns, one k block or two, and scales */
         LATER = (form::PARTS - 1) * BLOCK_TILES * form::SLICES * SHARES * (WARP_N / 2) * 32,    /* float4: closed shares of part 1 */
         BYTES = (STAGES * STAGE + LATER) * 16
     };
@@ -160,7 +177,7 @@ template <class F, int NT> struct batch_ring {
     typedef batch_sizes<NT> sizes;
     enum {
         TILE = gpu_step_pairs<F>() * 32,                    /* uint4 of an n-tile of a k block */
-        AT_ONCE = 16 * 64 / (sizes::PARTS * NT * TILE), PART = NT * AT_ONCE * TILE
+        AT_ONCE = sizes::STAGE / 66 * 64 / (sizes::PARTS * NT * TILE), PART = NT * AT_ONCE * TILE
     };
     const batch_rows &rows;
     uint4 *memory;
@@ -168,7 +185,7 @@ template <class F, int NT> struct batch_ring {
     int left, next, slot;                                   /* stages to be asked for; the next one, and where it goes */
 
     /* k blocks of the first part, or of the first two: where the second begins, and ends. */
-    __device__ __forceinline__ int part_end(int parts) const { return k_blocks * (parts * (int)sizes::SHARES) / GPU_WARPS; }
+    __device__ __forceinline__ int part_end(int parts) const { return gpu_batch_share(k_blocks, parts * sizes::SHARES); }
     __device__ __forceinline__ int longest() const { return k_blocks - part_end(sizes::PARTS - 1); }
 
     __device__ __forceinline__ batch_ring(const batch_rows &rows, uint4 *memory, int k_blocks, int T, int tiles)
@@ -177,19 +194,20 @@ template <class F, int NT> struct batch_ring {
 
     /* Asks for the next stage. A group of copies is ended even if there is none, so that they can be counted. */
     __device__ __forceinline__ void ask() {
+        enum { RUN = AT_ONCE * TILE };                      /* uint4 side by side in x */
         uint4 *to = memory + slot * sizes::STAGE;
 #pragma unroll
         for (int part = 0; part < sizes::PARTS; part++) {
             const int first = part_end(part) + next * AT_ONCE, there = left > 0 ? part_end(part + 1) - first : 0;
-            const int n = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
-#pragma unroll 1
-            for (int i = threadIdx.x; i < n_tiles * AT_ONCE * TILE; i += GPU_THREADS) {
-                const int of = i / (AT_ONCE * TILE) * k_blocks + first, from = i % (AT_ONCE * TILE);
-                if (from / TILE < there) cp_async16(shared_address(to + part * PART + i), rows.x + (size_t)(uint32_t)of * TILE + from, true);
-            }
-            if (F::half && n < n_tiles && at < there)
+            const int run = threadIdx.x / RUN, in_run = threadIdx.x % RUN;
+            const uint4 *from = rows.x + ((size_t)(uint32_t)(run * k_blocks + first) * TILE + in_run);
+#pragma unroll
+            for (int n = 0; n < NT; n += GPU_THREADS / RUN, from += (size_t)(uint32_t)k_blocks * (GPU_THREADS / RUN * TILE))
+                if (n + run < n_tiles && in_run / TILE < there) cp_async16(shared_address(to + part * PART + n * RUN + threadIdx.x), from, true);
+            const int of = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
+            if (F::half && of < n_tiles && at < there)
                 cp_async16(shared_address(to + sizes::PARTS * PART + part * NT * AT_ONCE + threadIdx.x),
-                           rows.act_scale + (n * k_blocks + first + at) * N_TILE_ROWS, true);
+                           rows.act_scale + (of * k_blocks + first + at) * N_TILE_ROWS, true);
         }
         cp_async_commit();
         left--;
@@ -272,9 +290,10 @@ template <class F, int NT> struct batch_sums {
             }
     }
     /* Adds the shares that part 1 has put aside. */
-    __device__ __forceinline__ void add(const float4 *aside) {
+    __device__ __forceinline__ void add(const float4 *aside, int k_blocks) {
 #pragma unroll
-        for (int share = 0; share < sizes::SHARES; share++)
+        for (int share = 0; share < sizes::SHARES; share++) {
+            if (gpu_batch_share(k_blocks, sizes::SHARES + share) == gpu_batch_share(k_blocks, sizes::SHARES + share + 1)) continue;
 #pragma unroll
             for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -286,24 +305,28 @@ template <class F, int NT> struct batch_sums {
                     to[2] = __fadd_rn(to[2], v.z);
                     to[3] = __fadd_rn(to[3], v.w);
                 }
+        }
     }
-    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
+    template <bool PAIR>
+    __device__ __forceinline__ void store_as(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
         const int lane = threadIdx.x % 32;
-        const bool pair = s.up.data != NULL;
 #pragma unroll
         for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int u = 0; u < PAIRS; u++) {
                 const int t = (slice * sizes::WARP_N + 2 * u + lane / 2 % 2) * N_TILE_ROWS + lane % 2 * 2;
                 const float2 factor = *(const float2 *)(rms + t);
-                const int row = (tile + m) * (pair ? (int)PANEL_ROWS : (int)TILE_ROWS) + lane / 4;
+                const int row = (tile + m) * (PAIR ? (int)PANEL_ROWS : (int)TILE_ROWS) + lane / 4;
+                const float *v = total[m][u];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float *v = total[m][u];
-                    if (!pair) gpu_batch_put(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
+                for (int i = 0; i < 4; i++)
+                    if (!PAIR) gpu_batch_put(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
                     else if (i < 2) gpu_batch_put_pair(p, s, row, t + i, v[i], v[i + 2], i ? factor.y : factor.x);
-                }
             }
+    }
+    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
+        if (s.up.data) store_as<true>(p, s, tile, slice, rms);
+        else store_as<false>(p, s, tile, slice, rms);
     }
 };
 
@@ -313,16 +336,17 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
                                                      uint4 *memory, float *rms) {
     typedef batch_sizes<NT> sizes;
     typedef batch_ring<F, NT> ring_of;
-    enum { DEPTH = sizes::DEPTH, AT_ONCE = ring_of::AT_ONCE, TILE = ring_of::TILE, TILES = sizes::TILES, SIDE = 2, pairs = gpu_step_pairs<F>() };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    enum { DEPTH = sizes::DEPTH, AT_ONCE = ring_of::AT_ONCE, TILE = ring_of::TILE, TILES = sizes::TILES, pairs = gpu_step_pairs<F>() };
+    enum { SIDE = 2, SKIP = 4 };                            /* n-tiles side by side; a branch around each of these */
+    const int lane = threadIdx.x % 32, warp = gpu_batch_warp(), k_blocks = s.w.k_blocks;
     const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES, of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
     const int tiles = gpu_batch_tiles(s), step = s.blocks * sizes::BLOCK_TILES;
+    const int first = gpu_batch_share(k_blocks, part * sizes::SHARES), count = gpu_batch_share(k_blocks, (part + 1) * sizes::SHARES) - first;
     int group = ((int)blockIdx.x - s.first_block) * sizes::BLOCK_TILES;
-    const int first = s.w.k_blocks * (part * (int)sizes::SHARES) / GPU_WARPS, count = s.w.k_blocks * ((part + 1) * (int)sizes::SHARES) / GPU_WARPS - first;
     float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + (warp / sizes::PARTS) * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32) + lane;
     batch_weights<F, NT> weights;
     batch_sums<F, NT> sums;
-    batch_ring<F, NT> ring(rows, memory, s.w.k_blocks, p.T, (tiles - group + step - 1) / step);
+    batch_ring<F, NT> ring(rows, memory, k_blocks, p.T, (tiles - group + step - 1) / step);
     weights.move(s, group + of_warp, first);
 #pragma unroll
     for (int j = 0; j < DEPTH; j++) weights.load(j, j < count);
@@ -335,7 +359,7 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
 #pragma unroll 1
     for (; group < tiles; group += step) {
         const bool more = group + step < tiles;
-        int closed = 0, share_end = s.w.k_blocks * (part * (int)sizes::SHARES + 1) / GPU_WARPS - first;
+        int share = part * sizes::SHARES, share_end = gpu_batch_share_end(k_blocks, &share, first);
         sums.begin(s, group + of_warp);
 #pragma unroll 1
         for (int round = 0; round < longest; round += DEPTH) {
@@ -351,52 +375,46 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
                 const int k = round + j;
-                if (k < longest) {
-                    if ((AT_ONCE <= DEPTH ? j % AT_ONCE : k % AT_ONCE) == 0) stage = ring.stage();
-                    batch_operands<F> w[TILES];
-                    float scale[TILES][2];
+                batch_operands<F> w[TILES];
+                float scale[TILES][2];
+                if ((AT_ONCE <= DEPTH ? j % AT_ONCE : k % AT_ONCE) == 0 && k < longest) stage = ring.stage();
 #pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        w[m].decode(weights.raw[j][m]);
-                        if (!gpu_scales_by_block<F>()) continue;
-                        scale[m][0] = __shfl_sync(~0u, weights.scale[m], j);
-                        scale[m][1] = __shfl_sync(~0u, weights.scale[m], 16 + j);
-                    }
-                    weights.load(j, j < left);
-                    const uint4 *b = stage + part * ring_of::PART + (slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE) * TILE + lane;
-                    const float4 *scales = (const float4 *)(stage + sizes::PARTS * ring_of::PART) + part * NT * AT_ONCE +
-                                           slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE;
-                    if (k < count)
-#pragma unroll
-                        for (int n = 0; n < sizes::WARP_N; n += SIDE) {
-                            if (n >= n_tiles) continue;
-                            uint4 x[SIDE][pairs];
-                            float2 act_scale[SIDE];
-                            float (*to[TILES])[4];
-#pragma unroll
-                            for (int i = 0; i < SIDE; i++) {
-#pragma unroll
-                                for (int pair = 0; pair < pairs; pair++) x[i][pair] = b[(n + i) * AT_ONCE * TILE + pair * 32];
-                                act_scale[i] = F::half ? ((const float2 *)(scales + (n + i) * AT_ONCE))[lane % 2] : make_float2(1, 1);
-                            }
-#pragma unroll
-                            for (int m = 0; m < TILES; m++) to[m] = &sums.sum[m][n];
-                            gpu_batch_multiply<F, TILES, SIDE>(to, w, scale, x, act_scale);
-                        }
-#pragma unroll 1
-                    while (closed < sizes::SHARES && k + 1 >= share_end) {
-                        sums.close(part ? aside + closed * (TILES * (sizes::WARP_N / 2) * 32) : NULL);
-                        closed++;
-                        share_end = s.w.k_blocks * (part * (int)sizes::SHARES + closed + 1) / GPU_WARPS - first;
-                    }
-                } else {
-                    weights.load(j, j < left);
+                for (int m = 0; m < TILES; m++) {
+                    w[m].decode(weights.raw[j][m]);
+                    if (!gpu_scales_by_block<F>()) continue;
+                    scale[m][0] = __shfl_sync(~0u, weights.scale[m], j);
+                    scale[m][1] = __shfl_sync(~0u, weights.scale[m], 16 + j);
                 }
+                weights.load(j, j < left);
+                if (k >= count) continue;
+                const uint4 *b = stage + part * ring_of::PART + (slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE) * TILE + lane;
+                const float4 *scales = (const float4 *)(stage + sizes::PARTS * ring_of::PART) + part * NT * AT_ONCE +
+                                       slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE;
+#pragma unroll
+                for (int n = 0; n < sizes::WARP_N; n += SIDE) {
+                    if (n && n % SKIP == 0 && n >= n_tiles) break;
+                    uint4 x[SIDE][pairs];
+                    float2 act_scale[SIDE];
+                    float (*to[TILES])[4];
+#pragma unroll
+                    for (int i = 0; i < SIDE; i++) {
+#pragma unroll
+                        for (int pair = 0; pair < pairs; pair++) x[i][pair] = b[(n + i) * AT_ONCE * TILE + pair * 32];
+                        act_scale[i] = F::half ? ((const float2 *)(scales + (n + i) * AT_ONCE))[lane % 2] : make_float2(1, 1);
+                    }
+#pragma unroll
+                    for (int m = 0; m < TILES; m++) to[m] = &sums.sum[m][n];
+                    gpu_batch_multiply<F, TILES, SIDE>(to, w, scale, x, act_scale);
+                }
+                if (first + k + 1 < share_end) continue;
+                sums.close(part ? aside + (share % sizes::SHARES) * (TILES * (sizes::WARP_N / 2) * 32) : NULL);
+                share++;
+                share_end = gpu_batch_share_end(k_blocks, &share, share_end);
             }
         }
         if (NT > 2 && !more) pdl_launch_dependents();
         if (sizes::PARTS > 1) __syncthreads();
-        if (sizes::PARTS > 1 && part == 0) sums.add(aside);
+        if (sizes::PARTS > 1 && part == 0) sums.add(aside, k_blocks);
         if (part == 0) sums.store(p, s, group + of_warp, slice, rms);
     }
 }
@@ -472,7 +490,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
     enum { DEPTH = sizes::DEPTH, SIDE = sizes::SIDE, GROUPS = NT / SIDE };
     const int tiles = gpu_batch_tiles(s), n_tiles = (p.T + N_TILE_ROWS - 1) / N_TILE_ROWS, k_blocks = s.w.k_blocks;
     int count, tile = (int)blockIdx.x - s.first_block;
-    const int first = gpu_share(k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
+    const int first = gpu_share(k_blocks, gpu_batch_warp(), GPU_WARPS, &count);
     typename F::raw raw[DEPTH][2];
     float coming = 1;
     gpu_place place = gpu_batch_place<F>(s, tile);
@@ -520,7 +538,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
                         const int turn = (j * GROUPS + g) % 2;
                         float (*to[1])[4] = {&sum[g * SIDE]};
                         columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
-                        if (g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
+                        if (g == 0 || g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
                     }
             }
         }
