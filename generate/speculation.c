@@ -77,7 +77,7 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
-/* A pass took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was
+/* A pass, of this session alone, took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was
    noise, or the machine has changed: it is measured again before the next answer. */
 static void speculation_time(mote_session *s, int drafts, double spent) {
     enum { PASSES = 64 };
@@ -235,6 +235,7 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
     int drafts = drafts_wanted(s, s->count, left), code;
     double start = seconds();
     memset(p, 0, sizeof *p);
+    s->at.company = 0;
     if (device_samples(s, by)) {
         int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
         drafts = s->spec.drafts;
@@ -242,7 +243,7 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
     } else {
         code = pass_by_host(s, by, drafts, p, err);
     }
-    if (!code && p->rows) speculation_time(s, drafts, seconds() - start);
+    if (!code && p->rows && !s->at.company) speculation_time(s, drafts, seconds() - start);
     return code;
 }
 

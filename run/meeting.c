@@ -61,9 +61,12 @@ static void lead_give(mote_runner *r) {
 static void queue_put(mote_runner *r, request *q, caller *from) {
     q->from = from;
     q->next = NULL;
+    if (q->kind != REQUEST_LEAD) {
+        q->s->waits = 1;
+        q->s->company |= r->led || (r->first && r->first->from != from);
+    }
     *r->last = q;
     r->last = &q->next;
-    if (q->kind != REQUEST_LEAD) q->s->waits = 1;
 }
 
 static request *queue_take(mote_runner *r, request **at) {
@@ -182,6 +185,7 @@ static void pass_over(mote_runner *r, request *const *of, int n) {
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
         s->waits = 0;
+        s->company |= n > 1;
         s->member = s->answers ? 1 + of_class : 0;
         if (!--of[i]->from->left) pthread_cond_signal(&of[i]->from->wake);
     }

@@ -55,6 +55,7 @@ typedef struct slot {
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
+    int company;                 /* a pass of it was of several sessions, or came after another's; set to 0 by who asks */
     int member;                  /* 1 + the pass_class of the last pass that it was in, if that is the last one of its class, and it answers */
 } slot;
 
