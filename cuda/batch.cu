@@ -531,12 +531,12 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
                 batch_operands<F> w[1];
                 float scale[1][2];
                 w[0].decode(raw[j]);
-                load(j, count - round - DEPTH);
+                if (NT > 2) load(j, count - round - DEPTH);
                 if (gpu_scales_by_block<F>()) {
                     scale[0][0] = __shfl_sync(~0u, now, j);
                     scale[0][1] = __shfl_sync(~0u, now, 16 + j);
                 }
-                if (k >= count) continue;
+                if (k >= count) break;
 #pragma unroll
                 for (int g = 0; g < GROUPS; g++) {
                     const int turn = (j * GROUPS + g) % 2;
@@ -544,6 +544,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
                     columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
                     if (g == 0 || g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
                 }
+                if (NT <= 2) load(j, count - round - DEPTH);            /* not earlier: while some are decoded, others are multiplied */
             }
         }
         gpu_batch_partials<F, NT>(sum, row_scale, partials);
