@@ -155,7 +155,7 @@ __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p
    the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of weights in
    flight. BLOCKS: on an SM. */
 template <int NT> struct batch_form { enum { TILES = 1, PARTS = 2, SLICES = 1, DEPTH = 4, BLOCKS = 2 }; };
-template <> struct batch_form<8> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
+template <> struct batch_form<8> { enum { TILES = 1, PARTS = 1, SLICES = 2, DEPTH = 4, BLOCKS = 2 }; };
 template <> struct batch_form<16> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
 
 template <int NT> struct batch_sizes : batch_form<NT> {
@@ -492,61 +492,69 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
     int count, tile = (int)blockIdx.x - s.first_block;
     const int first = gpu_share(k_blocks, gpu_batch_warp(), GPU_WARPS, &count);
     typename F::raw raw[DEPTH][2];
-    float coming = 1;
-    gpu_place place = gpu_batch_place<F>(s, tile);
-    auto load = [&](int j, int k, bool there) {
+    float coming = 1;                                       /* by block: the scale of panel lane / 16 in k block lane % 16 of the round */
+    gpu_place place;
+    auto load = [&](int j, int left) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) F::load(&raw[j][half], place.data[half] + (first + k) * F::panel, j * F::panel, there);
+        for (int half = 0; half < 2; half++) F::load(&raw[j][half], place.data[half], j * F::panel, j < left);
     };
-    auto load_scales = [&](int from, int left) {
+    auto load_scales = [&](int from) {
         const int k = threadIdx.x % 16;
-        if (gpu_scales_by_block<F>()) coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && k < left);
+        if (gpu_scales_by_block<F>()) coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && from + k < count);
     };
+    auto begin = [&] {
+        place = gpu_batch_place<F>(s, tile);
+        place.data[0] += first * F::panel;
+        place.data[1] += first * F::panel;
 #pragma unroll
-    for (int j = 0; j < DEPTH; j++) load(j, 0, j < count);
-    load_scales(0, count);
+        for (int j = 0; j < DEPTH; j++) load(j, count);
+        load_scales(0);
+    };
+    begin();
     pdl_wait();
     if (threadIdx.x < NT * N_TILE_ROWS) rms[threadIdx.x] = (int)threadIdx.x < p.T ? __ldcg(rows.rms + threadIdx.x) : 0;
 #pragma unroll 1
-    for (; tile < tiles; tile += s.blocks) {
-        const bool more = tile + s.blocks < tiles;
+    while (tile < tiles) {
         float sum[NT][4] = {}, row_scale[2];
         batch_columns<F, SIDE> columns[2];
         gpu_batch_row_scales<F>(place, row_scale);
         if (count) columns[0].load(rows, k_blocks, first, 0, n_tiles);
 #pragma unroll 1
         for (int round = 0; round < count; round += DEPTH) {
-            const bool last = round + DEPTH >= count;
-            const int ahead = last ? 0 : round + DEPTH, left = last ? (more ? count : 0) : count - ahead;
             const float now = coming;
-            if (last) place = gpu_batch_place<F>(s, tile + s.blocks);
-            load_scales(ahead, left);
+            place.data[0] += DEPTH * F::panel;
+            place.data[1] += DEPTH * F::panel;
+            load_scales(round + DEPTH);
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
                 const int k = round + j;
                 batch_operands<F> w[1];
                 float scale[1][2];
                 w[0].decode(raw[j]);
-                load(j, ahead, j < left);
+                if (NT > 2) load(j, count - round - DEPTH);
                 if (gpu_scales_by_block<F>()) {
                     scale[0][0] = __shfl_sync(~0u, now, j);
                     scale[0][1] = __shfl_sync(~0u, now, 16 + j);
                 }
-                if (k < count)
+                if (k >= count) break;
 #pragma unroll
-                    for (int g = 0; g < GROUPS; g++) {
-                        const int turn = (j * GROUPS + g) % 2;
-                        float (*to[1])[4] = {&sum[g * SIDE]};
-                        columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
-                        if (g == 0 || g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
-                    }
+                for (int g = 0; g < GROUPS; g++) {
+                    const int turn = (j * GROUPS + g) % 2;
+                    float (*to[1])[4] = {&sum[g * SIDE]};
+                    columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
+                    if (g == 0 || g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
+                }
+                if (NT <= 2) load(j, count - round - DEPTH);            /* not earlier: while some are decoded, others are multiplied */
             }
         }
         gpu_batch_partials<F, NT>(sum, row_scale, partials);
-        if (NT > 2 && !more) pdl_launch_dependents();
+        if (NT > 2 && tile + s.blocks >= tiles) pdl_launch_dependents();
         __syncthreads();
         gpu_batch_finish(p, s, tile, partials, rms);
-        if (more) __syncthreads();
+        tile += s.blocks;
+        if (tile >= tiles) break;
+        __syncthreads();
+        begin();
     }
 }
 
