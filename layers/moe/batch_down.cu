@@ -249,7 +249,7 @@ static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
     const bool alike = p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
     const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
     const int side = alike && fits ? PANELS : 1;
-    gpu_batch_kernel kernel = gpu_batch_down_any;
+    gpu_moe_kernel kernel = gpu_batch_down_any;
     if (alike && fits)
         with_format(p->down.format, [&](auto format) { kernel = gpu_batch_down<decltype(format), PANELS, DEPTH, SIDE, 1>; });
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, (gpu_row_panels(p->shape.hidden) - 1) / side + 1, 1,

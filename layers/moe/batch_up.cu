@@ -38,7 +38,8 @@ __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F
 /* A tile on its way: the gate's panel, and up's. */
 template <class F> struct gpu_batch_tile {
     const char *data[2];
-    const float *scale[2];       /* FP8: of the panel's first k block. Where rows have scales: of the lane's row; or of the matrix */
+    const float *scale[2];       /* FP8: of the panel's first k block */
+    float row_scale[2];          /* where it is applied to a sum: of the lane's row, or of the matrix */
     bool there;
 };
 
@@ -51,9 +52,10 @@ template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_o
     for (int i = 0; i < 2; i++) {
         const gpu_matrix &w = i ? p.up : p.gate;
         tile.data[i] = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
-        tile.scale[i] = (const float *)((const char *)w.scale + shift);
-        if (gpu_scales_by_block<F>()) tile.scale[i] += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
-        else if (F::by_row) tile.scale[i] += panel * PANEL_ROWS + threadIdx.x % 32 / 4;
+        const float *scale = (const float *)((const char *)w.scale + shift);
+        tile.scale[i] = scale + (gpu_scales_by_block<F>() ? (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols : 0);
+        tile.row_scale[i] = ld_volatile(scale + (F::by_row ? panel * PANEL_ROWS + threadIdx.x % 32 / 4 : 0), gpu_scaled_at_end<F>()) *
+                            gpu_post_scale<F>();
     }
     return tile;
 }
@@ -145,10 +147,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
         __syncthreads();                                    /* the rows are used, h of the item before is there */
         gpu_gather_rows<F>(p, shared_units + item / parts, (uint32_t)unit.y, dynamic, &own);
         if (before >= 0 && warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
-        float row_scale[2] = {1, 1};
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(tile.scale[i]) * gpu_post_scale<F>();
+        const float row_scale[2] = {tile.row_scale[0], tile.row_scale[1]};
         cp_async_wait<0>();
         __syncthreads();
         float sum[4] = {0, 0, 0, 0}, total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};              /* -0 + x is x, also for x = -0 */
@@ -213,11 +212,9 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     if (warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
 }
 
-typedef void (*gpu_batch_kernel)(moe_gpu);
-
 /* The kernel for whole sets that registers hold: of four bits four k blocks, or three, where the columns of a warp are no multiple; else
    two. Or for any number of k blocks. */
-template <class F> static gpu_batch_kernel gpu_batch_up_of(int k_blocks) {
+template <class F> static gpu_moe_kernel gpu_batch_up_of(int k_blocks) {
     if constexpr (F::lane <= 8) {
         if (k_blocks % (GPU_WARPS * 4) == 0) return gpu_batch_up<F, 4, true>;
         if (k_blocks % (GPU_WARPS * 3) == 0) return gpu_batch_up<F, 3, true>;
@@ -228,7 +225,7 @@ template <class F> static gpu_batch_kernel gpu_batch_up_of(int k_blocks) {
 static void gpu_record_batch_up(gpu_queue *q, const moe_gpu *p) {
     const int64_t items = (int64_t)gpu_most_units(&p->shape, p->T) * ((p->gate.panels + GPU_WARPS - 1) / GPU_WARPS);
     const size_t bytes = activation_fragments_size(p->gate.format, N_TILE_ROWS, p->gate.k_blocks);
-    gpu_batch_kernel kernel = NULL;
+    gpu_moe_kernel kernel = NULL;
     with_format(p->gate.format, [&](auto format) { kernel = gpu_batch_up_of<decltype(format)>(p->gate.k_blocks); });
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, gpu_blocks(q, kernel, bytes, items), 1, bytes, p);
 }
