@@ -80,11 +80,11 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
     gpu_record_down(q, p);
 }
 
-/* Whether experts run by units: with many rows; with three or four, where there is no experts_down for the shape. With two route takes
-   longer than they gain. */
+/* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
+   than the kernels for any shape do. */
 static int gpu_runs_in_units(const moe_gpu *p) {
     size_t bytes;
-    return p->T > MOTE_ROWS_MAX || (p->T > 2 && !gpu_fixed_down(p, &bytes));
+    return p->T > MOTE_ROWS_MAX || (p->T > 1 && !gpu_fixed_down(p, &bytes));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */
