@@ -4,8 +4,9 @@
      choice   the experts of each row and their weights, as gpu_route has them
      units    the rows of each expert, by fours: a counting sort
      h        of the shared expert, times its gate, as fragments for experts_down
+     x        x norm, as fragments for experts_up, where norm_router's projection has not prepared the same
 
-   Every block of experts_up would need eight times as long as for four rows to find this for itself. A row's numbers are those that it has
+   With so many rows every block of experts_up would take too long to find this for itself. A row's numbers are those that it has
    alone: they do not depend on the other rows, nor on how many there are. */
 
 /* Most units of the routed experts: each has a last one that need not be full. */
@@ -31,7 +32,7 @@ __device__ __forceinline__ activation_fragments gpu_unit_h(const activation_frag
 }
 
 /* The warp's row chooses. */
-__device__ __forceinline__ void gpu_batch_choose(const moe_gpu &p, int t) {
+__device__ __forceinline__ void gpu_route_row(const moe_gpu &p, int t) {
     const int lane = threadIdx.x % 32, top_k = p.shape.top_k, few = p.shape.experts <= 256;
     const int expert = few ? gpu_choose_of<1, MOTE_ROWS_MAX>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, MOTE_ROWS_MAX>(p, t);
     const float weight = gpu_softmax<32>(__ldcg(gpu_logit<MOTE_ROWS_MAX>(p, t, expert)), top_k);
@@ -47,7 +48,7 @@ struct gpu_unit_sort {
     int warps[GPU_WARPS];
 };
 
-/* Units and, above SORT_EXPERTS bits, distinct experts of the block's threads, before this one; *all: of all. */
+/* Units, and distinct experts times MANY, of the block's threads before this one; *all: of all. */
 __device__ __forceinline__ int gpu_units_before(gpu_unit_sort *to, int own, int *all) {
     const int upto = warp_prefix_sum(own), warp = threadIdx.x / 32;
     int before = upto - own;
@@ -133,19 +134,37 @@ template <class F> __device__ __forceinline__ void gpu_prepare_shared(const moe_
     }
 }
 
+/* Prepares token row t as gpu_prepare_rows does. */
+__device__ __forceinline__ void gpu_prepare_moe_row(const moe_gpu &p, int t) {
+    __shared__ __align__(16) float squares[GPU_WARPS];
+    const gpu_norm_rows in = {p.x + (size_t)t * p.shape.hidden, p.norm, p.shape.hidden};
+    const gpu_batch_order of = {p.gate.format, p.gate.k_blocks, p.batch.x};
+    float square[1] = {};
+    with_format(p.gate.format, [&](auto format) { gpu_prepare_row<decltype(format)>(in, of, t, square); });
+    const float sum = warp_sum(square[0]);
+    if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) p.batch.x.rms[t] = rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.shape.hidden, p.shape.eps));
+}
+
 /* Grid: blocks in which a warp has a row, the last of which to be ready lists the units; then a block for each unit of the shared
-   expert. */
+   expert; then one for each row that is to be prepared. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_batch_route(const __grid_constant__ moe_gpu p) {
     __shared__ gpu_unit_sort sort;
     __shared__ int last;
     const int choosing = (p.T + GPU_WARPS - 1) / GPU_WARPS, t = blockIdx.x * GPU_WARPS + threadIdx.x / 32;
     pdl_launch_dependents();
     pdl_wait();
-    if ((int)blockIdx.x >= choosing) {
-        with_format(p.shared_down.format, [&](auto format) { gpu_prepare_shared<decltype(format)>(p, (int)blockIdx.x - choosing); });
+    const int other = (int)blockIdx.x - choosing, shared = gpu_shared_units(p);
+    if (other >= shared) {
+        gpu_prepare_moe_row(p, other - shared);
         return;
     }
-    if (t < p.T) gpu_batch_choose(p, t);
+    if (other >= 0) {
+        with_format(p.shared_down.format, [&](auto format) { gpu_prepare_shared<decltype(format)>(p, other); });
+        return;
+    }
+    if (t < p.T) gpu_route_row(p, t);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) last = atomicInc(p.batch.ready, choosing - 1) == choosing - 1;       /* and it is 0 again */
@@ -156,6 +175,6 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_batch_route(const __gr
 }
 
 static void gpu_record_route(gpu_queue *q, const moe_gpu *p) {
-    const int blocks = (p->T + GPU_WARPS - 1) / GPU_WARPS + gpu_shared_units(*p);
+    const int blocks = (p->T + GPU_WARPS - 1) / GPU_WARPS + gpu_shared_units(*p) + (p->batch.prepared ? 0 : p->T);
     gpu_record(q, KERNEL_ROUTE, "", gpu_batch_route, blocks, 1, 0, p);
 }

@@ -35,25 +35,26 @@ __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F
         }
 }
 
-/* A tile on its way: the gate's panel, and up's. */
+/* A tile on its way: where its panel of gate_proj is. That of up_proj, of the same shape, lies as far from it for all tiles. */
 template <class F> struct gpu_batch_tile {
-    const char *data[2];
-    const float *scale[2];       /* FP8: of the panel's first k block. Where rows have scales: of the lane's row; or of the matrix */
-    bool there;
+    const char *data;
+    const float *scale;          /* FP8: of the panel's first k block */
+    float row_scale[2];          /* of either panel, where it is applied to a sum: of the lane's row, or of the matrix */
 };
 
+/* Panels after the last count as the last. */
 template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_of(const moe_gpu &p, int expert, int panel) {
     const int64_t shift = expert * p.stride;
     gpu_batch_tile<F> tile;
-    tile.there = panel < p.gate.panels;
     panel = min(panel, p.gate.panels - 1);
+    tile.data = p.gate.data + shift + (size_t)panel * (uint32_t)(p.gate.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
+    tile.scale = (const float *)((const char *)p.gate.scale + shift);
+    if (gpu_scales_by_block<F>()) tile.scale += (panel * PANEL_ROWS >> p.gate.row_shift) * p.gate.scale_cols;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const gpu_matrix &w = i ? p.up : p.gate;
-        tile.data[i] = w.data + shift + (size_t)panel * (uint32_t)(w.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
-        tile.scale[i] = (const float *)((const char *)w.scale + shift);
-        if (gpu_scales_by_block<F>()) tile.scale[i] += (panel * PANEL_ROWS >> w.row_shift) * w.scale_cols;
-        else if (F::by_row) tile.scale[i] += panel * PANEL_ROWS + threadIdx.x % 32 / 4;
+        const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + shift);
+        tile.row_scale[i] = ld_volatile(scale + (F::by_row ? panel * PANEL_ROWS + threadIdx.x % 32 / 4 : 0), gpu_scaled_at_end<F>()) *
+                            gpu_post_scale<F>();
     }
     return tile;
 }
@@ -113,10 +114,12 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k_blocks = p.gate.k_blocks;
     const int parts = (p.gate.panels + GPU_WARPS - 1) / GPU_WARPS, shared_units = gpu_shared_units(p);
     const float *act_scales = (const float *)(dynamic + k_blocks * BLOCK) + lane % 2 * 2;        /* of the lane's rows */
+    const int64_t to_up = p.up.data - p.gate.data, scale_to_up = p.up.scale - p.gate.scale;
     gpu_batch_weights<F> ahead[2][DEPTH];
+    if (p.T <= MOTE_ROWS_MAX) l2_prefetch_share(p.link.prefetch);        /* many rows' weights would take its place */
     pdl_wait();
     const int items = (__ldcg(p.batch.count) - shared_units) * parts;
-    int item = (int)blockIdx.x, before = -1;
+    int item = (int)blockIdx.x;
     auto unit_of = [&](int i) { return __ldcg((const int2 *)&p.batch.unit[shared_units + min(i, items - 1) / parts]); };
     auto tile_of = [&](int i, int2 unit) { return gpu_batch_tile_of<F>(p, unit.x, min(i, items - 1) % parts * GPU_WARPS + warp); };
     if (item >= items) return;
@@ -128,27 +131,28 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int k = from + j;
-                const bool is = there && of.there && (WHOLE || k < k_blocks);
-                F::load(&set[j].raw[i], of.data[i] + from * F::panel, j * F::panel, is);
-                if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale[i] + (k >> (i ? p.up : p.gate).k_block_shift), is);
+                const bool is = there && (WHOLE || k < k_blocks);
+                F::load(&set[j].raw[i], of.data + (i ? to_up : 0) + from * F::panel, j * F::panel, is);
+                if (gpu_scales_by_block<F>()) set[j].scale[i] = ld_volatile(of.scale + (i ? scale_to_up : 0) + (k >> p.gate.k_block_shift), is);
             }
         __syncwarp();                                       /* so that the compiler leaves the loads here */
+    };
+    auto store_h_before = [&](int i) {                      /* h of the block's item before item i */
+        i -= (int)gridDim.x;
+        if (warp == i % GPU_WARPS) gpu_store_h(p, i / parts, i % parts, own.h);
     };
     memset(ahead, 0, sizeof ahead);
     load(ahead[0], tile, 0, true);
 #pragma unroll 1
-    for (; item < items; before = item, item += (int)gridDim.x, unit = next_unit, tile = next) {
+    for (; item < items; item += (int)gridDim.x, unit = next_unit, tile = next) {
         const bool more = item + (int)gridDim.x < items;
         if (!more) pdl_launch_dependents();
         next_unit = unit_of(item + (int)gridDim.x);
         next = tile_of(item + (int)gridDim.x, next_unit);
         __syncthreads();                                    /* the rows are used, h of the item before is there */
         gpu_gather_rows<F>(p, shared_units + item / parts, (uint32_t)unit.y, dynamic, &own);
-        if (before >= 0 && warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
-        float row_scale[2] = {1, 1};
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(tile.scale[i]) * gpu_post_scale<F>();
+        if (item != (int)blockIdx.x) store_h_before(item);
+        const float row_scale[2] = {tile.row_scale[0], tile.row_scale[1]};
         cp_async_wait<0>();
         __syncthreads();
         float sum[4] = {0, 0, 0, 0}, total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};              /* -0 + x is x, also for x = -0 */
@@ -160,8 +164,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
                 total[i] = __fadd_rn(total[i], __fadd_rn(sum[i], __shfl_xor_sync(~0u, sum[i], 2)));
                 sum[i] = 0;
             }
-            share++;
-            end = k_blocks * (share + 1) / GPU_WARPS;
+            share += !WHOLE;
+            end = WHOLE ? end + k_blocks / GPU_WARPS : k_blocks * (share + 1) / GPU_WARPS;
         };
         auto close_up_to = [&](int k) {
             if (WHOLE && k == end) close();
@@ -210,9 +214,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
         }
     }
     __syncthreads();
-    if (warp == before % GPU_WARPS) gpu_store_h(p, before / parts, before % parts, own.h);
+    store_h_before(item);
 }
-
 
 /* The kernel for whole sets that registers hold: of four bits four k blocks, or three, where the columns of a warp are no multiple; else
    two. Or for any number of k blocks. */

@@ -1,7 +1,8 @@
 /* layers/moe/decode.cu: a mixture of experts on a GPU, for one to four token rows: the parameters of its kernels, and norm_router.
 
    Three kernels: norm_router (here), experts_up (routing.cu, up.cu) and experts_down (down.cu for any shape,
-   down_fixed.cu for two models); decode_launch.cu records them. They know no session and no other kind of layer. The
+   down_fixed.cu for two models); decode_launch.cu records them. More rows, and shapes without an experts_down for several, run through
+   route and its own two (batch_route.cu, batch_up.cu, batch_down.cu). They know no session and no other kind of layer. The
    definition is layers/moe/cpu.c.
 
    An assignment is a pair of an expert and a token row that chose it. The active experts are the shared expert, number 0,
@@ -24,10 +25,11 @@ typedef struct gpu_unit {
 
 enum { UNIT_NO_ROW = 255 };
 
-/* Scratch of a pass of more than MOTE_ROWS_MAX rows (batch_route.cu). Units are numbered: those of the shared expert, n-tile by n-tile,
+/* Scratch of a pass whose experts run by units (batch_route.cu). Units are numbered: those of the shared expert, n-tile by n-tile,
    then those of the routed ones, ascending by expert, and of an expert's rows ascending. */
 typedef struct moe_batch {
     batch_rows x;                /* x norm, in the operand order of gate_proj */
+    int prepared;                /* it is norm_router's */
     float *shared_h;             /* [BATCH_ROWS_MAX][h_row] of the shared expert, not yet times its gate */
     int32_t *choice;             /* [BATCH_ROWS_MAX][top_k] experts of a row, best first */
     float *choice_weight;        /* the same shape */
@@ -55,6 +57,7 @@ typedef struct moe_gpu {
     int h_row;
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     float *x;                    /* [T][hidden] residual */
+    int in_units;                /* experts run by units: the kernels of batch_*.cu do */
     moe_batch batch;
 } moe_gpu;
 
@@ -76,7 +79,7 @@ static void gpu_norm_router(gpu_queue *q, const moe_weights *w, const moe_gpu *t
     if (s->shared_size) {
         gpu_add_segment(&p, &w->gate_proj[s->experts], NULL);
         p.segment[0].up = gpu_matrix_of(&w->up_proj[s->experts]);
-        p.segment[0].h = to->T > MOTE_ROWS_MAX ? to->batch.shared_h : to->h;
+        p.segment[0].h = to->in_units ? to->batch.shared_h : to->h;
         p.h_row = (size_t)to->h_row;
     }
     gpu_add_segment(&p, &w->router, to->router);

@@ -47,22 +47,44 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
 }
 
-/* Of more than MOTE_ROWS_MAX rows, or of any number. */
-static void gpu_record_batch_experts(gpu_queue *q, const moe_gpu *p) {
-    const gpu_norm_rows in = {p->x, p->norm, p->shape.hidden};
-    gpu_batch_rows(q, KERNEL_ROUTE, in, p->T, p->shape.eps, p->gate.format, &p->batch.x);
-    gpu_record_route(q, p);
-    gpu_record_batch_up(q, p);
-    gpu_record_batch_down(q, p);
+/* The rows that norm_router's projection of more than MOTE_ROWS_MAX rows has prepared in the operand order of gate_proj; NULL: none are
+   left of it. */
+static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
+    const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
+    const matrix *segments[] = {shared, &w->router, shared ? &w->shared_expert_gate : NULL};
+    const int wanted = gpu_operand_order(p->gate.format);
+    int orders[BATCH_ORDERS], count = 0, found = -1;
+    for (int i = 0; i < 3 && p->T > MOTE_ROWS_MAX; i++) {
+        int k = 0;
+        if (!segments[i]) continue;
+        while (k < count && orders[k] != gpu_operand_order(segments[i]->format)) k++;
+        if (k == BATCH_ORDERS) return NULL;                 /* the projection has run in two parts */
+        if (k == count) orders[count++] = gpu_operand_order(segments[i]->format);
+        if (orders[k] == wanted) found = k;
+    }
+    return found < 0 ? NULL : &q->batch->rows[found];
+}
+
+static void gpu_record_in_units(gpu_queue *q, const moe_weights *w, const moe_gpu *of) {
+    moe_gpu p = *of;
+    const batch_rows *prepared = gpu_prepared_rows(q, w, of);
+    if (prepared) p.batch.x = *prepared;
+    p.batch.prepared = prepared != NULL;
+    gpu_record_route(q, &p);
+    gpu_record_batch_up(q, &p);
+    gpu_record_batch_down(q, &p);
 }
 
 static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
-    if (p->T > MOTE_ROWS_MAX) {
-        gpu_record_batch_experts(q, p);
-        return;
-    }
     gpu_record_up(q, p);
     gpu_record_down(q, p);
+}
+
+/* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
+   than the kernels for any shape do. */
+static int gpu_runs_in_units(const moe_gpu *p) {
+    size_t bytes;
+    return p->T > MOTE_ROWS_MAX || (p->T > 1 && !gpu_fixed_down(p, &bytes));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */
@@ -101,6 +123,8 @@ static void moe_record(const gpu_rows *rows, const moe_weights *w, const moe_gpu
     moe_gpu p = moe_gpu_of(scratch, w, rows->T);
     p.x = rows->x;
     p.chosen = scratch->chosen + rows->q->layer;
+    p.in_units = gpu_runs_in_units(&p);
     gpu_norm_router(rows->q, w, &p);
-    gpu_record_experts(rows->q, &p);
+    if (p.in_units) gpu_record_in_units(rows->q, w, &p);
+    else gpu_record_experts(rows->q, &p);
 }

@@ -33,10 +33,12 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 
 // ---- 1. Schedules of models -----------------------------------------------------------------------------------------
 
+static int in_units;             // experts run by units, as those of many rows do
+
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++)
-        if (stage_kinds[kernels[k].stage] == kind) add((enum kernel_kind)k, layer, in_mtp);
+        if (stage_kinds[kernels[k].stage] == kind && (k != KERNEL_ROUTE || in_units)) add((enum kernel_kind)k, layer, in_mtp);
 }
 
 static void add_mtp(int layers, int whole) {
@@ -105,6 +107,26 @@ static void test_real(int layers, int interval) {
     CHECK(x == 2 * layers && logits == layers, "%d and %d generations", x, logits);
     link_all(0);
     for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without dependent launch", i);
+}
+
+// Experts by units: x and the logits have the generations that they have without route, and no one polls for route's successor.
+static void test_units(void) {
+    gpu_tag tags[MOST_NODES];
+    int n = 0, again = 0;
+    add_step(8, 4, 3);
+    CHECK(link_all(1), "without units");
+    for (int i = 0; i < count; i++)
+        if (kernels[nodes[i].kind].tags) tags[n++] = nodes[i].link.publish;
+    in_units = 1;
+    add_step(8, 4, 3);
+    in_units = 0;
+    CHECK(link_all(1), "in units");
+    for (int i = 0; i < count; i++) {
+        if (kernels[nodes[i].kind].tags)
+            CHECK(again < n && !memcmp(&tags[again++], &nodes[i].link.publish, sizeof *tags), "node %d: another generation", i);
+        if (nodes[i].kind == KERNEL_UP) CHECK(!nodes[i].link.await.mask, "node %d polls", i);
+    }
+    CHECK(again == n, "%d of %d stores", again, n);
 }
 
 // A kernel that is launched in pieces is not polled, and its pieces share a generation: a row's bits do not depend on the
@@ -405,6 +427,7 @@ int main(int argc, char **argv) {
     test_real(4, 1);
     test_real(5, 100);
     test_pieces();
+    test_units();
     test_refusals();
     test_machine();
     test_machine_real();
