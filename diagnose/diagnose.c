@@ -70,6 +70,12 @@ int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *erro
                                : fail(error, MOTE_EUNSUPPORTED, "mote_distinct_experts: the model is not on a GPU");
 }
 
+int mote_simulate(mote_runner *runner, const double *accept, mote_error *error) {
+    if (!runner) return fail(error, MOTE_EINVAL, "mote_simulate: needs a runner");
+    return runner->m->gpu >= 0 ? gpu_simulate(runner, accept, error)
+                               : fail(error, MOTE_EUNSUPPORTED, "mote_simulate: the model is not on a GPU");
+}
+
 int mote_selftest(const char *device, int sms,
                   void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                   int *failed, mote_error *error) {

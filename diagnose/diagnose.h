@@ -63,6 +63,10 @@ int mote_launches(mote_session *session, int rows, const mote_launch **launches,
 /* The experts that the runner's last step or pass has read in a layer, on average: *experts. GPU only: else MOTE_EUNSUPPORTED. */
 int mote_distinct_experts(mote_runner *runner, double *experts, mote_error *error);
 
+/* For measurements: tokens that the runner's GPU chooses from now on are random, and its drafts are accepted at these rates,
+   [MOTE_ROWS_MAX - 1], whatever they are. accept NULL: no longer. GPU only: else MOTE_EUNSUPPORTED. */
+int mote_simulate(mote_runner *runner, const double *accept, mote_error *error);
+
 /* Tests the machine: sublayers and whole models on the GPU against their definitions in double precision, stages against the CPU code
    on random data, repetition, and that a row's result does not depend on the rows beside it. row is called with each result: what was
    tested, the largest difference, the one allowed (0: must be equal bit for bit), and whether it held. *failed: how many

@@ -76,6 +76,16 @@ static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err
     return code;
 }
 
+static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {
+    int code = runner_enter(r, NULL, err);
+    if (code) return code;
+    gpu_check(&r->gpu->q, cudaSetDevice(r->m->gpu), "choosing the GPU");
+    runner_simulate(r->gpu, accept);
+    code = gpu_failed(&r->gpu->q, err);
+    runner_leave(r);
+    return code;
+}
+
 /* Of the weights, or, where they are few and would stay in the L2, of other memory. */
 static int gpu_measure_read(const mote_model *m, double *bytes_per_second, mote_error *err) {
     const size_t enough = (size_t)1 << 30, bytes = max_size(m->arena_size, enough);

@@ -136,19 +136,30 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
     return (seconds() - start) / m->steps;
 }
 
-/* Switches simulation on: random tokens, drafts accepted at m's rates, experts shared at m's overlap. m NULL: off. */
-static void measure_simulate(mote_session *s, const mote_measurement *m) {
-    sampling_parameters parameters, greedy;
+/* Random tokens from now on, and drafts accepted at these rates; NULL: no longer. */
+static void runner_simulate(struct gpu_runner *g, const double *accept) {
+    sampling_parameters greedy;
     memset(&greedy, 0, sizeof greedy);
+    memset(&g->simulated, 0, sizeof g->simulated);
     greedy.k = 1;
-    parameters = greedy;
-    if (m) {
-        parameters.simulated.on = 1;
-        for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) parameters.simulated.accept[i] = (float)m->accept[i];
+    if (accept) {
+        g->simulated.on = 1;
+        for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) g->simulated.accept[i] = (float)accept[i];
     }
-    s->at.runner->gpu->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
+    greedy.simulated = g->simulated;
+    gpu_put(&g->q, gpu_put_sampling_kernel, g->greedy, &greedy);
+}
+
+/* The same for cycles of a session, with experts shared at m's overlap. m NULL: off. */
+static void measure_simulate(mote_session *s, const mote_measurement *m) {
+    struct gpu_runner *g = s->at.runner->gpu;
+    sampling_parameters parameters;
+    runner_simulate(g, m ? m->accept : NULL);
+    memset(&parameters, 0, sizeof parameters);
+    parameters.k = 1;
+    parameters.simulated = g->simulated;
+    g->layers.moe.overlap = m ? (uint32_t)(m->overlap * 0xffffffffu) : 0;
     gpu_set_sampling(&s->at, &parameters);
-    gpu_put(&s->at.runner->gpu->q, gpu_put_sampling_kernel, s->at.runner->gpu->greedy, &parameters);
 }
 
 /* stages: those to run. */

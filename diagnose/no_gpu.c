@@ -25,6 +25,11 @@ static int gpu_distinct_experts(mote_runner *r, double *experts, mote_error *err
     return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
 }
 
+static int gpu_simulate(mote_runner *r, const double *accept, mote_error *err) {
+    (void)r, (void)accept;
+    return fail(err, MOTE_EUNSUPPORTED, "this build is without CUDA");
+}
+
 static int gpu_selftest(const char *device, int sms,
                         void (*row)(void *user, const char *what, double difference, double allowed, int ok), void *user,
                         int *failed, mote_error *err) {

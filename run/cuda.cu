@@ -60,6 +60,7 @@ struct gpu_runner {
     slot captured, grown;                                   /* the addresses in graphs; those of a slot of KV_GRANULE more tokens */
     sampling_parameters *parameters, sampling_on_device;    /* table->sampling; the host's copy of the resident slot's */
     sampling_parameters *greedy;                            /* in GPU memory: for drafts */
+    simulation simulated;                                   /* for measurements: of all tokens that are chosen */
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */

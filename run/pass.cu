@@ -62,7 +62,9 @@ static void gpu_pass_add(gpu_form *f, const request *q, const int32_t *ids) {
     to->keeps_ids[z] = !ids;
     to->home[z].step = q->s->gpu->step;
     to->home[z].x = q->s->gpu->x;
-    if (q->sampling) gpu_sampling_of(q->sampling, &q->s->gpu->sampling), to->sampling[z] = q->s->gpu->sampling;
+    memset(&to->sampling[z], 0, sizeof to->sampling[z]);
+    to->sampling[z].k = 1;
+    if (q->sampling) gpu_sampling_of(g, q->sampling, &to->sampling[z]), q->s->gpu->sampling = to->sampling[z];
     f->one_each &= q->b->T == 1;
     f->splits = max_int(f->splits, gpu_splits_for(g, q->b->position + q->b->T));
 }
@@ -154,14 +156,14 @@ static void gpu_place_logits(request *const *of, int n) {
     }
 }
 
-/* Queues the choice of each sequence's next token: it becomes the first of its step, and is posted. */
-static void gpu_pass_choose(const gpu_form *f) {
+/* Queues the choice of the first n sequences' next tokens: each becomes the first of its step, and is posted. */
+static void gpu_pass_choose(const gpu_form *f, int n) {
     struct gpu_runner *g = f->r->gpu;
     gpu_sampling p;
     memset(&p, 0, sizeof p);
     p.parameters = g->parameters;
     p.parameters_step = 1;
-    p.sequences = p.T = f->sequences;
+    p.sequences = p.T = n;
     p.rows = g->table->logits_row;
     p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
@@ -174,27 +176,17 @@ static void gpu_pass_choose(const gpu_form *f) {
     gpu_submit(&g->q);
 }
 
-/* A plain step of each. */
-static int gpu_pass_steps(request *const *of, int n, mote_error *err) {
-    mote_runner *r = of[0]->s->runner;
-    struct gpu_runner *g = r->gpu;
-    static const int32_t none = 0;
-    gpu_form f;
-    gpu_pass_begin(r, &f, of[0]->s->has_mtp);
-    gpu_place_logits(of, n);
-    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], &none);
-    gpu_pass_send(&f);
-    gpu_pass_choose(&f);
-    gpu_pass_run(&f, of, -1);
-    int code = gpu_failed(&g->q, err);
-    for (int i = 0, count; i < n && !code; i++) {
-        code = mailbox_wait(r, i, of[i]->ids, &count, err);
+/* Waits for these tokens. A request whose logits were not numbers fails alone. */
+static int gpu_pass_chosen(mote_runner *r, request *const *of, int n, mote_error *err) {
+    int code = MOTE_OK, one;
+    for (int i = 0; i < n && !code; i++) {
+        code = mailbox_wait(r, i, of[i]->ids, &one, err);
         if (!code && *of[i]->ids < 0) of[i]->code = gpu_not_a_number(&of[i]->error);
     }
     return code;
 }
 
-/* Copies the logits that a request wants of its block; returns whether there are any. */
+/* Copies the logits that a block's request wants; returns whether there are any. */
 static int gpu_pass_logits(const request *q, int first) {
     struct gpu_runner *g = q->s->runner->gpu;
     const size_t vocab = (size_t)q->s->m->c.vocab;
@@ -207,79 +199,118 @@ static int gpu_pass_logits(const request *q, int first) {
     return 1;
 }
 
-/* A block of each. */
-static int gpu_pass_blocks(request *const *of, int n, mote_error *err) {
-    mote_runner *r = of[0]->s->runner;
+/* The same of all blocks among the requests, and waits for them. */
+static int gpu_pass_read(mote_runner *r, request *const *of, int n, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     int wait = 0;
-    gpu_form f;
-    gpu_pass_begin(r, &f, of[0]->s->has_mtp);
-    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], of[i]->b->ids);
-    gpu_pass_send(&f);
-    gpu_pass_run(&f, of, -1);
-    for (int i = 0; i < n; i++) wait |= gpu_pass_logits(of[i], g->pass->first[i]);
+    for (int i = 0; i < n; i++)
+        if (of[i]->kind == REQUEST_FORWARD) wait |= gpu_pass_logits(of[i], g->pass->first[i]);
     if (wait) gpu_check(&g->q, cudaStreamSynchronize(g->stream), "a pass");
     return gpu_failed(&g->q, err);
 }
 
-/* Chooses the first token of those whose block is that alone. Requests that fail leave the list. */
-static int gpu_choose_first(request **of, int *n, mote_error *err) {
-    mote_runner *r = of[0]->s->runner;
-    request *begins[PASS_ROWS_MAX];
+/* Steps and blocks. The first `steps` requests are steps: while the GPU computes them their tokens are on their way to the host. */
+static int gpu_pass_steps(request *const *of, int n, int steps, mote_error *err) {
     static const int32_t none = 0;
-    int count = 0, kept = 0, one, code = MOTE_OK;
+    mote_runner *r = of[0]->s->runner;
     gpu_form f;
-    for (int i = 0; i < *n; i++)
-        if (of[i]->b->T == 1) begins[count++] = of[i];
-    if (!count) return MOTE_OK;
     gpu_pass_begin(r, &f, of[0]->s->has_mtp);
-    gpu_place_logits(begins, count);
-    for (int i = 0; i < count; i++) gpu_pass_add(&f, begins[i], &none);
+    if (steps) gpu_place_logits(of, steps);
+    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], i < steps ? &none : of[i]->b->ids);
     gpu_pass_send(&f);
-    gpu_pass_choose(&f);
-    for (int i = 0; i < count && !code; i++) {
-        code = mailbox_wait(r, i, begins[i]->ids, &one, err);
-        if (!code && *begins[i]->ids < 0) begins[i]->code = gpu_not_a_number(&begins[i]->error);
-    }
-    for (int i = 0; i < *n; i++)
-        if (!of[i]->code) of[kept++] = of[i];
-    *n = kept;
-    return code;
+    if (steps) gpu_pass_choose(&f, steps);
+    gpu_pass_run(&f, of, -1);
+    int code = gpu_failed(&r->gpu->q, err);
+    if (!code) code = gpu_pass_chosen(r, of, steps, err);
+    return code ? code : gpu_pass_read(r, of, n, err);
 }
 
-/* A cycle of each: see gpu_cycle. All make as many drafts as the one that wants most; the others ignore theirs. */
-static int gpu_pass_cycles(request *const *all, int n, mote_error *err) {
+/* Whether the request's token is to be chosen, and then is all that its block consists of. */
+static int gpu_begins(const request *q) {
+    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1);
+}
+
+/* Chooses the tokens of the first n requests, and waits for them. */
+static int gpu_choose_first(request *const *of, int n, mote_error *err) {
+    static const int32_t none = 0;
+    mote_runner *r = of[0]->s->runner;
+    gpu_form f;
+    if (!n) return MOTE_OK;
+    gpu_pass_begin(r, &f, 1);
+    gpu_place_logits(of, n);
+    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], &none);
+    gpu_pass_send(&f);
+    gpu_pass_choose(&f, n);
+    return gpu_pass_chosen(r, of, n, err);
+}
+
+/* Cycles, see gpu_cycle, and what else there is: it is verified and drafts for nothing. All make as many drafts as the one that wants
+   most. The first `begin` requests are those of gpu_begins. */
+static int gpu_pass_cycles(request *const *all, int n, int begin, mote_error *err) {
     mote_runner *r = all[0]->s->runner;
     struct gpu_runner *g = r->gpu;
     request *of[PASS_ROWS_MAX];
-    int drafts = 0;
+    int drafts = 0, count = 0;
     gpu_form f;
-    memcpy(of, all, (size_t)n * sizeof *of);
-    int code = gpu_choose_first(of, &n, err);
-    if (code || !n) return code;
+    int code = gpu_choose_first(all, begin, err);
+    if (code) return code;
     gpu_pass_begin(r, &f, 1);
-    for (int i = 0; i < n; i++) drafts = max_int(drafts, of[i]->drafts);
-    for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], of[i]->b->T == 1 ? of[i]->ids : NULL);
+    for (int i = 0; i < n; i++) {
+        if (all[i]->code) continue;
+        of[count++] = all[i];
+        drafts = max_int(drafts, all[i]->drafts);
+        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? all[i]->ids : all[i]->kind == REQUEST_FORWARD ? all[i]->b->ids : NULL);
+    }
+    if (!count) return MOTE_OK;
     gpu_pass_send(&f);
     gpu_pass_run(&f, of, drafts);
     g->sequence++;
     code = gpu_failed(&g->q, err);
-    for (int i = 0; i < n && !code; i++) code = mailbox_wait(r, i, of[i]->ids + 1, of[i]->count, err);
-    return code;
+    for (int i = 0; i < count && !code; i++)
+        if (of[i]->kind == REQUEST_CYCLE) code = mailbox_wait(r, i, of[i]->ids + 1, of[i]->count, err);
+    return code ? code : gpu_pass_read(r, of, count, err);
 }
 
-/* Requests of one kind, whose slots are alike with respect to the MTP layer. */
-static int gpu_pass_alike(request *const *of, int n, mote_error *err) {
-    switch (of[0]->kind) {
-        case REQUEST_STEP: return gpu_pass_steps(of, n, err);
-        case REQUEST_CYCLE: return gpu_pass_cycles(of, n, err);
-        default: return gpu_pass_blocks(of, n, err);
+/* Drafts for the host, as many of each as the one that wants most. */
+static int gpu_pass_drafts(request *const *of, int n, mote_error *err) {
+    mote_runner *r = of[0]->s->runner;
+    struct gpu_runner *g = r->gpu;
+    int drafts = 0;
+    gpu_form f;
+    gpu_pass_begin(r, &f, 1);
+    for (int i = 0; i < n; i++) {
+        gpu_pass_add(&f, of[i], of[i]->b->ids);
+        drafts = max_int(drafts, of[i]->drafts);
     }
+    gpu_pass_send(&f);
+    f.T = 0;                                                /* no block: drafts alone */
+    cudaGraphExec_t graph = gpu_pass_graph_of(&f, GPU_NO_LOGITS, drafts);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching drafts");
+    gpu_check(&g->q, cudaMemcpyAsync(g->pass->steps, g->table->steps, (size_t)n * sizeof *g->pass->steps, cudaMemcpyDeviceToHost, g->stream),
+              "reading drafts");
+    gpu_check(&g->q, cudaStreamSynchronize(g->stream), "drafts");
+    for (int i = 0; i < n; i++) memcpy(of[i]->ids, g->pass->steps[i].ids + 1, (size_t)of[i]->drafts * sizeof *of[i]->ids);
+    return gpu_failed(&g->q, err);
 }
 
-/* Drafts for the host, and a block whose MTP logits are wanted, are computed alone. */
+/* Requests whose slots are alike with respect to the MTP layer, and that a pass can do. */
+static int gpu_pass_alike(request *const *of, int n, mote_error *err) {
+    request *sorted[PASS_ROWS_MAX];
+    int begin = 0, cycles = 0, count = 0;
+    if (of[0]->kind == REQUEST_DRAFT) return gpu_pass_drafts(of, n, err);
+    for (int begins = 1; begins >= 0; begins--)
+        for (int i = 0; i < n; i++)
+            if (gpu_begins(of[i]) == begins) sorted[count++] = of[i];
+    for (int i = 0; i < n; i++) {
+        begin += gpu_begins(of[i]);
+        cycles += of[i]->kind == REQUEST_CYCLE;
+    }
+    return cycles ? gpu_pass_cycles(sorted, n, begin, err) : gpu_pass_steps(sorted, n, begin, err);
+}
+
+/* A block whose MTP logits are wanted is computed alone. */
 static int gpu_passes_alone(const request *q) {
-    return q->kind == REQUEST_DRAFT || (q->kind == REQUEST_FORWARD && q->b->mtp_logits);
+    return q->kind == REQUEST_FORWARD && q->b->mtp_logits;
 }
 
 static void gpu_pass(mote_runner *r, request *const *of, int n) {

@@ -318,8 +318,9 @@ static int mailbox_wait(mote_runner *r, int z, int32_t *ids, int *count, mote_er
     return MOTE_OK;
 }
 
-static void gpu_sampling_of(const mote_sampling *sampling, sampling_parameters *to) {
+static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sampling, sampling_parameters *to) {
     memset(to, 0, sizeof *to);
+    to->simulated = g->simulated;
     to->temperature = sampling->temperature;
     to->k = sampling->temperature > 0 ? sampling->top_k : 1;
     to->top_p = sampling->top_p;
@@ -333,7 +334,7 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     sampling_parameters parameters;
     gpu_sampling p;
     memset(&p, 0, sizeof p);
-    gpu_sampling_of(sampling, &parameters);
+    gpu_sampling_of(g, sampling, &parameters);
     gpu_set_sampling(s, &parameters);
     p.parameters = g->parameters;
     p.logits = gpu_last_logits(s);
