@@ -72,8 +72,8 @@ static int bench_usage(const options *o) {
     if (o->model && o->synthetic) return complain(EXIT_USAGE, "bench: -m and --synthetic exclude each other");
     if (o->ask && (o->prompts.count || o->depths.count || o->rows.count || o->stages || o->accept.count))
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
-    if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages || o->accept.count))
-        return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages, --accept");
+    if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
+        return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
     if (o->overlap >= 0 && !o->accept.count)
         return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)

@@ -1,6 +1,8 @@
 /* cli/bench_sessions.c: bench --sessions: the speed of several conversations at once. All are sessions of one runner, each has read
    random tokens of its own, and each draws its next tokens as a client would; a step of all of them is one pass. Tokens per second are
-   those of all together, by the wall clock. What each of them said is compared with what it says when it is asked alone. */
+   those of all together, by the wall clock. What each of them said is compared with what it says when it is asked alone.
+
+   With --accept each is a thread that generates with as many drafts as there are rates, of which as many are accepted as these say. */
 
 enum { SESSIONS_MOST = 64 };
 
@@ -13,7 +15,9 @@ typedef struct group {
     mote_turn turn[SESSIONS_MOST];
     int32_t *alone;                        /* [sessions][steps] what each says alone */
     int32_t *ids;                          /* [prompt] */
-    int count, prompt;
+    int count, prompt, drafts;
+    int tokens[SESSIONS_MOST];             /* that each has generated */
+    int failed;
 } group;
 
 /* Opens a session and has it read its prompt. */
@@ -23,7 +27,7 @@ static int group_join(group *g, const mote_model *model) {
     mote_error error = {0, ""};
     uint64_t random = (uint64_t)i + 1;
     how.runner = g->runner;
-    how.mtp = MOTE_MTP_OFF;
+    how.mtp = g->drafts ? g->drafts : MOTE_MTP_OFF;
     for (int k = 0; k < g->prompt; k++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         g->ids[k] = (int32_t)((random >> 33) % (uint64_t)vocab);
@@ -69,6 +73,60 @@ static int group_run(group *g, int n, double *seconds, int *differing) {
     return 0;
 }
 
+typedef struct speaker { group *g; int number; } speaker;
+
+static void *speak(void *user) {
+    const speaker *me = user;
+    group *g = me->g;
+    mote_generation how = {.size = sizeof how, .sampling = &g->sampling[me->number], .max_tokens = g->b->o->steps, .raw = 1};
+    mote_result result;
+    mote_error error = {0, ""};
+    if (mote_generate(g->session[me->number], &how, &result, &error)) __atomic_store_n(&g->failed, report(&error), __ATOMIC_RELAXED);
+    g->tokens[me->number] = result.generated_tokens;
+    return NULL;
+}
+
+/* The first n sessions generate at the same time: *rate, tokens per second of all. */
+static int group_speak(group *g, int n, double *rate) {
+    pthread_t threads[SESSIONS_MOST];
+    speaker speakers[SESSIONS_MOST];
+    mote_error error = {0, ""};
+    int started = 0, tokens = 0;
+    for (int i = 0; i < n; i++)
+        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    double start = clock_seconds();
+    for (; started < n && !g->failed; started++) {
+        speakers[started] = (speaker){g, started};
+        if (pthread_create(&threads[started], NULL, speak, &speakers[started])) g->failed = complain(EXIT_FAILURE, "no more threads");
+    }
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    double seconds = clock_seconds() - start;
+    for (int i = 0; i < n; i++) tokens += g->tokens[i];
+    *rate = tokens / seconds;
+    return g->failed ? g->failed : interrupted ? EXIT_INTERRUPTED : 0;
+}
+
+static int bench_speaking(group *g, int n) {
+    double rates[99], experts = NAN, none;
+    char label[16];
+    int code = group_speak(g, n, &none);                    /* what is captured once */
+    for (int r = 0; r < g->b->o->repeat && !code; r++) code = group_speak(g, n, &rates[r]);
+    if (code) return code;
+    (void)mote_distinct_experts(g->runner, &experts, NULL);
+    const timing t = summarise(rates, g->b->o->repeat);
+    snprintf(label, sizeof label, "%d", n);
+    begin_row(g->b, "sessions_speculating", label, 8);
+    put(g->b, "sessions", n, 1, 0, 0);
+    put(g->b, "drafts", g->drafts, 1, 0, 0);
+    put(g->b, "tokens_per_second", t.median, 1, 12, 1);
+    put(g->b, "lowest", t.low, 1, 12, 1);
+    put(g->b, "highest", t.high, 1, 12, 1);
+    put(g->b, "tokens_per_second_each", t.median / n, 1, 12, 1);
+    put(g->b, "distinct_experts", experts, 1, 20, 1);
+    end_row(g->b);
+    return 0;
+}
+
 static int bench_group(group *g, int n) {
     double rates[99], seconds, experts = NAN;
     int differing = 0, more = 0;
@@ -98,14 +156,16 @@ static int bench_group(group *g, int n) {
 static int group_open(group *g, const mote_model *model, int most) {
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
-    how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + 1;
+    how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + MOTE_ROWS_MAX;
+    g->drafts = g->b->o->accept.count;
     g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
     g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);
     if (!g->ids || !g->alone) return complain(EXIT_FAILURE, "out of memory");
     if (mote_runner_open(model, &how, &g->runner, &error)) return report(&error);
     int code = 0;
     for (int i = 0; i < most && !code; i++) code = group_join(g, model);
-    for (int i = 0; i < most && !code; i++) code = group_alone(g, i);
+    for (int i = 0; i < most && !code && !g->drafts; i++) code = group_alone(g, i);
+    if (!code && g->drafts && mote_simulate(g->runner, g->b->o->accept.value, &error)) code = report(&error);
     return code;
 }
 
@@ -120,9 +180,10 @@ static int bench_sessions(bench *b, const char *name, const mote_model *model) {
     if (!code) print_head(b, name);
     if (!code) json_head(b, name);
     if (!code)
-        fprintf(b->table, "%-8s%12s%12s%12s%12s%10s%10s%11s\n", "sessions", "tok/s", "lowest", "highest", "each", "ms/step", "experts",
-                "differing");
-    for (int i = 0; i < o->sessions.count && !code; i++) code = bench_group(&g, o->sessions.value[i]);
+        fprintf(b->table, "%-8s%12s%12s%12s%12s%10s%10s%11s\n", "sessions", "tok/s", "lowest", "highest", "each",
+                g.drafts ? "" : "ms/step", "experts", g.drafts ? "" : "differing");
+    for (int i = 0; i < o->sessions.count && !code; i++)
+        code = g.drafts ? bench_speaking(&g, o->sessions.value[i]) : bench_group(&g, o->sessions.value[i]);
     if (!code && b->json) fputs("\n]}\n", b->json);
     b->session = NULL;
     for (int i = 0; i < g.count; i++) {

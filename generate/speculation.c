@@ -35,19 +35,27 @@ static void speculation_start(mote_session *s) {
     p->next = -1;
 }
 
-/* Tokens per second to be expected of passes with k drafts. */
-static double speculation_speed(const speculation *p, int k) {
-    double tokens = 1, all = 1;
-    for (int i = 0; i < k; i++) tokens += all *= p->acceptance_rate[i];
-    return tokens / p->seen.cost[k];
+/* Seconds that a pass with k drafts takes: one of this session alone or, beside others, one in which each has as many; 0: unknown. */
+static double speculation_cost(mote_session *s, int k) {
+    mote_runner *r = s->at.runner;
+    const int together = pass_together(r);
+    if (together < 2) return s->spec.measured_at ? s->spec.seen.cost[k] : 0;
+    return together * (k + 1) > r->pass_rows ? INFINITY : pass_expected(r, together * (k + 1), k > 0);
+}
+
+/* Tokens per second to be expected of passes with k drafts; 0: unknown. */
+static double speculation_speed(mote_session *s, int k) {
+    double tokens = 1, all = 1, cost = speculation_cost(s, k);
+    for (int i = 0; i < k; i++) tokens += all *= s->spec.acceptance_rate[i];
+    return cost > 0 ? tokens / cost : 0;
 }
 
 static void speculation_choose(mote_session *s) {
     speculation *p = &s->spec;
-    double now = speculation_speed(p, p->seen.depth), best = now * 1.05;
-    if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
+    if (s->o.mtp != MOTE_MTP_AUTO) return;
+    double now = speculation_speed(s, p->seen.depth), best = now * 1.05;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
-        double speed = speculation_speed(p, k);
+        double speed = speculation_speed(s, k);
         if (speed <= best) continue;
         best = speed;
         p->seen.depth = k;
@@ -77,8 +85,8 @@ static void speculation_learn(mote_session *s, int drafts, int accepted) {
     speculation_choose(s);
 }
 
-/* A pass, of this session alone, took so many seconds. If they differ by a fifth from what was measured, over a while, then what was measured was
-   noise, or the machine has changed: it is measured again before the next answer. */
+/* A pass, of this session alone, took so many seconds. If they differ by a fifth from what was measured, over a while, then what was
+   measured was noise, or the machine has changed: it is measured again before the next answer. */
 static void speculation_time(mote_session *s, int drafts, double spent) {
     enum { PASSES = 64 };
     speculation *p = &s->spec;
@@ -86,7 +94,12 @@ static void speculation_time(mote_session *s, int drafts, double spent) {
     p->spent += spent;
     p->expected += p->seen.cost[drafts];
     if (++p->timed < PASSES) return;
-    if (p->spent > 1.2 * p->expected || 1.2 * p->spent < p->expected) p->measured_at = 0;
+    if (p->spent > 1.2 * p->expected || 1.2 * p->spent < p->expected) {
+        p->measured_at = 0;
+        pthread_mutex_lock(&s->at.runner->lock);
+        s->at.runner->costs.measured_at = 0;
+        pthread_mutex_unlock(&s->at.runner->lock);
+    }
     p->spent = p->expected = 0;
     p->timed = 0;
 }
@@ -154,21 +167,54 @@ static int measure_passes(mote_session *s, mote_error *err) {
     return code;
 }
 
-/* Before an answer. Costs are measured when they may have changed: a long context is a larger part of a pass. */
+/* Whether costs measured after so many tokens may have changed: a long context is a larger part of a pass. */
+static int costs_are_old(const mote_session *s, int measured_at) {
+    return !measured_at || s->count > 2 * measured_at + 4096 || measured_at > 2 * s->count + 4096;
+}
+
+/* Takes the costs that another session of the runner has measured; returns whether there are any. */
+static int take_costs(mote_session *s) {
+    mote_runner *r = s->at.runner;
+    pthread_mutex_lock(&r->lock);
+    const pass_costs costs = r->costs;
+    pthread_mutex_unlock(&r->lock);
+    if (costs_are_old(s, costs.measured_at)) return 0;
+    memcpy(s->spec.seen.cost, costs.cost, sizeof costs.cost);
+    memcpy(s->spec.seen.draft, costs.draft, sizeof costs.draft);
+    s->spec.measured_at = costs.measured_at;
+    return 1;
+}
+
+/* Measures them, for all sessions of the runner; not while others compute. */
+static int find_costs(mote_session *s, mote_error *err) {
+    mote_runner *r = s->at.runner;
+    if (pass_together(r) > 1) return MOTE_OK;
+    int code = measure_passes(s, err);
+    if (code) return code;
+    pthread_mutex_lock(&r->lock);
+    memcpy(r->costs.cost, s->spec.seen.cost, sizeof r->costs.cost);
+    memcpy(r->costs.draft, s->spec.seen.draft, sizeof r->costs.draft);
+    r->costs.measured_at = s->spec.measured_at;
+    pthread_mutex_unlock(&r->lock);
+    return MOTE_OK;
+}
+
+/* Before an answer. */
 static int speculation_begin(mote_session *s, mote_error *err) {
     speculation *p = &s->spec;
-    int code = MOTE_OK, due = !p->measured_at || s->count > 2 * p->measured_at + 4096 ||
-                              p->measured_at > 2 * s->count + 4096;
+    const int due = speculates(s) && s->o.mtp == MOTE_MTP_AUTO && costs_are_old(s, p->measured_at);
+    int code = MOTE_OK;
     p->next = -1;
     p->drafts = 0;
-    if (speculates(s) && s->o.mtp == MOTE_MTP_AUTO && due && s->o.context - s->count > MOTE_ROWS_MAX) code = measure_passes(s, err);
+    if (due && s->o.context - s->count > MOTE_ROWS_MAX && !take_costs(s)) code = find_costs(s, err);
     if (!code) speculation_choose(s);
     return code;
 }
 
 /* The drafts for a pass after `count` tokens of which `left` may be generated. */
-static int drafts_wanted(const mote_session *s, int count, int left) {
-    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1;
+static int drafts_wanted(mote_session *s, int count, int left) {
+    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1, together = pass_together(s->at.runner);
+    if (together > 1 && k > s->at.runner->pass_rows / together - 1) k = s->at.runner->pass_rows / together - 1;
     if (k > left_context) k = left_context;
     if (k > left - 1) k = left - 1;
     return k > 0 ? k : 0;

@@ -109,32 +109,26 @@ static void runner_leave(mote_runner *r) {
 
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
 
-/* Sessions that share passes, whichever of these a request is for. A session changes between them seldom. */
-static int pass_class(enum request_kind kind) {
-    return kind == REQUEST_STEP ? 1 : kind == REQUEST_CYCLE ? 2 : 0;
-}
-
 static int request_rows(const request *q) {
     return q->kind == REQUEST_DRAFT || q->kind == REQUEST_STEP ? 1 : q->b->T;
 }
 
-/* Whether a pass of the class may get more requests soon: it has not got as many as fit, and a session that was in the last one, and
-   answers, has none yet. */
-static int pass_expects(const mote_runner *r, int of_class) {
+/* Whether a pass may get more requests soon: it has not got as many as fit, and a session that was in the last one, and answers, has
+   none yet. */
+static int pass_expects(const mote_runner *r) {
     int rows = 0;
     const slot *s = r->slots;
     for (const request *q = r->first; q; q = q->next)
-        if (q->kind != REQUEST_LEAD && pass_class(q->kind) == of_class) rows += request_rows(q);
-    while (s && (s->waits || !s->answers || s->member != 1 + of_class)) s = s->next;
+        if (q->kind != REQUEST_LEAD) rows += request_rows(q);
+    while (s && (s->waits || !s->answers || !s->member)) s = s->next;
     return s && rows < r->pass_rows;
 }
 
 /* The leader waits for these. */
-static void pass_wait(mote_runner *r, int of_class, caller *leader) {
+static void pass_wait(mote_runner *r, caller *leader) {
     const double until = seconds() + r->step_seconds / 20;
     r->expects = leader;
-    r->expected = of_class;
-    while (pass_expects(r, of_class)) {
+    while (pass_expects(r)) {
         const double now = seconds();
         if (now >= until && !(r->on->computes && r->on->computes(r))) break;
         const double to = now >= until ? now + 50e-6 : until;
@@ -148,17 +142,16 @@ static void pass_wait(mote_runner *r, int of_class, caller *leader) {
 
 /* A session has come, or will not. */
 static void pass_tell(mote_runner *r) {
-    if (r->expects && !pass_expects(r, r->expected)) pthread_cond_signal(&r->expects->wake);
+    if (r->expects && !pass_expects(r)) pthread_cond_signal(&r->expects->wake);
 }
 
-/* Takes those of the first request's kind, or drafts, that fit into a pass; returns how many. */
+/* Takes the drafts or, if there are none, what else fits into a pass; returns how many. */
 static int pass_take(mote_runner *r, request **to) {
-    enum request_kind kind = r->first->kind;
-    int n = 0, rows = 0;
-    for (const request *q = r->first; q && kind == REQUEST_FORWARD; q = q->next)
-        if (q->kind == REQUEST_DRAFT) kind = REQUEST_DRAFT;
+    int n = 0, rows = 0, drafts = 0;
+    for (const request *q = r->first; q; q = q->next) drafts |= q->kind == REQUEST_DRAFT;
     for (request **at = &r->first; *at && n < PASS_ROWS_MAX && (!n || r->pass_rows);) {
-        if ((*at)->kind == kind && (!n || rows + request_rows(*at) <= r->pass_rows)) {
+        const int is = (*at)->kind != REQUEST_LEAD && ((*at)->kind == REQUEST_DRAFT) == drafts;
+        if (is && (!n || rows + request_rows(*at) <= r->pass_rows)) {
             rows += request_rows(*at);
             to[n++] = queue_take(r, at);
         } else {
@@ -179,30 +172,66 @@ static void pass_compute(mote_runner *r, request *const *of, int n) {
 
 /* Tells the requests' callers; who was in the pass is expected in the next one. */
 static void pass_over(mote_runner *r, request *const *of, int n) {
-    const int of_class = pass_class(of[0]->kind);
-    for (slot *s = r->slots; s; s = s->next)
-        if (s->member == 1 + of_class) s->member = 0;
+    for (slot *s = r->slots; s; s = s->next) s->member = 0;
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
         s->waits = 0;
         s->company |= n > 1;
-        s->member = s->answers ? 1 + of_class : 0;
+        s->member = s->answers;
         if (!--of[i]->from->left) pthread_cond_signal(&of[i]->from->wake);
     }
+}
+
+/* What a pass of several sessions took, for the choice of how many drafts pay: by its rows, in powers of two, with drafts and
+   without. */
+static void pass_learn(mote_runner *r, request *const *of, int n, double spent) {
+    int rows = 0, drafts = 0, bucket = 0;
+    for (int i = 0; i < n; i++) {
+        rows += request_rows(of[i]);
+        drafts |= of[i]->kind == REQUEST_CYCLE || of[i]->b->T > 1;
+    }
+    while (1 << bucket < rows) bucket++;
+    double *of_such = &r->pass_seconds[drafts][bucket], each = spent * pow((double)(1 << bucket) / rows, PASS_GROWTH);
+    *of_such += *of_such > 0 ? (each - *of_such) / 8 : each;
+}
+
+/* Seconds that a pass of so many rows would take; 0: none of several sessions has been computed. */
+static double pass_expected(mote_runner *r, int rows, int drafts) {
+    double nearest = INFINITY, expected = 0;
+    pthread_mutex_lock(&r->lock);
+    for (int with = 0; with < 2; with++)
+        for (int bucket = 0; bucket < PASS_BUCKETS; bucket++) {
+            const double seconds = r->pass_seconds[with][bucket], of = (double)(1 << bucket);
+            const double far = fabs(log2(rows / of)) + (with != drafts ? PASS_BUCKETS : 0);
+            if (seconds <= 0 || far >= nearest) continue;
+            nearest = far;
+            expected = seconds * pow(rows / of, PASS_GROWTH);
+        }
+    pthread_mutex_unlock(&r->lock);
+    return expected;
+}
+
+/* Sessions of the last pass. */
+static int pass_together(mote_runner *r) {
+    pthread_mutex_lock(&r->lock);
+    const int n = r->together;
+    pthread_mutex_unlock(&r->lock);
+    return n;
 }
 
 /* The lead, for one pass. r->lock is held before and after. */
 static void lead_pass(mote_runner *r, caller *me) {
     request *of[PASS_ROWS_MAX];
     lead_take(r, NULL);
-    if (r->pass_rows) pass_wait(r, pass_class(r->first->kind), me);
+    if (r->pass_rows) pass_wait(r, me);
     const int n = pass_take(r, of), drafts = of[0]->kind == REQUEST_DRAFT;
     pthread_mutex_unlock(&r->lock);
     const double start = seconds();
     pass_compute(r, of, n);
     const double spent = seconds() - start;
     pthread_mutex_lock(&r->lock);
-    if (!drafts) r->step_seconds = spent;
+    if (!drafts) r->step_seconds = spent, r->together = n;
+    if (!drafts && n > 1) pass_learn(r, of, n, spent);
     pass_over(r, of, n);
     lead_give(r);
 }

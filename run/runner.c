@@ -7,8 +7,18 @@
 
 enum {
     MAX_CHUNK = 8192,            /* token rows of a prompt's pass, */
-    PASS_ROWS_MAX = 64           /* of one of several sessions */
+    PASS_ROWS_MAX = 64,          /* of one of several sessions */
+    PASS_BUCKETS = 7             /* 1, 2, 4 .. PASS_ROWS_MAX rows */
 };
+
+/* A pass of twice as many rows takes 2 to the power of this times as long: a guess for numbers of rows that were not seen yet. */
+static const double PASS_GROWTH = 0.65;
+
+/* What passes of one session cost, measured: see generate/speculation.c. */
+typedef struct pass_costs {
+    double cost[MOTE_ROWS_MAX], draft[MOTE_ROWS_MAX];       /* seconds of one with so many drafts; of these for drafting */
+    int measured_at;             /* after so many tokens; 0: never */
+} pass_costs;
 
 /* The options that runner and slots are laid out for; all filled in. */
 typedef struct run_options {
@@ -56,7 +66,7 @@ typedef struct slot {
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
     int company;                 /* a pass of it was of several sessions, or came after another's; set to 0 by who asks */
-    int member;                  /* 1 + the pass_class of the last pass that it was in, if that is the last one of its class, and it answers */
+    int member;                  /* it was in the last pass, and answers */
 } slot;
 
 /* Token rows to compute. */
@@ -131,8 +141,8 @@ typedef struct executor {
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
-    /* n > 1 requests of one kind and of different slots, together at most runner.pass_rows rows, as one pass; sets each one's code and
-       error. With pass_rows 0 there is none. */
+    /* n > 1 requests of different slots, drafts or whatever else, together at most runner.pass_rows rows, as one pass; sets each one's
+       code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
 } executor;
@@ -153,8 +163,10 @@ struct mote_runner {
     request *first, **last;      /* those that wait, in the order in which they came; where the next one goes */
     slot *slots;                 /* that are open */
     struct caller *expects;      /* the leader, while it waits for more requests; NULL: it does not */
-    int expected;                /* of this pass_class */
+    int together;                /* sessions of the last pass but for drafts */
+    double pass_seconds[2][PASS_BUCKETS];                   /* of passes of several: see pass_learn */
     double step_seconds;         /* of the last pass that was not of drafts */
+    pass_costs costs;            /* of passes of one session, for all of them */
     double led_since;            /* seconds(): when the lead was taken last */
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
