@@ -196,6 +196,7 @@ static double seconds(void) {
 #include "diagnose/selftest.cu"
 #include "diagnose/selftest_definition.cu"
 #include "diagnose/selftest_formats.cu"
+#include "diagnose/selftest_passes.cu"
 #include "diagnose/selftest_prefill.cu"
 #include "diagnose/gpu.cu"
 #else

@@ -240,6 +240,7 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
         try_close(t);
     }
     if (!t->code) try_exact(t);
+    if (!t->code) try_passes(t);
     for (int i = 0; i < 2; i++) {
         mote_close(t->models[i]);
         t->models[i] = NULL;
