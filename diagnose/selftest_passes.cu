@@ -85,7 +85,7 @@ static void try_short_prompt(selftest *t, int count) {
     int32_t ids[PASS_ROWS_MAX];
     mote_session_options o;
     mote_session *s[2] = {NULL, NULL};
-    void *saved[2] = {NULL, NULL};
+    char *saved[2] = {NULL, NULL};
     size_t size[2] = {0, 0};
     float *logits = (float *)malloc(2 * PASS_ROWS_MAX * vocab * sizeof *logits);
     memset(&o, 0, sizeof o);
