@@ -449,8 +449,8 @@ template <class F, int SIDE> struct batch_columns {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
-            const int n = SIDE > 2 ? min(first + i, n_tiles - 1) : first + i, at = n * k_blocks + k;
-            if (n >= n_tiles) continue;
+            const int at = (SIDE > 2 ? min(first + i, n_tiles - 1) : first + i) * k_blocks + k;
+            if (SIDE <= 2 && first + i >= n_tiles) continue;
             const uint4 *from = rows.x + (size_t)(uint32_t)at * (gpu_step_pairs<F>() * 32) + lane;
 #pragma unroll
             for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) x[i][pair] = __ldcg(from + pair * 32);
@@ -519,7 +519,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
 #pragma unroll 1
     while (tile < tiles) {
         float sum[NT][4] = {}, row_scale[2];
-        batch_columns<F, SIDE> columns[2] = {};
+        batch_columns<F, SIDE> columns[2];
         gpu_batch_row_scales<F>(place, row_scale);
         if (count) columns[0].load(rows, k_blocks, first, 0, n_tiles);
 #pragma unroll 1
