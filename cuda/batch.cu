@@ -442,12 +442,15 @@ template <int NT> struct batch_narrow {
 template <class F, int SIDE> struct batch_columns {
     uint4 x[SIDE][gpu_step_pairs<F>()];
     float2 act_scale[SIDE];
-    /* Loads n-tiles `first`, ..., of k block k. One after the last counts as the last. */
+    /* Loads n-tiles `first`, ..., of k block k, as far as they are there: sums of others are not stored. With up to 8 rows the second is
+       not loaded in vain, since all blocks ask for the same lines at once; with more the last is loaded again, which takes fewer
+       registers. */
     __device__ __forceinline__ void load(const batch_rows &rows, int k_blocks, int k, int first, int n_tiles) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
-            const int at = min(first + i, n_tiles - 1) * k_blocks + k;
+            const int at = (SIDE > 2 ? min(first + i, n_tiles - 1) : first + i) * k_blocks + k;
+            if (SIDE <= 2 && first + i >= n_tiles) continue;
             const uint4 *from = rows.x + (size_t)(uint32_t)at * (gpu_step_pairs<F>() * 32) + lane;
 #pragma unroll
             for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) x[i][pair] = __ldcg(from + pair * 32);
