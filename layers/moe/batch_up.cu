@@ -39,7 +39,6 @@ __device__ __forceinline__ void gpu_multiply_block(float *part, const typename F
 template <class F> struct gpu_batch_tile {
     const char *data;
     const float *scale;          /* FP8: of the panel's first k block */
-    float row_scale[2];          /* of either panel, where it is applied to a sum: of the lane's row, or of the matrix */
 };
 
 /* Panels after the last count as the last. */
@@ -50,12 +49,6 @@ template <class F> __device__ __forceinline__ gpu_batch_tile<F> gpu_batch_tile_o
     tile.data = p.gate.data + shift + (size_t)panel * (uint32_t)(p.gate.k_blocks * F::panel) + threadIdx.x % 32 * F::lane;
     tile.scale = (const float *)((const char *)p.gate.scale + shift);
     if (gpu_scales_by_block<F>()) tile.scale += (panel * PANEL_ROWS >> p.gate.row_shift) * p.gate.scale_cols;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + shift);
-        tile.row_scale[i] = ld_volatile(scale + (F::by_row ? panel * PANEL_ROWS + threadIdx.x % 32 / 4 : 0), gpu_scaled_at_end<F>()) *
-                            gpu_post_scale<F>();
-    }
     return tile;
 }
 
@@ -124,7 +117,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     auto tile_of = [&](int i, int2 unit) { return gpu_batch_tile_of<F>(p, unit.x, min(i, items - 1) % parts * GPU_WARPS + warp); };
     if (item >= items) return;
     int2 unit = unit_of(item), next_unit = unit;
-    gpu_batch_tile<F> tile = tile_of(item, unit), next = tile;
+    gpu_batch_tile<F> tile = tile_of(item, unit);
     auto load = [&](gpu_batch_weights<F> *set, const gpu_batch_tile<F> &of, int from, bool there) {
 #pragma unroll
         for (int j = 0; j < DEPTH; j++)
@@ -144,15 +137,20 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     memset(ahead, 0, sizeof ahead);
     load(ahead[0], tile, 0, true);
 #pragma unroll 1
-    for (; item < items; item += (int)gridDim.x, unit = next_unit, tile = next) {
+    for (; item < items; item += (int)gridDim.x, unit = next_unit) {
         const bool more = item + (int)gridDim.x < items;
         if (!more) pdl_launch_dependents();
         next_unit = unit_of(item + (int)gridDim.x);
-        next = tile_of(item + (int)gridDim.x, next_unit);
         __syncthreads();                                    /* the rows are used, h of the item before is there */
         gpu_gather_rows<F>(p, shared_units + item / parts, (uint32_t)unit.y, dynamic, &own);
         if (item != (int)blockIdx.x) store_h_before(item);
-        const float row_scale[2] = {tile.row_scale[0], tile.row_scale[1]};
+        float row_scale[2] = {1, 1};                        /* where it is applied to a sum: of the lane's row, or of the matrix */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *scale = (const float *)((const char *)(i ? p.up : p.gate).scale + unit.x * p.stride);
+            if (F::by_row) scale += min(item % parts * GPU_WARPS + warp, p.gate.panels - 1) * PANEL_ROWS + lane / 4;
+            if (gpu_scaled_at_end<F>()) row_scale[i] = ld_volatile(scale) * gpu_post_scale<F>();
+        }
         cp_async_wait<0>();
         __syncthreads();
         float sum[4] = {0, 0, 0, 0}, total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};              /* -0 + x is x, also for x = -0 */
@@ -199,7 +197,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
             const bool last = from + 2 * DEPTH >= k_blocks;
             load(ahead[1], tile, from + DEPTH, true);
             multiply(ahead[0], from);
-            if (last) tile = next;
+            if (last) tile = tile_of(item + (int)gridDim.x, next_unit);
             load(ahead[0], tile, last ? 0 : from + 2 * DEPTH, !last || more);
             multiply(ahead[1], from + DEPTH);
         }
