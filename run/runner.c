@@ -153,6 +153,11 @@ struct mote_runner {
     int expected;                /* of this pass_class */
     double step_seconds;         /* of the last pass that was not of drafts */
     double led_since;            /* seconds(): when the lead was taken last */
+    struct {                     /* see run/seen.c */
+        mote_seen of;
+        double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too; 0: never */
+        double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
+    } seen;
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
     const slot *prompt_of;       /* whose turn it is */
