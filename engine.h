@@ -285,7 +285,7 @@ typedef struct mote_seen {                 /* what a runner has computed since i
     uint64_t prompt_tokens;                /* read in blocks of more than MOTE_ROWS_MAX tokens, which are no passes */
     double pass_seconds, prompt_seconds;   /* that these and those have taken, without what came between */
     double since;                          /* seconds since something last began or ended to be computed: a pass, a copy, a block of a
-                                              prompt, on a GPU each of its layers; -1: nothing has been */
+                                              prompt, on a GPU each of its layers */
     int busy;                              /* 1: something is being computed, or waits for it. With a long `since` it is stuck */
 } mote_seen;
 

@@ -155,7 +155,7 @@ struct mote_runner {
     double led_since;            /* seconds(): when the lead was taken last */
     struct {                     /* see run/seen.c */
         mote_seen of;
-        double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too; 0: never */
+        double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
         double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
     } seen;
     pthread_cond_t prompt_over;  /* prompts take turns: */
@@ -262,6 +262,7 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     r->o = *o;
     r->one_slot = one_slot;
     r->last = &r->first;
+    r->seen.last = seconds();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->prompt_over, NULL);
     if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;

@@ -25,7 +25,7 @@ int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error) {
     pthread_mutex_lock(&r->lock);
     *seen = r->seen.of;
     seen->busy = r->led || r->first != NULL;
-    seen->since = r->seen.last > 0 ? seconds() - r->seen.last : -1;
+    seen->since = seconds() - r->seen.last;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }

@@ -5,10 +5,7 @@ enum { STUCK_SECONDS = 60 };               /* a pass or a block of a prompt that
 /* What is told, and its status. */
 static int put_health(buf *out, const mote_seen *seen) {
     const int is_stuck = seen->busy && seen->since > STUCK_SECONDS;
-    putf(out, "{\"status\": \"%s\", \"step_age_seconds\": ", is_stuck ? "stuck" : "ok");
-    if (seen->since < 0) buf_text(out, "null");
-    else putf(out, "%.3f", seen->since);
-    buf_text(out, "}");
+    putf(out, "{\"status\": \"%s\", \"step_age_seconds\": %.3f}", is_stuck ? "stuck" : "ok", seen->since);
     return is_stuck ? 503 : 200;
 }
 

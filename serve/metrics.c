@@ -15,8 +15,7 @@ static void put_runner_metrics(buf *out, server *s) {
     put_metric(out, "batch_seconds_total", "counter", "Seconds that these passes took.", seen.pass_seconds);
     put_metric(out, "read_tokens_total", "counter", "Tokens of prompts that were read in blocks.", (double)seen.prompt_tokens);
     put_metric(out, "read_seconds_total", "counter", "Seconds that this took, without what came between.", seen.prompt_seconds);
-    if (seen.since >= 0)
-        put_metric(out, "step_age_seconds", "gauge", "Seconds since something was computed last.", seen.since);
+    put_metric(out, "step_age_seconds", "gauge", "Seconds since something was computed last.", seen.since);
     /* It waits for its turn, so it is not asked for while that may not come. */
     if ((!seen.busy || seen.since < 1) && !mote_distinct_experts(s->runner, &experts, NULL))
         put_metric(out, "distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average.", experts);
