@@ -197,7 +197,7 @@ SOAK_WITH = address
 SOAKED = build/soak-$(SOAK_WITH)
 soak:
 	$(MAKE) --no-print-directory $(SOAKED)/mote $(SOAKED)/soak_serve BUILD=$(SOAKED) NVCC= \
-	    CFLAGS='-O1 -g -fsanitize=$(SOAK_WITH) -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
+	    CFLAGS='-O2 -g -fsanitize=$(SOAK_WITH) -fno-omit-frame-pointer -DMOTE_NO_TARGET_CLONES'
 	tools/soak.sh $(SOAKED) $(SOAK)
 
 # make test-clients: other people's clients against mote serve: SDKs, lm-eval, llama-benchy; with a Chromium the page as well
