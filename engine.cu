@@ -130,6 +130,7 @@ static double seconds(void) {
 /* ---- 3. Runners: devices at work ----------------------------------------------------------------------------------- */
 
 #include "run/runner.c"
+#include "run/seen.c"
 #include "run/meeting.c"
 #include "run/slot.c"
 #include "run/cpu.c"

@@ -280,6 +280,19 @@ int mote_session_open(const mote_model *model, const mote_session_options *optio
    session asks for the same or leaves them 0. NULL, and its zeros: as for a session. */
 int mote_runner_open(const mote_model *model, const mote_session_options *options, mote_runner **runner, mote_error *error);
 
+typedef struct mote_seen {                 /* what a runner has computed since it was opened */
+    uint64_t passes, rows, sessions;       /* passes of steps and of verified drafts; the token rows in them; the sessions, each counted
+                                              in every pass: sessions / passes is the average batch */
+    uint64_t prompt_tokens;                /* read in blocks of more than MOTE_ROWS_MAX tokens, which are no passes */
+    double pass_seconds, prompt_seconds;   /* that these and those have taken, without what came between */
+    double since;                          /* seconds since something last began or ended to be computed: a pass, a copy, a block of a
+                                              prompt, on a GPU each of its layers */
+    int busy;                              /* 1: something is being computed, or waits for it. With a long `since` it is stuck */
+} mote_seen;
+
+/* From any thread, at any time: it waits for nothing that is computed. */
+int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error);
+
 /* NULL is allowed. The runner lives on until the last of its sessions is closed. */
 void mote_runner_close(mote_runner *runner);
 

@@ -61,6 +61,7 @@
      responses.c     /v1/responses
      models.c        /v1/models
      metrics.c       /metrics
+     health.c        /health
      serve.c         serve: paths, one request, starting, the end
 
    Answers and data go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
@@ -160,6 +161,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "serve/responses.c"
 #include "serve/models.c"
 #include "serve/metrics.c"
+#include "serve/health.c"
 #include "serve/serve.c"
 
 /* Commands, help and main. */

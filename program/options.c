@@ -101,7 +101,7 @@ static const option option_table[] = {
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
     {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
-    {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 4)"},
+    {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 16)"},
     {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
     {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
      "memory for what conversations had read already (default: a quarter of what is free)"},

@@ -46,7 +46,7 @@ static int runner_refuses(const mote_runner *r, mote_error *err) {
 
 static void lead_take(mote_runner *r, const slot *s) {
     r->led = 1;
-    r->led_since = seconds();
+    r->led_since = r->seen.last = seconds();
     r->inside = s;
     __atomic_store_n(&r->thread, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
 }
@@ -55,6 +55,7 @@ static void lead_give(mote_runner *r) {
     __atomic_store_n(&r->thread, 0, __ATOMIC_RELAXED);
     r->inside = NULL;
     r->led = 0;
+    r->seen.last = seconds();
     if (r->first) pthread_cond_signal(&r->first->from->wake);
 }
 
@@ -232,6 +233,7 @@ static void lead_pass(mote_runner *r, caller *me) {
     pthread_mutex_lock(&r->lock);
     if (!drafts) r->step_seconds = spent, r->together = n;
     if (!drafts && n > 1) pass_learn(r, of, n, spent);
+    seen_pass(r, of, n, spent);
     pass_over(r, of, n);
     lead_give(r);
 }
@@ -278,6 +280,7 @@ static int prompt_enter(mote_runner *r, const slot *s, mote_error *err) {
     for (const unsigned turn = r->prompts++; turn != r->prompts_over;) pthread_cond_wait(&r->prompt_over, &r->lock);
     r->prompt_of = s;
     lead_wait(r, s);
+    r->seen.began = r->led_since;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
@@ -299,10 +302,12 @@ static void prompt_leave(mote_runner *r) {
    or 20 ms, and takes it again after those that wait. Returns whether others may have computed meanwhile. */
 static inline int runner_yield(mote_runner *r, const slot *s) {
     pthread_mutex_lock(&r->lock);
-    const int yields = r->first && seconds() - r->led_since >= fmax(2 * r->step_seconds, 0.02);
+    const double now = r->seen.last = seconds();
+    const int yields = r->first && now - r->led_since >= fmax(2 * r->step_seconds, 0.02);
     if (yields) {
         lead_give(r);
         lead_wait(r, s);
+        r->seen.began += r->led_since - now;
     }
     pthread_mutex_unlock(&r->lock);
     return yields;

@@ -168,6 +168,11 @@ struct mote_runner {
     double step_seconds;         /* of the last pass that was not of drafts */
     pass_costs costs;            /* of passes of one session, for all of them */
     double led_since;            /* seconds(): when the lead was taken last */
+    struct {                     /* see run/seen.c */
+        mote_seen of;
+        double last;             /* seconds(): when something began or ended to be computed, a layer of a prompt, too */
+        double began;            /* the same: the block of a prompt that has the lead, as if nothing had come between */
+    } seen;
     pthread_cond_t prompt_over;  /* prompts take turns: */
     unsigned prompts, prompts_over;                         /* that came; that are over */
     const slot *prompt_of;       /* whose turn it is */
@@ -272,6 +277,7 @@ static mote_runner *runner_shell(const mote_model *m, const run_options *o, int 
     r->o = *o;
     r->one_slot = one_slot;
     r->last = &r->first;
+    r->seen.last = seconds();
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->prompt_over, NULL);
     if (!r->on->runner_bytes || (r->gpu = (struct gpu_runner *)calloc(1, r->on->runner_bytes))) return r;

@@ -100,7 +100,6 @@ static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
 static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
-static int slot_forward_alone(slot *s, const block *b, mote_error *err) RUN(forward(s, b, err))
 
 static int slot_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err)
     RUN(time_pass(s, b, k, pass, draft, err))
@@ -110,7 +109,19 @@ static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_e
     int code = prompt_enter(s->runner, s, err);
     if (code) return code;
     code = s->runner->on->prompt(s, b, watch, err);
+    if (!code) seen_prompt(s->runner, b->T);
     prompt_leave(s->runner);
+    return code;
+}
+
+/* A block of a prompt where there is no prompt(). */
+static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
+    int code = runner_enter(s->runner, s, err);
+    if (code) return code;
+    s->runner->seen.began = s->runner->led_since;
+    code = s->runner->on->forward(s, b, err);
+    if (!code) seen_prompt(s->runner, b->T);
+    runner_leave(s->runner);
     return code;
 }
 

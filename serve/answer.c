@@ -48,7 +48,6 @@ typedef struct answer {
     enum { ANSWER_WAITS, ANSWER_READS, ANSWER_WRITES } state;           /* for a session; the prompt; tokens */
     size_t read, piece_begins;             /* tokens of the prompt so far; those before what is being fed */
     mote_result result;                    /* generated_tokens and stop are of the whole answer */
-    double waited;                         /* seconds, for others */
     double began, generates_since, told;   /* clock: of reading, of generating, of what the client was sent last */
 } answer;
 
@@ -82,12 +81,9 @@ static void answer_free(answer *a) {
 
 /* ---- What the library tells ------------------------------------------------------------------------------------- */
 
-/* Nobody else waits for a client that reads slowly. */
+/* Nobody else waits for a client that reads slowly: passes go on without its session. */
 static void answer_unclog(answer *a) {
-    if (!connection_is_clogged(a->client)) return;
-    compute_lock_release(&a->server->compute_lock);
-    connection_flush(a->client, 1);
-    compute_lock_take(&a->server->compute_lock);
+    if (connection_is_clogged(a->client)) connection_flush(a->client, 1);
 }
 
 /* Tells the client of the last token. */
@@ -116,16 +112,13 @@ static void on_prompt(void *user, int done, int count) {
     if (a) a->read = a->piece_begins + (size_t)done;
 }
 
-/* Between two passes, or two pieces of a prompt. */
+/* Between two passes; while a prompt is read, also between two layers of it, when others wait: it must not take long. */
 static int on_pause(void *user) {
     server_slot *t = (server_slot *)user;
     answer *a = t->answer;
     if (!a) return 0;
     if (a->has_token) answer_event(a);
     answer_progress(a, PROGRESS_TICK);
-    double began = clock_seconds();
-    compute_lock_yield(&t->server->compute_lock);
-    a->waited += clock_seconds() - began;
     return connection_gone(a->client);
 }
 
@@ -214,22 +207,30 @@ static turns last_turns(const server *s, const answer *a) {
 
 enum { PIECE_MOST = 1024 };                /* tokens whose scores are kept at a time */
 
-/* Tokens to read at once, so that others wait for a tenth of a second; where that changes no bits, and there may be others. */
+enum { READ_LEAST = 16 };                  /* tokens at once: fewer are slow, and say little of the speed */
+
+/* Tokens to read at once, so that others wait for a tenth of a second, where that changes no bits, and there may be others. A GPU
+   lets them compute between two layers. */
 static size_t piece_tokens(server *s, size_t left) {
-    enum { LEAST = 16 };
+    if (!s->reads_alike || s->slot_count == 1) return left;
     pthread_mutex_lock(&s->lock);
-    double most = s->reads_alike && s->slot_count > 1 && s->read_speed > 0 ? s->read_speed / 10 : (double)left;
+    double most = s->read_speed / 10;
     pthread_mutex_unlock(&s->lock);
-    if (most < LEAST) most = LEAST;
+    if (most < READ_LEAST) most = READ_LEAST;
     return (double)left < most ? left : (size_t)most;
 }
 
-static void note_speed(server *s, size_t tokens, double seconds) {
-    enum { LEAST = 16 };                   /* fewer say little */
+/* How quickly prompts are read, whoever's they are, by the time in which they and nothing else was computed. */
+static void note_speed(server *s) {
+    mote_seen now;
+    if (mote_runner_seen(s->runner, &now, NULL)) return;
     pthread_mutex_lock(&s->lock);
-    double weight = s->read_speed > 0 ? 0.3 : 1;
-    if ((tokens >= LEAST || s->read_speed == 0) && seconds > 0)
-        s->read_speed += ((double)tokens / seconds - s->read_speed) * weight;
+    const double tokens = (double)(now.prompt_tokens - s->read_seen.prompt_tokens);
+    const double seconds = now.prompt_seconds - s->read_seen.prompt_seconds, weight = s->read_speed > 0 ? 0.3 : 1;
+    if (now.prompt_tokens >= s->read_seen.prompt_tokens + READ_LEAST && seconds > 0) {
+        s->read_speed += (tokens / seconds - s->read_speed) * weight;
+        s->read_seen = now;
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -248,12 +249,10 @@ static int answer_read(answer *a, server_slot *t, size_t at, mote_error *error) 
             end = next_turn(s, a, end);
         while (at < end && !code) {
             size_t n = piece_tokens(s, end - at);
-            double began = clock_seconds() - a->waited;
             a->piece_begins = at;
             code = mote_feed(t->session, a->prompt + at, n, error);
-            note_speed(s, n, clock_seconds() - a->waited - began);
+            note_speed(s);
             at += n;
-            compute_lock_yield(&s->compute_lock);
         }
         if (!code && end < a->prompt_count) {
             server_slot_snapshot(t);
@@ -273,7 +272,6 @@ static int answer_score(answer *a, server_slot *t, mote_error *error) {
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
         if (!code) a->scored(a, at, n);
         answer_unclog(a);
-        compute_lock_yield(&a->server->compute_lock);
     }
     return code;
 }
@@ -330,7 +328,7 @@ static int answer_is_cut(const answer *a) {
 
 static int has_free_slot(const server *s) {
     for (const server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
-        if (!t->busy && t->session) return 1;
+        if (!t->busy) return 1;
     return 0;
 }
 
@@ -382,6 +380,7 @@ static void server_slot_count_speculation(server_slot *t) {
 
 static int server_slot_open(server_slot *t, const mote_session_options *options, mote_error *error) {
     mote_session_options o = *options;
+    o.runner = t->server->runner;
     o.callbacks.cancel = on_pause;
     o.callbacks.prompt = on_prompt;
     o.callbacks.user = t;
@@ -398,13 +397,7 @@ static void server_slot_release(server_slot *t, const answer *a, int code) {
     s->seen.generate_seconds += a->result.generate_seconds;
     s->seen.cancelled += (uint64_t)a->client->gone;
     server_slot_count_speculation(t);
-    if (code == MOTE_EDEVICE) {            /* the session can only be closed */
-        snapshots_cut(s, &t->past, 0);
-        mote_session_close(t->session);
-        t->session = NULL;
-        s->sessions_lost++;
-        if (s->sessions_lost == s->slot_count) serve_stops = 1;
-    }
+    if (code == MOTE_EDEVICE) s->device_lost = serve_stops = 1;        /* it is that of all sessions, which can only be closed */
     t->answer = NULL;
     t->busy = 0;
     pthread_cond_broadcast(&s->freed);
@@ -430,7 +423,6 @@ static int answer_fits(answer *a, int generates, failure *f) {
 
 /* generates: 0: the prompt alone is wanted. Returns 0, also when the client has gone; else f says what is wrong. */
 static int answer_run(answer *a, int generates, failure *f) {
-    server *s = a->server;
     swapped *e = NULL;
     mote_error error = {0, ""};
     if (!answer_fits(a, generates, f)) return 1;
@@ -441,12 +433,10 @@ static int answer_run(answer *a, int generates, failure *f) {
     a->cached = a->read = server_slot_prepare(t, e, a->prompt, a->forgets ? 0 : a->prompt_count, &error);
     a->state = ANSWER_READS;
     answer_progress(a, PROGRESS_READING);
-    compute_lock_take(&s->compute_lock);
     int code = a->echo ? answer_score(a, t, &error) : answer_read(a, t, a->cached, &error);
     a->result.prompt_seconds = clock_seconds() - a->began;
     if (!code && a->scored && !a->echo) a->scored(a, 0, a->prompt_count);
     if (!code && generates) code = answer_generate(a, t, &error);
-    compute_lock_release(&s->compute_lock);
     server_slot_release(t, a, code);
     return code && code != MOTE_ECANCELLED ? refuse_error(f, &error) : 0;
 }

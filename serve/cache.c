@@ -32,14 +32,27 @@ static size_t snapshot_size(const server *s, const snapshot *p) {
     return s->snapshot_bytes + p->count * sizeof(int32_t);
 }
 
-/* A timeline gives up its snapshot number i. */
-static void snapshot_drop(server *s, snapshots *past, int i) {
-    snapshot *p = past->at[i];
-    memmove(past->at + i, past->at + i + 1, (size_t)(--past->count - i) * sizeof *past->at);
+static void snapshot_give(server *s, snapshot *p) {
     if (--p->owners) return;
     s->cache_used -= snapshot_size(s, p);
     mote_checkpoint_free(p->checkpoint);
     free(p);
+}
+
+/* A timeline gives up its snapshot number i. */
+static void snapshot_drop(server *s, snapshots *past, int i) {
+    snapshot *p = past->at[i];
+    memmove(past->at + i, past->at + i + 1, (size_t)(--past->count - i) * sizeof *past->at);
+    snapshot_give(s, p);
+}
+
+/* Back to a snapshot of the session. It is the callee's, who gives it up: else it could be evicted meanwhile. */
+static int server_slot_go_back(server_slot *t, snapshot *p, mote_error *error) {
+    int code = mote_rewind(t->session, p->checkpoint, error);
+    pthread_mutex_lock(&t->server->lock);
+    snapshot_give(t->server, p);
+    pthread_mutex_unlock(&t->server->lock);
+    return code;
 }
 
 /* Drops the snapshots after `count` tokens. */
@@ -177,7 +190,7 @@ static server_slot *server_slot_choose(server *s, const int32_t *prompt, size_t 
     snapshot *from;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++) {
         size_t n;
-        if (t->busy || !t->session) continue;
+        if (t->busy) continue;
         const int32_t *tokens = mote_tokens(t->session, &n);
         size_t same = reusable(tokens, n, &t->past, prompt, count, &from);
         if (!best || same > most || (same == most && t->used < best->used)) best = t, most = same;
@@ -192,7 +205,7 @@ static server_slot *server_slot_choose(server *s, const int32_t *prompt, size_t 
     *e = swapped_take(s, there);
     if (!*e) return best;
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)       /* it takes the session that has rested longest */
-        if (!t->busy && t->session && t->used < best->used) best = t;
+        if (!t->busy && t->used < best->used) best = t;
     return best;
 }
 
@@ -224,9 +237,11 @@ static size_t server_slot_rewind(server_slot *t, const int32_t *prompt, size_t c
     pthread_mutex_lock(&s->lock);
     same = reusable(tokens, n, &t->past, prompt, count, &from);
     t->used = s->clock;
-    if (from) from->used = s->clock;
-    if (from && mote_rewind(t->session, from->checkpoint, error)) same = 0;
+    if (from) from->used = s->clock, from->owners++;
+    pthread_mutex_unlock(&s->lock);
+    if (from && server_slot_go_back(t, from, error)) same = 0;
     if (!same && n) mote_reset(t->session, error);
+    pthread_mutex_lock(&s->lock);
     snapshots_cut(s, &t->past, same);
     pthread_mutex_unlock(&s->lock);
     return same;
@@ -257,7 +272,7 @@ static size_t server_slot_prepare(server_slot *t, swapped *e, const int32_t *pro
 
 static void cache_close(server *s) {
     for (server_slot *t = s->slots; t < s->slots + s->slot_count; t++)
-        if (t->session) disk_keep(t);
+        if (t->session && !s->device_lost) disk_keep(t);
     while (s->swapped_out) {
         swapped *e = s->swapped_out;
         s->swapped_out = e->next;

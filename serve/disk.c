@@ -133,6 +133,8 @@ static int disk_save(const mote_session *session, const char *path, mote_error *
     return fail(error, MOTE_EIO, "%s: no file of ours, so nothing is kept there", path);
 }
 
+static int server_slot_go_back(server_slot *t, snapshot *p, mote_error *error);
+
 /* Keeps the session's timeline up to its last snapshot, where the session is then. What cannot be written is said, and not
    kept. */
 static void disk_keep(server_slot *t) {
@@ -141,8 +143,10 @@ static void disk_keep(server_slot *t) {
     size_t count;
     if (!s->disk) return;
     pthread_mutex_lock(&s->lock);
-    if (t->past.count) mote_rewind(t->session, t->past.at[t->past.count - 1]->checkpoint, NULL);
+    snapshot *last = t->past.count ? t->past.at[t->past.count - 1] : NULL;
+    if (last) last->owners++;
     pthread_mutex_unlock(&s->lock);
+    if (last) (void)server_slot_go_back(t, last, NULL);
     const int32_t *tokens = mote_tokens(t->session, &count);
     if (count < KEPT_LEAST) return;
     char *path = disk_path(s, tokens, count);

@@ -4,6 +4,23 @@ static void put_metric(buf *out, const char *name, const char *type, const char 
     putf(out, "# HELP mote_%s %s\n# TYPE mote_%s %s\nmote_%s %.17g\n", name, help, name, type, name, value);
 }
 
+/* What all answers together compute. A pass is one of several answers: passes_total counts it once for each. */
+static void put_runner_metrics(buf *out, server *s) {
+    mote_seen seen = {0};
+    double experts;
+    if (mote_runner_seen(s->runner, &seen, NULL)) return;
+    put_metric(out, "batches_total", "counter", "Forward passes, of one answer or of several together.", (double)seen.passes);
+    put_metric(out, "batch_answers_total", "counter", "Answers in these passes: by batches_total, the average batch.", (double)seen.sessions);
+    put_metric(out, "batch_rows_total", "counter", "Token rows of these passes, drafts included.", (double)seen.rows);
+    put_metric(out, "batch_seconds_total", "counter", "Seconds that these passes took.", seen.pass_seconds);
+    put_metric(out, "read_tokens_total", "counter", "Tokens of prompts that were read in blocks.", (double)seen.prompt_tokens);
+    put_metric(out, "read_seconds_total", "counter", "Seconds that this took, without what came between.", seen.prompt_seconds);
+    put_metric(out, "step_age_seconds", "gauge", "Seconds since something was computed last.", seen.since);
+    /* It waits for its turn, so it is not asked for while that may not come. */
+    if ((!seen.busy || seen.since < 1) && !mote_distinct_experts(s->runner, &experts, NULL))
+        put_metric(out, "distinct_experts", "gauge", "Experts of a layer that the last pass has read, on average.", experts);
+}
+
 static void serve_metrics(server *s, connection *c, const json *j) {
     buf out = {NULL, 0, 0, 0};
     (void)j;
@@ -29,6 +46,7 @@ static void serve_metrics(server *s, connection *c, const json *j) {
     put_metric(&out, "passes_total", "counter", "Forward passes that generated tokens.", (double)n.passes);
     put_metric(&out, "drafted_tokens_total", "counter", "Drafts that were judged.", (double)n.drafted);
     put_metric(&out, "accepted_tokens_total", "counter", "Drafts that were accepted.", (double)n.accepted);
+    put_runner_metrics(&out, s);
     put_metric(&out, "cache_bytes", "gauge", "Memory of snapshots and swapped-out timelines.", (double)cache);
     put_metric(&out, "cache_bytes_limit", "gauge", "What it may grow to.", (double)s->cache_most);
     put_metric(&out, "request_bytes", "gauge", "Memory that requests under way may need.", (double)s->budget.used);

@@ -6,13 +6,6 @@ enum { SLOTS_MOST = 64, WAITING_DEFAULT = 64 };
 
 /* ---- Paths -------------------------------------------------------------------------------------------------------- */
 
-static void serve_health(server *s, connection *c, const json *j) {
-    static const char ok[] = "{\"status\": \"ok\"}";
-    (void)s;
-    (void)j;
-    connection_reply(c, 200, "application/json", ok, sizeof ok - 1);
-}
-
 /* The page loads nothing from elsewhere, and nothing may frame it. */
 static void serve_page(server *s, connection *c, const json *j) {
     static const char page[] =
@@ -205,44 +198,74 @@ static uint64_t free_memory(void) {
     return (uint64_t)kilobytes * 1024;
 }
 
-/* Sessions of o->fits tokens that fit into seven eighths of what is free beside the weights; 0: unknown. */
-static int sessions_that_fit(const options *o) {
+/* Of a session on a runner that others share. */
+static uint64_t session_bytes(const mote_memory *plan) {
+    return plan->total - plan->weights - plan->runner;
+}
+
+/* Plans a runner and its sessions. Returns how many of these fit into seven eighths of what is free; 0: none, or unknown. */
+static int sessions_that_fit(const options *o, const mote_info *info, mote_memory *plan) {
     mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device, .draft_rows = o->draft_rows,
                           .quantize = o->quantize};
     mote_session_options how = session_options(o);
-    mote_memory plan;
-    if (!how.context) how.context = o->fits;
-    if (mote_plan(o->model, &where, &how, &plan, NULL) || plan.available < plan.total) return 0;
-    uint64_t sessions = (plan.available - plan.weights) / 8 * 7 / (plan.kv + plan.state + plan.scratch);
+    how.context = chosen_context(o, info);
+    memset(plan, 0, sizeof *plan);
+    if (mote_plan(o->model, &where, &how, plan, NULL) || plan->sessions < 1) return 0;
+    const uint64_t sessions = (plan->available - plan->weights - plan->runner) / 8 * 7 / session_bytes(plan);
     return sessions < SLOTS_MOST ? (int)sessions : (int)SLOTS_MOST;
 }
 
-/* The number of answers at a time: as many as are asked for, with a context that leaves space for them, or else as many as fit,
-   at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. */
-static int plan_sessions(options *o) {
-    enum { PARALLEL_MOST = 4, CONTEXT_LEAST = 1024 };
-    int fit = sessions_that_fit(o);
-    if (!o->parallel) return fit < 1 ? 1 : fit > PARALLEL_MOST ? (int)PARALLEL_MOST : fit;
-    while (!o->context && fit < o->parallel && o->fits > CONTEXT_LEAST) {
-        o->fits -= o->fits / 8;
-        fit = sessions_that_fit(o);
-    }
-    return o->parallel;
+/* More sessions than fit are refused before any is opened: a system may give memory that it has not got, until it is used. */
+static int check_sessions(int sessions, const mote_memory *plan) {
+    if (!plan->available || sessions <= plan->sessions) return 0;
+    return complain(EXIT_FAILURE, "--parallel %d, with %d tokens of context each: %.1f GB beside %.1f GB of weights, and %.1f GB are free: "
+                    "%d would fit", sessions, plan->context, 1e-9 * (double)(plan->runner + (uint64_t)sessions * session_bytes(plan)),
+                    1e-9 * (double)plan->weights, 1e-9 * (double)plan->available, plan->sessions);
 }
 
-static int open_sessions(server *s, const options *o) {
-    mote_session_options how = session_options(o);
+typedef struct session_plan {
+    int sessions;
+    uint64_t unused;                       /* bytes of them that the system counts as free until they are used */
+} session_plan;
+
+/* The number of answers at a time: as many as are asked for, on a GPU with a context that leaves space for them, or else as many as
+   fit, at most PARALLEL_MOST. To be asked before the weights are in memory, after plan_context. Returns the exit code. */
+static int plan_sessions(options *o, session_plan *p) {
+    enum { PARALLEL_MOST = 16, CONTEXT_LEAST = 1024 };
+    mote_options where = {.size = sizeof where, .parts = MOTE_DESCRIPTION, .device = o->device};
+    mote_memory plan;
+    mote_model *model = NULL;
+    p->sessions = o->parallel ? o->parallel : 1;
+    p->unused = 0;
+    if (mote_open(o->model, &where, &model, NULL)) return 0;           /* opening its weights will tell why */
+    const mote_info *info = mote_model_info(model);
+    int fit = sessions_that_fit(o, info, &plan);
+    if (!o->parallel && fit > 1) p->sessions = fit > PARALLEL_MOST ? (int)PARALLEL_MOST : fit;
+    while (on_gpu(info) && !o->context && fit < p->sessions && o->fits > CONTEXT_LEAST) {
+        o->fits -= o->fits / 8;
+        fit = sessions_that_fit(o, info, &plan);
+    }
+    if (!on_gpu(info)) p->unused = plan.runner + (uint64_t)p->sessions * session_bytes(&plan);
+    mote_close(model);
+    return check_sessions(p->sessions, &plan);
+}
+
+/* The runner and its sessions, with all memory that they will ever need. */
+static int open_sessions(server *s, const options *o, uint64_t unused) {
+    mote_session_options how = session_options(o), of = {.size = sizeof of, .callbacks = how.callbacks, .mtp = how.mtp};
     mote_error error = {0, ""};
-    how.context = chosen_context(o, mote_model_info(s->model));
+    how.context = of.context = chosen_context(o, mote_model_info(s->model));
+    if (mote_runner_open(s->model, &how, &s->runner, &error)) return report(&error);
     for (int i = 0; i < s->slot_count; i++) {
         s->slots[i].server = s;
-        if (server_slot_open(&s->slots[i], &how, &error)) return report(&error);
+        if (server_slot_open(&s->slots[i], &of, &error)) return report(&error);
     }
+    const uint64_t available = free_memory();
     s->context = mote_context(s->slots[0].session);
     (void)mote_save(s->slots[0].session, NULL, 0, &s->snapshot_bytes, NULL);
     s->disk = o->cache_dir;
     s->disk_most = (size_t)((o->cache_disk >= 0 ? o->cache_disk : 10) * 1e9);
-    s->cache_most = o->cache_memory >= 0 ? (size_t)(o->cache_memory * 1e9) : (size_t)(free_memory() / 4);
+    s->cache_most = o->cache_memory >= 0 ? (size_t)(o->cache_memory * 1e9) : (size_t)(available > unused ? (available - unused) / 4 : 0);
     return disk_open(s);
 }
 
@@ -262,14 +285,13 @@ static void server_open(server *s, const mote_model *model, const options *o, in
     s->since = time(NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->freed, NULL);
-    pthread_mutex_init(&s->compute_lock.lock, NULL);
-    pthread_cond_init(&s->compute_lock.turn, NULL);
     listener_init(&s->listener, serve_connection, s);
 }
 
 static void server_close(server *s) {
     cache_close(s);
     for (int i = 0; i < s->slot_count; i++) mote_session_close(s->slots[i].session);
+    mote_runner_close(s->runner);
     free(s->slots);
 }
 
@@ -285,15 +307,15 @@ static int serve_clients(server *s, const char *host, int port) {
     show_format(stderr, "mote: %s on ", s->name);
     fprintf(stderr, strchr(host, ':') ? "http://[%s]:%d\n" : "http://%s:%d\n", host, port);
     listener_run(&s->listener);
-    return s->sessions_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
+    return s->device_lost ? complain(EXIT_FAILURE, "the device is lost") : interrupted ? EXIT_INTERRUPTED : 0;
 }
 
-static int serve_model(const mote_model *model, const char *asked, const options *o, int sessions, const access_rules *rules) {
+static int serve_model(const mote_model *model, const char *asked, const options *o, const session_plan *plan, const access_rules *rules) {
     server s;
-    server_open(&s, model, o, sessions);
+    server_open(&s, model, o, plan->sessions);
     s.access = *rules;
     name_model(&s, asked, o->model);
-    int code = s.slots ? open_sessions(&s, o) : complain(EXIT_FAILURE, "out of memory");
+    int code = s.slots ? open_sessions(&s, o, plan->unused) : complain(EXIT_FAILURE, "out of memory");
     if (!code) code = serve_clients(&s, o->host ? o->host : "127.0.0.1", o->port >= 0 ? o->port : 8080);
     server_close(&s);
     return code;
@@ -303,15 +325,16 @@ static int command_serve(options *o) {
     mote_model *model = NULL;
     access_rules rules;
     const char *asked = o->model;
-    int code = access_open(&rules, o), sessions = 1;
+    session_plan plan = {0, 0};
+    int code = access_open(&rules, o);
     if (!code) code = find_model(o, MOTE_EVERYTHING);
     if (!code) plan_context(o);
-    if (!code) sessions = plan_sessions(o);
+    if (!code) code = plan_sessions(o, &plan);
     catch_interrupt(1);
     if (!code) code = open_model(o, MOTE_EVERYTHING, &model);
     if (!code && !mote_model_info(model)->chat_template)
         on_log(NULL, "no chat template that mote knows: only /v1/completions will answer");
-    if (!code) code = serve_model(model, asked, o, sessions, &rules);
+    if (!code) code = serve_model(model, asked, o, &plan, &rules);
     mote_close(model);
     access_close(&rules);
     return code;

@@ -1,16 +1,10 @@
-/* serve/server.c: what all connections share: the model, its sessions, and the order in which they may compute. It knows
-   nothing of HTTP or of any API.
+/* serve/server.c: what all connections share: the model and its sessions. It knows nothing of HTTP or of any API.
 
-   Each session in use has a thread, but one computes at a time: it holds the compute lock. Between two passes, and between
-   two pieces of a prompt, it lets those who wait for the lock go first, in the order in which they came. */
+   All sessions are of one runner. Each that is in use has the thread of its connection, and what these threads ask of the library at
+   the same time meets there: steps of several answers become one pass, a prompt goes on between them. So nothing here says who may
+   compute; `lock` is never held while something computes, or anyone waits for that. */
 
 enum { SNAPSHOTS_MOST = 64 };              /* of a session */
-
-typedef struct compute_lock {
-    pthread_mutex_t lock;
-    pthread_cond_t turn;
-    uint64_t next, serving;                /* tickets */
-} compute_lock;
 
 /* A place in a timeline to which its session can go back. */
 typedef struct snapshot {
@@ -60,6 +54,7 @@ typedef struct counters {
 
 typedef struct server {
     const mote_model *model;
+    mote_runner *runner;                   /* of all sessions */
     char name[256];                        /* of the model */
     access_rules access;
     budget budget;                         /* of requests under way */
@@ -74,7 +69,7 @@ typedef struct server {
     pthread_mutex_t lock;                  /* of all below, and of the lists in slots */
     pthread_cond_t freed;
     waiter *waiting;
-    int waiting_count, sessions_lost;
+    int waiting_count, device_lost;
     uint64_t clock;                        /* requests so far */
     swapped *swapped_out;
     size_t cache_most, cache_used, snapshot_bytes;
@@ -82,31 +77,7 @@ typedef struct server {
     size_t disk_most, disk_used;           /* bytes */
     double disk_said;                      /* when something about it was said; 0: never */
     counters seen;
-    double read_speed;                     /* tokens a second of late; 0: not known yet */
+    double read_speed;                     /* tokens of prompts a second of late; 0: not known yet */
+    mote_seen read_seen;                   /* when that was found */
     time_t since;
-
-    compute_lock compute_lock;
 } server;
-
-static void compute_lock_take(compute_lock *l) {
-    pthread_mutex_lock(&l->lock);
-    for (uint64_t ticket = l->next++; ticket != l->serving;) pthread_cond_wait(&l->turn, &l->lock);
-    pthread_mutex_unlock(&l->lock);
-}
-
-static void compute_lock_release(compute_lock *l) {
-    pthread_mutex_lock(&l->lock);
-    l->serving++;
-    pthread_cond_broadcast(&l->turn);
-    pthread_mutex_unlock(&l->lock);
-}
-
-/* Lets those who wait go first. */
-static void compute_lock_yield(compute_lock *l) {
-    pthread_mutex_lock(&l->lock);
-    int others = l->next - l->serving > 1;
-    pthread_mutex_unlock(&l->lock);
-    if (!others) return;
-    compute_lock_release(l);
-    compute_lock_take(l);
-}

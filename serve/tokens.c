@@ -198,7 +198,6 @@ static void answer_again(answer *a) {
     a->logprobs = a->scores = a->alternatives = NULL;
     a->prompt_count = a->cached = a->read = a->piece_begins = 0;
     a->state = ANSWER_WAITS;
-    a->waited = 0;
     memset(&a->result, 0, sizeof a->result);
 }
 

@@ -26,6 +26,17 @@ static void check_says(const char *command, const char *const *words) {
     free(out);
 }
 
+// As many texts at a time as one likes: the same scores.
+static void check_batch(void) {
+    char *one = output_of("batch models/demo 60 1"), *many = output_of("batch models/demo 60 16");
+    if (!one || !many) return;
+    const char *end = strstr(one, "60 texts of "), *other = strstr(many, "60 texts of ");
+    CHECK(end && other && end > one && end - one == other - many && !memcmp(one, many, (size_t)(end - one)), "one at a time: %s16: %s", one, many);
+    CHECK(other && strstr(other, "tok/s, 16 at a time"), "no throughput: %s", many);
+    free(one);
+    free(many);
+}
+
 int main(int argc, char **argv) {
     static const char *const embed[] = {"expert", NULL}, *const tools[] = {NULL};
     static const char *const two[] = {"Ann: What is FP8?\n", "Bob: What is a router?\n", "8 bits", "expert", NULL};
@@ -37,5 +48,6 @@ int main(int argc, char **argv) {
     check_says("tools", tools);
     check_says("json", experts);
     check_says("json models/demo Hello '{\"const\": {\"said\": [\"hello\", \"Gr\\u00fc\\u00dfe\"]}}'", said);
+    check_batch();
     return test_main_end();
 }

@@ -428,6 +428,32 @@ static void test_queue(void) {
     stop(s);
 }
 
+// Answers at the same time are computed together; who leaves takes no part in the passes that follow, and /health tells of them.
+static void test_together(void) {
+    enum { ANSWERS = 4 };
+    server s = serve("--parallel 4");
+    int fd[ANSWERS];
+    char block[65536];
+    for (int i = 0; i < ANSWERS; i++) post_on(fd[i] = dial(s), "/v1/chat/completions", endless);
+    for (int i = 0; i < ANSWERS; i++) CHECK(recv(fd[i], block, sizeof block, 0) > 0, "no stream");
+    wait_for(s, "sessions_busy", ANSWERS);
+    const double passes = (double)metric(s, "batches_total"), answers = (double)metric(s, "batch_answers_total");
+    usleep(300000);
+    const double more = (double)metric(s, "batches_total") - passes, together = (double)metric(s, "batch_answers_total") - answers;
+    CHECK(more > 0 && together > 1.2 * more && together <= ANSWERS * more + ANSWERS, "%g passes of %g answers", more, together);
+    heard h = get(s, "/health");
+    CHECK(h.status == 200 && strstr(h.body, "\"status\": \"ok\", \"step_age_seconds\": 0."), "health: %d %s", h.status, h.body);
+    forget(&h);
+    for (int i = 0; i < ANSWERS; i++) close(fd[i]);
+    const double left = now();
+    wait_for(s, "sessions_busy", 0);
+    CHECK(now() - left < 5, "left, and over after %.1f s", now() - left);
+    const long ended = metric(s, "batches_total");
+    usleep(100000);
+    CHECK(metric(s, "batches_total") == ended && metric(s, "requests_cancelled_total") == ANSWERS, "passes go on without answers");
+    stop(s);
+}
+
 // Several answers at once all go on, and a long prompt among them does not stop them.
 static void test_fairness(void) {
     static char body[1 << 15];
@@ -546,6 +572,7 @@ int main(int argc, char **argv) {
     test_budget();
     test_disk();
     test_queue();
+    test_together();
     test_fairness();
     test_interrupt();
     return test_main_end();

@@ -1,0 +1,31 @@
+/* run/seen.c: what a runner has computed and how long ago, for who watches it: mote_runner_seen. run/meeting.c and run/slot.c count. */
+
+/* With r->lock held: a pass of n requests is over. Passes of drafts count with those that verify them. */
+static void seen_pass(mote_runner *r, request *const *of, int n, double spent) {
+    mote_seen *seen = &r->seen.of;
+    if (of[0]->kind == REQUEST_DRAFT) return;
+    seen->passes++;
+    seen->sessions += (uint64_t)n;
+    seen->pass_seconds += spent;
+    for (int i = 0; i < n; i++) seen->rows += (uint64_t)(of[i]->kind == REQUEST_STEP ? 1 : of[i]->b->T);
+}
+
+/* With the lead: a block of a prompt has been computed, without what came between since r->seen.began. */
+static void seen_prompt(mote_runner *r, int T) {
+    pthread_mutex_lock(&r->lock);
+    r->seen.of.prompt_tokens += (uint64_t)T;
+    r->seen.of.prompt_seconds += seconds() - r->seen.began;
+    pthread_mutex_unlock(&r->lock);
+}
+
+int mote_runner_seen(mote_runner *runner, mote_seen *seen, mote_error *error) {
+    mote_runner *r = runner;
+    if (!r || !seen) return fail(error, MOTE_EINVAL, "mote_runner_seen: needs a runner and a place for what it has done");
+    if (r->owner != getpid()) return fail(error, MOTE_EINVAL, "mote_runner_seen: the runner is of the process that opened it");
+    pthread_mutex_lock(&r->lock);
+    *seen = r->seen.of;
+    seen->busy = r->led || r->first != NULL;
+    seen->since = seconds() - r->seen.last;
+    pthread_mutex_unlock(&r->lock);
+    return MOTE_OK;
+}
