@@ -126,12 +126,6 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_prepare_rows(const __grid_con
     of.to.rms[t] = IN::normed ? rsqrtf(fmaf(sum_warp_partials(squares), 1.0f / (float)p.cols, p.eps)) : 1;
 }
 
-/* Columns of rows in k blocks. */
-static int gpu_k_blocks_of(enum format f, int cols) {
-    const int block = format_k_block_cols(f);
-    return (cols + block - 1) / block;
-}
-
 /* Records the preparation of T rows of in.cols columns for `orders` operand orders, as a launch of kind `kind`; eps: of the norm;
    extra: blocks of other work that is due then. */
 template <class IN>
@@ -146,12 +140,4 @@ static node *gpu_record_preparation(gpu_queue *q, enum kernel_kind kind, const I
     memcpy(p.order, order, (size_t)orders * sizeof *order);
     p.in = in;
     return gpu_record(q, kind, formats[order->format]->name, gpu_prepare_rows<IN>, T + extra, orders, 0, &p);
-}
-
-/* The same for matrices of one format. */
-template <class IN>
-static node *gpu_batch_rows(gpu_queue *q, enum kernel_kind kind, const IN &in, int T, float eps, enum format format,
-                            const batch_rows *to) {
-    const gpu_batch_order order = {format, gpu_k_blocks_of(format, in.cols), *to};
-    return gpu_record_preparation(q, kind, in, T, eps, 1, &order, 0);
 }

@@ -12,7 +12,7 @@ static struct {
     int sleep;                   /* microseconds longer that a step takes */
 } seen_passes;
 
-static void seen_pass(mote_runner *r, request *const *of, int n) {
+static void watched_pass(mote_runner *r, request *const *of, int n) {
     seen_passes.passes++;
     seen_passes.members += n;
     seen_passes.during += seen_passes.prompts > 0;
@@ -29,7 +29,7 @@ static int seen_forward(slot *s, const block *b, mote_error *err) {
 }
 
 /* Between its layers others may compute; this one computes all of its rows at the end. */
-static int seen_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
+static int watched_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
     CHECK(__atomic_add_fetch(&seen_passes.prompts, 1, __ATOMIC_RELAXED) == 1, "two prompts at a time");
     for (int i = 0; i < 6 || (!seen_passes.during && i < 1000); i++) {
         usleep(10000);
@@ -54,9 +54,9 @@ static mote_runner *seen_runner(const mote_model *m, int chunk, int threads) {
     EXPECT(MOTE_OK, mote_runner_open(m, &o, &r, &failure));
     if (!r) exit(test_main_end() ? 1 : 2);
     seen = cpu_executor;
-    seen.pass = seen_pass;
+    seen.pass = watched_pass;
     seen.forward = seen_forward;
-    seen.prompt = seen_prompt;
+    seen.prompt = watched_prompt;
     seen.prompt_rows = seen_prompt_rows;
     r->on = &seen;
     memset(&seen_passes, 0, sizeof seen_passes);
