@@ -252,6 +252,7 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     step->position = position + kept;
     step->replay = kept;
     step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
+    if (p.sequences) step->first = blockIdx.x, step->rows = 1;         /* of the drafts' rows, one for each sequence */
     mailbox_post(p, blockIdx.x, ids, kept);
 }
 
