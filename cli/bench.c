@@ -28,16 +28,6 @@ static int plan_bench(options *o, const mote_info *info) {
     return need;
 }
 
-static int32_t *random_ids(int count, int vocab_size) {
-    int32_t *ids = malloc((size_t)count * sizeof *ids);
-    uint64_t random = 1;
-    for (int i = 0; ids && i < count; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        ids[i] = (int32_t)((random >> 33) % (uint64_t)vocab_size);
-    }
-    return ids;
-}
-
 static int bench_model(bench *b, options *o, const mote_model *model) {
     const char *name = o->synthetic ? o->synthetic : o->model;
     mote_error error = {0, ""};
@@ -74,6 +64,8 @@ static int bench_usage(const options *o) {
         return complain(EXIT_USAGE, "bench: not with --ask: --prompt, --depth, --rows, --stages, --accept");
     if (o->sessions.count && (o->ask || o->depths.count || o->rows.count || o->stages))
         return complain(EXIT_USAGE, "bench: not with --sessions: --ask, --depth, --rows, --stages");
+    if (o->beside && (!o->sessions.count || o->accept.count))
+        return complain(EXIT_USAGE, "bench: --beside belongs to --sessions without --accept");
     if (o->overlap >= 0 && !o->accept.count)
         return complain(EXIT_USAGE, "bench: --overlap belongs to simulated speculation: it needs --accept");
     if (o->accept.count && o->mtp == MOTE_MTP_OFF)

@@ -2,6 +2,7 @@
    random tokens of its own, and each draws its next tokens as a client would; a step of all of them is one pass. Tokens per second are
    those of all together, by the wall clock. What each of them said is compared with what it says when it is asked alone.
 
+   With --beside one more session reads a long prompt meanwhile, in a thread of its own.
    With --accept each is a thread that generates with as many drafts as there are rates, of which as many are accepted as these say. */
 
 enum { SESSIONS_MOST = 64 };
@@ -127,6 +128,78 @@ static int bench_speaking(group *g, int n) {
     return 0;
 }
 
+/* The session that reads a prompt beside the others. */
+typedef struct reader {
+    mote_session *session;
+    int32_t *ids;
+    int count, done, code;                 /* done: it has read it (atomic) */
+    double seconds;
+} reader;
+
+static void *read_beside(void *user) {
+    reader *r = user;
+    mote_error error = {0, ""};
+    double start = clock_seconds();
+    r->code = mote_reset(r->session, &error);
+    if (!r->code) r->code = mote_feed(r->session, r->ids, (size_t)r->count, &error);
+    if (r->code) report(&error);
+    r->seconds = clock_seconds() - start;
+    __atomic_store_n(&r->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Steps of n sessions while the prompt is read: *longest, seconds of one; *steps, how many. */
+static int group_beside(group *g, int n, reader *r, double *longest, int *steps) {
+    mote_error error = {0, ""};
+    pthread_t thread;
+    int code = 0;
+    *longest = *steps = 0;
+    r->done = 0;
+    for (int i = 0; i < n; i++)
+        if (mote_rewind(g->session[i], g->read[i], &error)) return report(&error);
+    if (mote_step_many(g->turn, n, &error)) return report(&error);
+    if (pthread_create(&thread, NULL, read_beside, r)) return complain(EXIT_FAILURE, "no more threads");
+    for (; !code && !__atomic_load_n(&r->done, __ATOMIC_ACQUIRE) && *steps < r->count - g->prompt - 2; ++*steps) {
+        double start = clock_seconds();
+        if (mote_step_many(g->turn, n, &error)) code = report(&error);
+        if (clock_seconds() - start > *longest) *longest = clock_seconds() - start;
+    }
+    pthread_join(thread, NULL);
+    return code ? code : r->code ? EXIT_FAILURE : 0;
+}
+
+static int bench_beside(group *g, const mote_model *model, int n) {
+    mote_session_options how = session_options(g->b->o);
+    mote_error error = {0, ""};
+    reader r = {.count = g->b->o->beside, .ids = random_ids(g->b->o->beside, g->b->info->vocab_size)};
+    double longest = 0, alone = 0;
+    int steps = 0, code = r.ids ? 0 : complain(EXIT_FAILURE, "out of memory");
+    char label[16];
+    how.runner = g->runner;
+    how.mtp = MOTE_MTP_OFF;
+    if (!code && mote_session_open(model, &how, &r.session, &error)) code = report(&error);
+    for (int i = 0; i < 2 && !code; i++) {                  /* the first one warms up */
+        read_beside(&r);
+        alone = r.seconds;
+        code = r.code;
+    }
+    if (!code) code = group_beside(g, n, &r, &longest, &steps);
+    mote_session_close(r.session);
+    free(r.ids);
+    if (code) return code;
+    snprintf(label, sizeof label, "%d", n);
+    begin_row(g->b, "sessions_beside", label, 8);
+    put(g->b, "sessions", n, 1, 0, 0);
+    put(g->b, "prompt", g->b->o->beside, 1, 10, 0);
+    put(g->b, "longest_wait", longest, 1e3, 14, 1);
+    put(g->b, "steps", steps, 1, 8, 0);
+    put(g->b, "prompt_alone", alone, 1e3, 14, 1);
+    put(g->b, "prompt_beside", r.seconds, 1e3, 14, 1);
+    put(g->b, "slower", r.seconds / alone, 1, 8, 2);
+    end_row(g->b);
+    return 0;
+}
+
 static int bench_group(group *g, int n) {
     double rates[99], seconds, experts = NAN;
     int differing = 0, more = 0;
@@ -157,6 +230,7 @@ static int group_open(group *g, const mote_model *model, int most) {
     mote_session_options how = session_options(g->b->o);
     mote_error error = {0, ""};
     how.context = g->b->o->context ? g->b->o->context : g->prompt + g->b->o->steps + MOTE_ROWS_MAX;
+    if (how.context < g->b->o->beside) how.context = g->b->o->beside;
     g->drafts = g->b->o->accept.count;
     g->ids = malloc((size_t)g->prompt * sizeof *g->ids);
     g->alone = malloc((size_t)most * (size_t)g->b->o->steps * sizeof *g->alone);
@@ -164,7 +238,7 @@ static int group_open(group *g, const mote_model *model, int most) {
     if (mote_runner_open(model, &how, &g->runner, &error)) return report(&error);
     int code = 0;
     for (int i = 0; i < most && !code; i++) code = group_join(g, model);
-    for (int i = 0; i < most && !code && !g->drafts; i++) code = group_alone(g, i);
+    for (int i = 0; i < most && !code && !g->drafts && !g->b->o->beside; i++) code = group_alone(g, i);
     if (!code && g->drafts && mote_simulate(g->runner, g->b->o->accept.value, &error)) code = report(&error);
     return code;
 }
@@ -179,11 +253,13 @@ static int bench_sessions(bench *b, const char *name, const mote_model *model) {
     b->session = g.session[0];
     if (!code) print_head(b, name);
     if (!code) json_head(b, name);
-    if (!code)
+    if (!code && !o->beside)
         fprintf(b->table, "%-8s%12s%12s%12s%12s%10s%10s%11s\n", "sessions", "tok/s", "lowest", "highest", "each",
                 g.drafts ? "" : "ms/step", "experts", g.drafts ? "" : "differing");
+    if (!code && o->beside)
+        fprintf(b->table, "\n%-8s%10s%14s%8s%14s%14s%8s\n", "beside", "prompt", "longest wait", "steps", "ms alone", "ms beside", "slower");
     for (int i = 0; i < o->sessions.count && !code; i++)
-        code = g.drafts ? bench_speaking(&g, o->sessions.value[i]) : bench_group(&g, o->sessions.value[i]);
+        code = o->beside ? bench_beside(&g, model, o->sessions.value[i]) : g.drafts ? bench_speaking(&g, o->sessions.value[i]) : bench_group(&g, o->sessions.value[i]);
     if (!code && b->json) fputs("\n]}\n", b->json);
     b->session = NULL;
     for (int i = 0; i < g.count; i++) {

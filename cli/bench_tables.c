@@ -120,3 +120,13 @@ static void json_head(const bench *b, const char *name) {
     put(b, "read_ceiling", b->ceiling, 1, 0, 0);
     fputs(",\n \"rows\": [", b->json);
 }
+
+static int32_t *random_ids(int count, int vocab_size) {
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    uint64_t random = 1;
+    for (int i = 0; ids && i < count; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((random >> 33) % (uint64_t)vocab_size);
+    }
+    return ids;
+}

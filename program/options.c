@@ -17,6 +17,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     const char *host, *api_key, *api_key_file, *cache_dir;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
+    int beside;
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -91,6 +92,8 @@ static const option option_table[] = {
      "instead: answer its questions, one a line, without and with speculation, and compare"},
     {"--sessions", "N,N...", LIST, AT(sessions), 1, 64, BENCH,
      "instead: so many sessions at once, each of them after its own prompt of --prompt tokens (default: 128)"},
+    {"--beside", "N", WHOLE, AT(beside), 1, 1 << 24, BENCH,
+     "with --sessions: while one more session reads a prompt of N tokens; how long they wait, and how much longer that takes"},
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
