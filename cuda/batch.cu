@@ -1,17 +1,18 @@
-/* cuda/batch.cu: a projection of five to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared. Knows matrices and prepared
-   rows; must not know prologues, layers or what is computed.
+/* cuda/batch.cu: a projection of up to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared: of more than MOTE_ROWS_MAX, and
+   of those that a block does not have the shared memory for. Knows matrices and prepared rows; must not know prologues or layers.
 
    Same bits as cuda/tiles.cu, row by row: the same mma in the same order, eight shares of the k blocks, each closed by itself (the
    rows' scale, then high + low terms) and added in order. So that two kernels agree, products and sums are written as __fmul_rn,
    __fadd_rn and __fmaf_rn here. A tile's weights are decoded once for all n-tiles of four token rows; what an n-tile costs is two
-   loads of B, four mma and four fma. n-tiles after the last row are skipped.
+   loads of B, four mma and four fma.
 
    Two forms, for 8, 16, 32 and 64 rows each (NT n-tiles):
      wide    many tiles. A warp has tiles of its own and all of K, or a half of it, and closes the shares itself. The k blocks of the
              token rows pass through a ring in shared memory, in step for all warps of the block.
      narrow  few tiles. The warps of a block split a tile's K, one share each, as in gpu_run_tiles. As a block uses a fragment of the
              token rows only once, a warp loads it from the L2 into registers.
-   Neither polls: they wait, and store tags. With up to 8 rows they release their successor at entry; with more its blocks would
+   n-tiles after the last row are computed, but for those of 64 rows by fours: straight-line code is worth more than they cost.
+   Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry; with more its blocks would
    take registers and issue slots from theirs, so they do so when the weights have been multiplied. */
 
 typedef struct gpu_batch_projection {
@@ -61,9 +62,10 @@ __device__ __forceinline__ void gpu_batch_multiply(float (*sum[TILES])[4], const
         for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float act = i % 2 ? act_scale[n].y : act_scale[n].x, p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[i / 2]) : part[m][n][i];
-                float &to = sum[m][n][i];
-                to = !F::half ? __fadd_rn(to, p) : __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act, p, to);
+                const float act = i % 2 ? act_scale[n].y : act_scale[n].x;
+                const float factor = gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act;
+                const float p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[i / 2]) : part[m][n][i];
+                sum[m][n][i] = F::half ? __fmaf_rn(factor, p, sum[m][n][i]) : __fadd_rn(sum[m][n][i], p);
             }
 }
 
@@ -152,8 +154,8 @@ __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p
 /* ---- wide ----------------------------------------------------------------------------------------------------------------- */
 
 /* How a block of the wide form divides its work. TILES: of a warp, side by side: half as many loads of B. PARTS: warps that share
-   the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of weights in
-   flight. BLOCKS: on an SM. */
+   the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of
+   weights in flight. BLOCKS: on an SM. */
 template <int NT> struct batch_form { enum { TILES = 1, PARTS = 2, SLICES = 1, DEPTH = 4, BLOCKS = 2 }; };
 template <> struct batch_form<8> { enum { TILES = 1, PARTS = 1, SLICES = 2, DEPTH = 4, BLOCKS = 2 }; };
 template <> struct batch_form<16> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
@@ -165,7 +167,7 @@ template <int NT> struct batch_sizes : batch_form<NT> {
         BLOCK_TILES = GPU_WARPS / form::PARTS / form::SLICES * form::TILES,
         WARP_N = NT / form::SLICES,                         /* n-tiles of a warp */
         STAGES = 3,                                         /* of the ring */
-        STAGE = (form::PARTS * NT < 16 ? 16 : form::PARTS * NT) * (64 + 2),     /* uint4 of one: n-tiles of 64 columns, one k block or two, and scales */
+        STAGE = 16 * (64 + 2),                              /* uint4 of one: 16 n-tiles of 64 columns, and their scales */
         LATER = (form::PARTS - 1) * BLOCK_TILES * form::SLICES * SHARES * (WARP_N / 2) * 32,    /* float4: closed shares of part 1 */
         BYTES = (STAGES * STAGE + LATER) * 16
     };
@@ -177,7 +179,7 @@ template <class F, int NT> struct batch_ring {
     typedef batch_sizes<NT> sizes;
     enum {
         TILE = gpu_step_pairs<F>() * 32,                    /* uint4 of an n-tile of a k block */
-        AT_ONCE = sizes::STAGE / 66 * 64 / (sizes::PARTS * NT * TILE), PART = NT * AT_ONCE * TILE
+        AT_ONCE = 16 * 64 / (sizes::PARTS * NT * TILE), PART = NT * AT_ONCE * TILE
     };
     const batch_rows &rows;
     uint4 *memory;
@@ -195,6 +197,7 @@ template <class F, int NT> struct batch_ring {
     /* Asks for the next stage. A group of copies is ended even if there is none, so that they can be counted. */
     __device__ __forceinline__ void ask() {
         enum { RUN = AT_ONCE * TILE };                      /* uint4 side by side in x */
+        static_assert((int)RUN <= (int)GPU_THREADS && (int)NT * (int)RUN % (int)GPU_THREADS == 0, "whole turns of all threads");
         uint4 *to = memory + slot * sizes::STAGE;
 #pragma unroll
         for (int part = 0; part < sizes::PARTS; part++) {
@@ -203,7 +206,8 @@ template <class F, int NT> struct batch_ring {
             const uint4 *from = rows.x + ((size_t)(uint32_t)(run * k_blocks + first) * TILE + in_run);
 #pragma unroll
             for (int n = 0; n < NT; n += GPU_THREADS / RUN, from += (size_t)(uint32_t)k_blocks * (GPU_THREADS / RUN * TILE))
-                if (n + run < n_tiles && in_run / TILE < there) cp_async16(shared_address(to + part * PART + n * RUN + threadIdx.x), from, true);
+                if (n + run < n_tiles && in_run / TILE < there)
+                    cp_async16(shared_address(to + part * PART + n * RUN + threadIdx.x), from, true);
             const int of = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
             if (F::half && of < n_tiles && at < there)
                 cp_async16(shared_address(to + sizes::PARTS * PART + part * NT * AT_ONCE + threadIdx.x),
@@ -233,7 +237,7 @@ template <class F, int NT> struct batch_weights {
     typename F::raw raw[DEPTH][TILES][2];
     const char *at[TILES][2];
     const float *scales[TILES];
-    float scale[TILES], coming[TILES];                      /* by block: of panel lane / 16 in k block lane % 16 of this round, and the next */
+    float scale[TILES], coming[TILES];                      /* by block: of panel lane / 16, k block lane % 16 of the round, of the next */
 
     __device__ __forceinline__ void move(const gpu_segment &s, int tile, int first) {
 #pragma unroll
@@ -308,7 +312,8 @@ template <class F, int NT> struct batch_sums {
         }
     }
     template <bool PAIR>
-    __device__ __forceinline__ void store_as(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
+    __device__ __forceinline__ void store_as(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
+                                             const float *rms) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int m = 0; m < TILES; m++)
@@ -324,7 +329,8 @@ template <class F, int NT> struct batch_sums {
                     else if (i < 2) gpu_batch_put_pair(p, s, row, t + i, v[i], v[i + 2], i ? factor.y : factor.x);
             }
     }
-    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
+    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
+                                          const float *rms) const {
         if (s.up.data) store_as<true>(p, s, tile, slice, rms);
         else store_as<false>(p, s, tile, slice, rms);
     }
@@ -339,11 +345,14 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
     enum { DEPTH = sizes::DEPTH, AT_ONCE = ring_of::AT_ONCE, TILE = ring_of::TILE, TILES = sizes::TILES, pairs = gpu_step_pairs<F>() };
     enum { SIDE = 2, SKIP = 4 };                            /* n-tiles side by side; a branch around each of these */
     const int lane = threadIdx.x % 32, warp = gpu_batch_warp(), k_blocks = s.w.k_blocks;
-    const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES, of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
+    const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES;
+    const int of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
     const int tiles = gpu_batch_tiles(s), step = s.blocks * sizes::BLOCK_TILES;
-    const int first = gpu_batch_share(k_blocks, part * sizes::SHARES), count = gpu_batch_share(k_blocks, (part + 1) * sizes::SHARES) - first;
+    const int first = gpu_batch_share(k_blocks, part * sizes::SHARES);
+    const int count = gpu_batch_share(k_blocks, (part + 1) * sizes::SHARES) - first;
     int group = ((int)blockIdx.x - s.first_block) * sizes::BLOCK_TILES;
-    float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + (warp / sizes::PARTS) * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32) + lane;
+    float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + lane +
+                    warp / sizes::PARTS * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32);
     batch_weights<F, NT> weights;
     batch_sums<F, NT> sums;
     batch_ring<F, NT> ring(rows, memory, k_blocks, p.T, (tiles - group + step - 1) / step);
@@ -482,7 +491,8 @@ __device__ __forceinline__ void gpu_batch_finish(const gpu_batch_projection &p, 
         const float *of = partials + (t * TILE_ROWS + row) * GPU_WARPS;
         if (!pair) gpu_batch_put(p, s, tile * TILE_ROWS + row, t, sum_warp_partials(of), rms[t]);
         else if (row < PANEL_ROWS)
-            gpu_batch_put_pair(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of), sum_warp_partials(of + PANEL_ROWS * GPU_WARPS), rms[t]);
+            gpu_batch_put_pair(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of),
+                               sum_warp_partials(of + PANEL_ROWS * GPU_WARPS), rms[t]);
     }
 }
 
@@ -503,7 +513,8 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
     };
     auto load_scales = [&](int from) {
         const int k = threadIdx.x % 16;
-        if (gpu_scales_by_block<F>()) coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && from + k < count);
+        if (gpu_scales_by_block<F>())
+            coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && from + k < count);
     };
     auto begin = [&] {
         place = gpu_batch_place<F>(s, tile);
@@ -544,8 +555,10 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
                 for (int g = 0; g < GROUPS; g++) {
                     const int turn = (j * GROUPS + g) % 2;
                     float (*to[1])[4] = {&sum[g * SIDE]};
-                    columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
-                    if (g == 0 || g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
+                    const int next = first + min(g + 1 < GROUPS ? k : k + 1, count - 1);
+                    columns[turn ^ 1].load(rows, k_blocks, next, (g + 1) % GROUPS * SIDE, n_tiles);
+                    if (g == 0 || g * SIDE < n_tiles)
+                        gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
                 }
                 if (NT <= 2) load(j, count - round - DEPTH);            /* not earlier: while some are decoded, others are multiplied */
             }

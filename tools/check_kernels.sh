@@ -30,7 +30,7 @@ table=$(awk '
     row(registers, shared)
 }
 function row(registers, shared,    bad, most) {
-    most = name ~ /gemm_kernel/ ? 448 : name ~ /gpu_batch_(wide|narrow)ILi/ ? 160 : name ~ /attend_prefillIL|16gpu_experts_downIL/ ? 1024 : \
+    most = name ~ /gemm_kernel/ ? 448 : name ~ /gpu_batch_(wide|narrow)ILi/ ? 192 : name ~ /attend_prefillIL|16gpu_experts_downIL/ ? 1024 : \
         name ~ /experts_up_fixedI.*122b_a10bLi1E|gpu_projectI13gpu_norm_rowsLi4E|gpu_project_fixedI13gpu_norm_rows15shape_122b_a10bLi2E/ ? 16 : 0
     bad = stack > most || spilled > most || shared > 101376
     printf "%-9s%10s%10d%8d%8d  %s%s\n", target, registers, shared, stack, spilled, name, bad ? "  <- too much" : ""
