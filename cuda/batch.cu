@@ -1,17 +1,18 @@
-/* cuda/batch.cu: a projection of five to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared. Knows matrices and prepared
-   rows; must not know prologues, layers or what is computed.
+/* cuda/batch.cu: a projection of up to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared: of more than MOTE_ROWS_MAX, and
+   of those that a block does not have the shared memory for. Knows matrices and prepared rows; must not know prologues or layers.
 
    Same bits as cuda/tiles.cu, row by row: the same mma in the same order, eight shares of the k blocks, each closed by itself (the
    rows' scale, then high + low terms) and added in order. So that two kernels agree, products and sums are written as __fmul_rn,
    __fadd_rn and __fmaf_rn here. A tile's weights are decoded once for all n-tiles of four token rows; what an n-tile costs is two
-   loads of B, four mma and four fma. n-tiles after the last row are skipped.
+   loads of B, four mma and four fma.
 
    Two forms, for 8, 16, 32 and 64 rows each (NT n-tiles):
      wide    many tiles. A warp has tiles of its own and all of K, or a half of it, and closes the shares itself. The k blocks of the
              token rows pass through a ring in shared memory, in step for all warps of the block.
      narrow  few tiles. The warps of a block split a tile's K, one share each, as in gpu_run_tiles. As a block uses a fragment of the
              token rows only once, a warp loads it from the L2 into registers.
-   Neither polls: they wait, and store tags. With up to 8 rows they release their successor at entry; with more its blocks would
+   n-tiles after the last row are computed, but for those of 64 rows by fours: straight-line code is worth more than they cost.
+   Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry; with more its blocks would
    take registers and issue slots from theirs, so they do so when the weights have been multiplied. */
 
 typedef struct gpu_batch_projection {
@@ -61,9 +62,10 @@ __device__ __forceinline__ void gpu_batch_multiply(float (*sum[TILES])[4], const
         for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float act = i % 2 ? act_scale[n].y : act_scale[n].x, p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[i / 2]) : part[m][n][i];
-                float &to = sum[m][n][i];
-                to = !F::half ? __fadd_rn(to, p) : __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act, p, to);
+                const float act = i % 2 ? act_scale[n].y : act_scale[n].x;
+                const float factor = gpu_scales_by_block<F>() ? __fmul_rn(scale[m][i / 2], act) : act;
+                const float p = F::groups ? __fmul_rn(part[m][n][i], w[m].row[i / 2]) : part[m][n][i];
+                sum[m][n][i] = F::half ? __fmaf_rn(factor, p, sum[m][n][i]) : __fadd_rn(sum[m][n][i], p);
             }
 }
 
@@ -101,6 +103,23 @@ template <class F> __device__ __forceinline__ gpu_place gpu_batch_place(const gp
     return gpu_place_of<F>(s.w, 2 * tile, s.w, 2 * tile + 1);
 }
 
+/* Where a share begins, see gpu_share. */
+__device__ __forceinline__ int gpu_batch_share(int k_blocks, int share) {
+    return k_blocks * share / GPU_WARPS;
+}
+
+/* Where the next share that has k blocks ends, from *share on, of which the one before ends at `from`. */
+__device__ __forceinline__ int gpu_batch_share_end(int k_blocks, int *share, int from) {
+    int end = gpu_batch_share(k_blocks, *share + 1);
+    for (; end == from && *share < GPU_WARPS; end = gpu_batch_share(k_blocks, *share + 1)) ++*share;
+    return end;
+}
+
+/* The number of the thread's warp, which the compiler then knows to be the same for all of it: branches on it cost nothing. */
+__device__ __forceinline__ int gpu_batch_warp() {
+    return __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+}
+
 __host__ __device__ __forceinline__ int gpu_batch_tiles(const gpu_segment &s) {
     return s.up.data ? s.w.panels : (s.w.panels + 1) / 2;
 }
@@ -135,10 +154,10 @@ __device__ __forceinline__ void gpu_batch_put_pair(const gpu_batch_projection &p
 /* ---- wide ----------------------------------------------------------------------------------------------------------------- */
 
 /* How a block of the wide form divides its work. TILES: of a warp, side by side: half as many loads of B. PARTS: warps that share
-   the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of weights in
-   flight. BLOCKS: on an SM. */
+   the K of a tile: twice the warps where there are few tiles. SLICES: warps that share the token rows of a tile. DEPTH: k blocks of
+   weights in flight. BLOCKS: on an SM. */
 template <int NT> struct batch_form { enum { TILES = 1, PARTS = 2, SLICES = 1, DEPTH = 4, BLOCKS = 2 }; };
-template <> struct batch_form<8> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
+template <> struct batch_form<8> { enum { TILES = 1, PARTS = 1, SLICES = 2, DEPTH = 4, BLOCKS = 2 }; };
 template <> struct batch_form<16> { enum { TILES = 2, PARTS = 1, SLICES = 2, DEPTH = 2, BLOCKS = 1 }; };
 
 template <int NT> struct batch_sizes : batch_form<NT> {
@@ -148,7 +167,7 @@ template <int NT> struct batch_sizes : batch_form<NT> {
         BLOCK_TILES = GPU_WARPS / form::PARTS / form::SLICES * form::TILES,
         WARP_N = NT / form::SLICES,                         /* n-tiles of a warp */
         STAGES = 3,                                         /* of the ring */
-        STAGE = 16 * (64 + 2),                              /* uint4 of one: 16 n-tiles of 64 columns, one k block or two, and scales */
+        STAGE = 16 * (64 + 2),                              /* uint4 of one: 16 n-tiles of 64 columns, and their scales */
         LATER = (form::PARTS - 1) * BLOCK_TILES * form::SLICES * SHARES * (WARP_N / 2) * 32,    /* float4: closed shares of part 1 */
         BYTES = (STAGES * STAGE + LATER) * 16
     };
@@ -168,7 +187,7 @@ template <class F, int NT> struct batch_ring {
     int left, next, slot;                                   /* stages to be asked for; the next one, and where it goes */
 
     /* k blocks of the first part, or of the first two: where the second begins, and ends. */
-    __device__ __forceinline__ int part_end(int parts) const { return k_blocks * (parts * (int)sizes::SHARES) / GPU_WARPS; }
+    __device__ __forceinline__ int part_end(int parts) const { return gpu_batch_share(k_blocks, parts * sizes::SHARES); }
     __device__ __forceinline__ int longest() const { return k_blocks - part_end(sizes::PARTS - 1); }
 
     __device__ __forceinline__ batch_ring(const batch_rows &rows, uint4 *memory, int k_blocks, int T, int tiles)
@@ -177,19 +196,22 @@ template <class F, int NT> struct batch_ring {
 
     /* Asks for the next stage. A group of copies is ended even if there is none, so that they can be counted. */
     __device__ __forceinline__ void ask() {
+        enum { RUN = AT_ONCE * TILE };                      /* uint4 side by side in x */
+        static_assert((int)RUN <= (int)GPU_THREADS && (int)NT * (int)RUN % (int)GPU_THREADS == 0, "whole turns of all threads");
         uint4 *to = memory + slot * sizes::STAGE;
 #pragma unroll
         for (int part = 0; part < sizes::PARTS; part++) {
             const int first = part_end(part) + next * AT_ONCE, there = left > 0 ? part_end(part + 1) - first : 0;
-            const int n = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
-#pragma unroll 1
-            for (int i = threadIdx.x; i < n_tiles * AT_ONCE * TILE; i += GPU_THREADS) {
-                const int of = i / (AT_ONCE * TILE) * k_blocks + first, from = i % (AT_ONCE * TILE);
-                if (from / TILE < there) cp_async16(shared_address(to + part * PART + i), rows.x + (size_t)(uint32_t)of * TILE + from, true);
-            }
-            if (F::half && n < n_tiles && at < there)
+            const int run = threadIdx.x / RUN, in_run = threadIdx.x % RUN;
+            const uint4 *from = rows.x + ((size_t)(uint32_t)(run * k_blocks + first) * TILE + in_run);
+#pragma unroll
+            for (int n = 0; n < NT; n += GPU_THREADS / RUN, from += (size_t)(uint32_t)k_blocks * (GPU_THREADS / RUN * TILE))
+                if (n + run < n_tiles && in_run / TILE < there)
+                    cp_async16(shared_address(to + part * PART + n * RUN + threadIdx.x), from, true);
+            const int of = threadIdx.x / AT_ONCE, at = threadIdx.x % AT_ONCE;
+            if (F::half && of < n_tiles && at < there)
                 cp_async16(shared_address(to + sizes::PARTS * PART + part * NT * AT_ONCE + threadIdx.x),
-                           rows.act_scale + (n * k_blocks + first + at) * N_TILE_ROWS, true);
+                           rows.act_scale + (of * k_blocks + first + at) * N_TILE_ROWS, true);
         }
         cp_async_commit();
         left--;
@@ -215,7 +237,7 @@ template <class F, int NT> struct batch_weights {
     typename F::raw raw[DEPTH][TILES][2];
     const char *at[TILES][2];
     const float *scales[TILES];
-    float scale[TILES], coming[TILES];                      /* by block: of panel lane / 16 in k block lane % 16 of this round, and the next */
+    float scale[TILES], coming[TILES];                      /* by block: of panel lane / 16, k block lane % 16 of the round, of the next */
 
     __device__ __forceinline__ void move(const gpu_segment &s, int tile, int first) {
 #pragma unroll
@@ -272,9 +294,10 @@ template <class F, int NT> struct batch_sums {
             }
     }
     /* Adds the shares that part 1 has put aside. */
-    __device__ __forceinline__ void add(const float4 *aside) {
+    __device__ __forceinline__ void add(const float4 *aside, int k_blocks) {
 #pragma unroll
-        for (int share = 0; share < sizes::SHARES; share++)
+        for (int share = 0; share < sizes::SHARES; share++) {
+            if (gpu_batch_share(k_blocks, sizes::SHARES + share) == gpu_batch_share(k_blocks, sizes::SHARES + share + 1)) continue;
 #pragma unroll
             for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -286,24 +309,30 @@ template <class F, int NT> struct batch_sums {
                     to[2] = __fadd_rn(to[2], v.z);
                     to[3] = __fadd_rn(to[3], v.w);
                 }
+        }
     }
-    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice, const float *rms) const {
+    template <bool PAIR>
+    __device__ __forceinline__ void store_as(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
+                                             const float *rms) const {
         const int lane = threadIdx.x % 32;
-        const bool pair = s.up.data != NULL;
 #pragma unroll
         for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int u = 0; u < PAIRS; u++) {
                 const int t = (slice * sizes::WARP_N + 2 * u + lane / 2 % 2) * N_TILE_ROWS + lane % 2 * 2;
                 const float2 factor = *(const float2 *)(rms + t);
-                const int row = (tile + m) * (pair ? (int)PANEL_ROWS : (int)TILE_ROWS) + lane / 4;
+                const int row = (tile + m) * (PAIR ? (int)PANEL_ROWS : (int)TILE_ROWS) + lane / 4;
+                const float *v = total[m][u];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float *v = total[m][u];
-                    if (!pair) gpu_batch_put(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
+                for (int i = 0; i < 4; i++)
+                    if (!PAIR) gpu_batch_put(p, s, row + i / 2 * PANEL_ROWS, t + i % 2, v[i], i % 2 ? factor.y : factor.x);
                     else if (i < 2) gpu_batch_put_pair(p, s, row, t + i, v[i], v[i + 2], i ? factor.y : factor.x);
-                }
             }
+    }
+    __device__ __forceinline__ void store(const gpu_batch_projection &p, const gpu_segment &s, int tile, int slice,
+                                          const float *rms) const {
+        if (s.up.data) store_as<true>(p, s, tile, slice, rms);
+        else store_as<false>(p, s, tile, slice, rms);
     }
 };
 
@@ -313,16 +342,20 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
                                                      uint4 *memory, float *rms) {
     typedef batch_sizes<NT> sizes;
     typedef batch_ring<F, NT> ring_of;
-    enum { DEPTH = sizes::DEPTH, AT_ONCE = ring_of::AT_ONCE, TILE = ring_of::TILE, TILES = sizes::TILES, SIDE = 2, pairs = gpu_step_pairs<F>() };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES, of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
+    enum { DEPTH = sizes::DEPTH, AT_ONCE = ring_of::AT_ONCE, TILE = ring_of::TILE, TILES = sizes::TILES, pairs = gpu_step_pairs<F>() };
+    enum { SIDE = 2, SKIP = 4 };                            /* n-tiles side by side; a branch around each of these */
+    const int lane = threadIdx.x % 32, warp = gpu_batch_warp(), k_blocks = s.w.k_blocks;
+    const int part = warp % sizes::PARTS, slice = warp / sizes::PARTS % sizes::SLICES;
+    const int of_warp = warp / sizes::PARTS / sizes::SLICES * TILES;
     const int tiles = gpu_batch_tiles(s), step = s.blocks * sizes::BLOCK_TILES;
+    const int first = gpu_batch_share(k_blocks, part * sizes::SHARES);
+    const int count = gpu_batch_share(k_blocks, (part + 1) * sizes::SHARES) - first;
     int group = ((int)blockIdx.x - s.first_block) * sizes::BLOCK_TILES;
-    const int first = s.w.k_blocks * (part * (int)sizes::SHARES) / GPU_WARPS, count = s.w.k_blocks * ((part + 1) * (int)sizes::SHARES) / GPU_WARPS - first;
-    float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + (warp / sizes::PARTS) * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32) + lane;
+    float4 *aside = (float4 *)(memory + sizes::STAGES * sizes::STAGE) + lane +
+                    warp / sizes::PARTS * (sizes::SHARES * TILES * (sizes::WARP_N / 2) * 32);
     batch_weights<F, NT> weights;
     batch_sums<F, NT> sums;
-    batch_ring<F, NT> ring(rows, memory, s.w.k_blocks, p.T, (tiles - group + step - 1) / step);
+    batch_ring<F, NT> ring(rows, memory, k_blocks, p.T, (tiles - group + step - 1) / step);
     weights.move(s, group + of_warp, first);
 #pragma unroll
     for (int j = 0; j < DEPTH; j++) weights.load(j, j < count);
@@ -335,7 +368,7 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
 #pragma unroll 1
     for (; group < tiles; group += step) {
         const bool more = group + step < tiles;
-        int closed = 0, share_end = s.w.k_blocks * (part * (int)sizes::SHARES + 1) / GPU_WARPS - first;
+        int share = part * sizes::SHARES, share_end = gpu_batch_share_end(k_blocks, &share, first);
         sums.begin(s, group + of_warp);
 #pragma unroll 1
         for (int round = 0; round < longest; round += DEPTH) {
@@ -351,52 +384,46 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
                 const int k = round + j;
-                if (k < longest) {
-                    if ((AT_ONCE <= DEPTH ? j % AT_ONCE : k % AT_ONCE) == 0) stage = ring.stage();
-                    batch_operands<F> w[TILES];
-                    float scale[TILES][2];
+                batch_operands<F> w[TILES];
+                float scale[TILES][2];
+                if ((AT_ONCE <= DEPTH ? j % AT_ONCE : k % AT_ONCE) == 0 && k < longest) stage = ring.stage();
 #pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        w[m].decode(weights.raw[j][m]);
-                        if (!gpu_scales_by_block<F>()) continue;
-                        scale[m][0] = __shfl_sync(~0u, weights.scale[m], j);
-                        scale[m][1] = __shfl_sync(~0u, weights.scale[m], 16 + j);
-                    }
-                    weights.load(j, j < left);
-                    const uint4 *b = stage + part * ring_of::PART + (slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE) * TILE + lane;
-                    const float4 *scales = (const float4 *)(stage + sizes::PARTS * ring_of::PART) + part * NT * AT_ONCE +
-                                           slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE;
-                    if (k < count)
-#pragma unroll
-                        for (int n = 0; n < sizes::WARP_N; n += SIDE) {
-                            if (n >= n_tiles) continue;
-                            uint4 x[SIDE][pairs];
-                            float2 act_scale[SIDE];
-                            float (*to[TILES])[4];
-#pragma unroll
-                            for (int i = 0; i < SIDE; i++) {
-#pragma unroll
-                                for (int pair = 0; pair < pairs; pair++) x[i][pair] = b[(n + i) * AT_ONCE * TILE + pair * 32];
-                                act_scale[i] = F::half ? ((const float2 *)(scales + (n + i) * AT_ONCE))[lane % 2] : make_float2(1, 1);
-                            }
-#pragma unroll
-                            for (int m = 0; m < TILES; m++) to[m] = &sums.sum[m][n];
-                            gpu_batch_multiply<F, TILES, SIDE>(to, w, scale, x, act_scale);
-                        }
-#pragma unroll 1
-                    while (closed < sizes::SHARES && k + 1 >= share_end) {
-                        sums.close(part ? aside + closed * (TILES * (sizes::WARP_N / 2) * 32) : NULL);
-                        closed++;
-                        share_end = s.w.k_blocks * (part * (int)sizes::SHARES + closed + 1) / GPU_WARPS - first;
-                    }
-                } else {
-                    weights.load(j, j < left);
+                for (int m = 0; m < TILES; m++) {
+                    w[m].decode(weights.raw[j][m]);
+                    if (!gpu_scales_by_block<F>()) continue;
+                    scale[m][0] = __shfl_sync(~0u, weights.scale[m], j);
+                    scale[m][1] = __shfl_sync(~0u, weights.scale[m], 16 + j);
                 }
+                weights.load(j, j < left);
+                if (k >= count) continue;
+                const uint4 *b = stage + part * ring_of::PART + (slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE) * TILE + lane;
+                const float4 *scales = (const float4 *)(stage + sizes::PARTS * ring_of::PART) + part * NT * AT_ONCE +
+                                       slice * sizes::WARP_N * AT_ONCE + k % AT_ONCE;
+#pragma unroll
+                for (int n = 0; n < sizes::WARP_N; n += SIDE) {
+                    if (n && n % SKIP == 0 && n >= n_tiles) break;
+                    uint4 x[SIDE][pairs];
+                    float2 act_scale[SIDE];
+                    float (*to[TILES])[4];
+#pragma unroll
+                    for (int i = 0; i < SIDE; i++) {
+#pragma unroll
+                        for (int pair = 0; pair < pairs; pair++) x[i][pair] = b[(n + i) * AT_ONCE * TILE + pair * 32];
+                        act_scale[i] = F::half ? ((const float2 *)(scales + (n + i) * AT_ONCE))[lane % 2] : make_float2(1, 1);
+                    }
+#pragma unroll
+                    for (int m = 0; m < TILES; m++) to[m] = &sums.sum[m][n];
+                    gpu_batch_multiply<F, TILES, SIDE>(to, w, scale, x, act_scale);
+                }
+                if (first + k + 1 < share_end) continue;
+                sums.close(part ? aside + (share % sizes::SHARES) * (TILES * (sizes::WARP_N / 2) * 32) : NULL);
+                share++;
+                share_end = gpu_batch_share_end(k_blocks, &share, share_end);
             }
         }
         if (NT > 2 && !more) pdl_launch_dependents();
         if (sizes::PARTS > 1) __syncthreads();
-        if (sizes::PARTS > 1 && part == 0) sums.add(aside);
+        if (sizes::PARTS > 1 && part == 0) sums.add(aside, k_blocks);
         if (part == 0) sums.store(p, s, group + of_warp, slice, rms);
     }
 }
@@ -424,12 +451,15 @@ template <int NT> struct batch_narrow {
 template <class F, int SIDE> struct batch_columns {
     uint4 x[SIDE][gpu_step_pairs<F>()];
     float2 act_scale[SIDE];
-    /* Loads n-tiles `first`, ..., of k block k. One after the last counts as the last. */
+    /* Loads n-tiles `first`, ..., of k block k, as far as they are there: sums of others are not stored. With up to 8 rows the second is
+       not loaded in vain, since all blocks ask for the same lines at once; with more the last is loaded again, which takes fewer
+       registers. */
     __device__ __forceinline__ void load(const batch_rows &rows, int k_blocks, int k, int first, int n_tiles) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < SIDE; i++) {
-            const int at = min(first + i, n_tiles - 1) * k_blocks + k;
+            const int at = (SIDE > 2 ? min(first + i, n_tiles - 1) : first + i) * k_blocks + k;
+            if (SIDE <= 2 && first + i >= n_tiles) continue;
             const uint4 *from = rows.x + (size_t)(uint32_t)at * (gpu_step_pairs<F>() * 32) + lane;
 #pragma unroll
             for (int pair = 0; pair < gpu_step_pairs<F>(); pair++) x[i][pair] = __ldcg(from + pair * 32);
@@ -461,7 +491,8 @@ __device__ __forceinline__ void gpu_batch_finish(const gpu_batch_projection &p, 
         const float *of = partials + (t * TILE_ROWS + row) * GPU_WARPS;
         if (!pair) gpu_batch_put(p, s, tile * TILE_ROWS + row, t, sum_warp_partials(of), rms[t]);
         else if (row < PANEL_ROWS)
-            gpu_batch_put_pair(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of), sum_warp_partials(of + PANEL_ROWS * GPU_WARPS), rms[t]);
+            gpu_batch_put_pair(p, s, tile * PANEL_ROWS + row, t, sum_warp_partials(of),
+                               sum_warp_partials(of + PANEL_ROWS * GPU_WARPS), rms[t]);
     }
 }
 
@@ -472,63 +503,74 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
     enum { DEPTH = sizes::DEPTH, SIDE = sizes::SIDE, GROUPS = NT / SIDE };
     const int tiles = gpu_batch_tiles(s), n_tiles = (p.T + N_TILE_ROWS - 1) / N_TILE_ROWS, k_blocks = s.w.k_blocks;
     int count, tile = (int)blockIdx.x - s.first_block;
-    const int first = gpu_share(k_blocks, threadIdx.x / 32, GPU_WARPS, &count);
+    const int first = gpu_share(k_blocks, gpu_batch_warp(), GPU_WARPS, &count);
     typename F::raw raw[DEPTH][2];
-    float coming = 1;
-    gpu_place place = gpu_batch_place<F>(s, tile);
-    auto load = [&](int j, int k, bool there) {
+    float coming = 1;                                       /* by block: the scale of panel lane / 16 in k block lane % 16 of the round */
+    gpu_place place;
+    auto load = [&](int j, int left) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) F::load(&raw[j][half], place.data[half] + (first + k) * F::panel, j * F::panel, there);
+        for (int half = 0; half < 2; half++) F::load(&raw[j][half], place.data[half], j * F::panel, j < left);
     };
-    auto load_scales = [&](int from, int left) {
+    auto load_scales = [&](int from) {
         const int k = threadIdx.x % 16;
-        if (gpu_scales_by_block<F>()) coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && k < left);
+        if (gpu_scales_by_block<F>())
+            coming = ld_volatile(place.scale + (first + from + k >> s.w.k_block_shift), k < DEPTH && from + k < count);
     };
+    auto begin = [&] {
+        place = gpu_batch_place<F>(s, tile);
+        place.data[0] += first * F::panel;
+        place.data[1] += first * F::panel;
 #pragma unroll
-    for (int j = 0; j < DEPTH; j++) load(j, 0, j < count);
-    load_scales(0, count);
+        for (int j = 0; j < DEPTH; j++) load(j, count);
+        load_scales(0);
+    };
+    begin();
     pdl_wait();
     if (threadIdx.x < NT * N_TILE_ROWS) rms[threadIdx.x] = (int)threadIdx.x < p.T ? __ldcg(rows.rms + threadIdx.x) : 0;
 #pragma unroll 1
-    for (; tile < tiles; tile += s.blocks) {
-        const bool more = tile + s.blocks < tiles;
+    while (tile < tiles) {
         float sum[NT][4] = {}, row_scale[2];
         batch_columns<F, SIDE> columns[2];
         gpu_batch_row_scales<F>(place, row_scale);
         if (count) columns[0].load(rows, k_blocks, first, 0, n_tiles);
 #pragma unroll 1
         for (int round = 0; round < count; round += DEPTH) {
-            const bool last = round + DEPTH >= count;
-            const int ahead = last ? 0 : round + DEPTH, left = last ? (more ? count : 0) : count - ahead;
             const float now = coming;
-            if (last) place = gpu_batch_place<F>(s, tile + s.blocks);
-            load_scales(ahead, left);
+            place.data[0] += DEPTH * F::panel;
+            place.data[1] += DEPTH * F::panel;
+            load_scales(round + DEPTH);
 #pragma unroll
             for (int j = 0; j < DEPTH; j++) {
                 const int k = round + j;
                 batch_operands<F> w[1];
                 float scale[1][2];
                 w[0].decode(raw[j]);
-                load(j, ahead, j < left);
+                if (NT > 2) load(j, count - round - DEPTH);
                 if (gpu_scales_by_block<F>()) {
                     scale[0][0] = __shfl_sync(~0u, now, j);
                     scale[0][1] = __shfl_sync(~0u, now, 16 + j);
                 }
-                if (k < count)
+                if (k >= count) break;
 #pragma unroll
-                    for (int g = 0; g < GROUPS; g++) {
-                        const int turn = (j * GROUPS + g) % 2;
-                        float (*to[1])[4] = {&sum[g * SIDE]};
-                        columns[turn ^ 1].load(rows, k_blocks, first + min(g + 1 < GROUPS ? k : k + 1, count - 1), (g + 1) % GROUPS * SIDE, n_tiles);
-                        if (g * SIDE < n_tiles) gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
-                    }
+                for (int g = 0; g < GROUPS; g++) {
+                    const int turn = (j * GROUPS + g) % 2;
+                    float (*to[1])[4] = {&sum[g * SIDE]};
+                    const int next = first + min(g + 1 < GROUPS ? k : k + 1, count - 1);
+                    columns[turn ^ 1].load(rows, k_blocks, next, (g + 1) % GROUPS * SIDE, n_tiles);
+                    if (g == 0 || g * SIDE < n_tiles)
+                        gpu_batch_multiply<F, 1, SIDE>(to, w, scale, columns[turn].x, columns[turn].act_scale);
+                }
+                if (NT <= 2) load(j, count - round - DEPTH);            /* not earlier: while some are decoded, others are multiplied */
             }
         }
         gpu_batch_partials<F, NT>(sum, row_scale, partials);
-        if (NT > 2 && !more) pdl_launch_dependents();
+        if (NT > 2 && tile + s.blocks >= tiles) pdl_launch_dependents();
         __syncthreads();
         gpu_batch_finish(p, s, tile, partials, rms);
-        if (more) __syncthreads();
+        tile += s.blocks;
+        if (tile >= tiles) break;
+        __syncthreads();
+        begin();
     }
 }
 

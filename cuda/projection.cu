@@ -295,32 +295,10 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
     return one;
 }
 
-template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p);
-
-/* Records the token rows in two parts, which are pieces of one kernel to the schedule. */
-template <class IN> static void gpu_record_parts(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p) {
-    const int from = q->count;
-    for (int t = 0, rows = p->T / 2; t < p->T; t += rows, rows = p->T - t) {
-        gpu_projection<IN> part = *p;
-        part.T = rows;
-        part.extra = t ? 0 : p->extra;
-        part.in.select(t);
-        for (int i = 0; i < p->count; i++) {
-            if (part.segment[i].y) part.segment[i].y += (size_t)t * part.segment[i].w.rows;
-            if (part.segment[i].h) part.segment[i].h += (size_t)t * p->h_row;
-        }
-        gpu_record_projection(q, kind, &part);
-    }
-    for (int i = from; i < q->count; i++) {
-        q->nodes[i].piece = i - from;
-        q->nodes[i].pieces = q->count - from;
-    }
-}
-
 template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p);     /* cuda/batch.cu */
 
-/* Deals the blocks to the segments and records the kernel, in parts where the rows do not fit shared memory. More rows than
-   MOTE_ROWS_MAX are cuda/batch.cu's. */
+/* Deals the blocks to the segments and records the kernel. More rows than MOTE_ROWS_MAX are cuda/batch.cu's, and those that a block
+   does not have the shared memory for: no weight is to be read twice. */
 template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
     if (p->T > MOTE_ROWS_MAX) {
         gpu_record_batch(q, kind, p);
@@ -334,7 +312,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
         bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
         if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
-            gpu_record_parts(q, kind, p);
+            gpu_record_batch(q, kind, p);
             return;
         }
         p->blocks = gpu_deal_blocks(q, p, kernel, bytes);

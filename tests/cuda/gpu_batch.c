@@ -207,7 +207,7 @@ static unsigned differences(const job *j, int T, int turn) {
 }
 
 static void same_bits(const job *j, const char *what) {
-    static const int counts[] = {5, 8, 9, 16, 17, 32, 33, 64};
+    static const int counts[] = {2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64};
     const size_t floats = (size_t)ROWS * (size_t)j->cols, y = (size_t)y_rows(j);
     const int heads = j->cols / TILE;
     fill(clean, floats, 5, 0);
