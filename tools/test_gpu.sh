@@ -90,6 +90,7 @@ check "test_misuse" "$build/test_misuse" --device cuda
 check "test_runner" "$build/test_runner" --device cuda
 check "test_api" "$build/test_api" --device cuda
 check "gpu_batch" "$build/gpu_batch"
+check "gpu_batch_moe" "$build/gpu_batch_moe"
 check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
 check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
 

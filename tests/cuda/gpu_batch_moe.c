@@ -1,7 +1,7 @@
 // Tests of a mixture of experts for many token rows on a GPU (layers/moe/batch_*.cu): every row's x has the bits that the kernels of one
 // row give it alone, whatever the other rows are and choose. For nvcc; without a GPU all is skipped.
 //
-// Usage: test_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
+// Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
 // Contents   1. A layer   2. Passes   3. Equality   4. Times   5. Main
 
@@ -25,8 +25,6 @@ typedef struct layer_case {
     enum format format, shared_format, dense_format;         // of the routed experts, of the shared one, of the router
     int hidden, experts, top_k, expert_size, shared_size, block;       // block: columns of a group, or both sides of a scale's block
 } layer_case;
-
-enum { F_BLOCK = FORMAT_FP8_BLOCK, F_ROW = FORMAT_FP8_ROW, F4 = FORMAT_NVFP4, B16 = FORMAT_BF16, I4 = FORMAT_INT4, I4F = FORMAT_INT4_FINE };
 
 static const layer_case cases[] = {
     {"fp8", FORMAT_FP8_BLOCK, FORMAT_FP8_BLOCK, FORMAT_BF16, 2048, 256, 8, 512, 512, 128},
@@ -395,7 +393,7 @@ static void time_case(const layer_case *c) {
 
 int main(int argc, char **argv) {
     int count = 0, major = 0, timed = argc > 1 && !strcmp(argv[1], "--time");
-    test_main_begin("test_batch_moe", timed ? 1 : argc, argv);
+    test_main_begin("gpu_batch_moe", timed ? 1 : argc, argv);
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
         test_skip("no GPU");
         return test_main_end();
