@@ -270,6 +270,7 @@ static int answer_score(answer *a, server_slot *t, mote_error *error) {
         if (n > PIECE_MOST) n = PIECE_MOST;
         a->piece_begins = at;
         code = mote_feed_logprobs(t->session, a->prompt + at, n, a->top > 0 ? a->top : 0, a->scores, a->alternatives, error);
+        note_speed(a->server);
         if (!code) a->scored(a, at, n);
         answer_unclog(a);
     }

@@ -1,6 +1,6 @@
 /* serve/health.c: GET /health: whether answers get on. It asks nothing that waits for what is computed. */
 
-enum { STUCK_SECONDS = 60 };               /* a pass or a block of a prompt that takes so long will not end */
+enum { STUCK_SECONDS = 120 };              /* a pass or a block of a prompt that takes so long will not end */
 
 /* What is told, and its status. */
 static int put_health(buf *out, const mote_seen *seen) {

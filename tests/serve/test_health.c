@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     test_main_begin("health", argc, argv);
     check(0, 86400, 200, "{\"status\": \"ok\", \"step_age_seconds\": 86400.000}");
     check(1, 0.25, 200, "{\"status\": \"ok\", \"step_age_seconds\": 0.250}");
-    check(1, 59, 200, "{\"status\": \"ok\", \"step_age_seconds\": 59.000}");
-    check(1, 61, 503, "{\"status\": \"stuck\", \"step_age_seconds\": 61.000}");
+    check(1, 119, 200, "{\"status\": \"ok\", \"step_age_seconds\": 119.000}");
+    check(1, 121, 503, "{\"status\": \"stuck\", \"step_age_seconds\": 121.000}");
     return test_main_end();
 }
