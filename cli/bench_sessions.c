@@ -201,7 +201,7 @@ static int bench_beside(group *g, const mote_model *model, int n) {
 }
 
 static int bench_group(group *g, int n) {
-    double rates[99], seconds, experts = NAN;
+    double rates[99], seconds = 0, experts = NAN;
     int differing = 0, more = 0;
     char label[16];
     for (int r = 0; r < g->b->o->repeat; r++) {

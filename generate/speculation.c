@@ -212,9 +212,8 @@ static int speculation_begin(mote_session *s, mote_error *err) {
 }
 
 /* The drafts for a pass after `count` tokens of which `left` may be generated. */
-static int drafts_wanted(mote_session *s, int count, int left) {
-    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1, together = pass_together(s->at.runner);
-    if (together > 1 && k > s->at.runner->pass_rows / together - 1) k = s->at.runner->pass_rows / together - 1;
+static int drafts_wanted(const mote_session *s, int count, int left) {
+    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1;
     if (k > left_context) k = left_context;
     if (k > left - 1) k = left - 1;
     return k > 0 ? k : 0;

@@ -34,11 +34,19 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 // ---- 1. Schedules of models -----------------------------------------------------------------------------------------
 
 static int in_units;             // experts run by units, as those of many rows do
+static int in_turn;              // blocks of one slot, so many, as those of a short prompt are; 0: none
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
-    for (int k = 0; k < KERNEL_KINDS; k++)
-        if (stage_kinds[kernels[k].stage] == kind && (k != KERNEL_ROUTE || in_units)) add((enum kernel_kind)k, layer, in_mtp);
+    for (int k = 0; k < KERNEL_KINDS; k++) {
+        if (stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
+        if (k == KERNEL_DELTA_LOG || (k == KERNEL_APPEND && !in_turn)) continue;
+        add((enum kernel_kind)k, layer, in_mtp);
+        for (int i = 0; k == KERNEL_DELTA && i < in_turn; i++) {
+            if (i) add(KERNEL_DELTA, layer, in_mtp);
+            add(KERNEL_DELTA_LOG, layer, in_mtp);
+        }
+    }
 }
 
 static void add_mtp(int layers, int whole) {
@@ -109,22 +117,24 @@ static void test_real(int layers, int interval) {
     for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without dependent launch", i);
 }
 
-// Experts by units: x and the logits have the generations that they have without route, and no one polls for route's successor.
-static void test_units(void) {
+// Experts by units, blocks in turn: x and the logits have the generations that they have in a plain step, and no one polls for route's
+// successor.
+static void test_forms(int units, int turns) {
     gpu_tag tags[MOST_NODES];
     int n = 0, again = 0;
-    add_step(8, 4, 3);
-    CHECK(link_all(1), "without units");
+    add_step(8, 4, turns ? -1 : 3);
+    CHECK(link_all(1), "a plain step");
     for (int i = 0; i < count; i++)
         if (kernels[nodes[i].kind].tags) tags[n++] = nodes[i].link.publish;
-    in_units = 1;
-    add_step(8, 4, 3);
-    in_units = 0;
-    CHECK(link_all(1), "in units");
+    in_units = units;
+    in_turn = turns;
+    add_step(8, 4, turns ? -1 : 3);
+    in_units = in_turn = 0;
+    CHECK(link_all(1), "in units %d, in turn %d", units, turns);
     for (int i = 0; i < count; i++) {
         if (kernels[nodes[i].kind].tags)
             CHECK(again < n && !memcmp(&tags[again++], &nodes[i].link.publish, sizeof *tags), "node %d: another generation", i);
-        if (nodes[i].kind == KERNEL_UP) CHECK(!nodes[i].link.await.mask, "node %d polls", i);
+        if (nodes[i].kind == KERNEL_UP && units) CHECK(!nodes[i].link.await.mask, "node %d polls", i);
     }
     CHECK(again == n, "%d of %d stores", again, n);
 }
@@ -427,7 +437,9 @@ int main(int argc, char **argv) {
     test_real(4, 1);
     test_real(5, 100);
     test_pieces();
-    test_units();
+    test_forms(1, 0);
+    test_forms(0, 3);
+    test_forms(1, 16);
     test_refusals();
     test_machine();
     test_machine_real();
