@@ -244,9 +244,14 @@ template <int PANELS> static size_t gpu_batch_down_bytes(const moe_gpu *p) {
     return gpu_batch_sums<PANELS>(p->T) * sizeof(float) + units * sizeof(gpu_down_unit);
 }
 
+/* Whether the shared expert, if there is one, has the format and the size of the routed ones. */
+static bool gpu_down_alike(const moe_gpu *p) {
+    return p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
+}
+
 static void gpu_record_batch_down(gpu_queue *q, const moe_gpu *p) {
     enum { PANELS = 2, DEPTH = 4, SIDE = 2 };
-    const bool alike = p->down.format == p->shared_down.format && p->down.k_blocks == p->shared_down.k_blocks;
+    const bool alike = gpu_down_alike(p);
     const bool fits = gpu_batch_down_bytes<PANELS>(p) <= GPU_SHARED;
     const int side = alike && fits ? PANELS : 1;
     gpu_moe_kernel kernel = gpu_batch_down_any;

@@ -81,10 +81,10 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
 }
 
 /* Whether experts run by units: with many rows, and with several, where there is no experts_down for the shape: then this takes less time
-   than the kernels for any shape do. */
+   than the kernels for any shape do, unless the shared expert differs from the routed ones. */
 static int gpu_runs_in_units(const moe_gpu *p) {
     size_t bytes;
-    return p->T > MOTE_ROWS_MAX || (p->T > 1 && !gpu_fixed_down(p, &bytes));
+    return p->T > MOTE_ROWS_MAX || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p, &bytes));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */
