@@ -171,7 +171,7 @@ gpu_project(const __grid_constant__ gpu_projection<IN> p) {
 /* Whether there is a kernel for a shape and so many rows of a segment of this format; then, whether a block may have several
    tiles. */
 template <class IN, class SHAPE, class F> __host__ __device__ constexpr bool gpu_projects_fixed(int rows) {
-    return (IN::normed || F::fixed_plain) && gpu_has_fixed<F, SHAPE>(rows);
+    return (IN::normed || rows <= (int)F::fixed_plain) && gpu_has_fixed<F, SHAPE>(rows);
 }
 
 template <class IN, class F> __host__ __device__ constexpr bool gpu_fixed_loops() {

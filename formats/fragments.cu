@@ -24,7 +24,7 @@
      gemm       cuda/gemm.cu takes it: it has `prefill`
      fixed_rows most token rows of the kernels for fixed shapes that are built for it: MOTE_ROWS_MAX; 1, and for the smaller shape alone; 0,
                 none: kernels for any shape do all. Each kernel costs everyone who builds some seconds
-     fixed_plain  among these are projections without a norm
+     fixed_plain  of these, most rows of projections without a norm: those of all formats are one kernel, whose registers they share
      place      fills in what a gpu_matrix has for this format: where its components after the codes lie */
 
 enum { TILE_ROWS = 2 * PANEL_ROWS, AHEAD = 4 };            /* rows of A; k blocks that a warp has in flight */

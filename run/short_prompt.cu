@@ -21,13 +21,13 @@ static __global__ void gpu_put_turns(const __grid_constant__ gpu_turns p) {
     const int z = threadIdx.x, at = z * MOTE_ROWS_MAX;
     p.to->sequence_of[z] = (uint8_t)(z / MOTE_ROWS_MAX);
     if (at >= p.T) return;
-    step_parameters step = p.first;
-    step.position += at;
-    step.replay = z ? (int)MOTE_ROWS_MAX : step.replay;
-    step.first = at;
-    step.rows = min(p.T - at, (int)MOTE_ROWS_MAX);
-    for (int t = 0; t < step.rows; t++) step.ids[t] = p.ids[at + t];
-    p.to->steps[z] = step;
+    step_parameters *to = &p.to->steps[z];
+    *to = p.first;
+    to->position = p.first.position + at;
+    to->replay = z ? (int)MOTE_ROWS_MAX : p.first.replay;
+    to->first = at;
+    to->rows = min(p.T - at, (int)MOTE_ROWS_MAX);
+    for (int t = 0; t < to->rows; t++) to->ids[t] = p.ids[at + t];
 }
 
 /* Of the last block: its residual rows become the first ones of x, and what was before it is the slot's last_hidden. One block. */
