@@ -88,6 +88,7 @@ more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
 check "test_speculation" "$build/test_speculation" --device cuda
 check "test_misuse" "$build/test_misuse" --device cuda
 check "test_runner" "$build/test_runner" --device cuda
+check "test_batch" "$build/test_batch" --device cuda
 check "test_api" "$build/test_api" --device cuda
 check "gpu_batch" "$build/gpu_batch"
 check "gpu_batch_moe" "$build/gpu_batch_moe"
@@ -131,9 +132,13 @@ else
     # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
     slow "racecheck --rows small:fp8:4" racecheck --kernel-name-exclude $making_weights,kernel_substring=experts_up \
         "$build/gpu_production" --rows small:fp8:4
-    slow "initcheck --prompt 24 small:fp8:1" initcheck --kernel-name-exclude $making_weights \
-        "$build/gpu_production" --prompt 24 small:fp8:1
-    slow "racecheck gemm_kernel" racecheck --kernel-name kernel_substring=gemm_kernel "$build/gpu_production" --prompt 24 small:fp8:1
+    for sessions in 3 17; do
+        slow "racecheck --sessions $sessions small:fp8:4" racecheck --kernel-name-exclude $making_weights,kernel_substring=experts_up \
+            "$build/gpu_production" --sessions $sessions small:fp8:4
+    done
+    slow "initcheck --prompt 66 small:fp8:1" initcheck --kernel-name-exclude $making_weights \
+        "$build/gpu_production" --prompt 66 small:fp8:1
+    slow "racecheck gemm_kernel" racecheck --kernel-name kernel_substring=gemm_kernel "$build/gpu_production" --prompt 66 small:fp8:1
     for kernel in attend_prefill delta_ moe_prefill prefill_; do
         check "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel \
             "$build/gpu_production" --prompt 70 small:fp8
