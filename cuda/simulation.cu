@@ -6,14 +6,19 @@ typedef struct simulation {
     float accept[MOTE_ROWS_MAX - 1];
 } simulation;
 
+/* Random numbers of a step: other ones for each slot. */
+__device__ __forceinline__ uint64_t simulated_seed(const step_parameters *step) {
+    return (uint64_t)step->shift << 20 ^ step->sequence;
+}
+
 /* A random token below n; place: its index in the step. */
 __device__ __forceinline__ int32_t simulated_token(const step_parameters *step, int place, int n) {
-    return (int32_t)(uniform(step->sequence, (uint64_t)(MOTE_ROWS_MAX + place)) * n);
+    return (int32_t)(uniform(simulated_seed(step), (uint64_t)(MOTE_ROWS_MAX + place)) * n);
 }
 
 /* Whether the draft after row t is accepted. */
 __device__ __forceinline__ bool simulated_accept(const simulation *s, const step_parameters *step, int t) {
-    return uniform(step->sequence, (uint64_t)t) < s->accept[t];
+    return uniform(simulated_seed(step), (uint64_t)t) < s->accept[t];
 }
 
 /* The token row whose logit of this expert row t takes: row 0's for a share `overlap`, of 2^32, of the experts, picked by a

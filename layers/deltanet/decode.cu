@@ -39,6 +39,8 @@ typedef struct deltanet_gpu {
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
     int sequences;               /* of a pass, see gpu_delta_sequence; 0: one */
+    int in_turn, follows;        /* it is a block of several of one slot, in turn, and never releases; it follows another, whose log is still
+                                    where conv_delta leaves it */
     int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
@@ -87,6 +89,11 @@ __device__ __forceinline__ deltanet_gpu gpu_delta_sequence(const deltanet_gpu &a
     p.z += heads * s->value_dim;
     p.o += heads * s->value_dim;
     p.squares += heads * gpu_squares_stride(parts);
+    if (!all.follows) return p;
+    const int64_t back = -gpu_slot_shift(&p.slot);          /* scratch does not move with the slot */
+    p.state.window = gpu_delta_at(p.raw - (s->taps - 1 + MOTE_ROWS_MAX) * gpu_channels(s), back);
+    p.state.log_k = gpu_delta_at(p.k - MOTE_ROWS_MAX * s->key_heads * s->key_dim, back);
+    p.state.log_decay = gpu_delta_at(p.decay - MOTE_ROWS_MAX * s->value_heads, back);
     return p;
 }
 
@@ -371,7 +378,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
-    pdl_launch_dependents();
+    if (USE != SLOT_EACH || !all.in_turn) pdl_launch_dependents();
     rows.h = blockIdx.x;
     rows.key_head = p.ratio == 1 ? rows.h : (int)__umulhi((uint32_t)rows.h, p.per_key);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
@@ -430,7 +437,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
 template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
     const int sequences = max_int(p->sequences, 1);
     const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
-    gpu_record_grid(q, KERNEL_DELTA, "", p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid,
+    gpu_record_grid(q, p->in_turn ? KERNEL_DELTA_IN_TURN : KERNEL_DELTA, "", p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid,
                     0, p);
 }
 
@@ -452,7 +459,8 @@ static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
 
 /* Advances one channel of the window by the accepted rows of the log, then overwrites the log with the raw rows of this
    token block. One thread does both, and reads each input before it overwrites it. */
-__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t shift, int channel, int replay) {
+__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, const deltanet_state *to, int64_t shift, int channel,
+                                                int replay) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
     float x[MOTE_ROWS_MAX], past[MOTE_ROWS_MAX];
 #pragma unroll
@@ -463,10 +471,10 @@ __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t s
             past[i] = first + i < keep ? gpu_past(p, shift, channel, replay, keep - first - i) : 0;
 #pragma unroll
         for (int i = 0; i < MOTE_ROWS_MAX; i++)
-            if (first + i < keep) gpu_delta_at(p->state.window, shift)[(size_t)(first + i) * channels + channel] = past[i];
+            if (first + i < keep) gpu_delta_at(to->window, shift)[(size_t)(first + i) * channels + channel] = past[i];
     }
     for (int t = 0; t < MOTE_ROWS_MAX; t++)
-        if (t < p->T) gpu_delta_at(p->state.log_raw, shift)[(size_t)t * channels + channel] = x[t];
+        if (t < p->T) gpu_delta_at(to->log_raw, shift)[(size_t)t * channels + channel] = x[t];
 }
 
 /* The work of gpu_delta_log, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
@@ -481,20 +489,20 @@ static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int 
 }
 
 /* Copies the numbers i, i + step, ... of the k of this token block to the log. */
-__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, int64_t shift, int i, int step, int count) {
+__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, const deltanet_state *to, int64_t shift, int i, int step, int count) {
     float k[LOG_KEYS];
 #pragma unroll
     for (int n = 0; n < LOG_KEYS; n++) k[n] = i + n * step < count ? p->k[i + n * step] : 0;
 #pragma unroll
     for (int n = 0; n < LOG_KEYS; n++)
-        if (i + n * step < count) gpu_delta_at(p->state.log_k, shift)[i + n * step] = k[n];
+        if (i + n * step < count) gpu_delta_at(to->log_k, shift)[i + n * step] = k[n];
 }
 
-/* Updates window and log after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
+/* Updates window and log, those of `to`, after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
 
    It must run after the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
    until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
-__device__ __forceinline__ void gpu_log_sequence(const deltanet_gpu *p, int block, int blocks) {
+__device__ __forceinline__ void gpu_log_sequence(const deltanet_gpu *p, const deltanet_state *to, int block, int blocks) {
     const deltanet_shape *s = &p->shape;
     const int channels = gpu_channels(s), replay = p->step->replay;
     const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T);
@@ -502,26 +510,26 @@ __device__ __forceinline__ void gpu_log_sequence(const deltanet_gpu *p, int bloc
     const int64_t shift = gpu_slot_shift(&p->slot);
     for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
         int i = item - channels;
-        if (i < 0) gpu_log_channel(p, shift, item, replay);
-        else if (i < k_items) gpu_log_keys(p, shift, i, k_items, k_count);
-        else gpu_delta_at(p->state.log_decay, shift)[i - k_items] = p->decay[i - k_items];
+        if (i < 0) gpu_log_channel(p, to, shift, item, replay);
+        else if (i < k_items) gpu_log_keys(p, to, shift, i, k_items, k_count);
+        else gpu_delta_at(to->log_decay, shift)[i - k_items] = p->decay[i - k_items];
     }
 }
 
 /* The same for all sequences of a pass, each of which has as many blocks. */
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
-    if (!p->sequences) return gpu_log_sequence(p, block, blocks);
+    if (!p->sequences) return gpu_log_sequence(p, &p->state, block, blocks);
     const int each = blocks / p->sequences;
     const deltanet_gpu own = gpu_delta_sequence(*p, block / each, 1);
-    gpu_log_sequence(&own, block % each, each);
+    gpu_log_sequence(&own, &p->state, block % each, each);
 }
 
-/* The same as a kernel of its own, for a block of several in turn. Grid: (blocks, sequences). It never releases: the next block's
-   conv_delta reads the log early. */
+/* The same as a kernel of its own, for a block of several in turn. Grid: (blocks). It never releases: the next block's conv_delta may read
+   the log early. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const __grid_constant__ deltanet_gpu all) {
     pdl_wait();
-    const deltanet_gpu own = gpu_delta_sequence(all, blockIdx.y, 1);
-    gpu_log_sequence(&own, blockIdx.x, gridDim.x);
+    const deltanet_gpu own = gpu_delta_sequence(all, 0, 1);
+    gpu_log_sequence(&own, &all.state, blockIdx.x, gridDim.x);
 }
 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
@@ -588,14 +596,18 @@ static int gpu_delta_log_blocks(const deltanet_gpu *block) {
     return (gpu_delta_log_items(&block->shape, rows) - 1) / GPU_THREADS + 1;
 }
 
-/* conv_delta of blocks that continue each other: block after block, each with its log. */
+/* conv_delta of blocks that continue each other, block after block. A block finds the log of the one before it in scratch, if the window
+   that belongs to it lies within that block's rows; only the last one's goes to the state. */
 static void gpu_conv_delta_in_turn(gpu_queue *q, const deltanet_gpu *blocks) {
+    const int in_scratch = blocks->shape.taps - 1 <= MOTE_ROWS_MAX;
     for (int z = 0; z < blocks->sequences; z++) {
         deltanet_gpu p = *blocks;
         p.step += z;
-        p.sequences = 1;
+        p.sequences = p.in_turn = 1;
+        p.follows = z && in_scratch;
         p.T = min_int(blocks->T - z * MOTE_ROWS_MAX, MOTE_ROWS_MAX);
         gpu_conv_delta(q, &p);
+        if (z < blocks->sequences - 1 && in_scratch) continue;
         gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, gpu_delta_log_blocks(&p), 1, 0, &p);
     }
 }

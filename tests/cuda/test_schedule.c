@@ -40,12 +40,9 @@ static int in_turn;              // blocks of one slot, so many, as those of a s
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++) {
         if (stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
-        if (k == KERNEL_DELTA_LOG || (k == KERNEL_APPEND && !in_turn)) continue;
+        if (in_turn ? k == KERNEL_DELTA : k == KERNEL_DELTA_LOG || k == KERNEL_DELTA_IN_TURN || k == KERNEL_APPEND) continue;
         add((enum kernel_kind)k, layer, in_mtp);
-        for (int i = 0; k == KERNEL_DELTA && i < in_turn; i++) {
-            if (i) add(KERNEL_DELTA, layer, in_mtp);
-            add(KERNEL_DELTA_LOG, layer, in_mtp);
-        }
+        for (int i = 1; k == KERNEL_DELTA_IN_TURN && i < in_turn; i++) add(KERNEL_DELTA_IN_TURN, layer, in_mtp);
     }
 }
 
