@@ -11,7 +11,7 @@
 
 enum {
     PREFILL_ALIGNMENT = 64,      /* token rows */
-    PREFILL_FROM = 65            /* calls with fewer rows decode them, four at a time: quicker, see docs/performance-prompts.md */
+    PREFILL_FROM = PASS_ROWS_MAX + 1       /* calls with fewer rows decode them, all in one pass: quicker, see docs/performance-prompts.md */
 };
 
 /* Whether prefill can run this model; otherwise its prompts are decoded. */
