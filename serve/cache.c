@@ -251,13 +251,16 @@ static size_t server_slot_rewind(server_slot *t, const int32_t *prompt, size_t c
    at a GB a second, is quicker than to read it again. */
 static int server_slot_is_of_another(const server_slot *t, const int32_t *prompt, size_t count) {
     enum { WORTH = 32 };                   /* tokens */
-    const server *s = t->server;
+    server *s = t->server;
     size_t n, size = 0;
     const int32_t *tokens = mote_tokens(t->session, &n);
     size_t same = common_prefix(tokens, n, prompt, count);
     if (n < WORTH || same >= t->asked) return 0;
     (void)mote_save(t->session, NULL, 0, &size, NULL);
-    return (double)n > 2 * 1e-9 * (double)size * s->read_speed;
+    pthread_mutex_lock(&s->lock);
+    const double speed = s->read_speed;
+    pthread_mutex_unlock(&s->lock);
+    return (double)n > 2 * 1e-9 * (double)size * speed;
 }
 
 /* Returns the tokens of the prompt that need not be read. */

@@ -2,11 +2,12 @@
 # tools/soak.sh BUILD SECONDS: tests/serve/soak_serve.c against the mote of that build: see make soak.
 set -u
 build=$1
-export ASAN_OPTIONS=quarantine_size_mb=4 TSAN_OPTIONS=halt_on_error=1
+export ASAN_OPTIONS=quarantine_size_mb=4 TSAN_OPTIONS=halt_on_error=1:exitcode=66
 quiet=; [ "${build%thread}" = "$build" ] || quiet='setarch -R'           # TSan dislikes the address space of newer kernels
 
 start() {                                  # LOG OPTIONS...: its process is $!, its port $port
     log=$1; shift
+    : >"$log"
     $quiet "$build/mote" serve --port 0 --threads 1 "$@" 2>"$log" &
     while ! grep -q 'on http' "$log"; do kill -0 $! || { cat "$log"; exit 1; }; sleep 0.2; done
     port=$(sed -n 's/.*http:.*://p' "$log")
