@@ -124,7 +124,7 @@ struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K 
 
 /* Whether there are kernels of a shape for so many rows of this format. */
 template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {
-    return rows <= (int)F::fixed_rows && ((int)F::fixed_rows == (int)MOTE_ROWS_MAX || (int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN);
+    return rows <= ((int)SHAPE::HIDDEN == (int)shape_35b_a3b::HIDDEN ? (int)F::fixed_rows : (int)F::fixed_rows_large);
 }
 
 /* A warp's part of a tile of COLS columns, which are WARP_K_BLOCKS whole k blocks for each of the eight warps: the same sums in the
