@@ -54,6 +54,7 @@ $(BUILD)/engine.o: engine.cu $(BUILD)/settings
 else
 $(BUILD)/engine.o: $(LIBRARY) $(BUILD)/settings
 	@$(if $(filter compute_121,$(KNOWN)),:,echo 'nvcc before 12.9 does not know all GPUs: building for $(TARGETS)')
+	@echo 'nvcc takes some minutes. Quicker: make GPUS=-arch=native for the GPU of this machine alone, make NVCC= without any'
 	$(NVCC) -ccbin $(CXX) -std=c++17 -O3 -t0 $(GPUS) -Xptxas -v $(patsubst %,-Xcompiler %,-Wall -Wextra $(CFLAGS) \
 	    -ffp-contract=fast -fPIC) -x cu -c engine.cu -o $@ >$(BUILD)/kernels.txt 2>&1; code=$$?; \
 	    grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(BUILD)/kernels.txt >&2; exit $$code

@@ -72,7 +72,8 @@ typedef struct mote_error {
 typedef struct mote_callbacks {
     void (*log)(void *user, const char *line);                             /* notices, one line each, without a line feed */
     void (*progress)(void *user, const char *what, double fraction);       /* 0..1, during loading and long prompts */
-    int (*cancel)(void *user);                                             /* polled often; non-zero stops the call */
+    int (*cancel)(void *user);                                             /* polled while tokens are read and answers generated;
+                                                                              non-zero stops the call. A single step is not stopped */
     void (*prompt)(void *user, int done, int count);                       /* while `count` tokens are read: so many are, by the
                                                                               work done; the last call has done == count */
     void *user;                                                            /* handed to each of them */

@@ -161,6 +161,7 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
     int32_t next;
     int code = session_enter(s, id != NULL, "mote_step: needs a session and a place for the token", error);
     if (!code) code = step_check(s, &by.p, error);
+    if (!code) code = session_begin(s, "mote_step: ", error);
     if (code) return code;
     if (device_samples(s, &by)) {
         code = step_sampled(s, &by.p, error);
@@ -168,10 +169,10 @@ int mote_step(mote_session *session, const mote_sampling *sampling, int32_t *id,
         code = choose(s, &by, &next, error);
         if (!code) code = timeline_forward(s, &next, 1, 1, NULL, NULL, error);
     }
-    if (code) return code;
-    timeline_keep(s, 1);
-    *id = s->tokens[s->count - 1];
-    return MOTE_OK;
+    if (!code) timeline_keep(s, 1);
+    if (!code) *id = s->tokens[s->count - 1];
+    session_leave(s);
+    return code;
 }
 
 int mote_top_logprobs(const mote_session *session, int n, int32_t *ids, float *logprobs, mote_error *error) {

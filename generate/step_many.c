@@ -3,14 +3,16 @@
 
 enum { TURN_WAITS = -1 };        /* the code of a turn that has not been taken */
 
-/* Whether the turn can be taken, number `at` of these: its code. */
-static int turn_check(const mote_turn *turns, int at, mote_error *err) {
-    const mote_session *s = turns[at].session;
+/* Begins the call on the session of turn number `at` of these, if it can be taken: its code. */
+static int turn_enter(const mote_turn *turns, int at, mote_error *err) {
+    mote_session *s = turns[at].session;
     chooser by = chooser_of(turns[at].sampling);
-    int code = session_enter(s, 1, "mote_step_many: needs a session in every turn", err);
-    for (int i = 0; i < at && !code; i++)
-        if (turns[i].session == s) code = fail(err, MOTE_EINVAL, "the session has turn %d already", i);
-    return code ? code : step_check(s, &by.p, err);
+    if (!s) return fail(err, MOTE_EINVAL, "there is no session");
+    for (int i = 0; i < at; i++)
+        if (turns[i].session == s) return fail(err, MOTE_EINVAL, "the session has turn %d already", i);
+    int code = session_enter(s, 1, "mote_step_many: ", err);
+    if (!code) code = step_check(s, &by.p, err);
+    return code ? code : session_begin(s, "mote_step_many: ", err);
 }
 
 /* Makes a turn a request. What a device cannot choose is chosen here: next. */
@@ -38,11 +40,12 @@ static void turn_end(mote_turn *t, const request *q) {
     if (q->code) {
         timeline_drop(s);
         t->error = q->error;
-        return;
+    } else {
+        timeline_keep(s, 1);
+        t->id = s->tokens[s->count - 1];
+        t->error.code = MOTE_OK;
     }
-    timeline_keep(s, 1);
-    t->id = s->tokens[s->count - 1];
-    t->error.code = MOTE_OK;
+    session_leave(s);
 }
 
 /* Takes those of `count` turns that wait and are of the first one's runner, as many as fit into a pass. */
@@ -56,7 +59,8 @@ static void turns_take(mote_turn *turns, int count) {
     for (int i = 0; i < count && n < PASS_ROWS_MAX; i++) {
         mote_turn *t = &turns[i];
         if (t->error.code != TURN_WAITS || t->session->at.runner != r) continue;
-        if (!turn_begin(t, &q[n], &b[n], &next[n], &t->error)) of[n++] = t;
+        if (turn_begin(t, &q[n], &b[n], &next[n], &t->error)) session_leave(t->session);
+        else of[n++] = t;
     }
     if (n) meet(r, q, n);
     for (int i = 0; i < n; i++) turn_end(of[i], &q[i]);
@@ -66,7 +70,7 @@ int mote_step_many(mote_turn *turns, int count, mote_error *error) {
     if (count < 0 || (count && !turns)) return fail(error, MOTE_EINVAL, "mote_step_many: needs its turns, not less than none");
     for (int i = 0; i < count; i++) {
         memset(&turns[i].error, 0, sizeof turns[i].error);
-        if (!turn_check(turns, i, &turns[i].error)) turns[i].error.code = TURN_WAITS;
+        if (!turn_enter(turns, i, &turns[i].error)) turns[i].error.code = TURN_WAITS;
     }
     for (int i = 0; i < count; i++)
         while (turns[i].error.code == TURN_WAITS) turns_take(&turns[i], count - i);

@@ -38,8 +38,9 @@ static float *cpu_alloc(size_t floats) {
 }
 
 static int cpu_no_memory(const char *what, size_t floats, mote_error *err) {
-    return fail(err, MOTE_ENOMEM, "%s needs %.2f GB, %.2f GB of memory are free", what, (double)floats * sizeof(float) * 1e-9,
-                (double)memory_available() * 1e-9);
+    const double wanted = (double)floats * sizeof(float), there = (double)memory_available();
+    return fail(err, MOTE_ENOMEM, "%s needs %.2f GB, %.2f GB of memory are free%s", what, wanted * 1e-9, there * 1e-9,
+                wanted < there ? ", but this process gets no more: is there a limit (ulimit -v)?" : "");
 }
 
 static int cpu_open(mote_runner *r, mote_error *err) {

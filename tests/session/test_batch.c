@@ -3,6 +3,8 @@
 
 #include "api.h"
 
+#include <pthread.h>
+
 static mote_runner *runner_with(const mote_model *m, const mote_session_options *o) {
     mote_runner *r = NULL;
     EXPECT(MOTE_OK, mote_runner_open(m, o, &r, &failure));
@@ -336,6 +338,36 @@ static void test_refused(void) {
     mote_close(m);
 }
 
+/* Two threads step one session: each step is taken or refused, and the context holds. Closing it meanwhile is ignored. */
+static void *step_until_full(void *session) {
+    mote_sampling greedy = {0};
+    mote_error error;
+    int32_t id;
+    int code = MOTE_OK;
+    for (int many = 0; code == MOTE_OK || code == MOTE_EINVAL; many = !many) {
+        mote_turn turn = {.session = (mote_session *)session, .sampling = &greedy};
+        code = many ? mote_step_many(&turn, 1, &error) : mote_step((mote_session *)session, &greedy, &id, &error);
+    }
+    return (void *)(intptr_t)code;
+}
+
+static void test_one_session_twice(void) {
+    mote_model *m = synthetic("tiny:fp8");
+    for (int k = 0; k < 5; k++) {
+        mote_session *s = session_of(m, .context = 24);
+        int32_t ids[] = {1, 2, 3};
+        pthread_t threads[2];
+        void *code[2];
+        EXPECT(MOTE_OK, mote_feed(s, ids, 3, &failure));
+        for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, step_until_full, s);
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], &code[i]);
+        CHECK((intptr_t)code[0] == MOTE_ECONTEXT && (intptr_t)code[1] == MOTE_ECONTEXT && count_of(s) == 24, "codes %d and %d, %d tokens",
+              (int)(intptr_t)code[0], (int)(intptr_t)code[1], count_of(s));
+        mote_session_close(s);
+    }
+    mote_close(m);
+}
+
 int main(int argc, char **argv) {
     test_main_begin("test_batch", argc, argv);
     test_counts("tiny:fp8", MOTE_KV_DEFAULT, 0);
@@ -343,5 +375,6 @@ int main(int argc, char **argv) {
     test_counts("tiny:nvfp4", MOTE_KV_DEFAULT, 0);
     test_any_order("tiny:fp8", test_brief ? 200 : 10000);
     test_refused();
+    test_one_session_twice();
     return test_main_end();
 }
