@@ -259,7 +259,9 @@ static int bench_sessions(bench *b, const char *name, const mote_model *model) {
     if (!code && o->beside)
         fprintf(b->table, "\n%-8s%10s%14s%8s%14s%14s%8s\n", "beside", "prompt", "longest wait", "steps", "ms alone", "ms beside", "slower");
     for (int i = 0; i < o->sessions.count && !code; i++)
-        code = o->beside ? bench_beside(&g, model, o->sessions.value[i]) : g.drafts ? bench_speaking(&g, o->sessions.value[i]) : bench_group(&g, o->sessions.value[i]);
+        code = o->beside ? bench_beside(&g, model, o->sessions.value[i])
+             : g.drafts  ? bench_speaking(&g, o->sessions.value[i])
+                         : bench_group(&g, o->sessions.value[i]);
     if (!code && b->json) fputs("\n]}\n", b->json);
     b->session = NULL;
     for (int i = 0; i < g.count; i++) {

@@ -598,7 +598,8 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
 #define ATTEND_CLUSTERS
 #endif
 
-/* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two blocks an SM up to 32 query rows, one with 64.
+/* The kernel. Grid: (kv head, split, sequence), clusters of 8 splits; with fewer than p.splits of them, those that have chunks. Two
+   blocks an SM up to 32 query rows (16 of each sequence), one with more.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
    warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
 template <bool FP8, int ROWS, bool EACH>

@@ -437,8 +437,8 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
 template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
     const int sequences = max_int(p->sequences, 1);
     const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
-    gpu_record_grid(q, p->in_turn ? KERNEL_DELTA_IN_TURN : KERNEL_DELTA, "", p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid,
-                    0, p);
+    gpu_record_grid(q, p->in_turn ? KERNEL_DELTA_IN_TURN : KERNEL_DELTA, "",
+                    p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid, 0, p);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {

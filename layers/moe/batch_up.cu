@@ -186,7 +186,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
                     const float of = i % 2 ? act.y : act.x;
                     if (F::groups) part[i] = __fmul_rn(part[i], F::row_scale(set[j].raw[i / 2]));
                     if (!F::half) sum[i] = __fadd_rn(sum[i], part[i]);
-                    else sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of, part[i], sum[i]);
+                    else sum[i] = __fmaf_rn(gpu_scales_by_block<F>() ? __fmul_rn(set[j].scale[i / 2], of * gpu_post_scale<F>()) : of,
+                                            part[i], sum[i]);
                 }
                 if (!WHOLE || j == DEPTH - 1) close_up_to(k + 1);
             }
