@@ -16,7 +16,7 @@ static int turn_enter(const mote_turn *turns, int at, mote_error *err) {
 }
 
 /* Makes a turn a request. What a device cannot choose is chosen here: next. */
-static int turn_begin(const mote_turn *t, request *q, block *b, int32_t *next, mote_error *err) {
+static int turn_begin(const mote_turn *t, pass_request *q, block *b, int32_t *next, mote_error *err) {
     static mote_sampling greedy;
     mote_session *s = t->session;
     chooser by = chooser_of(t->sampling);
@@ -33,7 +33,7 @@ static int turn_begin(const mote_turn *t, request *q, block *b, int32_t *next, m
 }
 
 /* What the pass has made of it. */
-static void turn_end(mote_turn *t, const request *q) {
+static void turn_end(mote_turn *t, const pass_request *q) {
     mote_session *s = t->session;
     if (q->kind == REQUEST_FORWARD) s->tokens[s->count] = q->b->ids[0];
     timeline_computed(s, 1);
@@ -51,7 +51,7 @@ static void turn_end(mote_turn *t, const request *q) {
 /* Takes those of `count` turns that wait and are of the first one's runner, as many as fit into a pass. */
 static void turns_take(mote_turn *turns, int count) {
     mote_runner *r = turns->session->at.runner;
-    request q[PASS_ROWS_MAX];
+    pass_request q[PASS_ROWS_MAX];
     block b[PASS_ROWS_MAX];
     int32_t next[PASS_ROWS_MAX];
     mote_turn *of[PASS_ROWS_MAX];

@@ -122,12 +122,12 @@ static void mtp_forward(mote_runner *r, const token_sequence *of, int n, int row
 }
 
 /* The rows of a block that the MTP layer takes: see run_mtp. */
-static int mtp_rows(const request *q) {
+static int mtp_rows(const pass_request *q) {
     return q->s->has_mtp ? q->b->T - (q->b->position == 0) : 0;
 }
 
 /* Their inputs, from row `to` of mtp_in on. hidden: the block's final rows. */
-static void mtp_inputs(const request *q, const float *hidden, int to) {
+static void mtp_inputs(const pass_request *q, const float *hidden, int to) {
     const block *b = q->b;
     const size_t size = (size_t)q->s->m->c.hidden;
     for (int t = b->T - mtp_rows(q); t < b->T; t++, to++)
@@ -138,7 +138,7 @@ static void mtp_inputs(const request *q, const float *hidden, int to) {
 /* The MTP layer for the rows just computed: the row of position p takes the token after it and the final row of p, and predicts
    the token after that. So the rows are those of positions first-1 .. first+T-2, without -1. Its KV rows are kept for drafting;
    logits, when wanted, get one row for each. */
-static void run_mtp(mote_runner *r, request *const *of, const token_sequence *main_rows, int n) {
+static void run_mtp(mote_runner *r, pass_request *const *of, const token_sequence *main_rows, int n) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
@@ -164,7 +164,7 @@ static void run_mtp(mote_runner *r, request *const *of, const token_sequence *ma
 }
 
 /* The logits that are wanted of final rows. */
-static void run_head(mote_runner *r, request *const *of, const token_sequence *at, int n) {
+static void run_head(mote_runner *r, pass_request *const *of, const token_sequence *at, int n) {
     const size_t hidden = (size_t)r->m->c.hidden, vocab = (size_t)r->m->c.vocab;
     int head = 0;
     for (int i = 0; i < n; i++) {
@@ -189,7 +189,7 @@ static void cpu_computed(slot *s, const block *b, const float *final_rows) {
 }
 
 /* The blocks of n slots as one pass. */
-static void cpu_forward_all(mote_runner *r, request *const *of, int n) {
+static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
@@ -227,7 +227,7 @@ static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
 /* ids[0..drafts-1] of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
    input for the next one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of
    guesses: the block that runs next writes them anew. Draft i of all that want so many is one pass. */
-static void cpu_draft_all(mote_runner *r, request *const *of, int n) {
+static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
     const mote_model *m = r->m;
     scratch *w = &r->s;
     token_sequence at[PASS_ROWS_MAX];
@@ -254,14 +254,14 @@ static void cpu_draft_all(mote_runner *r, request *const *of, int n) {
 }
 
 /* Of one kind, FORWARD or DRAFT: the host samples. */
-static void cpu_pass(mote_runner *r, request *const *of, int n) {
+static void cpu_pass(mote_runner *r, pass_request *const *of, int n) {
     if (of[0]->kind == REQUEST_DRAFT) cpu_draft_all(r, of, n);
     else cpu_forward_all(r, of, n);
     for (int i = 0; i < n; i++) of[i]->code = MOTE_OK;
 }
 
 static int cpu_forward(slot *s, const block *b, mote_error *err) {
-    request q, *one = &q;
+    pass_request q, *one = &q;
     (void)err;
     request_is(&q, REQUEST_FORWARD, s, b);
     cpu_forward_all(s->runner, &one, 1);
@@ -269,7 +269,7 @@ static int cpu_forward(slot *s, const block *b, mote_error *err) {
 }
 
 static int cpu_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
-    request q, *one = &q;
+    pass_request q, *one = &q;
     (void)err;
     request_is(&q, REQUEST_DRAFT, s, b);
     q.drafts = k;

@@ -59,7 +59,7 @@ static void lead_give(mote_runner *r) {
     if (r->first) pthread_cond_signal(&r->first->from->wake);
 }
 
-static void queue_put(mote_runner *r, request *q, caller *from) {
+static void queue_put(mote_runner *r, pass_request *q, caller *from) {
     q->from = from;
     q->next = NULL;
     if (q->kind != REQUEST_LEAD) {
@@ -70,8 +70,8 @@ static void queue_put(mote_runner *r, request *q, caller *from) {
     r->last = &q->next;
 }
 
-static request *queue_take(mote_runner *r, request **at) {
-    request *q = *at;
+static pass_request *queue_take(mote_runner *r, pass_request **at) {
+    pass_request *q = *at;
     *at = q->next;
     if (!q->next) r->last = at;
     return q;
@@ -80,7 +80,7 @@ static request *queue_take(mote_runner *r, request **at) {
 /* Waits for the lead in turn. */
 static void lead_wait(mote_runner *r, const slot *s) {
     if (r->led || r->first) {
-        request turn;
+        pass_request turn;
         caller me;
         request_is(&turn, REQUEST_LEAD, NULL, NULL);
         caller_open(&me, 1);
@@ -110,7 +110,7 @@ static void runner_leave(mote_runner *r) {
 
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
 
-static int request_rows(const request *q) {
+static int request_rows(const pass_request *q) {
     return q->kind == REQUEST_DRAFT || q->kind == REQUEST_STEP ? 1 : q->b->T;
 }
 
@@ -119,7 +119,7 @@ static int request_rows(const request *q) {
 static int pass_expects(const mote_runner *r) {
     int rows = 0;
     const slot *s = r->slots;
-    for (const request *q = r->first; q; q = q->next)
+    for (const pass_request *q = r->first; q; q = q->next)
         if (q->kind != REQUEST_LEAD) rows += request_rows(q);
     while (s && (s->waits || !s->answers || !s->member)) s = s->next;
     return s && rows < r->pass_rows;
@@ -147,10 +147,10 @@ static void pass_tell(mote_runner *r) {
 }
 
 /* Takes the drafts or, if there are none, what else fits into a pass; returns how many. */
-static int pass_take(mote_runner *r, request **to) {
+static int pass_take(mote_runner *r, pass_request **to) {
     int n = 0, rows = 0, drafts = 0;
-    for (const request *q = r->first; q; q = q->next) drafts |= q->kind == REQUEST_DRAFT;
-    for (request **at = &r->first; *at && n < PASS_ROWS_MAX && (!n || r->pass_rows);) {
+    for (const pass_request *q = r->first; q; q = q->next) drafts |= q->kind == REQUEST_DRAFT;
+    for (pass_request **at = &r->first; *at && n < PASS_ROWS_MAX && (!n || r->pass_rows);) {
         const int is = (*at)->kind != REQUEST_LEAD && ((*at)->kind == REQUEST_DRAFT) == drafts;
         if (is && (!n || rows + request_rows(*at) <= r->pass_rows)) {
             rows += request_rows(*at);
@@ -162,8 +162,8 @@ static int pass_take(mote_runner *r, request **to) {
     return n;
 }
 
-static void pass_compute(mote_runner *r, request *const *of, int n) {
-    request *q = of[0];
+static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
+    pass_request *q = of[0];
     if (n > 1) r->on->pass(r, of, n);
     else if (q->kind == REQUEST_FORWARD) q->code = r->on->forward(q->s, q->b, &q->error);
     else if (q->kind == REQUEST_DRAFT) q->code = r->on->draft(q->s, q->b, q->drafts, q->ids, &q->error);
@@ -172,7 +172,7 @@ static void pass_compute(mote_runner *r, request *const *of, int n) {
 }
 
 /* Tells the requests' callers; who was in the pass is expected in the next one. */
-static void pass_over(mote_runner *r, request *const *of, int n) {
+static void pass_over(mote_runner *r, pass_request *const *of, int n) {
     for (slot *s = r->slots; s; s = s->next) s->member = 0;
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
@@ -185,7 +185,7 @@ static void pass_over(mote_runner *r, request *const *of, int n) {
 
 /* What a pass of several sessions took, for the choice of how many drafts pay: by its rows, in powers of two, with drafts and
    without. */
-static void pass_learn(mote_runner *r, request *const *of, int n, double spent) {
+static void pass_learn(mote_runner *r, pass_request *const *of, int n, double spent) {
     int rows = 0, drafts = 0, bucket = 0;
     for (int i = 0; i < n; i++) {
         rows += request_rows(of[i]);
@@ -222,7 +222,7 @@ static int pass_together(mote_runner *r) {
 
 /* The lead, for one pass. r->lock is held before and after. */
 static void lead_pass(mote_runner *r, caller *me) {
-    request *of[PASS_ROWS_MAX];
+    pass_request *of[PASS_ROWS_MAX];
     lead_take(r, NULL);
     if (r->pass_rows) pass_wait(r, me);
     const int n = pass_take(r, of), drafts = of[0]->kind == REQUEST_DRAFT;
@@ -239,7 +239,7 @@ static void lead_pass(mote_runner *r, caller *me) {
 }
 
 /* Has n requests of one runner, of different slots, computed. */
-static void meet(mote_runner *r, request *of, int n) {
+static void meet(mote_runner *r, pass_request *of, int n) {
     caller me;
     int code = MOTE_OK;
     for (int i = 0; i < n; i++) code = of[i].code = runner_refuses(r, &of[i].error);
@@ -256,7 +256,7 @@ static void meet(mote_runner *r, request *of, int n) {
     caller_close(&me);
 }
 
-static int meet_alone(request *q, mote_error *err) {
+static int meet_alone(pass_request *q, mote_error *err) {
     meet(q->s->runner, q, 1);
     if (q->code && err) *err = q->error;
     return q->code;

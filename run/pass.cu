@@ -45,7 +45,7 @@ static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
 }
 
 /* Adds a request's block; ids NULL: its tokens are those that its slot had prepared. */
-static void gpu_pass_add(gpu_form *f, const request *q, const int32_t *ids) {
+static void gpu_pass_add(gpu_form *f, const pass_request *q, const int32_t *ids) {
     struct gpu_runner *g = f->r->gpu;
     gpu_pass_table *to = g->pass;
     const int z = f->sequences++;
@@ -104,7 +104,7 @@ static cudaGraphExec_t gpu_pass_graph_of(const gpu_form *f, enum gpu_kind kind, 
 }
 
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and sends home what stays. */
-static void gpu_pass_run(const gpu_form *f, request *const *of, int drafts) {
+static void gpu_pass_run(const gpu_form *f, pass_request *const *of, int drafts) {
     struct gpu_runner *g = f->r->gpu;
     const int cols = f->r->m->c.hidden;
     cudaGraphExec_t graph = gpu_pass_graph_of(f, GPU_ALL_LOGITS, drafts);
@@ -139,7 +139,7 @@ static void gpu_bring_logits(slot *s, int row) {
 }
 
 /* Fills in where each request's logits are; those that are not there come into rows that none of the others has. */
-static void gpu_place_logits(request *const *of, int n) {
+static void gpu_place_logits(pass_request *const *of, int n) {
     struct gpu_runner *g = of[0]->s->runner->gpu;
     uint8_t taken[PASS_ROWS_MAX] = {0};
     int row = 0;
@@ -177,7 +177,7 @@ static void gpu_pass_choose(const gpu_form *f, int n) {
 }
 
 /* Waits for these tokens. A request whose logits were not numbers fails alone. */
-static int gpu_pass_chosen(mote_runner *r, request *const *of, int n, mote_error *err) {
+static int gpu_pass_chosen(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     int code = MOTE_OK, one;
     for (int i = 0; i < n && !code; i++) {
         code = mailbox_wait(r, i, of[i]->ids, &one, err);
@@ -187,7 +187,7 @@ static int gpu_pass_chosen(mote_runner *r, request *const *of, int n, mote_error
 }
 
 /* Copies the logits that a block's request wants; returns whether there are any. */
-static int gpu_pass_logits(const request *q, int first) {
+static int gpu_pass_logits(const pass_request *q, int first) {
     struct gpu_runner *g = q->s->runner->gpu;
     const size_t vocab = (size_t)q->s->m->c.vocab;
     const int rows = q->b->logits ? q->b->T : q->b->last, from = q->b->logits ? first : first + q->b->T - 1;
@@ -200,7 +200,7 @@ static int gpu_pass_logits(const request *q, int first) {
 }
 
 /* The same of all blocks among the requests, and waits for them. */
-static int gpu_pass_read(mote_runner *r, request *const *of, int n, mote_error *err) {
+static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     int wait = 0;
     for (int i = 0; i < n; i++)
@@ -210,7 +210,7 @@ static int gpu_pass_read(mote_runner *r, request *const *of, int n, mote_error *
 }
 
 /* Steps and blocks. The first `steps` requests are steps: while the GPU computes them their tokens are on their way to the host. */
-static int gpu_pass_steps(request *const *of, int n, int steps, mote_error *err) {
+static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error *err) {
     static const int32_t none = 0;
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
@@ -226,12 +226,12 @@ static int gpu_pass_steps(request *const *of, int n, int steps, mote_error *err)
 }
 
 /* Whether the request's token is to be chosen, and then is all that its block consists of. */
-static int gpu_begins(const request *q) {
+static int gpu_begins(const pass_request *q) {
     return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1);
 }
 
 /* Chooses the tokens of the first n requests, and waits for them. */
-static int gpu_choose_first(request *const *of, int n, mote_error *err) {
+static int gpu_choose_first(pass_request *const *of, int n, mote_error *err) {
     static const int32_t none = 0;
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
@@ -246,10 +246,10 @@ static int gpu_choose_first(request *const *of, int n, mote_error *err) {
 
 /* Cycles, see gpu_cycle, and what else there is: it is verified and drafts for nothing. All make as many drafts as the one that wants
    most. The first `begin` requests are those of gpu_begins. */
-static int gpu_pass_cycles(request *const *all, int n, int begin, mote_error *err) {
+static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_error *err) {
     mote_runner *r = all[0]->s->runner;
     struct gpu_runner *g = r->gpu;
-    request *of[PASS_ROWS_MAX];
+    pass_request *of[PASS_ROWS_MAX];
     int drafts = 0, count = 0;
     gpu_form f;
     int code = gpu_choose_first(all, begin, err);
@@ -272,7 +272,7 @@ static int gpu_pass_cycles(request *const *all, int n, int begin, mote_error *er
 }
 
 /* Drafts for the host, as many of each as the one that wants most. */
-static int gpu_pass_drafts(request *const *of, int n, mote_error *err) {
+static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     mote_runner *r = of[0]->s->runner;
     struct gpu_runner *g = r->gpu;
     int drafts = 0;
@@ -294,8 +294,8 @@ static int gpu_pass_drafts(request *const *of, int n, mote_error *err) {
 }
 
 /* Requests whose slots are alike with respect to the MTP layer, and that a pass can do. */
-static int gpu_pass_alike(request *const *of, int n, mote_error *err) {
-    request *sorted[PASS_ROWS_MAX];
+static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
+    pass_request *sorted[PASS_ROWS_MAX];
     int begin = 0, cycles = 0, count = 0;
     if (of[0]->kind == REQUEST_DRAFT) return gpu_pass_drafts(of, n, err);
     for (int begins = 1; begins >= 0; begins--)
@@ -309,12 +309,12 @@ static int gpu_pass_alike(request *const *of, int n, mote_error *err) {
 }
 
 /* A block whose MTP logits are wanted is computed alone. */
-static int gpu_passes_alone(const request *q) {
+static int gpu_passes_alone(const pass_request *q) {
     return q->kind == REQUEST_FORWARD && q->b->mtp_logits;
 }
 
-static void gpu_pass(mote_runner *r, request *const *of, int n) {
-    request *some[PASS_ROWS_MAX];
+static void gpu_pass(mote_runner *r, pass_request *const *of, int n) {
+    pass_request *some[PASS_ROWS_MAX];
     gpu_check(&r->gpu->q, cudaSetDevice(r->m->gpu), "choosing the GPU");
     for (int i = 0; i < n; i++)
         if (gpu_passes_alone(of[i])) pass_compute(r, &of[i], 1);

@@ -82,7 +82,7 @@ typedef struct block {
 enum request_kind { REQUEST_FORWARD, REQUEST_DRAFT, REQUEST_STEP, REQUEST_CYCLE, REQUEST_LEAD };
 
 /* What one session wants of a pass. Of LEAD: that nobody else computes, see runner_enter. */
-typedef struct request {
+typedef struct pass_request {
     enum request_kind kind;
     slot *s;
     const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
@@ -93,11 +93,11 @@ typedef struct request {
     int *count;                  /* CYCLE: the same */
     int code;                    /* its own outcome */
     mote_error error;
-    struct request *next;        /* of those that wait */
+    struct pass_request *next;        /* of those that wait */
     struct caller *from;         /* whose it is */
-} request;
+} pass_request;
 
-static inline void request_is(request *q, enum request_kind kind, slot *s, const block *b) {
+static inline void request_is(pass_request *q, enum request_kind kind, slot *s, const block *b) {
     memset(q, 0, sizeof *q);
     q->kind = kind;
     q->s = s;
@@ -143,7 +143,7 @@ typedef struct executor {
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
     /* n > 1 requests of different slots, drafts or whatever else, together at most runner.pass_rows rows, as one pass; sets each one's
        code and error. With pass_rows 0 there is none. */
-    void (*pass)(mote_runner *r, request *const *of, int n);
+    void (*pass)(mote_runner *r, pass_request *const *of, int n);
     int (*computes)(const mote_runner *r);                  /* whether it still does what was launched; NULL: it never does */
 } executor;
 
@@ -160,7 +160,7 @@ struct mote_runner {
     int pass_rows;               /* most of a pass of several slots; 0: there is no such pass */
     pthread_mutex_t lock;        /* of what follows, up to prompts; never held while something computes */
     int led;                     /* somebody has the lead: computes, and alone may touch device and scratch */
-    request *first, **last;      /* those that wait, in the order in which they came; where the next one goes */
+    pass_request *first, **last; /* those that wait, in the order in which they came; where the next one goes */
     slot *slots;                 /* that are open */
     struct caller *expects;      /* the leader, while it waits for more requests; NULL: it does not */
     int together;                /* sessions of the last pass but for drafts */

@@ -1,7 +1,7 @@
 /* run/seen.c: what a runner has computed and how long ago, for who watches it: mote_runner_seen. run/meeting.c and run/slot.c count. */
 
 /* With r->lock held: a pass of n requests is over. Passes of drafts count with those that verify them. */
-static void seen_pass(mote_runner *r, request *const *of, int n, double spent) {
+static void seen_pass(mote_runner *r, pass_request *const *of, int n, double spent) {
     mote_seen *seen = &r->seen.of;
     if (of[0]->kind == REQUEST_DRAFT) return;
     seen->passes++;

@@ -128,14 +128,14 @@ static int slot_forward_alone(slot *s, const block *b, mote_error *err) {
 /* Operations of which one pass can do several sessions'. */
 
 static int slot_forward(slot *s, const block *b, mote_error *err) {
-    request q;
+    pass_request q;
     if (b->T > MOTE_ROWS_MAX) return slot_forward_alone(s, b, err);
     request_is(&q, REQUEST_FORWARD, s, b);
     return meet_alone(&q, err);
 }
 
 static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
-    request q;
+    pass_request q;
     request_is(&q, REQUEST_DRAFT, s, b);
     q.drafts = k;
     q.ids = drafts;
@@ -143,7 +143,7 @@ static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_erro
 }
 
 static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err) {
-    request q;
+    pass_request q;
     request_is(&q, REQUEST_STEP, s, b);
     q.sampling = p;
     q.ids = id;
@@ -151,7 +151,7 @@ static int slot_step(slot *s, const block *b, const mote_sampling *p, int32_t *i
 }
 
 static int slot_cycle(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err) {
-    request q;
+    pass_request q;
     request_is(&q, REQUEST_CYCLE, s, b);
     q.sampling = p;
     q.drafts = drafts;

@@ -398,7 +398,10 @@ static void server_slot_release(server_slot *t, const answer *a, int code) {
     s->seen.generate_seconds += a->result.generate_seconds;
     s->seen.cancelled += (uint64_t)a->client->gone;
     server_slot_count_speculation(t);
-    if (code == MOTE_EDEVICE) s->device_lost = serve_stops = 1;        /* it is that of all sessions, which can only be closed */
+    if (code == MOTE_EDEVICE) {            /* it is that of all sessions, which can only be closed */
+        s->device_lost = 1;
+        serve_stops = 1;
+    }
     t->answer = NULL;
     t->busy = 0;
     pthread_cond_broadcast(&s->freed);

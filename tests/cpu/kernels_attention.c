@@ -88,7 +88,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
     float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2);
-    capacity room_for = {c->length, T, threads, kv_type};
+    capacity room_for = {c->length, T, threads, kv_type, 1};
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
     memcpy(qg, c->qg, n * wide * 2 * sizeof(float));

@@ -12,7 +12,7 @@ static struct {
     int sleep;                   /* microseconds longer that a step takes */
 } seen_passes;
 
-static void watched_pass(mote_runner *r, request *const *of, int n) {
+static void watched_pass(mote_runner *r, pass_request *const *of, int n) {
     seen_passes.passes++;
     seen_passes.members += n;
     seen_passes.during += seen_passes.prompts > 0;
@@ -107,7 +107,7 @@ static void poison_scratch(mote_runner *r) {
 
 /* Drafts of all that have an MTP layer, each as many as it wants; then blocks with these. */
 static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], int *rows) {
-    request q[PASS_SESSIONS];
+    pass_request q[PASS_SESSIONS];
     block b[PASS_SESSIONS];
     int of[PASS_SESSIONS], count = 0;
     for (int i = 0; i < n; i++) {
@@ -134,7 +134,7 @@ static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], in
 static void verify_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], const int *rows) {
     const size_t vocab = (size_t)p[0].shared->m->c.vocab;
     static float given[2][PASS_SESSIONS][2][MOTE_ROWS_MAX * 1024];
-    request q[PASS_SESSIONS];
+    pass_request q[PASS_SESSIONS];
     block b[PASS_SESSIONS];
     for (int i = 0; i < n; i++) {
         const int wanted = (int)(random_bits() % 4);
