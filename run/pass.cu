@@ -199,10 +199,9 @@ static int gpu_pass_logits(const pass_request *q, int first) {
     return 1;
 }
 
-/* The same of all blocks among the requests, and waits for them. */
-static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, mote_error *err) {
+/* The same of all blocks among the requests, and waits for them. wait: in any case, as the table may not have been copied yet. */
+static int gpu_pass_read(mote_runner *r, pass_request *const *of, int n, int wait, mote_error *err) {
     struct gpu_runner *g = r->gpu;
-    int wait = 0;
     for (int i = 0; i < n; i++)
         if (of[i]->kind == REQUEST_FORWARD) wait |= gpu_pass_logits(of[i], g->pass->first[i]);
     if (wait) gpu_check(&g->q, cudaStreamSynchronize(g->stream), "a pass");
@@ -222,7 +221,7 @@ static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error 
     gpu_pass_run(&f, of, -1);
     int code = gpu_failed(&r->gpu->q, err);
     if (!code) code = gpu_pass_chosen(r, of, steps, err);
-    return code ? code : gpu_pass_read(r, of, n, err);
+    return code ? code : gpu_pass_read(r, of, n, !steps, err);
 }
 
 /* Whether the request's token is to be chosen, and then is all that its block consists of. */
@@ -250,7 +249,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     mote_runner *r = all[0]->s->runner;
     struct gpu_runner *g = r->gpu;
     pass_request *of[PASS_ROWS_MAX];
-    int drafts = 0, count = 0;
+    int drafts = 0, count = 0, waited = 0;
     gpu_form f;
     int code = gpu_choose_first(all, begin, err);
     if (code) return code;
@@ -266,9 +265,12 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     gpu_pass_run(&f, of, drafts);
     g->sequence++;
     code = gpu_failed(&g->q, err);
-    for (int i = 0; i < count && !code; i++)
-        if (of[i]->kind == REQUEST_CYCLE) code = mailbox_wait(r, i, of[i]->ids + 1, of[i]->count, err);
-    return code ? code : gpu_pass_read(r, of, count, err);
+    for (int i = 0; i < count && !code; i++) {
+        if (of[i]->kind != REQUEST_CYCLE) continue;
+        code = mailbox_wait(r, i, of[i]->ids + 1, of[i]->count, err);
+        waited = 1;
+    }
+    return code ? code : gpu_pass_read(r, of, count, !waited, err);
 }
 
 /* Drafts for the host, as many of each as the one that wants most. */
