@@ -368,7 +368,7 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
 #define GPU_TILES_BY_WARP 0
 #endif
 
-/* All tiles of a matrix that has many for each warp, as lm_head, times one token row, behind a norm: a warp has tiles of its
+/* All tiles of a matrix that has many for each warp, as lm_head, times one token row, after a norm: a warp has tiles of its
    own, with all their columns. So no warp waits for the others, and what is done once a tile is done an eighth as often. The
    same bits: a warp sums the columns that each warp has of a tile of gpu_run_short_tiles by themselves, and then adds these sums
    in the order of the warps. For formats that have one scale for all of a matrix. Not for several rows: it gains them nothing, and

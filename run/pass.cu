@@ -1,8 +1,8 @@
 /* run/pass.cu: passes of several sessions on a GPU: steps, blocks and cycles of up to PASS_ROWS_MAX rows at once. A row has the bits
    that run/step.cu's steps of its session alone give it.
 
-   No slot is resident in a pass. Its steps lie one after the other in the pass table, which the host builds and copies there in front of
-   the pass; behind it, what a session's next call needs goes home: step_parameters and the residual rows. Only logits stay
+   No slot is resident in a pass. Its steps lie one after the other in the pass table, which the host builds and copies there before
+   the pass; after it, what a session's next call needs goes home: step_parameters and the residual rows. Only logits stay
    in the runner's scratch, until others are written there: whoever comes next with the session asks whether they are still there, and
    else computes them again from the residual rows.
 
