@@ -5,27 +5,13 @@
 
 #include <pthread.h>
 
-static mote_runner *runner_with(const mote_model *m, const mote_session_options *o) {
-    mote_runner *r = NULL;
-    EXPECT(MOTE_OK, mote_runner_open(m, o, &r, &failure));
-    if (!r) exit(test_main_end() ? 1 : 2);
-    return r;
-}
-
-#define runner_of(m, ...) runner_with(m, &(mote_session_options){__VA_ARGS__})
+#include "session/pair.h"
 
 static mote_model *synthetic(const char *name) {
     mote_model *m = NULL;
     EXPECT(MOTE_OK, mote_open_synthetic(name, &(mote_options){.device = test_device}, &m, &failure));
     if (!m) exit(test_main_end() ? 1 : 2);
     return m;
-}
-
-static uint64_t random_state;
-
-static int below(int n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((random_state >> 33) % (uint64_t)n);
 }
 
 /* ---- So many sessions in a pass ------------------------------------------------------------------------------------------- */
@@ -119,31 +105,16 @@ static void test_counts(const char *name, int kv, int chunk) {
 
 enum { SEATS = 8, ROOM = 160 };
 
-/* A session on a shared runner and one that is alone, in the same state; NULL: nobody is there. */
-typedef struct pair {
-    mote_session *shared, *alone;
-    mote_checkpoint *shared_before, *alone_before;          /* NULL: none */
-    int polls[2];                /* until cancel says so */
-} pair;
-
 typedef struct table {
     const mote_model *m;
     mote_runner *r;
     int vocab, steps, most;      /* steps taken; sessions in a pass, at most */
-    pair seats[SEATS];
+    pair seats[SEATS];           /* without sessions: free */
 } table;
 
 static int cancel_soon(void *user) {
     int *polls = (int *)user;
     return *polls > 0 && !--*polls;
-}
-
-static void leave(pair *p) {
-    mote_checkpoint_free(p->shared_before);
-    mote_checkpoint_free(p->alone_before);
-    mote_session_close(p->shared);
-    mote_session_close(p->alone);
-    memset(p, 0, sizeof *p);
 }
 
 static void join(table *t, pair *p) {
@@ -163,12 +134,6 @@ static void feed_pair(table *t, pair *p) {
     int code = mote_feed(p->alone, ids, (size_t)n, &failure);
     CHECK(mote_feed(p->shared, ids, (size_t)n, &failure) == code, "feeding %d tokens", n);
     p->polls[0] = p->polls[1] = 0;
-}
-
-static int keep_token(void *user, int32_t id) {
-    int32_t **to = (int32_t **)user;
-    *(*to)++ = id;
-    return 0;
 }
 
 static int answer_of(mote_session *s, const mote_sampling *sampling, int n, int32_t *ids) {
@@ -196,36 +161,6 @@ static void reload_pair(pair *p) {
     free(bytes);
 }
 
-static void clone_pair(pair *p) {
-    mote_session *clone = NULL;
-    EXPECT(MOTE_OK, mote_clone(p->shared, &clone, &failure));
-    if (!clone) return;
-    mote_session_close(p->shared);
-    p->shared = clone;
-}
-
-static void remember_pair(pair *p) {
-    mote_checkpoint_free(p->shared_before);
-    mote_checkpoint_free(p->alone_before);
-    p->shared_before = checkpoint_of(p->shared);
-    p->alone_before = checkpoint_of(p->alone);
-}
-
-static void rewind_pair(pair *p) {
-    if (!p->shared_before) return;
-    int code = mote_rewind(p->alone, p->alone_before, &failure);
-    CHECK(mote_rewind(p->shared, p->shared_before, &failure) == code, "going back: %s", failure.message);
-}
-
-static void compare_pair(const pair *p, const char *after) {
-    size_t size;
-    CHECK(count_of(p->shared) == count_of(p->alone), "after %s: %d tokens, alone %d", after, count_of(p->shared), count_of(p->alone));
-    if (!count_of(p->alone)) return;                        /* its final row is nobody's */
-    char *bytes = session_bytes(p->alone, &size);
-    CHECK(session_is(p->shared, bytes, size), "after %s, of %d tokens: another state than alone", after, count_of(p->alone));
-    free(bytes);
-}
-
 /* What happens to one session between steps. */
 static const char *disturb(table *t, pair *p) {
     if (!p->shared) return join(t, p), "joining";
@@ -237,7 +172,7 @@ static const char *disturb(table *t, pair *p) {
         case 3: return rewind_pair(p), "going back";
         case 4: return clone_pair(p), "cloning";
         case 5: return reload_pair(p), "loading";
-        case 6: return leave(p), "leaving";
+        case 6: return close_pair(p), "leaving";
         default: break;
     }
     EXPECT(MOTE_OK, mote_reset(p->alone, &failure));
@@ -269,7 +204,7 @@ static void step_some(table *t) {
         CHECK(turns[i].error.code == want, "a turn's code is %d, alone %d", turns[i].error.code, want);
         if (!want) CHECK(turns[i].id == id, "a turn chose %d, alone %d", turns[i].id, id);
         else CHECK(!strcmp(turns[i].error.message, error.message), "a turn: %s, alone: %s", turns[i].error.message, error.message);
-        if (want == MOTE_ECONTEXT && below(2)) leave(of[i]);
+        if (want == MOTE_ECONTEXT && below(2)) close_pair(of[i]);
         t->steps += !want;
     }
     CHECK(code == first, "of all turns: code %d, of the first that failed %d", code, first);
@@ -291,7 +226,7 @@ static void test_any_order(const char *name, int steps) {
     }
     for (int i = 0; i < SEATS; i++) {
         if (t->seats[i].shared) compare_pair(&t->seats[i], "everything");
-        leave(&t->seats[i]);
+        close_pair(&t->seats[i]);
     }
     CHECK(t->most >= SEATS - 1, "passes of %d sessions", t->most);
     mote_runner_close(t->r);

@@ -7,40 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "session/pair.h"
+
 enum { SESSIONS = 3, CONTEXT = 256 };
 
-static mote_runner *runner_with(const mote_model *m, const mote_session_options *o) {
-    mote_runner *r = NULL;
-    EXPECT(MOTE_OK, mote_runner_open(m, o, &r, &failure));
-    if (!r) exit(test_main_end() ? 1 : 2);
-    return r;
-}
-
-#define runner_of(m, ...) runner_with(m, &(mote_session_options){__VA_ARGS__})
-
 /* ---- The same, whoever else works ----------------------------------------------------------------------------------- */
-
-static uint64_t random_state;
-
-static int below(int n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((random_state >> 33) % (uint64_t)n);
-}
-
-/* A session on a shared runner and one that is alone, in the same state. */
-typedef struct pair {
-    mote_session *shared, *alone;
-    mote_checkpoint *shared_before, *alone_before;          /* NULL: none */
-} pair;
-
-static void same_sessions(const pair *p, const char *after) {
-    size_t size;
-    CHECK(count_of(p->shared) == count_of(p->alone), "after %s: %d tokens, alone %d", after, count_of(p->shared), count_of(p->alone));
-    if (!count_of(p->alone)) return;                        /* its final row is nobody's */
-    char *bytes = session_bytes(p->alone, &size);
-    CHECK(session_is(p->shared, bytes, size), "after %s, of %d tokens: another state than alone", after, count_of(p->alone));
-    free(bytes);
-}
 
 static void feed_both(pair *p, int vocab) {
     int32_t ids[80];
@@ -62,12 +33,6 @@ static void step_both(pair *p) {
     }
 }
 
-static int keep_token(void *user, int32_t id) {
-    int32_t **to = (int32_t **)user;
-    *(*to)++ = id;
-    return 0;
-}
-
 static void answer_of(mote_session *s, const mote_sampling *sampling, int n, int32_t *ids) {
     mote_generation g = {.size = sizeof g, .sampling = sampling, .max_tokens = n, .on_token = keep_token, .user = &ids};
     mote_result r;
@@ -84,27 +49,6 @@ static void answer_both(pair *p) {
     CHECK(!memcmp(a, b, sizeof a), "an answer of %d tokens is another one than alone", n);
 }
 
-static void remember_both(pair *p) {
-    mote_checkpoint_free(p->shared_before);
-    mote_checkpoint_free(p->alone_before);
-    p->shared_before = checkpoint_of(p->shared);
-    p->alone_before = checkpoint_of(p->alone);
-}
-
-static void rewind_both(pair *p) {
-    if (!p->shared_before) return;
-    int code = mote_rewind(p->alone, p->alone_before, &failure);
-    CHECK(mote_rewind(p->shared, p->shared_before, &failure) == code, "going back: %s", failure.message);
-}
-
-static void clone_shared(pair *p) {
-    mote_session *clone = NULL;
-    EXPECT(MOTE_OK, mote_clone(p->shared, &clone, &failure));
-    if (!clone) return;
-    mote_session_close(p->shared);
-    p->shared = clone;
-}
-
 static void logits_both(pair *p, int vocab) {
     const float *a = mote_logits(p->alone), *b = mote_logits(p->shared);
     if (a && b) CHECK(!memcmp(a, b, (size_t)vocab * sizeof *a), "logits differ");
@@ -116,9 +60,9 @@ static const char *do_both(pair *p, int vocab) {
         case 0: return feed_both(p, vocab), "feeding";
         case 1: return step_both(p), "steps";
         case 2: return answer_both(p), "an answer";
-        case 3: return remember_both(p), "a checkpoint";
-        case 4: return rewind_both(p), "going back";
-        case 5: return clone_shared(p), "cloning";
+        case 3: return remember_pair(p), "a checkpoint";
+        case 4: return rewind_pair(p), "going back";
+        case 5: return clone_pair(p), "cloning";
         case 6: return logits_both(p, vocab), "logits";
         default: break;
     }
@@ -149,14 +93,11 @@ static void test_interleaved(const char *name, int rounds, int kv) {
     for (int round = 0; round < rounds; round++) {
         pair *p = &all[below(SESSIONS)];
         const char *what = do_both(p, vocab);
-        if (!below(3)) same_sessions(&all[below(SESSIONS)], what);
+        if (!below(3)) compare_pair(&all[below(SESSIONS)], what);
     }
     for (int i = 0; i < SESSIONS; i++) {
-        same_sessions(&all[i], "everything");
-        mote_checkpoint_free(all[i].shared_before);
-        mote_checkpoint_free(all[i].alone_before);
-        mote_session_close(all[i].shared);
-        mote_session_close(all[i].alone);
+        compare_pair(&all[i], "everything");
+        close_pair(&all[i]);
     }
     mote_close(m);
 }
@@ -365,7 +306,7 @@ static void test_callbacks(const mote_model *m) {
         else EXPECT(MOTE_OK, mote_feed(same.other, tokens + i, i ? 1 : 3, &failure));
         if (!i) i = 2;
     }
-    same_sessions(&(pair){.shared = w.other, .alone = same.other}, "calls that were refused");
+    compare_pair(&(pair){.shared = w.other, .alone = same.other}, "calls that were refused");
     CHECK(w.codes[2] == MOTE_OK || w.codes[2] == MOTE_EINVAL, "in the callback of a prompt: code %d", w.codes[2]);
     EXPECT(MOTE_OK, mote_generate(s, &g, &result, &failure));
     CHECK(w.codes[0] == MOTE_OK && w.codes[1] == MOTE_OK, "in the callback of an answer: codes %d, %d", w.codes[0], w.codes[1]);
