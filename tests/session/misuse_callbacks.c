@@ -139,9 +139,11 @@ static void test_cancelled_turn(const mote_model *demo) {
     mote_generation g = {0};
     g.max_tokens = 5;
     g.system = "Be brief, and use only words that everybody knows.";
-    static const char question[] =                          // more tokens than a GPU reads in one pass
+    static const char question[] =                          // either of the parts it is read in is more than a GPU decodes in one pass
         "What is a mixture of experts, and how are they chosen? What is a router, and what does it see? What is a shared expert, and who "
-        "uses it? What is a checkpoint, and which folders are one? What is speculation, who drafts, who verifies, and why is the text the same?";
+        "uses it? What is a checkpoint, and which folders are one? What is speculation, who drafts, who verifies, and why is the text the same? "
+        "What is a token, how is a text cut into them, and why are there so many? What is a cache of keys and values, and how large is it? "
+        "What is a prompt, how is it read, and what does it cost? What is a session, and may two threads use it? What is a graph of kernels?";
     mote_session *s = session_on(demo, 1024, &callbacks);
     for (int turn = 0; turn < 3; turn++) {
         size_t size;
