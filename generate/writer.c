@@ -10,6 +10,7 @@ typedef struct writer {
     buf text;                    /* of the token at hand */
     chat_stream channels;
     int split;                   /* by channel */
+    int strips;                  /* a space that comes first is SentencePiece's */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
     int stop_text;
@@ -94,6 +95,10 @@ static void writer_token(writer *w, int32_t id) {
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
     if (bytes && !tokenizer_is_special(w->m->text, id)) {
+        const size_t begin = w->strips && n && *bytes == ' ';
+        w->strips = 0;
+        bytes += begin;
+        n -= begin;
         utf8_stream_push(&w->characters, bytes, n, &w->text);
         writer_push(w);
     }
@@ -155,6 +160,7 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
 /* Before the first token. */
 static void writer_begin(writer *w, const mote_session *s) {
     w->split = w->m->text && !w->g->raw;
+    w->strips = w->split && w->m->text->strip_space;
     w->channels.emit = writer_emit;
     w->channels.on_call = w->tools && w->g->on_call ? writer_call : NULL;
     w->channels.tools = w->tools;
