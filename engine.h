@@ -230,8 +230,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
                     size_t *count, mote_error *error);
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
-   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool, "continue_final_message":bool}; all but
-   messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
+   "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -451,6 +451,10 @@ typedef struct mote_generation {
     int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
     int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence of some 30 more, which
                                               count as thinking; 0: no limit */
+    const char *effort;                    /* mote_ask: how hard to think, used only while the timeline is empty: "none", "minimal",
+                                              "low", "medium", "high", "xhigh" or "max"; NULL: as the template has it. "none" is
+                                              no thinking; else only a template that knows efforts does something: Qwen3.8's has
+                                              low, medium and xhigh, the sentence for which comes before the system message */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */

@@ -15,6 +15,12 @@
      chat_marks.c      the chat families and their marks
      chat_template.c   which family's a checkpoint's chat template is
      tool_results.c    results of calls in the order of the calls
+     chat_request.c    messages, their roles and contents
+     chat_qwen.c       Qwen3's and Qwen3.5's conversations
+     chat_plain.c      turns alone: ChatML, SmolLM2, Zephyr
+     chat_coder.c      Qwen3-Coder's
+     chat_llama.c      Llama 3's
+     chat_mistral.c    Mistral's
      chat.c            messages -> prompt
      mend_json.c       JSON as models write it -> JSON
      arguments.c       the arguments of a tool call, by the tool's schema
@@ -39,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "text/basics.c"
@@ -55,6 +62,12 @@
 #include "text/chat_marks.c"
 #include "text/chat_template.c"
 #include "text/tool_results.c"
+#include "text/chat_request.c"
+#include "text/chat_qwen.c"
+#include "text/chat_plain.c"
+#include "text/chat_coder.c"
+#include "text/chat_llama.c"
+#include "text/chat_mistral.c"
 #include "text/chat.c"
 #include "text/mend_json.c"
 #include "text/arguments.c"

@@ -91,7 +91,8 @@ static int load_metaspace(loader *l, uint32_t node) {
     if (scheme ? json_equals(j, scheme, "never") : is_flag(j, node, "add_prefix_space", JSON_FALSE)) l->t->space = SPACE_NONE;
     else if (!scheme || json_equals(j, scheme, "always")) l->t->space = SPACE_MISSING;
     else if (json_equals(j, scheme, "first")) l->t->space = SPACE_AT_START;
-    else return fail(l->err, MOTE_EUNSUPPORTED, "%s: Metaspace: prepend_scheme \"%.*s\" is not supported", l->path, QUOTE(l, scheme));
+    else
+        return fail(l->err, MOTE_EUNSUPPORTED, "%s: Metaspace: prepend_scheme \"%.*s\" is not supported", l->path, QUOTE(l, scheme));
     return MOTE_OK;
 }
 
