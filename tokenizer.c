@@ -27,6 +27,7 @@
      call_reader.c     where one is in a call, its tags
      call_tags.c       a call as tags
      call_json.c       a call as JSON
+     call_named.c      a call with its name in front
      tool_calls.c      what a model writes as a tool call -> JSON, in whatever syntax
      chat_turn.c       one turn of a conversation -> prompt
      chat_stream.c     answer -> channels and calls
@@ -74,6 +75,7 @@
 #include "text/call_reader.c"
 #include "text/call_tags.c"
 #include "text/call_json.c"
+#include "text/call_named.c"
 #include "text/tool_calls.c"
 #include "text/chat_turn.c"
 #include "text/chat_stream.c"
