@@ -158,6 +158,8 @@ typedef struct mote_info {
     int module_count;
     int estimated;                         /* 1: MOTE_DESCRIPTION of a folder without weights, with config.json and at most the
                                               headers of the safetensors files: sizes are what a published checkpoint has */
+    int32_t begin_token;                   /* token that tokenizer.json puts at the beginning of a text, and that a prompt which is
+                                              no chat begins with; mote_tokenize leaves it out. -1: none */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */

@@ -296,6 +296,7 @@ static int load_added(loader *l, uint32_t added) {
 
 static int load_tokenizer(loader *l) {
     const json *j = &l->j;
+    tokenizer *const t = l->t;
     uint32_t model = json_get(j, 0, "model"), added = json_get(j, 0, "added_tokens"), vocab, merges;
     if (!model) return fail(l->err, MOTE_EFORMAT, "%s: no \"model\"", l->path);
     int code = load_steps(l, model);
@@ -311,6 +312,8 @@ static int load_tokenizer(loader *l) {
     if (!code) code = load_vocab(l, vocab);
     if (!code) code = load_added(l, added); /* before the merges, which must not make these */
     if (!code) code = load_merges(l, merges);
+    if (!code && t->begin >= 0 && ((uint32_t)t->begin >= t->vocab || !t->tokens[t->begin].flags))
+        code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, t->begin);
     return code;
 }
 

@@ -179,6 +179,27 @@ static int load_pre_tokenizer(loader *l, uint32_t node) {
                 QUOTE(l, load_split(j, steps[splits - 1])));
 }
 
+/* The token that a TemplateProcessing puts before a text; -1: none. What else a post-processor does is the caller's business. */
+static int32_t begin_token(const json *j) {
+    uint32_t node = json_get(j, 0, "post_processor"), list[8], id;
+    uint64_t number;
+    int count = is_null(j, node) ? 0 : load_sequence(j, node, "processors", list, 8);
+    for (int i = 0; i < count; i++) {
+        uint32_t single = is_type(j, list[i], "TemplateProcessing") ? json_get(j, list[i], "single") : 0;
+        uint32_t first = single && j->nodes[single].type == JSON_ARRAY && j->nodes[single].size ? single + 1 : 0;
+        uint32_t token = first ? json_get(j, first, "SpecialToken") : 0, name = token ? json_get(j, token, "id") : 0;
+        uint32_t known = json_get(j, list[i], "special_tokens");
+        for (uint32_t k = known + 1; name && known && k < j->nodes[known].next; k = j->nodes[k + 1].next) {
+            const json_node *a = j->nodes + k, *b = j->nodes + name;
+            if (a->size != b->size || memcmp(j->text + a->start, j->text + b->start, a->size)) continue;
+            id = json_get(j, k + 1, "ids");
+            if (id && j->nodes[id].type == JSON_ARRAY && j->nodes[id].size == 1 && json_u64(j, id + 1, &number) && number < TOKEN_ID_LIMIT)
+                return (int32_t)number;
+        }
+    }
+    return -1;
+}
+
 /* All steps. */
 static int load_steps(loader *l, uint32_t model) {
     const json *j = &l->j;
@@ -186,6 +207,7 @@ static int load_steps(loader *l, uint32_t model) {
     const uint32_t normalizer = json_get(j, 0, "normalizer");
     const int metaspace = pre && is_type(j, pre, "Metaspace");
     int code;
+    l->t->begin = begin_token(j);
     l->t->characters = is_flag(j, model, "byte_fallback", JSON_TRUE) && (metaspace || is_null(j, pre));
     if (!l->t->characters) {
         code = load_normalizer(l, normalizer);

@@ -222,6 +222,7 @@ static void test_tokenizer(const char *name, const char *file, size_t long_bytes
     CHECK(full && !symlink(full, link), "%s", path);
     if (CHECK(!tokenizer_open(&t, temp_dir, &err), "%s", err.message)) {
         test_goldens(t, name);
+        CHECK(t->begin == (strcmp(name, "mistral_v1") ? -1 : 1), "%s begins with %d", name, t->begin);
         test_added(t, name);
         test_ranges(t, name, test_brief ? 200 : 2000);
         test_long_words(t, long_bytes);
