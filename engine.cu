@@ -117,6 +117,7 @@ static double seconds(void) {
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
 #include "families/qwen3_moe.c"
+#include "families/qwen3_next.c"
 #include "families/families.c"
 #include "families/config.c"
 #include "model/info.c"

@@ -66,7 +66,6 @@ static void qwen_flags(config_reader *r) {
     config_only(r, r->text, "norm_topk_prob", "true");
 }
 
-
 static void qwen3_5_moe_read(config_reader *r, config *c) {
     qwen_sizes(r, c);
     qwen_flags(r);
@@ -76,15 +75,23 @@ static void qwen3_5_moe_read(config_reader *r, config *c) {
 
 /* ---- Tensors ---- */
 
-static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
+/* How a family keeps the four projections into DeltaNet. */
+typedef void in_proj_binder(binder *b, const char *where, deltanet_weights *w);
+
+static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {
     const deltanet_shape *s = &w->shape;
-    int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
-    uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)s->taps};
-    bind_as(b, MODULE_DELTANET, 1, 1);
-    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, 2 * keys + values, s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, values, s->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, deltanet_channels(s), s->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden);
     bind_kept(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
     bind_kept(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
+}
+
+static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
+    const deltanet_shape *s = &w->shape;
+    int values = s->value_heads * s->value_dim;
+    uint64_t conv[3] = {(uint64_t)deltanet_channels(s), 1, (uint64_t)s->taps};
+    bind_as(b, MODULE_DELTANET, 1, 1);
+    bind_in_proj(b, where, w);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
     bind_name(b, where, "linear_attn.conv1d.weight");
     bind_vector_named(b, &w->conv1d, conv, 3);
@@ -117,7 +124,7 @@ static void qwen_shape_layer(const config *c, enum layer_kind mixer, layer *l) {
     l->ffn.w.moe.shape = c->shapes.moe;
 }
 
-static void qwen_bind_layer(binder *b, int index, layer *l) {
+static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
     qwen_shape_layer(&b->m->c, (enum layer_kind)b->m->c.mixers[index], l);
@@ -129,7 +136,7 @@ static void qwen_bind_layer(binder *b, int index, layer *l) {
     bind_zero_centered(b, where, "post_attention_layernorm.weight", &l->ffn.w.moe.norm, b->m->c.hidden);
     bind_as(b, MODULE_ATTENTION, 1, 1);
     if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
-    else qwen_bind_deltanet(b, where, &w->deltanet);
+    else qwen_bind_deltanet(b, where, &w->deltanet, bind_in_proj);
     qwen_bind_moe(b, where, index, &l->ffn.w.moe);
 }
 
@@ -150,11 +157,15 @@ static void qwen_bind_mtp(binder *b) {
 }
 
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
-static void qwen3_5_moe_bind(binder *b) {
+static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
     common_allocate_experts(b, m->c.shapes.moe.experts, 1);
     common_bind_ends(b, bind_zero_centered);
     m->has_mtp = b->mix ? m->c.mtp_layers > 0 : bind_tensor(b, "mtp.fc.weight") != NULL;
-    for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i]);
+    for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
+}
+
+static void qwen3_5_moe_bind(binder *b) {
+    qwen_bind(b, qwen_bind_in_proj);
 }
