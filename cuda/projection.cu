@@ -311,7 +311,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     if (!fixed) {
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
         bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
-        if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
+        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_batch(q, kind, p);
             return;
         }

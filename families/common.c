@@ -70,11 +70,22 @@ static void common_moe_check(config_reader *r, const moe_shape *e) {
                        1 << 30);                /* loops over all rows of all experts count in int */
 }
 
+/* A dense FFN in every layer. */
+static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
+    config_int(r, "intermediate_size", 1, 1 << 20, &f->size);
+    f->hidden = c->hidden;
+    f->eps = c->eps;
+}
+
 /* Features that mote does not implement must be off, or as it is in all released models. */
-static void common_moe_flags(config_reader *r) {
-    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
+static void common_flags(config_reader *r) {
     config_only(r, r->text, "hidden_act", "silu|swish");
     config_only(r, r->text, "attention_bias", "false");
+}
+
+static void common_moe_flags(config_reader *r) {
+    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
+    common_flags(r);
     config_only(r, r->text, "decoder_sparse_step", "1");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,
@@ -121,6 +132,15 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     bind_unneeded(b, where, "self_attn.prob_scale");
     if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
+}
+
+/* A dense FFN, but for its norm. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */
+static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
+    const mlp_shape *s = &w->shape;
+    if (b->kind != MODULE_MTP) bind_as(b, MODULE_MLP, 1, 1);
+    bind_matrix(b, where, "mlp.gate_proj.weight", &w->gate_proj, s->size, s->hidden);
+    bind_matrix(b, where, "mlp.up_proj.weight", &w->up_proj, s->size, s->hidden);
+    bind_matrix(b, where, "mlp.down_proj.weight", &w->down_proj, s->hidden, s->size);
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */

@@ -31,6 +31,7 @@ static uint64_t config_fingerprint(const config *c) {
                                c->tied,    c->fp8_rows, c->fp8_cols,    c->eos};
     const float reals[] = {c->eps, a->theta};
     uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
+    if (c->shapes.mlp.size) hash = fnv1a(hash, &c->shapes.mlp.size, sizeof(int));
     if (c->zeros_stored || c->asymmetric) hash = fnv1a(fnv1a(hash, &c->zeros_stored, sizeof(int)), &c->asymmetric, sizeof(int));
     return fnv1a(hash, c->mixers, (size_t)c->layers);
 }

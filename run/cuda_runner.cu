@@ -13,7 +13,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
-    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim);
+    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim), widest = max_int(mixed, m->largest.mlp.size);
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -26,7 +26,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
-    gpu_batch_layout(l, max_int(2 * m->c.hidden, mixed), PASS_ROWS_MAX, &g->batch);
+    gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
