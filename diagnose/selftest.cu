@@ -224,7 +224,7 @@ static void try_attention(selftest *t, int T, int position) {
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
     try_layer(t, 1u << STAGE_ATTEND, TRY_ATTENTION, position, 0, T);
-    rotary_angles(job->angles, position, T, s->rotary_dim, s->theta);
+    rotary_angles(job->angles, position, T, s->rotary_dim, job->w->frequencies, s->rope_scale);
     parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
     attention_heads(c->at.runner->threads, job);

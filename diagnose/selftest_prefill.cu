@@ -128,7 +128,7 @@ static void try_prefill_attention(selftest *t, int position) {
     job->kv_only = 0;
     job->k = c->at.state[TRY_ATTENTION].attention.k;
     job->v = c->at.state[TRY_ATTENTION].attention.v;
-    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, s->theta);
+    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, job->w->frequencies, s->rope_scale);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */

@@ -58,8 +58,9 @@ static int preset_config(const preset *p, config *c, mote_error *err) {
     a->kv_heads = p->kv_heads;
     a->head_dim = p->head_dim;
     a->rotary_dim = p->head_dim / 4;
-    a->theta = 1e7f;
-    a->gated = 1;
+    c->rope.theta = 1e7f;
+    a->rope_scale = 1;
+    a->gated = a->normed = 1;
     d->key_heads = p->key_heads;
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;

@@ -39,13 +39,13 @@ static void qwen_sizes(config_reader *r, config *c) {
     deltanet_shape *d = &c->shapes.deltanet;
     attention_shape *a = &c->shapes.attention;
     config_int_or(r, "mtp_num_hidden_layers", 0, 1, 0, &c->mtp_layers);
-    common_attention(r, c, a);
+    common_attention(r, c, a, 0);
     config_int(r, "linear_num_key_heads", 1, 1 << 12, &d->key_heads);
     config_int(r, "linear_num_value_heads", 1, 1 << 12, &d->value_heads);
     config_int(r, "linear_key_head_dim", 1, MAX_KEY_DIM, &d->key_dim);
     config_int(r, "linear_value_head_dim", 1, 1 << 12, &d->value_dim);
     config_int_or(r, "linear_conv_kernel_dim", 1, 64, 4, &d->taps);
-    a->gated = 1;
+    a->gated = a->normed = 1;
     d->hidden = c->hidden;
     d->eps = c->eps;
     if (r->code) return;
@@ -63,13 +63,13 @@ static void qwen_read(config_reader *r, config *c) {
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
-    common_rope(r, &c->shapes.attention, 0.25f, 1e7f);
+    common_rope(r, c, 0.25f, 1e7f);
     qwen_layer_types(r, c);
 }
 
 static void qwen3_5_moe_read(config_reader *r, config *c) {
     moe_shape *e = &c->shapes.moe;
-    common_moe(r, c, e);
+    common_moe(r, c, e, "num_experts", "moe_intermediate_size");
     config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
     common_moe_check(r, e);
     common_moe_flags(r);

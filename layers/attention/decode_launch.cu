@@ -2,7 +2,7 @@
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {
-    return s->gated && s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+    return s->gated && s->normed && s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */

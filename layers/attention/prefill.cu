@@ -400,7 +400,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    return s->gated && s->head_dim == ATTEND_DIM && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 &&
+    return s->gated && s->normed && s->head_dim == ATTEND_DIM && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 &&
            s->rotary_dim <= ATTEND_DIM && (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
 

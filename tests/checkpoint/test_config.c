@@ -80,10 +80,16 @@ static void test_config(void) {
         {"a number in layer_types", TIED, REPLACE, CONFIG, "'full_attention'", "0", "", NOT, SAME, {"layer_types[0]"}},
         {"other layers", TIED, REPLACE, CONFIG, "'full_attention'", "'linear_attention'", "", BAD, SAME,
          {"model.layers.0.linear_attn", "missing"}},
-        {"YaRN", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", NOT, SAME, {"rope_type",
-         "yarn"}},
+        {"YaRN without its context", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", BAD, SAME,
+         {"rope_parameters.original_max_position_embeddings is missing"}},
+        {"YaRN without its factor", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'original_max_position_embeddings': 4.0", "",
+         BAD, SAME, {"rope_parameters.factor is missing"}},
+        {"YaRN upside down", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4, 'beta_slow': 32, "
+         "'original_max_position_embeddings': 64", "", BAD, SAME, {"rope_parameters.beta_slow must be below beta_fast"}},
+        {"llama3 without a range", TIED, REPLACE, CONFIG, rope, "'rope_type': 'llama3', 'factor': 8, "
+         "'original_max_position_embeddings': 64, 'low_freq_factor': 1", "", BAD, SAME, {"rope_parameters.high_freq_factor is missing"}},
         {"YaRN the old way", TIED, REPLACE, CONFIG, last, "'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}", "",
-         NOT, SAME, {"rope_scaling"}},
+         BAD, SAME, {"rope_parameters and rope_scaling are of different types"}},
         {"no rope_scaling", TIED, REPLACE, CONFIG, last, "'rope_scaling': null", "", OK, SAME, {NULL}},
         {"rope_theta 0", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 0", "", BAD, SAME,
          {"rope_theta"}},
@@ -157,11 +163,12 @@ static void test_config_forms(void) {
         {rope, "'rope_theta':10000.0,'partial_rotary_factor':1.0,'rope_parameters':null,'rope_scaling':{},", OK, {NULL}},
         {"'rope_type': 'default'", "'type': 'default'", OK, {NULL}},
         {"'rope_type': 'default'", "'rope_type': null", OK, {NULL}},
-        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type", "linear", "default"}},
-        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "default only"}},
-        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "default only"}},
-        {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", NOT, {"rope_scaling.type is yarn", "default only"}},
-        {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", NOT, {"rope_scaling.rope_type is yarn"}},
+        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type is linear, mote supports default, llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
+        {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", BAD,
+         {"rope_scaling.original_max_position_embeddings is missing"}},
+        {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", BAD, {"rope_parameters and rope_scaling"}},
         {"'head_dim'", "'rope_scaling': [1], 'head_dim'", NOT, {"rope_scaling is a list", "null only"}},
         {"'silu'", "'SiLU'", OK, {NULL}},
         {"'silu'", "'swish'", OK, {NULL}},
@@ -245,7 +252,7 @@ static void test_published_configs(void) {
               d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
               e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
               e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
-              c.mtp_layers == 1 && a->theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.mtp_layers == 1 && c.rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
               c.eos == 248044 && !c.tied,
               "%s: sizes", known[i].name);
         for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
