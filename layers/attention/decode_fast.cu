@@ -151,25 +151,26 @@ __device__ __forceinline__ size_t attend_head_of(const attention_gpu *p, int row
 }
 
 /* A head, spread over a warp: a lane has elements 2 lane + 64 j and 2 lane + 64 j + 1. */
-typedef struct attend_vector { float2 x[ATTEND_DIM / 64]; } attend_vector;
+template <int DIM> struct attend_vector { float2 x[DIM / 64]; };
 
-__device__ __forceinline__ void attend_load_vector(attend_vector *v, const float *from) {
+template <int DIM> __device__ __forceinline__ void attend_load_vector(attend_vector<DIM> *v, const float *from) {
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
+    for (int j = 0; j < DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
 }
 
 /* This lane's part of a head's sum of squares. */
-__device__ __forceinline__ float attend_squares(const attend_vector *v) {
+template <int DIM> __device__ __forceinline__ float attend_squares(const attend_vector<DIM> *v) {
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
+    for (int j = 0; j < DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
     return sum;
 }
 
 /* RMSNorm, given the head's rms_factor. */
-__device__ __forceinline__ void attend_norm(attend_vector *v, float factor, const attend_vector *norm) {
+template <int DIM>
+__device__ __forceinline__ void attend_norm(attend_vector<DIM> *v, float factor, const attend_vector<DIM> *norm) {
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) {
+    for (int j = 0; j < DIM / 64; j++) {
         v->x[j].x = v->x[j].x * factor * norm->x[j].x;
         v->x[j].y = v->x[j].y * factor * norm->x[j].y;
     }
@@ -177,8 +178,8 @@ __device__ __forceinline__ void attend_norm(attend_vector *v, float factor, cons
 
 /* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
    pair is on lane ^ 16. */
-__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector *v, float squares,
-                                                   const attend_vector *norm, const float *cs) {
+__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector<ATTEND_DIM> *v, float squares,
+                                                   const attend_vector<ATTEND_DIM> *norm, const float *cs) {
     const int lane = threadIdx.x % 32;
     attend_norm(v, rms_factor(squares, 1.0f / ATTEND_DIM, p->shape.eps), norm);
     float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
@@ -190,7 +191,7 @@ __device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, atten
 
 /* Stores a query row as A fragments of the scores, times 1 / sqrt(256) and log2(e): scores are for exp2. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
+__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector<ATTEND_DIM> *v) {
     enum { VECTOR_ELEMENTS = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* elements in 16 bytes of the KV cache */
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -207,11 +208,11 @@ __device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, i
    that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
    to shared memory, from where this block computes with it. */
 template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector *q_norm,
-                                               const attend_vector *k_norm, bool owns, attend_shared<FP8, ROWS> *sh) {
+__device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector<ATTEND_DIM> *q_norm,
+                                               const attend_vector<ATTEND_DIM> *k_norm, bool owns, attend_shared<FP8, ROWS> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
     const int which = warp / MOTE_ROWS_MAX, t = warp % MOTE_ROWS_MAX;
-    attend_vector v = {}, next = {}, new_kv = {};
+    attend_vector<ATTEND_DIM> v = {}, next = {}, new_kv = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
     if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
     float squares = attend_squares(&v), new_squares = attend_squares(&new_kv);
@@ -612,7 +613,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
     attend_rows<FP8> r;
     attend_state<ROWS> state;
-    attend_vector q_norm, k_norm = {};
+    attend_vector<ATTEND_DIM> q_norm, k_norm = {};
     pdl_launch_dependents();
     const float frequency = p.frequencies[threadIdx.x % 32];
     attend_load_vector(&q_norm, p.q_norm);
