@@ -232,6 +232,10 @@ static void try_attention(selftest *t, int T, int position) {
     try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
 }
 
+static int try_has(const selftest *t, enum layer_kind kind) {
+    return t->models[0]->largest.kinds >> kind & 1;
+}
+
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. All experts have
    the weights of the first here (stride 0). */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
@@ -290,10 +294,11 @@ static void try_stages(selftest *t, int with_all) {
         for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
         if (!with_all) continue;
         for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code; replay++) try_deltanet(t, T, replay);
+        try_embed(t, T);
+        if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);
         try_choice(t, T, 77, 5);
         try_choice(t, T, GPU_EXPERTS, GPU_TOP);
-        try_embed(t, T);
     }
 }
 

@@ -197,6 +197,17 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     free(got);
 }
 
+static void try_prefill_mlp(selftest *t) {
+    scratch *w = &t->cpu->at.runner->s;
+    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, NULL, 0, 0, w->x, w->u};
+    try_prefill_rows(t);
+    mlp_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.mlp, &w->jobs.mlp);
+    try_poison(t);
+    try_prefill_layer(t, 1u << STAGE_GATE_UP | 1u << STAGE_MLP_DOWN, TRY_DELTANET, 0);
+    try_prefill_x(t);
+    try_row(t, 1e-3, "prefill norm_gate_up and down");
+}
+
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
@@ -206,8 +217,8 @@ static void try_prefill(selftest *t) {
     try_fill_kv(t);
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
-    try_prefill_moe(t, 0);
-    try_prefill_moe(t, 1);
+    for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
+    if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 

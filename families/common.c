@@ -46,7 +46,7 @@ static void common_moe_check(config_reader *r, const moe_shape *e) {
         r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only %d experts",
                        r->dir, e->top_k, e->experts);
     else if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: experts times an expert's size exceeds %d", r->dir,
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_experts times an expert's size exceeds %d", r->dir,
                        1 << 30);                /* loops over all rows of all experts count in int */
 }
 

@@ -22,6 +22,7 @@ static void mlp_record(const gpu_rows *rows, const mlp_weights *w, const mlp_gpu
     p.segment[0].up = gpu_matrix_of(&w->up_proj);
     p.segment[0].h = scratch->h;
     p.h_row = (size_t)s->size;
+    p.late = 1;
     gpu_record_projection(rows->q, KERNEL_GATE_UP, &p);
     gpu_add_linear(rows->q, KERNEL_MLP_DOWN, &w->down_proj, scratch->h, rows->x, rows->T);
 }

@@ -82,6 +82,22 @@ static void test_synthetic(const char *name) {
     mote_close(again);
 }
 
+// gate_proj and up_proj of a dense FFN are stored alike, which GPUs rely on, or not.
+static void test_pairs(const char *name) {
+    mote_options o = {.device = "cpu"};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    if (!m) return;
+    mlp_weights *w = &m->layers[1].ffn.w.mlp;
+    CHECK(m->layers[1].ffn.kind == LAYER_MLP && mlp_pairs(w), "%s: no pair", name);
+    w->up_proj.block_cols = 32;
+    CHECK(!mlp_pairs(w), "%s: a pair with other groups", name);
+    w->up_proj.block_cols = w->gate_proj.block_cols;
+    w->up_proj.format = FORMAT_BF16;
+    CHECK(!mlp_pairs(w), "%s: a pair of two formats", name);
+    mote_close(m);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     test_main_begin("test_checkpoint", argc, argv);
@@ -106,6 +122,7 @@ int main(int argc, char **argv) {
     test_synthetic("tiny:int4");
     test_synthetic("tiny:int4-experts");
     test_synthetic("tiny:fp8-channel");
+    test_pairs("tiny-dense:int4");
     temp_close();
     return test_main_end();
 }
