@@ -5,6 +5,7 @@
 // Parts
 //   checkpoint_container.c   the container, 134 safetensors files
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
+//   checkpoint_fused.c       matrices that are parts of a fused one
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
 //   here                     inside: plans and synthetic weights
@@ -15,6 +16,7 @@
 
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
+#include "checkpoint_fused.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
 
@@ -106,6 +108,7 @@ int main(int argc, char **argv) {
     test_container_generator();
     test_tensors();
     test_quantised();
+    test_fused();
     test_shards();
     test_without_mtp();
     test_prefixes();

@@ -207,6 +207,52 @@ static void test_config_forms(void) {
     free(want.mixers);
 }
 
+// ---- Rotation -----------------------------------------------------------------------------------------------------------
+
+// Frequencies of scaled rotations, and YaRN's factor, as transformers computes them in double precision.
+static void test_rope(void) {
+    static const struct { const char *text; int d, context; double scale; struct { int i; double frequency; } want[6]; } cases[] = {
+        {"'rope_theta':500000.0,'rope_scaling':{'rope_type':'llama3','factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,"
+         "'original_max_position_embeddings':8192}", 128, 40960, 1,
+         {{1, 0.8146172338565447}, {24, 0.007292664737217109}, {32, 0.0005248461609929547}, {40, 3.428102195952591e-05},
+          {48, 6.647869871181235e-06}, {63, 3.068925988914511e-07}}},
+        {"'rope_parameters':{'rope_theta':1e6,'rope_type':'yarn','factor':4.0,'original_max_position_embeddings':32768,'beta_fast':null}",
+         128, 131072, 1.138629436111989,
+         {{1, 0.8058421877614819}, {16, 0.03162277660168379}, {24, 0.005375321490790102}, {32, 0.0006029411764705882},
+          {40, 4.445698525097307e-05}, {63, 3.102344401879299e-07}}},
+        {"'rope_theta':150000,'rope_scaling':{'type':'yarn','factor':32.0,'original_max_position_embeddings':4096,'beta_fast':32.0,"
+         "'beta_slow':1.0,'truncate':false}", 64, 131072, 1.3465735902799727,
+         {{1, 0.6890443058881632}, {8, 0.050813274815461475}, {12, 0.006794959489732219}, {16, 0.00045648391922324086},
+          {20, 1.818833668168956e-05}, {31, 3.0235114281192144e-07}}},
+        {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,'mscale':0.707,"
+         "'mscale_all_dim':1.0}", 64, 163840, 0.9210423553163399,
+         {{1, 0.7498942093324558}, {8, 0.1}, {12, 0.026879360111431223}, {16, 0.0055}, {20, 0.0007905694150420946},
+          {31, 3.3338035804083097e-06}}},
+        {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,"
+         "'attention_factor':1.5,'mscale':0.707,'mscale_all_dim':0}", 64, 163840, 1.5, {{16, 0.0055}}},
+        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED], json[QUOTED];
+        float frequencies[64];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{'model_type':'llama','num_hidden_layers':1,'hidden_size':%d,'vocab_size':8,'num_attention_heads':2,"
+                 "'num_key_value_heads':1,'intermediate_size':8,'max_position_embeddings':40960,%s}", 2 * cases[i].d, cases[i].text);
+        temp_empty();
+        temp_text(CONFIG, quoted(text, json));
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", cases[i].text, err.message)) continue;
+        const attention_shape *a = &c.shapes.attention;
+        CHECK(a->head_dim == cases[i].d && a->rotary_dim == cases[i].d && c.context_max == cases[i].context &&
+              fabs((double)a->rope_scale - cases[i].scale) < 2e-7, "%s: %d positions, factor %g", cases[i].text, c.context_max,
+              (double)a->rope_scale);
+        rope_frequencies(&c.rope, a->rotary_dim, frequencies);
+        for (int k = 0; k < 6 && cases[i].want[k].i; k++)
+            CHECK(fabs((double)frequencies[cases[i].want[k].i] / cases[i].want[k].frequency - 1) < 2e-7, "%s: frequency %d is %g, not %g",
+                  cases[i].text, cases[i].want[k].i, (double)frequencies[cases[i].want[k].i], cases[i].want[k].frequency);
+        free(c.mixers);
+    }
+}
+
 // ---- Configurations of published models -------------------------------------------------------------------------------
 
 static int read_config(const char *dir, const char *name, config *c, mote_error *err) {
@@ -345,6 +391,7 @@ int main(int argc, char **argv) {
     test_config_sizes();
     test_config();
     test_config_forms();
+    test_rope();
     test_published_configs();
     temp_close();
     return test_main_end();
