@@ -1,8 +1,8 @@
 /* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share, and prefill's with them. Its definition is
    layers/attention/cpu.c.
 
-   attend_fast (decode_fast.cu) runs one shape of head on tensor cores, attend_any (decode_any.cu) runs every other
-   shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
+   attend_fast (decode_fast.cu) runs the shapes of heads that most models have on tensor cores, attend_any (decode_any.cu) runs every
+   other shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
    step_parameters. They know no session and no other layer.
 
    Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):
@@ -32,8 +32,7 @@
 enum {
     ATTEND_CHUNK = 64,           /* positions */
     ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
-    ATTEND_DIM = 256,            /* head_dim of attend_fast */
-    ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from one row of o to the next in shared memory */
+    ATTEND_DIM = 256             /* head_dim of the fast kernels with gates and norms */
 };
 
 typedef struct attention_gpu {

@@ -32,8 +32,8 @@
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
-    int kv_only;                 /* only append k and v. Here, so that T and position do not share eight bytes: loaded as a pair, */
-    int T, position;             /* they cost sm_90a spills. Token rows, at least 1; position of row 0 */
+    int T, position;             /* token rows, at least 1; position of row 0. They must not share eight bytes: loaded as a pair, they */
+    int kv_only;                 /* cost sm_90a spills. kv_only: only append k and v */
     const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
     const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
@@ -49,27 +49,13 @@ typedef struct attention_prefill {
 
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 
-/* Whether the layer has output gates, and norms of queries and keys: heads of 256 always have. */
-template <int DIM> __device__ __forceinline__ bool attend_prefill_gated(const attention_prefill *p) {
-    return DIM == ATTEND_DIM || p->shape.gated;
-}
-
-template <int DIM> __device__ __forceinline__ bool attend_prefill_normed(const attention_prefill *p) {
-    return DIM == ATTEND_DIM || p->shape.normed;
-}
-
-/* Numbers of a head in a row of qg. */
-template <int DIM> __device__ __forceinline__ size_t attend_prefill_q_size(const attention_prefill *p) {
-    return attend_prefill_gated<DIM>(p) ? 2 * DIM : DIM;
-}
-
 /* RMSNorm and rotation of a head spread over a warp: the same operations as attend_head and attend_norm_rotate. The other
    element of a rotated pair is on a lane that depends on rotary_dim: it is fetched through `exchange`, [DIM]. */
 template <int DIM>
 __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, attend_vector<DIM> *v, const float *norm,
                                                     const float *cs, float *exchange) {
     const int lane = threadIdx.x % 32, half = p->shape.rotary_dim / 2;
-    if (attend_prefill_normed<DIM>(p)) {
+    if (attend_normed<DIM>(&p->shape)) {
         const float factor = rms_factor(warp_sum(attend_squares(v)), 1.0f / DIM, p->shape.eps);
         attend_vector<DIM> w;
         attend_load_vector(&w, norm);
@@ -95,7 +81,7 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
     __shared__ float2 exchange[GPU_WARPS][DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
-    const float scale = 1.44269504f / (DIM == 256 ? 16.0f : DIM == 128 ? 11.3137085f : 8.0f);     /* log2(e) / sqrt(DIM) */
+    const float scale = attend_query_scale<DIM>();
     if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
@@ -104,7 +90,7 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
         const size_t row = is_q ? (size_t)t * heads + i - 2 * kv_heads : (size_t)t * kv_heads + (is_k ? i : i - kv_heads);
         const size_t to = ((size_t)at * kv_heads + i % kv_heads) * (DIM / 2) + lane;
         attend_vector<DIM> v;
-        attend_load_vector(&v, is_q ? p.qg + row * attend_prefill_q_size<DIM>(&p) : (is_k ? p.k_new : p.v_new) + row * DIM);
+        attend_load_vector(&v, is_q ? p.qg + row * attend_q_size<DIM>(&p.shape) : (is_k ? p.k_new : p.v_new) + row * DIM);
         if (is_k || is_q) attend_prefill_head(&p, &v, is_q ? p.q_norm : p.k_norm, cs, (float *)exchange[warp]);
 #pragma unroll
         for (int j = 0; j < DIM / 64; j++) {
@@ -344,7 +330,7 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
                                                  size_t row, bool there) {
     const int i = threadIdx.x % 4;
     const float *gates = p->qg + (row * 2 + 1) * DIM;
-    const bool gated = attend_prefill_gated<DIM>(p);
+    const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
     const float inverse = p->v_scale / l;
