@@ -8,6 +8,7 @@
 //   checkpoint_fused.c       matrices that are parts of a fused one
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
+//   checkpoint_dense.c       dense models, made of fixtures
 //   here                     inside: plans and synthetic weights
 
 #include "inside.h"
@@ -19,6 +20,7 @@
 #include "checkpoint_fused.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
+#include "checkpoint_dense.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ int main(int argc, char **argv) {
     test_synthetic("tiny:int4-experts");
     test_synthetic("tiny:fp8-channel");
     test_pairs("tiny-dense:int4");
+    test_dense_stored();
     temp_close();
     return test_main_end();
 }
