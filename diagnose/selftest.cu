@@ -13,7 +13,7 @@
 
 enum {
     TRY_CONTEXT = 9216,          /* 144 chunks: more than attention has splits, so that some take two */
-    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds in all synthetic models */
+    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds, where a synthetic model has them */
     TRY_FED = 16, TRY_STEPS = 24, TRY_ROWS = TRY_FED + TRY_STEPS
 };
 
@@ -293,7 +293,7 @@ static void try_stages(selftest *t, int with_all) {
         try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
         if (!with_all) continue;
-        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code; replay++) try_deltanet(t, T, replay);
+        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
         if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);
@@ -323,8 +323,8 @@ static void record_prompt(selftest *t, mote_session *s, const char *pieces, self
     try_tokens(t, 1, ids, TRY_FED);
     for (const char *p = pieces; done < TRY_FED && !t->code; p += 2) {
         size_t T = (size_t)(*p - '0');
-        t->code = mote_feed_logits(s, ids + done, T, r->logits + done * vocab, r->mtp + (done ? done - 1 : 0) * vocab,
-                                   t->err);
+        t->code = mote_feed_logits(s, ids + done, T, r->logits + done * vocab,
+                                   s->m->has_mtp ? r->mtp + (done ? done - 1 : 0) * vocab : NULL, t->err);
         done += T;
     }
     if (!t->code) t->code = save_bytes(s, &r->saved, &r->size, t->err);

@@ -111,7 +111,7 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_job *job = &c->at.runner->s.jobs.attention;
     const attention_shape *s = job->shape;
     const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
-    size_t qg = TRY_PROMPT * 2 * (size_t)(s->heads * s->head_dim), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
+    size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
@@ -211,9 +211,7 @@ static void try_prefill_mlp(selftest *t) {
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
-    try_prefill_deltanet(t, 0, 0);
-    try_prefill_deltanet(t, 37, 0);
-    try_prefill_deltanet(t, 37, 1);
+    for (int i = 0; i < 3 && try_has(t, LAYER_DELTANET); i++) try_prefill_deltanet(t, i ? 37 : 0, i > 1);
     try_fill_kv(t);
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
