@@ -97,6 +97,8 @@ enum {
 #include "layers/attention/schedule.c"
 #include "layers/moe/cpu.c"
 #include "layers/moe/schedule.c"
+#include "layers/mlp/cpu.c"
+#include "layers/mlp/schedule.c"
 #include "layers/kinds.c"
 #include "layers/head.c"
 
@@ -152,6 +154,8 @@ enum {
 #include "layers/moe/batch_down.cu"
 #include "layers/moe/decode_launch.cu"
 #include "layers/moe/prefill.cu"
+#include "layers/mlp/decode.cu"
+#include "layers/mlp/prefill.cu"
 #include "layers/kinds.cu"
 #include "layers/head.cu"
 #include "layers/mtp.cu"

@@ -17,6 +17,7 @@ template <class IN> struct gpu_projection {
     float eps;
     int add;                     /* y += instead of y = */
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
+    int late;                    /* norm_gate_up: it releases its successor after its pdl_wait; never with waits_last */
     int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
@@ -26,6 +27,7 @@ template <class IN> struct gpu_projection {
 /* A prologue IN has
      normed     the rows are normalised; the division by the root mean square is left to the end
      at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
+     any_shape  the same in a kernel for any shape, of one row
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
      extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
@@ -33,7 +35,7 @@ template <class IN> struct gpu_projection {
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, blocks = 2, extra = 0 };
+    enum { normed = 0, any_shape = 4, blocks = 2, extra = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
@@ -50,7 +52,7 @@ struct gpu_plain_rows {
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
-    enum { normed = 1, blocks = 2, extra = 0 };
+    enum { normed = 1, any_shape = 1, blocks = 2, extra = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
@@ -96,13 +98,14 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ bool many() const { return !pairs && s.w.panels % 2 == 0 && s.w.panels / 2 >= 4 * GPU_WARPS * s.blocks; }
     __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
-        pdl_launch_dependents();
+        if (!p.late) pdl_launch_dependents();
         pdl_wait();
+        if (p.late) pdl_launch_dependents();
     }
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int warp_k_blocks, const activation_fragments &act, float *square) const {
         wait();
-        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
+        gpu_stage_activations<F, ROWS, ROWS == 1 ? (int)IN::any_shape : 1>(p.in, p.T, first, warp_k_blocks, act, square);
     }
     __device__ __forceinline__ float residual(int tile, int row, int t) const {
         row += tile * TILE_ROWS;                            /* after a norm there is no residual */
@@ -311,7 +314,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     if (!fixed) {
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
         bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
-        if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
+        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_batch(q, kind, p);
             return;
         }

@@ -268,6 +268,15 @@ int main(int argc, char **argv) {
         mote_close(m);
         fflush(stdout);
     }
+    if (test_data_dir()) {                                  /* a dense model */
+        char dense[512];
+        snprintf(dense, sizeof dense, "%s/family-data/dev-qwen35-tied", test_data_dir());
+        mote_model *m = model_of(dense, MOTE_WEIGHTS_ONLY);
+        test_fixture(m, 0, asked > 0);
+        mote_close(m);
+    } else {
+        test_skip("no data folder: drafts of a dense model");
+    }
     mote_model *demo = model_of("models/demo", MOTE_EVERYTHING);
     test_options(demo);
     test_draft_rows(demo);
