@@ -177,11 +177,14 @@ typedef struct encoder {
     buf text, nodes, heap; /* scratch: normalised text; what long words need */
 } encoder;
 
-/* Writes the first tokens of a word of n bytes, returns how many: at most n. */
+/* Writes the first tokens of a word of n bytes, returns how many: at most n. A byte without a token is left out. */
 static size_t bpe_symbols(const tokenizer *t, const char *word, size_t n, int32_t *ids) {
     size_t count = 0;
     const char *p = word, *end = word + n;
-    for (size_t i = 0; !t->characters && i < n; i++) ids[count++] = (int32_t)t->byte_ids[(unsigned char)word[i]];
+    for (size_t i = 0; !t->characters && i < n; i++) {
+        const uint32_t id = t->byte_ids[(unsigned char)word[i]];
+        if (id != NO_ID) ids[count++] = (int32_t)id;
+    }
     while (t->characters && p < end) {
         const char *character = p;
         utf8_next(&p, end);

@@ -121,6 +121,12 @@ static int load_sizes(loader *l, uint32_t vocab, uint32_t added) {
     return MOTE_OK;
 }
 
+/* Bytes that a vocabulary may lack, as SmolLM2's does: control characters, and what begins no character that is assigned. They are
+   left out of what is encoded, as the tokenizers library does. */
+static int is_rare_byte(int b) {
+    return (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7F || b == 0xC0 || b == 0xC1 || b == 0xF1 || b == 0xF2 || b > 0xF4;
+}
+
 static int load_vocab(loader *l, uint32_t vocab) {
     const json *j = &l->j;
     tokenizer *t = l->t;
@@ -155,7 +161,7 @@ static int load_vocab(loader *l, uint32_t vocab) {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
         if (!t->characters) t->byte_ids[b] = *index_slot(t, &byte, 1);
-        if (t->byte_ids[b] == NO_ID) {
+        if (t->byte_ids[b] == NO_ID && (t->characters || !is_rare_byte(b))) {
             return fail(l->err, MOTE_EFORMAT, "%s: the vocabulary has no token for byte 0x%02X", l->path, (unsigned)b);
         }
     }

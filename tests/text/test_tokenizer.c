@@ -275,6 +275,7 @@ int main(int argc, char **argv) {
     test_small_tokenizer();
     test_added_words();
     test_refusals();
+    test_rare_bytes();
     test_first_space();
     test_small_spaces();
     test_space_refusals();
