@@ -70,7 +70,7 @@ static int effort_named(slice name) {
 }
 
 /* "reasoning_effort", where the template reads it. *think: none is no thinking. */
-static int chat_effort(chat *c, int *think) {
+static int read_effort(chat *c, int *think) {
     const uint32_t node = json_get(&c->j, 0, "reasoning_effort");
     buf name;
     if (!(c->family & CHAT_EFFORT)) return MOTE_OK;
@@ -101,7 +101,7 @@ static int chat_options(chat *c, int *think, int *prompt) {
     c->preserve = preserve && c->family & CHAT_PRESERVE;
     int chosen = enable && c->j.nodes[enable].type != JSON_NULL;
     *think = !chosen ? MOTE_THINK_DEFAULT : on ? MOTE_THINK_ON : MOTE_THINK_OFF;
-    int code = chat_effort(c, think);
+    int code = read_effort(c, think);
     return code || !c->continued ? code : chat_check_continued(c, *prompt);
 }
 

@@ -109,10 +109,11 @@ static int mistral_tools(chat *c) {
 static int mistral_is_last(const chat *c, uint32_t i) {
     uint32_t last = c->n;
     while (last > i && !chat_role(c, last - 1, "user")) last--;
-    if (last == i + 1 || last <= i) return last == i + 1;
+    if (last <= i + 1) return last == i + 1;
     const uint32_t a = json_get(&c->j, chat_message(c, i), "content"), b = json_get(&c->j, chat_message(c, last - 1), "content");
-    if (!a || !b || c->j.nodes[a].size != c->j.nodes[b].size) return 0;
-    return !memcmp(c->j.text + c->j.nodes[a].start, c->j.text + c->j.nodes[b].start, c->j.nodes[a].size);
+    const json_node *x = c->j.nodes + a, *y = c->j.nodes + b;
+    if (!a || !b || x->type != JSON_STRING || y->type != JSON_STRING || x->size != y->size) return 0;
+    return !memcmp(c->j.text + x->start, c->j.text + y->start, x->size);
 }
 
 /* A user's turn, or a system message in the middle: noted, where the family has no turn for it. */

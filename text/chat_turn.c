@@ -34,7 +34,7 @@ static int chat_begin(chat_family f, const turn *t, int effort, marked_text *out
 }
 
 /* {"role": ..., "content": ...} */
-static void put_message(buf *out, const char *role, const char *content) {
+static void put_turn_message(buf *out, const char *role, const char *content) {
     buf_text(out, "{\"role\": \"");
     buf_text(out, role);
     buf_text(out, "\", \"content\": ");
@@ -46,9 +46,9 @@ static void put_message(buf *out, const char *role, const char *content) {
 static int turn_request(const turn *t, buf *out, mote_error *err) {
     int code = MOTE_OK;
     buf_text(out, "{\"messages\": [");
-    if (t->system && *t->system) put_message(out, "system", t->system), buf_text(out, ", ");
-    put_message(out, t->role, t->message);
-    for (int i = 0; i < t->result_count; i++) buf_text(out, ", "), put_message(out, t->role, t->results[i]);
+    if (t->system && *t->system) put_turn_message(out, "system", t->system), buf_text(out, ", ");
+    put_turn_message(out, t->role, t->message);
+    for (int i = 0; i < t->result_count; i++) buf_text(out, ", "), put_turn_message(out, t->role, t->results[i]);
     buf_text(out, "], \"add_generation_prompt\": false");
     if (t->tools) buf_text(out, ", \"tools\": "), code = put_json(t->tools, 0, out, err);
     buf_text(out, "}");

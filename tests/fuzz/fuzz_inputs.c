@@ -57,7 +57,7 @@ static void edit(fuzz_input *in, const buf *seed, buf *out) {
 // ---- Files, models and sessions the targets start from --------------------------------------------------------------
 
 enum { SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER, SEED_DEMO_TOKENIZER, SEED_GENERATION, SEED_TEMPLATE,
-       SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEEDS };
+       SEED_TOKENIZER_CONFIG, SEED_REQUEST, SEED_TEXT, SEED_ANSWER, SEED_SAVED, SEED_SPACES, SEEDS };
 
 static buf seeds[SEEDS], weights;
 
@@ -129,6 +129,23 @@ static void seed_tokenizer(buf *out) {
     buf_text(out, "}}}");
 }
 
+// The same of SentencePiece's BPE.
+static void seed_spaces(buf *out) {
+    char text[64];
+    seed_json(out, "{'normalizer':null,'pre_tokenizer':{'type':'Metaspace','replacement':'\xE2\x96\x81','prepend_scheme':'first','split':false},"
+              "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<a>'}},{'Sequence':{'id':'A'}}],"
+              "'special_tokens':{'<a>':{'id':'<a>','ids':[1],'tokens':['<a>']}}},'decoder':{'type':'Sequence','decoders':[{'type':"
+              "'Replace','pattern':{'String':'\xE2\x96\x81'},'content':' '},{'type':'ByteFallback'},{'type':'Fuse'},{'type':'Strip',"
+              "'content':' ','start':1,'stop':0}]},'added_tokens':[{'id':1,'content':'<a>','special':true}],'model':{'type':'BPE',"
+              "'unk_token':'u','byte_fallback':true,'merges':['\xE2\x96\x81 a',['a','b'],'\xE2\x96\x81 ab'],'vocab':{'u':0,'<a>':1,"
+              "'\xE2\x96\x81':258,'a':259,'b':260,'\xE2\x96\x81" "a':261,'ab':262,'\xE2\x96\x81" "ab':263");
+    for (unsigned byte = 0; byte < 256; byte++) {
+        snprintf(text, sizeof text, ",\"<0x%02X>\":%u", byte, byte + 2);
+        buf_text(out, text);
+    }
+    buf_text(out, "}}}");
+}
+
 static void start_session(void) {
     static const int32_t ids[5] = {1, 2, 3, 4, 5};
     mote_session_options o;
@@ -170,6 +187,7 @@ static void start(void) {
     load_seed(SEED_TEMPLATE, DEMO, "chat_template.jinja");
     load_seed(SEED_TOKENIZER_CONFIG, DEMO, "tokenizer_config.json");
     seed_tokenizer(&seeds[SEED_TOKENIZER]);
+    seed_spaces(&seeds[SEED_SPACES]);
     seed_json(&seeds[SEED_REQUEST],
               "{'messages':[{'role':'system','content':'Be brief.'},{'role':'user','content':[{'type':'text','text':"
               "'h\\u00e9'},{'type':'image'}]},{'role':'assistant','content':'<think>\\nt\\n</think>\\n\\na',"
@@ -183,7 +201,7 @@ static void start(void) {
              "\xE1\x84\x92\xE1\x85\xA1");
     buf_text(&seeds[SEED_ANSWER], "<think>\na\n</think>\n\nb <x\n<tool_call>\n<function=f>\n<parameter=x>\n[1]\n</parameter>\n</function>\n</tool_call>"
              "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [True,], \"y\": \"\\n\"}}</tool_call>"
-             "\nc");
+             "\nc[TOOL_CALLS][{\"name\": \"f\"}, {}][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"x\": 1}");
     memset(&o, 0, sizeof o);
     o.parts = MOTE_WEIGHTS_ONLY;
     must(!mote_open(FIXTURE, &o, &model, &err), "cannot open " FIXTURE);
@@ -411,12 +429,15 @@ static void check_call(void *user, const char *call, size_t size) {
     buf_add((buf *)user, call, size);
 }
 
-static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, buf *told) {
+// syntax: 16: Mistral's marks, 32: Llama's objects, of calls.
+static void hear_answer(const buf *text, unsigned step, int thinking, int end, const json *calls, int syntax, buf *told) {
     chat_stream s;
     memset(&s, 0, sizeof s);
     s.emit = emit_to;
     s.on_call = calls ? check_call : NULL;
     s.tools = calls;
+    s.call_mark = syntax & 16 ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = syntax & 32;
     s.user = told;
     chat_stream_begin(&s, thinking);
     for (size_t i = 0; i < text->size; i += step)
@@ -438,8 +459,8 @@ static void fuzz_answer(const buf *text, unsigned step, int thinking, int end, i
     utf8_stream_push(&stream, text->data, text->size, &clean);
     utf8_stream_end(&stream, &clean);
     must(!json_parse(&j, tools, sizeof tools - 1, "tools", &err), "tools");
-    hear_answer(&clean, (unsigned)clean.size + 1, thinking, end, calls ? &j : NULL, &whole);
-    hear_answer(&clean, step, thinking, end, calls ? &j : NULL, &pieces);
+    hear_answer(&clean, (unsigned)clean.size + 1, thinking, end, calls ? &j : NULL, calls, &whole);
+    hear_answer(&clean, step, thinking, end, calls ? &j : NULL, calls, &pieces);
     must(same(&whole, &pieces), "an answer in pieces differs");
     json_free(&j);
     buf_free(&clean);
@@ -502,7 +523,7 @@ static void fuzz_quantised(unsigned which, unsigned part, fuzz_input *in) {
 static void run_target(unsigned target, fuzz_input *in) {
     static const int seed_of[] = {SEED_REQUEST, SEED_HEADER, SEED_CONFIG, SEED_INDEX, SEED_TOKENIZER,
                                   SEED_DEMO_TOKENIZER, SEED_TEXT, SEED_REQUEST, SEED_ANSWER, SEED_SAVED,
-                                  SEED_GENERATION, SEED_TEMPLATE, SEED_TOKENIZER_CONFIG};
+                                  SEED_GENERATION, SEED_TEMPLATE, SEED_TOKENIZER_CONFIG, SEED_SPACES};
     buf text = {NULL, 0, 0, 0};
     unsigned option = target == 1 || (target >= 6 && target <= 8) ? next_bytes(in, 1) : 0, step = option % 7 + 1;
     edit(in, &seeds[seed_of[target]], &text);
@@ -510,7 +531,7 @@ static void run_target(unsigned target, fuzz_input *in) {
     if (target == 1) write_model(&text, &seeds[SEED_CONFIG], &weights, option < 200 ? 0 : option - 200), use_model();
     if (target == 2) write_model(&seeds[SEED_HEADER], &text, &weights, 0), use_model();
     if (target == 3) fuzz_index(&text);
-    if (target == 4 || target == 5) fuzz_tokenizer(&text);
+    if (target == 4 || target == 5 || target == 13) fuzz_tokenizer(&text);
     if (target == 6) fuzz_text(&text, step);
     if (target == 7) fuzz_request(&text, option);
     if (target == 8) fuzz_answer(&text, step, option & 128, option & 64 ? TEXT_ENDS : TEXT_IS_CUT, option & 56);
@@ -527,9 +548,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_input in = {data, data + size};
     if (!*temp_dir) start();
-    unsigned target = next_bytes(&in, 1) % (13 + 3 * QUANTISED);
-    if (target < 13) run_target(target, &in);
-    else fuzz_quantised((target - 13) % QUANTISED, (target - 13) / QUANTISED, &in);
+    enum { TARGETS = 14 };
+    unsigned target = next_bytes(&in, 1) % (TARGETS + 3 * QUANTISED);
+    if (target < TARGETS) run_target(target, &in);
+    else fuzz_quantised((target - TARGETS) % QUANTISED, (target - TARGETS) / QUANTISED, &in);
     return 0;
 }
 

@@ -159,8 +159,30 @@ static void test_family_marks(void) {
     buf_free(&text);
 }
 
+// Calls and results that turns of a timeline hold, which mote_ask counts before it takes a result.
+static void test_family_counts(void) {
+    static const struct { int family; const char *turn; int calls, results; } turns[] = {
+        {LLAMA31, H("assistant") "{\"name\": \"f\", \"parameters\": {}}", 1, 0},
+        {LLAMA31, H("assistant") "The \"name\" is f", 0, 0},
+        {LLAMA31, H("ipython") "\"1\"", 0, 1},
+        {LLAMA31, H("user") "{\"name\": 1}", 0, 0},
+        {CHAT_CODER, OUT3 "\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>", 2, 0},
+        {CHAT_CODER, "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n", 0, 2},
+        {CHAT_CODER | CHAT_NEXT, "<|im_start|>user\n<tool_response>\n1\n</tool_response>", 0, 1},
+        {CHAT_CHATML, "<|im_start|>tool\n1", 0, 1},
+        {CHAT_CHATML, OUT3 "<tool_call>{\"name\": \"f\"}</tool_call>", 1, 0},
+        {CHAT_ZEPHYR, "<|assistant|>\nA\0B", 0, 0},
+    };
+    for (size_t i = 0; i < COUNT(turns); i++) {
+        slice turn = slice_of(turns[i].turn, strlen(turns[i].turn));
+        int calls = turn_calls((chat_family)turns[i].family, turn), results = turn_results((chat_family)turns[i].family, turn);
+        CHECK(calls == turns[i].calls && results == turns[i].results, "%s: %d calls, %d results", turns[i].turn, calls, results);
+    }
+}
+
 static void test_families(void) {
     test_family_cases();
+    test_family_counts();
     test_family_turns();
     test_family_marks();
     for (size_t i = 0; i < COUNT(family_files); i++) {
