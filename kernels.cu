@@ -139,6 +139,7 @@ enum {
 #include "layers/deltanet/prefill_scan.cu"
 #include "layers/deltanet/prefill_launch.cu"
 #include "layers/attention/decode.cu"
+#include "layers/attention/decode_chunk.cu"
 #include "layers/attention/decode_fast.cu"
 #include "layers/attention/decode_any.cu"
 #include "layers/attention/prefill.cu"

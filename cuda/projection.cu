@@ -27,7 +27,6 @@ template <class IN> struct gpu_projection {
 /* A prologue IN has
      normed     the rows are normalised; the division by the root mean square is left to the end
      at_once    items of eight columns that a lane has in flight, in a kernel for fixed shapes
-     any_shape  the same in a kernel for any shape, of one row
      blocks     that fit an SM with several rows
      is_short   load loads all that finish needs, which finish(.., whole = true) relies on
      extra      there may be p.extra blocks more, which run extra_block(block, of) after their pdl_wait: other work that is
@@ -35,7 +34,7 @@ template <class IN> struct gpu_projection {
 
 /* Prologue: the token rows as they are. */
 struct gpu_plain_rows {
-    enum { normed = 0, any_shape = 4, blocks = 2, extra = 0 };
+    enum { normed = 0, blocks = 2, extra = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x;              /* [T][cols] */
     int cols;
@@ -52,7 +51,7 @@ struct gpu_plain_rows {
 /* Prologue: rms(x) norm. The division by the root mean square is left to the end, when all warps know the sum of
    squares: so staging needs no barrier. */
 struct gpu_norm_rows {
-    enum { normed = 1, any_shape = 1, blocks = 2, extra = 0 };
+    enum { normed = 1, blocks = 2, extra = 0 };
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 2 ? 1 : 2; }
     const float *x, *norm;       /* [T][cols], [cols] */
     int cols;
@@ -105,7 +104,7 @@ template <class IN> struct gpu_segment_tiles {
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int warp_k_blocks, const activation_fragments &act, float *square) const {
         wait();
-        gpu_stage_activations<F, ROWS, ROWS == 1 ? (int)IN::any_shape : 1>(p.in, p.T, first, warp_k_blocks, act, square);
+        gpu_stage_activations<F, ROWS, ROWS == 1 && !normed ? 2 : 1>(p.in, p.T, first, warp_k_blocks, act, square);
     }
     __device__ __forceinline__ float residual(int tile, int row, int t) const {
         row += tile * TILE_ROWS;                            /* after a norm there is no residual */

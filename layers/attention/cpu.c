@@ -1,8 +1,8 @@
 /* layers/attention/cpu.c: the stages of an attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
    Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
-   and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
-   the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
+   and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by position;
+   softmax runs over the tokens up to the row's own; the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
    rounded to its type when they are appended: a row of the present block is used as rounded, too. */
 
 typedef struct attention_shape {

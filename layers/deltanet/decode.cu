@@ -535,7 +535,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
    projection.cu for what a prologue is. */
 struct gpu_gated_rows {
-    enum { normed = 0, any_shape = 2, blocks = 1, extra = 1 };      /* extra: blocks that bring window and log up to date */
+    enum { normed = 0, blocks = 1, extra = 1 };             /* extra: blocks that bring window and log up to date */
     template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
     deltanet_gpu log;
     const float *o, *squares;    /* [T][cols] and [T][heads][stride]: o and squares of deltanet_gpu */

@@ -80,10 +80,37 @@ static void test_dense(const char *fixture, const char *dtype) {
     mote_close(mixture);
 }
 
+// One change to a dense checkpoint, and what opening it says.
+static void test_dense_wrong(void) {
+    static const char dense[] = "nvfp4-fp8-tensor", size[] = "'intermediate_size': 32",
+                      up[] = "model.language_model.layers.1.mlp.up_proj", gone[] = "model.language_model.layers.1.mlp.up_proj.weight_scale_2";
+    const wrong_folder cases[] = {
+        {"no FFN", dense, REPLACE, CONFIG, size, "'other_size': 32", "", BAD, SAME, {CONFIG, "intermediate_size is missing"}},
+        {"an FFN of 0", dense, REPLACE, CONFIG, size, "'intermediate_size': 0", "", BAD, SAME, {CONFIG, "intermediate_size"}},
+        {"an FFN of -32", dense, REPLACE, CONFIG, size, "'intermediate_size': -32", "", BAD, SAME, {CONFIG, "intermediate_size"}},
+        {"an FFN of 2^32", dense, REPLACE, CONFIG, size, "'intermediate_size': 4294967296", "", BAD, SAME, {CONFIG, "intermediate_size"}},
+        {"a list for an FFN", dense, REPLACE, CONFIG, size, "'intermediate_size': [32]", "", BAD, SAME, {CONFIG, "intermediate_size"}},
+        {"another FFN", dense, REPLACE, CONFIG, size, "'intermediate_size': 48", "", BAD, SAME, {F, "layers.0.mlp.gate_proj"}},
+        {"another gate", dense, REPLACE, CONFIG, "'hidden_act': 'silu'", "'hidden_act': 'silu', 'output_gate_type': 'sigmoid'", "", NOT,
+         SAME, {CONFIG, "output_gate_type is", "sigmoid"}},
+        {"experts, too", dense, ADD, F, "model.language_model.layers.0.mlp.gate.weight", "BF16", "4,64", BAD, SAME,
+         {F, "layers.0.mlp.gate.weight", "not part of the model"}},
+        {"a scale is missing", dense, DROP, F, gone, "", "", BAD, SAME, {gone, "missing"}},
+        {"a scale of another shape", dense, RETYPE, F, gone, "F32", "2", BAD, SAME, {F, up, "shape"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (!temp_dense(cases[i].fixture)) return;
+        apply_edit(&cases[i]);
+        check_open(cases[i].title, MOTE_WEIGHTS_ONLY, cases[i].code, cases[i].needles);
+        check_plan(cases[i].title, cases[i].code, cases[i].needles);
+    }
+}
+
 static void test_dense_stored(void) {
     test_dense("bf16-as-3.6", "BF16");
     test_dense("fp8-f32-scales", "BF16+FP8 128x128");
     test_dense("nvfp4-fp8-tensor", "NVFP4");
     test_dense("ct-nvfp4-fp8-int4", "INT4 g32");
     test_dense("gptq-awq-int4", "GPTQ INT4");
+    test_dense_wrong();
 }

@@ -45,7 +45,8 @@ static binder fused_binder(mote_model *m, checkpoint *files, quantization_check 
 static void test_fused_matrix(enum encoding e, int head, int block) {
     const int group = 6 * head, rows = FUSED_GROUPS * group;
     const matrix stored = {.rows = rows, .cols = FUSED_COLS, .block_rows = block, .block_cols = block};
-    row_runs runs[] = {{FUSED_GROUPS, group, {0, head, 2 * head}, {head, head, 2 * head}, 0}, {FUSED_GROUPS, group, {4 * head}, {2 * head}, 0}};
+    row_runs runs[] = {{FUSED_GROUPS, group, {0, head, 2 * head}, {head, head, 2 * head}, 0},
+                       {FUSED_GROUPS, group, {4 * head}, {2 * head}, 0}};
     mote_model m = {.memory = &cpu_memory, .gpu = -1, .quantize = e == ENCODING_QUANTISED, .c.fp8_rows = block, .c.fp8_cols = block};
     matrix whole = {0}, qkv = {0}, z = {0}, *const to[] = {&qkv, &z};
     const mote_callbacks none = {0};
@@ -94,8 +95,8 @@ static void test_fused_refused(int head, int code) {
     fused_write(ENCODING_FP8_BLOCK, &stored);
     binder b = fused_binder(&m, &files, &check, &err);
     bind_fused(&b, "x", ".weight", to, &runs, 1, FUSED_COLS, 0);
-    CHECK(b.code == code && (!code || (strstr(err.message, "x.weight") && strstr(err.message, "use the CPU"))), "heads of %d: code %d: %s", head,
-          b.code, err.message);
+    CHECK(b.code == code && (!code || (strstr(err.message, "x.weight") && strstr(err.message, "use the CPU"))),
+          "heads of %d: code %d: %s", head, b.code, err.message);
     buf_free(&b.items);
     checkpoint_close(&files);
 }

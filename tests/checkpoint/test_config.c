@@ -253,6 +253,39 @@ static void test_rope(void) {
     }
 }
 
+// What Llama and its kin must say, and must not.
+static void test_plain_refused(void) {
+    static const struct { const char *text; int code; const char *needles[3]; } cases[] = {
+        {"'model_type':'llama','hidden_size':32", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'head_dim':null", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':30", BAD, {"no head_dim", "hidden_size = 30", "num_attention_heads = 4"}},
+        {"'model_type':'llama','hidden_size':30,'head_dim':16", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'mlp_bias':true", NOT, {"mlp_bias is true"}},
+        {"'model_type':'llama','hidden_size':32,'attention_bias':true", NOT, {"attention_bias is true"}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
+        {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
+         "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2", OK, {NULL}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':9", BAD, {"num_experts_per_tok = 9", "8 experts"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
+         {"sliding_window is 4096"}},
+        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED], json[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{%s,'num_hidden_layers':1,'vocab_size':8,'num_attention_heads':4,'num_key_value_heads':1,"
+                 "'intermediate_size':8}", cases[i].text);
+        temp_empty();
+        temp_text(CONFIG, quoted(text, json));
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(code == cases[i].code && says(code ? err.message : "", cases[i].needles), "%s: code %d: %s", cases[i].text, code, err.message);
+        if (!code) free(c.mixers);
+    }
+}
+
 // ---- Configurations of published models -------------------------------------------------------------------------------
 
 static int read_config(const char *dir, const char *name, config *c, mote_error *err) {
@@ -288,7 +321,11 @@ static void test_published_dense(const char *dir) {
 
 // Without norms of queries and keys, and a Qwen3-Next, whose layers are counted.
 static void test_published_plain(const char *dir) {
-    static const struct { const char *name; int layers, hidden, heads, kv_heads, head_dim, rotary_dim, experts, top_k, size; float theta; } known[] = {
+    static const struct {
+        const char *name;
+        int layers, hidden, heads, kv_heads, head_dim, rotary_dim, experts, top_k, size;
+        float theta;
+    } known[] = {
         {"mistralai--Mixtral-8x7B-v0.1_config.json", 32, 4096, 32, 8, 128, 128, 8, 2, 14336, 1e6f},
         {"mistralai--Mixtral-8x22B-v0.1_config.json", 56, 6144, 48, 8, 128, 128, 8, 2, 16384, 1e6f},
         {"meta-llama--Meta-Llama-3.1-8B_config.json", 32, 4096, 32, 8, 128, 128, 0, 0, 14336, 5e5f},
@@ -299,8 +336,8 @@ static void test_published_plain(const char *dir) {
         if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
         const attention_shape *a = &c.shapes.attention;
         const int next = c.shapes.deltanet.value_heads > 0, size = known[i].experts ? c.shapes.moe.expert_size : c.shapes.mlp.size;
-        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads && a->kv_heads == known[i].kv_heads &&
-              a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && c.shapes.moe.experts == known[i].experts &&
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
+              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && c.shapes.moe.experts == known[i].experts &&
               c.shapes.moe.top_k == known[i].top_k && size == known[i].size && c.rope.theta == known[i].theta && a->rope_scale == 1,
               "%s: sizes", known[i].name);
         CHECK(a->normed == next && a->gated == next && c.mtp_layers == next && next == (known[i].head_dim == 256) &&
@@ -392,6 +429,7 @@ int main(int argc, char **argv) {
     test_config();
     test_config_forms();
     test_rope();
+    test_plain_refused();
     test_published_configs();
     temp_close();
     return test_main_end();
