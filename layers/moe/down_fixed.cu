@@ -326,39 +326,37 @@ __device__ __forceinline__ gpu_down_part gpu_part_from(const gpu_active_experts<
     return part;
 }
 
-/* Stages a part's h: assignment base + i in slot i. A lane has an eighth of columns of every STEPth assignment. */
+/* Stages a part's h: assignment base + i in slot i. A warp copies its columns of one assignment at a time, and then makes eight of them a
+   lane to fragments, AT_ONCE steps of STEP slots at a time: what it overwrites it has read before. */
 template <class F, class SHAPE, int ROWS>
 __device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_active_experts<F, SHAPE, ROWS> &active, const gpu_down_part &part,
                                                const activation_fragments &act) {
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
     enum { EIGHTS = sizes::EIGHTS, STEP = sizes::STEP, STEPS = sizes::SLOTS / STEP, AT_ONCE = 4 };
-    enum { X = STEP * sizes::WARP_K_BLOCKS * gpu_step_pairs<F>() * 8 };     /* uint4 of a step */
-    static_assert((int)X == 2 * 32, "as many as of h");
-    const int lane = threadIdx.x % 32, first = part.base + lane / EIGHTS;
-    const float *h = p.h + (threadIdx.x / 32 * EIGHTS + lane % EIGHTS) * 8;
-    uint4 *own = act.x + lane * 2;
+    enum { SLOT = sizes::WARP_K_BLOCKS * gpu_step_pairs<F>() * 8 };         /* uint4 of a slot: as many as its columns of h */
+    static_assert((int)SLOT == 32 && EIGHTS * 2 == (int)SLOT, "a lane has one of them");
+    const int lane = threadIdx.x % 32;
+    const float *h = p.h + (threadIdx.x / 32 * 32 + lane) * 4;
 #pragma unroll
-    for (int n = 0; n < STEPS; n++) {
-        const int number = first + n * STEP;
-        const float *from = h + active.use[min(number, sizes::ASSIGNMENTS - 1)] * p.h_row;
-#pragma unroll
-        for (int i = 0; i < 2; i++) cp_async16(shared_address(own + n * X + i), from + 4 * i, number < part.next);
+    for (int i = 0; i < sizes::SLOTS; i++) {
+        const int number = min(part.base + i, sizes::ASSIGNMENTS - 1);
+        cp_async16(shared_address(act.x + i * SLOT + lane), h + active.use[number] * p.h_row, part.base + i < part.next);
     }
     cp_async_commit();
     cp_async_wait<0>();
+    __syncwarp();
 #pragma unroll
     for (int begin = 0; begin < STEPS; begin += AT_ONCE) {
         float v[AT_ONCE][8];
 #pragma unroll
-        for (int n = begin; n < begin + AT_ONCE && n < STEPS; n++) {
-            *(float4 *)v[n - begin] = *(const float4 *)(own + n * X);
-            *(float4 *)(v[n - begin] + 4) = *(const float4 *)(own + n * X + 1);
-        }
+        for (int n = begin; n < begin + AT_ONCE && n < STEPS; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) *(float4 *)(v[n - begin] + 4 * i) = *(const float4 *)(act.x + n * STEP * SLOT + lane * 2 + i);
         __syncwarp();
 #pragma unroll
         for (int n = begin; n < begin + AT_ONCE && n < STEPS; n++) {
-            const activation_fragments to = {act.x + n * X, act.act_scale + n * STEP * sizes::WARP_K_BLOCKS};
-            const int number = first + n * STEP;
+            const activation_fragments to = {act.x + n * STEP * SLOT, act.act_scale + n * STEP * sizes::WARP_K_BLOCKS};
+            const int number = part.base + n * STEP + lane / EIGHTS;
             gpu_stage_h<F>(to, lane, v[n - begin], number < ROWS ? active.gate[number] : 1, true);
         }
     }
