@@ -301,15 +301,14 @@ __device__ __forceinline__ void gpu_replay(const deltanet_gpu *p, int64_t shift,
 
 /* The delta rule for a warp's rows of S, token row after token row. qk in shared memory holds q and k of all token rows,
    [t][q, k][32 C], not normalised. Lane 8 t + i holds decay and beta of token row t and, for row i / LANES of S, v and gate
-   = norm SiLU(z). Stores o, log_u, k and the warp's sums of o^2. S is written for all rows but the last, or, if the next block
-   `continues` it, for all.
+   = norm SiLU(z). Stores o, log_u, k and the warp's sums of o^2.
 
    The reduction uses S as it is before the decay of the token row; its results are multiplied by the decay afterwards, so
    that it need not wait for it. */
 template <int R, int C, int ROWS>
 __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, int64_t shift, gpu_delta_rows<R, C> *rows, const float *qk,
                                                  float decay, float beta, float v, float gate,
-                                                 float (*squares)[GPU_WARPS], bool continues) {
+                                                 float (*squares)[GPU_WARPS]) {
     enum { N = gpu_delta_rows<R, C>::SUMS, LANES = gpu_delta_rows<R, C>::LANES };
     enum { KK = N / 4, QQ = N / 4 + 1, KQ = N / 2 + N / 4 };            /* in sum; S k of row r: r, S q: N/2 + r */
     const deltanet_shape *s = &p->shape;
@@ -346,13 +345,13 @@ __device__ __forceinline__ void gpu_delta_tokens(const deltanet_gpu *p, int64_t 
 #pragma unroll
         for (int i = LANES; i < R * LANES; i *= 2) square += __shfl_xor_sync(~0u, square, i);
         if (lane == 0) squares[t][warp] = square;
-        if ((logs_k && warp == t) || (ROWS > 1 && (continues || t + 1 < p->T))) {
+        if ((logs_k && warp == t) || (ROWS > 1 && t + 1 < p->T)) {
 #pragma unroll
             for (int c = 0; c < C; c++) k[c] *= fk;
             float *to = p->k + (t * s->key_heads + rows->key_head) * s->key_dim;
             if (logs_k && warp == t) gpu_store_key_row<C>(to, k, s->key_dim);
         }
-        for (int r = 0; ROWS > 1 && r < R && (continues || t + 1 < p->T); r++) {
+        for (int r = 0; ROWS > 1 && r < R && t + 1 < p->T; r++) {
             float write = __shfl_sync(~0u, u, r * LANES);
             for (int c = 0; c < C; c++) rows->S[r][c] = fmaf(write, k[c], decay_t * rows->S[r][c]);
         }
@@ -433,8 +432,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
 #pragma unroll
     for (int t = 1; t < ROWS; t++) v = token == t ? v_conv.sum[t] : v;
     if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && there) p.decay[head] = decay;
-    gpu_delta_tokens<R, C, ROWS>(&p, shift, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares,
-                                 false);
+    gpu_delta_tokens<R, C, ROWS>(&p, shift, &rows, &qk[0][0][0], decay, gpu_sigmoid(b), gpu_silu(v), norm * gpu_silu(z), squares);
     __syncthreads();
     const int t = threadIdx.x, of_head = (t * s->value_heads + rows.h) * gpu_squares_stride(gridDim.y);
     if (t < p.T) p.squares[of_head + blockIdx.y] = sum_warp_partials(squares[t]);
