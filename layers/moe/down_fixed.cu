@@ -299,15 +299,16 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
 /* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
    Of four bits alone: others' weights of such a shape fill a GPU's memory.
 
-   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. Meanwhile only the
-   weights of the part's first round are in flight: a microsecond or less, once for a second part. */
+   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two parts
+   in most cases. With as many as fit (22) an SM with two blocks has hardly any L1 left, through which all weights on their way come, those
+   of experts_up, too: both took 65.5 us with three rows and 81.2 with four, where they take 60.4 and 74.8 (an H100, 122B). */
 template <class F, class SHAPE, int ROWS> struct down_parts_sizes : down_rows_sizes<F, SHAPE, ROWS> {
     typedef down_rows_sizes<F, SHAPE, ROWS> of;
-    enum { ROUND = of::DEEP / of::WARP_K_BLOCKS, SLOT_BYTES = of::WARP_K_BLOCKS * of::ITEM_BYTES };   /* ROUND: in active experts */
+    enum { DEEP = 6, ROUND = DEEP / of::WARP_K_BLOCKS };    /* items; active experts */
     enum { STEP = 32 / of::EIGHTS };                        /* slots whose eights of columns are a warp's lanes */
-    enum { SLOTS = ((GPU_SHARED - 4096) / GPU_WARPS / SLOT_BYTES - 1) / STEP * STEP };                /* 4096: static shared memory */
-    enum { BYTES = ((SLOTS + 1) * SLOT_BYTES + 15) / 16 * 16 };
-    static_assert(ROUND * ROWS <= (int)SLOTS, "a part has a round");
+    enum { SLOTS = ROWS == 3 ? 18 : 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
+    static_assert((int)DEEP % of::WARP_K_BLOCKS == 0 && (int)SLOTS % STEP == 0, "whole rounds, whole steps");
+    static_assert(ROUND * ROWS <= (int)SLOTS && GPU_WARPS * BYTES + 4096 <= GPU_SHARED, "a part has a round, and fits");
 };
 
 /* The active experts from .. end - 1, whose assignments are base .. next - 1. */
@@ -332,7 +333,7 @@ template <class F, class SHAPE, int ROWS>
 __device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_active_experts<F, SHAPE, ROWS> &active, const gpu_down_part &part,
                                                const activation_fragments &act) {
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
-    enum { EIGHTS = sizes::EIGHTS, STEP = sizes::STEP, STEPS = sizes::SLOTS / STEP, AT_ONCE = 4 };
+    enum { EIGHTS = sizes::EIGHTS, STEP = sizes::STEP, STEPS = sizes::SLOTS / STEP, AT_ONCE = 3 };
     enum { SLOT = sizes::WARP_K_BLOCKS * gpu_step_pairs<F>() * 8 };         /* uint4 of a slot: as many as its columns of h */
     static_assert((int)SLOT == 32 && EIGHTS * 2 == (int)SLOT, "a lane has one of them");
     const int lane = threadIdx.x % 32;
