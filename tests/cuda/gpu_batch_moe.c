@@ -345,7 +345,7 @@ static void time_read_loop(void) {
 static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const float *logits) {
     const moe_shape *s = &L.w.shape;
     int32_t chosen[SETS];
-    double active = 0, us[5];
+    double active = 0, us[7];
     moe_gpu p[SETS];
     const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
     for (int i = 0; i < SETS; i++) {
@@ -365,17 +365,19 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         });
         L.q.stages = ALL_STAGES;
     }
-    us[4] = 0;
-    if (T <= MOTE_ROWS_MAX)
-        us[4] = microseconds([&](int i) {
+    for (int k = 0; k < 3 && T <= MOTE_ROWS_MAX; k++) {      // as decode has it: all, experts_up, experts_down
+        us[4 + k] = microseconds([&](int i) {
+            L.q.stages = stages[k ? k + 1 : 0];
             gpu_record_experts(&L.q, &p[i % SETS]);
             gpu_submit(&L.q);
         });
+        L.q.stages = ALL_STAGES;
+    }
     const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
-    if (us[4] > 0) printf(", as decode has it %6.1f us", us[4]);
+    if (T <= MOTE_ROWS_MAX) printf(", as decode has it up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4]);
     printf("\n");
     fflush(stdout);
 }
