@@ -219,7 +219,7 @@ build/clients/.there: tools/clients.txt
 # make test-gpu: all that needs a GPU; writes tests/gpu.stamp when nothing failed. See tools/test_gpu.sh
 # GPU_FIXTURES: folders with more checkpoints. GPU_REAL: 0 = without those of the real layer sizes, which need torch
 test-gpu: $(MOTE) $(patsubst %,$(BUILD)/%,test_api test_batch test_engine test_misuse test_runner test_speculation gpu_accuracy gpu_batch gpu_batch_moe gpu_prefill gpu_production)
-	GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
+	NVCC='$(NVCC)' GPU_FIXTURES='$(GPU_FIXTURES)' GPU_REAL='$(GPU_REAL)' GPU_TARGETS='$(GPUS)' tools/test_gpu.sh ./$(MOTE) $(BUILD)
 
 # make gpu-stamp-fresh: are the tests that tests/gpu.stamp tells of those of this code, comments and line breaks aside?
 gpu-stamp-fresh:

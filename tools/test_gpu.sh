@@ -2,7 +2,7 @@
 # Runs all tests that need a GPU (`make test-gpu` calls it from the top of the repository), and writes tests/gpu.stamp
 # when nothing failed: which sources were tested, on what, and what passed.
 # Usage: tools/test_gpu.sh PROGRAM BUILD
-#   GPU_TARGETS    what the program was built for, for the stamp
+#   NVCC           the compiler that built it; GPU_TARGETS: what for, for the stamp
 #   GPU_FIXTURES   folders with more checkpoints and their reference results
 #   GPU_REAL       0: without checkpoints of the real layer sizes, which are made with torch in BUILD/real (12 GB)
 #   GPU_SANITIZER  0: without compute-sanitizer
@@ -71,6 +71,7 @@ made() {
     return $code
 }
 
+check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
 check "mote selftest" "$mote" selftest
 grep -E 'off the|^full after' "$logs/mote-selftest.log"
 

@@ -201,7 +201,7 @@ static void test_calls(int family, const char *name, const char *escaped) {
     chat_family before = model->family;
     int ended = 0;
     model->family = (chat_family)family;
-    for (uint64_t seed = 0; seed < (test_brief ? 4 : 6); seed++) {
+    for (uint64_t seed = 0; seed < 4; seed++) {
         mote_generation g = {0};
         mote_result r;
         told t;
