@@ -1,7 +1,7 @@
 /* layers/deltanet/decode_launch.cu: a DeltaNet layer in a step on a GPU: what brings window and log up to date, the projections before and
    after conv_delta, and the host code that records the kernels. */
 
-/* Advances one channel of the window by the accepted rows of the log, and by the rows in front of this token block, then overwrites the log with
+/* Advances one channel of the window by the accepted rows of the log and the rows in front of this token block, then overwrites the log with
    the raw rows of this block. One thread does both, and reads each input before it overwrites it. */
 __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t shift, int channel, int replay, int before) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
