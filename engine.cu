@@ -114,9 +114,15 @@ static double seconds(void) {
 
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
+#include "families/rope.c"
 #include "families/common.c"
 #include "families/qwen3_5_moe.c"
+#include "families/qwen3_5.c"
 #include "families/qwen3_moe.c"
+#include "families/qwen3.c"
+#include "families/qwen3_next.c"
+#include "families/llama.c"
+#include "families/mixtral.c"
 #include "families/families.c"
 #include "families/config.c"
 #include "model/info.c"
@@ -187,6 +193,7 @@ static double seconds(void) {
 #include "layers/deltanet/definition.c"
 #include "layers/attention/definition.c"
 #include "layers/moe/definition.c"
+#include "layers/mlp/definition.c"
 #include "model/definition.c"
 #include "diagnose/sublayers.c"
 #endif

@@ -171,8 +171,9 @@ static void bind_components(binder *b, enum encoding as, matrix *w, const tensor
         load_item *item = bind_load(b, part[from->part], from, w, i, component_rows(p, w), component_cols(p, w), &w->component[i]);
         if (!item || b->mix) continue;
         if (size) item->offset = offset, item->size = size;
+        if (b->runs) item->runs = *b->runs;
         for (int k = 0; k < MAX_PARTS; k++)
-            if (from->needs >> k & 1) item->part[k] = part[k];
+            if (from->needs >> k & 1 || (b->runs && !from->convert && k == from->part)) item->part[k] = part[k];
     }
     bind_seen(b, as, w);
 }
@@ -188,27 +189,32 @@ static void bind_synthetic_matrix(binder *b, matrix *w, int kept) {
     bind_components(b, e, w, none, 0, 0);
 }
 
-/* W[rows][cols] of the tensor b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as it is. */
-static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept) {
-    const tensor *part[MAX_PARTS];
+/* The tensors of W[rows][cols], which is called b->name, "x.weight", or of those that stand for it. kept: quantising leaves it as
+   it is. */
+static enum encoding bind_stored(binder *b, matrix *w, int kept, const tensor **part) {
     const size_t module = strlen(b->name) - strlen(".weight");
-    if (b->code) return;
-    w->rows = rows;
-    w->cols = cols;
-    b->name[module] = 0;
-    if (b->mix) {
-        bind_synthetic_matrix(b, w, kept);
-        return;
-    }
-    enum encoding e = bind_encoding(b, module, w, part);
+    const enum encoding e = bind_encoding(b, module, w, part);
     bind_parts(b, module, tensor_encodings[e], w, part);
-    if (b->code) return;
+    if (b->code) return e;
     bind_ignored(b, module);
     b->name[module] = 0;
     quantization_check_matrix(b->check, b->name, b->together, e > ENCODING_BF16, tensor_encodings[e]->name);
     snprintf(b->name + module, sizeof b->name - module, "%s", tensor_encodings[e]->parts[CODES].suffix);
-    if (!kept) e = bind_quantised(b, e, w);
-    bind_components(b, e, w, part, 0, 0);
+    return kept ? e : bind_quantised(b, e, w);
+}
+
+/* W[rows][cols] of the tensor b->name. */
+static void bind_matrix_named(binder *b, matrix *w, int rows, int cols, int kept) {
+    const tensor *part[MAX_PARTS];
+    if (b->code) return;
+    w->rows = rows;
+    w->cols = cols;
+    if (b->mix) {
+        bind_synthetic_matrix(b, w, kept);
+        return;
+    }
+    const enum encoding e = bind_stored(b, w, kept, part);
+    if (!b->code) bind_components(b, e, w, part, 0, 0);
 }
 
 /* Puts a vector on the list, as floats. */
@@ -286,6 +292,47 @@ static void bind_kv_scale(binder *b, const char *where, const char *const *names
     }
 }
 
+static int common_divisor(int a, int b) {
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* A part of a fused matrix: its rows, and the rows of its blocks. Where blocks of the fused one do not end with runs, the part has
+   lower ones, so that each has one scale. */
+static void bind_part(binder *b, const matrix *fused, matrix *w, row_runs *runs) {
+    int lower = common_divisor(fused->block_rows, runs->group_rows);
+    runs->block_rows = fused->block_rows;
+    *w = *fused;
+    w->rows = runs_rows(runs);
+    for (int i = 0; i < MOST_RUNS; i++) lower = common_divisor(common_divisor(lower, runs->at[i]), runs->rows[i]);
+    if (fused->block_rows < fused->rows) w->block_rows = lower;
+    if (b->m->memory->packs && formats[w->format]->unfit && formats[w->format]->unfit(w->block_rows, w->block_cols))
+        b->code = fail(b->err, MOTE_EUNSUPPORTED, "%s: tensor %s: FP8 blocks of which heads have less than 16 rows are not "
+                       "supported on a GPU, use the CPU", b->files->dir, b->name);
+}
+
+/* Matrices that are stored as one, fused, in groups of rows: runs[i] says which of them w[i] has. */
+static void bind_fused(binder *b, const char *where, const char *what, matrix *const *w, row_runs *runs, int count, int cols,
+                       int kept) {
+    const tensor *part[MAX_PARTS];
+    matrix fused;
+    enum encoding e = ENCODING_F32;
+    memset(&fused, 0, sizeof fused);
+    fused.rows = runs->groups * runs->group_rows;
+    fused.cols = cols;
+    bind_name(b, where, what);
+    if (!b->mix && !b->code) e = bind_stored(b, &fused, kept, part);
+    for (int i = 0; i < count && !b->code; i++) {
+        if (b->mix) {
+            bind_matrix_named(b, w[i], runs_rows(&runs[i]), cols, kept);
+            continue;
+        }
+        bind_part(b, &fused, w[i], &runs[i]);
+        b->runs = &runs[i];
+        if (!b->code) bind_components(b, e, w[i], part, 0, 0);
+        b->runs = NULL;
+    }
+}
+
 /* Matrix number i of `count` of one size that lie in a tensor of plain numbers. */
 static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w, int rows, int cols) {
     const tensor *part[MAX_PARTS] = {t};
@@ -293,8 +340,7 @@ static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w
     w->format = (enum format)t->type;
     w->rows = rows;
     w->cols = cols;
-    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
-}
+    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);}
 
 /* Is this the name of a tensor of a quantised matrix, after the module's? */
 static int is_scale(const char *suffix) {

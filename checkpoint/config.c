@@ -3,6 +3,17 @@
 
 struct model_family;
 
+/* How a model's rotary frequencies come about: families/rope.c. */
+enum rope_kind { ROPE_PLAIN, ROPE_LLAMA3, ROPE_YARN };
+
+typedef struct rope_config {
+    enum rope_kind kind;
+    float theta;                               /* the base */
+    float factor, original;                    /* unless plain: what the context grew by, and from; */
+    float slow, fast;                          /* up to and from so many turns within that a frequency is scaled, or is not */
+    int whole;                                 /* of YaRN: that range ends at whole dimensions */
+} rope_config;
+
 typedef struct config {
     const struct model_family *family;
     int layers, hidden, vocab, context_max, mtp_layers;
@@ -10,6 +21,7 @@ typedef struct config {
     int zeros_stored, asymmetric;              /* of GPTQ: see conversion in formats/formats.c */
     float eps;
     layer_shapes shapes;
+    rope_config rope;
     unsigned char *mixers;                     /* [layers] enum layer_kind */
     int32_t eos;                               /* eos_token_id where it is one id, else -1: for the fingerprint alone */
 } config;

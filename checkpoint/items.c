@@ -42,6 +42,30 @@ static int norm_floats(conversion *c, void *to) {
 
 static const component_source norm_source = {0, 1, norm_floats};
 
+/* The rows of a matrix that is part of a fused one, which is stored in groups of rows, one for each key head: of every group rows
+   [at[0], at[0] + rows[0]), one group after the other, then of every group those from at[1] on, and so on. */
+enum { MOST_RUNS = 3 };
+
+typedef struct row_runs {
+    int groups, group_rows;                    /* of the fused matrix; 0 groups: the matrix is none's part */
+    int at[MOST_RUNS], rows[MOST_RUNS];        /* up to the first without rows */
+    int block_rows;                            /* of the fused matrix; see matrix */
+} row_runs;
+
+/* Rows of the part. */
+static int runs_rows(const row_runs *r) {
+    int n = 0;
+    for (int i = 0; i < MOST_RUNS; i++) n += r->groups * r->rows[i];
+    return n;
+}
+
+/* The row of the fused matrix that is the part's row i. */
+static int runs_from(const row_runs *r, int i) {
+    int run = 0;
+    for (; i >= r->groups * r->rows[run]; run++) i -= r->groups * r->rows[run];
+    return i / r->rows[run] * r->group_rows + r->at[run] + i % r->rows[run];
+}
+
 typedef struct load_item {
     const tensor *from;                        /* NULL: there are no files */
     const tensor *part[MAX_PARTS];             /* what it is converted from, the tensors of the matrix; NULL: not needed */
@@ -49,6 +73,7 @@ typedef struct load_item {
     matrix of;                                 /* the matrix that this is a component of: its format and sizes */
     int component;                                 /* CODES...; VECTOR, KV_SCALE */
     int rows, cols;                            /* numbers */
+    row_runs runs;                             /* which rows of what is stored it has */
     uint64_t offset, size;                     /* bytes inside the tensor `from` */
     size_t at;                                 /* where in the arena */
     enum module_kind module;
@@ -61,9 +86,18 @@ static const component *item_component(const load_item *item) {
     return &formats[item->of.format]->components[item->component];
 }
 
-/* Is it read as it is stored, or converted? */
+/* Is it read as it is stored, or converted, or its rows picked? */
 static int item_converts(const load_item *item) {
-    return item->source->convert != NULL;
+    return item->source->convert || item->runs.groups;
+}
+
+/* The matrix that it is a component of or, where that is part of a fused one, the fused one. */
+static matrix item_stored(const load_item *item) {
+    matrix w = item->of;
+    if (!item->runs.groups) return w;
+    w.rows = item->runs.groups * item->runs.group_rows;
+    w.block_rows = item->runs.block_rows;
+    return w;
 }
 
 /* Bytes in the arena: those it holds, and with the zeros after them. */

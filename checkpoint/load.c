@@ -62,20 +62,41 @@ static int load_parts(const checkpoint *files, const load_item *item, conversion
     return code;
 }
 
-/* Reads an item that is converted, and adds to the fingerprint's sample. */
-static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
-                          mote_error *err) {
+/* Reads the component of which an item is, or has rows, and adds to the fingerprint's sample. */
+static int load_stored(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                       mote_error *err) {
+    const component *p = item_component(item);
+    const matrix stored = item_stored(item);
     conversion c;
     memset(&c, 0, sizeof c);
-    c.w = &item->of;
-    c.rows = item->rows;
+    c.w = &stored;
+    c.rows = item->runs.groups ? component_rows(p, &stored) : item->rows;
     c.cols = item->cols;
     c.zeros_stored = m->c.zeros_stored;
     c.asymmetric = m->c.asymmetric;
-    int code = load_parts(files, item, &c, sample, err), wrong = code ? -1 : item->source->convert(&c, to);
+    const size_t size = (size_t)c.rows * component_bytes(p, c.cols);
+    int code = load_parts(files, item, &c, sample, err), wrong = -1;
+    if (!code && item->source->convert) wrong = item->source->convert(&c, to);
+    else if (!code) memcpy(to, c.part[item->source->part], size);
     for (int k = 0; k < MAX_PARTS; k++) free((void *)(uintptr_t)c.part[k]);
     if (wrong >= 0)
         return fail(err, MOTE_EUNSUPPORTED, "%s: tensor %s: %s", files->shards[item->part[wrong]->file].path,
                     table_name(&files->table, item->part[wrong]), c.why);
-    return code ? code : check_numbers(files, item, to, 0, item_held(item), err);
+    return code ? code : check_numbers(files, item, to, 0, size, err);
+}
+
+/* Reads an item that is converted, and adds to the fingerprint's sample. Of a fused matrix its rows. */
+static int load_converted(const mote_model *m, const checkpoint *files, const load_item *item, void *to, uint64_t *sample,
+                          mote_error *err) {
+    const component *p = item_component(item);
+    const size_t row = component_bytes(p, item->cols);
+    if (!item->runs.groups) return load_stored(m, files, item, to, sample, err);
+    const matrix stored = item_stored(item);
+    const int rows = p->rows ? p->rows : item->of.block_rows, stored_rows = p->rows ? p->rows : stored.block_rows;   /* of a number */
+    char *all = (char *)malloc((size_t)component_rows(p, &stored) * row + 1);
+    int code = all ? load_stored(m, files, item, all, sample, err) : fail_memory(err);
+    for (int i = 0; !code && i < item->rows; i++)
+        memcpy((char *)to + (size_t)i * row, all + (size_t)(runs_from(&item->runs, i * rows) / stored_rows) * row, row);
+    free(all);
+    return code;
 }

@@ -27,16 +27,14 @@ static void rms_norm(float *out, const float *x, const float *w, int T, int n, f
     }
 }
 
-/* angles[t] = cos of each frequency, then sin of each, at position first + t. Frequency i of `dim` rotated dimensions is
-   theta^(-2i/dim), in single precision as the model was trained with. */
-static void rotary_angles(float *angles, int first, int T, int dim, float theta) {
+/* angles[t] = cos of each of dim / 2 frequencies, then sin of each, at position first + t, times `scale`. */
+static void rotary_angles(float *angles, int first, int T, int dim, const float *frequencies, float scale) {
     int half = dim / 2;
     for (int i = 0; i < half; i++) {
-        float frequency = 1.0f / powf(theta, (float)(2 * i) / (float)dim);
         for (int t = 0; t < T; t++) {
-            float angle = (float)(first + t) * frequency;
-            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle);
-            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle);
+            float angle = (float)(first + t) * frequencies[i];
+            angles[(size_t)t * (size_t)dim + (size_t)i] = cosf(angle) * scale;
+            angles[(size_t)t * (size_t)dim + (size_t)(half + i)] = sinf(angle) * scale;
         }
     }
 }

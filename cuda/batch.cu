@@ -12,12 +12,13 @@
      narrow  few tiles. The warps of a block split a tile's K, one share each, as in gpu_run_tiles. As a block uses a fragment of the
              token rows only once, a warp loads it from the L2 into registers.
    n-tiles after the last row are computed, but for those of 64 rows by fours: straight-line code is worth more than they cost.
-   Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry; with more its blocks would
+   Neither form polls: they wait, and store tags. With up to 8 rows they release their successor at entry, or `late`; with more its blocks would
    take registers and issue slots from theirs, so they do so when the weights have been multiplied. */
 
 typedef struct gpu_batch_projection {
     handoff link;
     int count, T, add;           /* segments; token rows; y += instead of y = */
+    int late;                    /* gpu_projection's */
     size_t h_row;                /* elements of a row of h */
     batch_rows rows[BATCH_ORDERS];
     gpu_segment segment[PROJECTIONS];
@@ -361,6 +362,7 @@ __device__ __forceinline__ void gpu_batch_wide_tiles(const gpu_batch_projection 
     for (int j = 0; j < DEPTH; j++) weights.load(j, j < count);
     weights.load_scales(s.w, first, count);
     pdl_wait();
+    if (NT <= 2 && p.late) pdl_launch_dependents();
     if (threadIdx.x < NT * N_TILE_ROWS) rms[threadIdx.x] = (int)threadIdx.x < p.T ? __ldcg(rows.rms + threadIdx.x) : 0;
     ring.begin();
     const int n_tiles = ring.n_tiles - slice * sizes::WARP_N, longest = ring.longest();
@@ -433,7 +435,7 @@ gpu_batch_wide(const __grid_constant__ gpu_batch_projection p) {
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(8) float rms[NT * N_TILE_ROWS];
     const int segment = gpu_batch_segment(p);
-    if (NT <= 2) pdl_launch_dependents();
+    if (NT <= 2 && !p.late) pdl_launch_dependents();
     with_format(p.segment[segment].w.format, [&](auto format) {
         const int i = gpu_batch_own(segment);
         gpu_batch_wide_tiles<decltype(format), NT>(p, p.segment[i], p.rows[p.order[i]], dynamic, rms);
@@ -526,6 +528,7 @@ __device__ __forceinline__ void gpu_batch_narrow_tiles(const gpu_batch_projectio
     };
     begin();
     pdl_wait();
+    if (NT <= 2 && p.late) pdl_launch_dependents();
     if (threadIdx.x < NT * N_TILE_ROWS) rms[threadIdx.x] = (int)threadIdx.x < p.T ? __ldcg(rows.rms + threadIdx.x) : 0;
 #pragma unroll 1
     while (tile < tiles) {
@@ -579,7 +582,7 @@ gpu_batch_narrow(const __grid_constant__ gpu_batch_projection p) {
     extern __shared__ uint4 dynamic[];
     __shared__ float rms[NT * N_TILE_ROWS];
     const int segment = gpu_batch_segment(p);
-    if (NT <= 2) pdl_launch_dependents();
+    if (NT <= 2 && !p.late) pdl_launch_dependents();
     with_format(p.segment[segment].w.format, [&](auto format) {
         const int i = gpu_batch_own(segment);
         gpu_batch_narrow_tiles<decltype(format), NT>(p, p.segment[i], p.rows[p.order[i]], (float *)dynamic, rms);
@@ -663,6 +666,7 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
         memset(&part, 0, sizeof part);
         part.T = p->T;
         part.add = p->add;
+        part.late = p->late;
         part.h_row = p->h_row;
         memcpy(part.rows, q->batch->rows, sizeof part.rows);
         for (; i < p->count; i++) {
@@ -671,7 +675,7 @@ template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind 
             part.order[part.count] = of;
             part.segment[part.count++] = p->segment[i];
         }
-        gpu_record_preparation(q, kind, p->in, p->T, p->eps, orders, order, extra);
+        gpu_record_preparation(q, kind, p->in, p->T, p->eps, orders, order, extra, p->late);
         gpu_record_product(q, kind, &part);
     }
     for (int i = from; i < q->count; i++) {

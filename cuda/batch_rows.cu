@@ -71,6 +71,7 @@ typedef struct gpu_batch_order {
 template <class IN> struct gpu_preparation {
     handoff link;
     int cols, T, extra;          /* extra: blocks after the rows', which run IN::extra_block */
+    int late;                    /* gpu_projection's */
     float eps;
     gpu_batch_order order[BATCH_ORDERS];
     IN in;
@@ -108,8 +109,9 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_prepare_rows(const __grid_con
     float square[1] = {};
     IN in = p.in;
     in.select(t);
-    pdl_launch_dependents();
+    if (!p.late) pdl_launch_dependents();
     pdl_wait();
+    if (p.late) pdl_launch_dependents();
     if constexpr (IN::extra) {
         if (t >= p.T) {
             if (blockIdx.y == 0) p.in.extra_block(t - p.T, p.extra);
@@ -127,15 +129,16 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_prepare_rows(const __grid_con
 }
 
 /* Records the preparation of T rows of in.cols columns for `orders` operand orders, as a launch of kind `kind`; eps: of the norm;
-   extra: blocks of other work that is due then. */
+   extra: blocks of other work that is due then; late: gpu_projection's. */
 template <class IN>
 static node *gpu_record_preparation(gpu_queue *q, enum kernel_kind kind, const IN &in, int T, float eps, int orders,
-                                    const gpu_batch_order *order, int extra) {
+                                    const gpu_batch_order *order, int extra, int late) {
     gpu_preparation<IN> p;
     memset(&p, 0, sizeof p);
     p.cols = in.cols;
     p.T = T;
     p.extra = extra;
+    p.late = late;
     p.eps = eps;
     memcpy(p.order, order, (size_t)orders * sizeof *order);
     p.in = in;

@@ -168,13 +168,13 @@ template <class F> struct gemm_weights {
         const bool pairs = p.out == GEMM_SWIGLU;
         const uint32_t panel_bytes = (uint32_t)p.w.k_blocks * F::panel, lane = threadIdx.x % 32;
         const int all = pairs ? 2 : 4, panel = max(0, min((at.row + warp_row) / PANEL_ROWS, p.w.panels - all));
-        const bool whole = p.w.panels >= all;               /* else there is one panel, which stands for all four */
+        const bool whole = p.w.panels >= all;               /* else there are one or two panels, which stand for all four */
         low = p.w.data + at.offset + (size_t)panel * panel_bytes + lane * F::lane;
-        to_high = pairs ? p.up.data - p.w.data : whole ? panel_bytes : 0;
+        to_high = pairs ? p.up.data - p.w.data : p.w.panels > 1 ? panel_bytes : 0;
         step = !whole ? 0 : pairs ? panel_bytes : 2 * panel_bytes;
         if (F::by_row) {
             row = (const float *)((const char *)p.w.scale + at.offset) + panel * PANEL_ROWS + lane / 4;
-            to_high_row = pairs ? (int)(p.up.scale - p.w.scale) : whole ? PANEL_ROWS : 0;
+            to_high_row = pairs ? (int)(p.up.scale - p.w.scale) : p.w.panels > 1 ? PANEL_ROWS : 0;
             step_row = !whole ? 0 : pairs ? PANEL_ROWS : 2 * PANEL_ROWS;
         }
         if (!F::scaled) return;
@@ -400,28 +400,29 @@ __device__ __forceinline__ float2 gemm_pair_rows(float v0, float v1) {
     return odd ? make_float2(other, v1) : make_float2(v0, other);
 }
 
-/* Stores a column of sums, of token t: y = or y += them. `whole`: all 32 rows are there, else only the first panel. */
+/* Stores a column of sums, of token t: y = or y += them. panels: of these rows that are there: 4, or the matrix' 1 or 2. */
 template <int NT>
-__device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, int row, bool whole,
+__device__ __forceinline__ void gemm_store_column(const gemm_product &o, int t, int row, int panels,
                                                   const float (*sum)[NT][4], int j, int c, float factor) {
     const int g = threadIdx.x % 32 / 4;
     float *y = o.y + (size_t)t * o.stride + row + g, residual[4] = {};
-    if (!whole && g >= o.w.rows) return;
+    if (panels == 1 && g >= o.w.rows) return;
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        if (o.out == GEMM_ADD && (whole || !n)) residual[n] = y[8 * n];
+        if (o.out == GEMM_ADD && n < panels) residual[n] = y[8 * n];
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        if (whole || !n) y[8 * n] = fmaf(sum[n / 2][j][n % 2 * 2 + c], factor, residual[n]);
+        if (n < panels) y[8 * n] = fmaf(sum[n / 2][j][n % 2 * 2 + c], factor, residual[n]);
 }
 
-/* Stores the sums: y, or part. */
+/* Stores the sums: y, or part. Where the rows are no multiple of 32, the last warp has the last 32, and stores some as another does. */
 template <int WIDTH, int NT>
 __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_place &at, const gemm_stages<WIDTH> &stages,
                                            int row, int token, float (*sum)[NT][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
-    const bool whole = o.w.rows >= 32;
+    const int panels = min(o.w.panels, 4);
     if (row >= o.w.rows) return;
+    row = max(0, min(row, o.w.rows - 32));
 #pragma unroll
     for (int j = 0; j < NT; j++) {
         const int t = token + 8 * j + 2 * i;
@@ -435,8 +436,8 @@ __device__ __forceinline__ void gemm_store(const gemm_product &o, const gemm_pla
                 if (t + g % 2 < at.count) *(uint32_t *)to = bf16_pair(v.x, v.y);
             }
         } else {
-            if (t < at.count) gemm_store_column<NT>(o, at.first + t, row, whole, sum, j, 0, factor.x);
-            if (t + 1 < at.count) gemm_store_column<NT>(o, at.first + t + 1, row, whole, sum, j, 1, factor.y);
+            if (t < at.count) gemm_store_column<NT>(o, at.first + t, row, panels, sum, j, 0, factor.x);
+            if (t + 1 < at.count) gemm_store_column<NT>(o, at.first + t + 1, row, panels, sum, j, 1, factor.y);
         }
     }
 }

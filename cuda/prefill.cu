@@ -46,15 +46,24 @@ static size_t prefill_take_rest(size_t used, size_t rest, int T, int hidden) {
     return used + max_size(rest, ((size_t)T * (size_t)hidden * sizeof(uint16_t) + 255) / 256 * 256);
 }
 
-/* Whether gemm_launch can multiply with a matrix. */
-static int prefill_takes(const matrix *w) {
+/* Whether gemm_launch can multiply with a matrix of this format and these columns. */
+static int prefill_multiplies(const matrix *w) {
     int takes = 0;
     with_format(w->format, [&](auto format) {
         typedef decltype(format) F;
         takes = F::gemm && (!gpu_scales_by_block<F>() || (w->block_rows >= 32 && w->block_cols >= GEMM_COLS));
     });
-    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_ACT_SCALES &&
-           (w->rows % 32 == 0 || w->rows <= PANEL_ROWS);
+    return takes && w->cols % GEMM_COLS == 0 && w->cols / GEMM_COLS <= GEMM_ACT_SCALES;
+}
+
+static int prefill_takes(const matrix *w) {
+    return prefill_multiplies(w) && (w->rows % 32 == 0 || w->rows <= PANEL_ROWS || w->rows == 2 * PANEL_ROWS);
+}
+
+/* The same where the product is stored and not added to what is there: then the last warp may have rows that another has, too. They have
+   no scale in common, as blocks of one have. */
+static int prefill_stores(const matrix *w) {
+    return prefill_takes(w) || (prefill_multiplies(w) && !format_has_blocks(w->format) && w->rows > 32 && w->rows % PANEL_ROWS == 0);
 }
 
 static gemm_rows prefill_normed(const prefill_rows *r) {

@@ -17,6 +17,7 @@ template <class IN> struct gpu_projection {
     float eps;
     int add;                     /* y += instead of y = */
     int waits_last;              /* norm_router, norm_in_proj: if it polls for x, it stores y and h before its pdl_wait */
+    int late;                    /* norm_gate_up: it releases its successor after its pdl_wait; never with waits_last */
     int blocks, extra;           /* blocks with tiles; those after them, which run IN::extra_block */
     size_t h_row;                /* elements of a row of h */
     gpu_segment segment[PROJECTIONS];
@@ -96,8 +97,9 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ bool many() const { return !pairs && s.w.panels % 2 == 0 && s.w.panels / 2 >= 4 * GPU_WARPS * s.blocks; }
     __device__ __forceinline__ bool waits_last() const { return p.waits_last && p.link.await.mask; }
     __device__ __forceinline__ void wait() const {
-        pdl_launch_dependents();
+        if (!p.late) pdl_launch_dependents();
         pdl_wait();
+        if (p.late) pdl_launch_dependents();
     }
     template <class F, int ROWS>
     __device__ __forceinline__ void prepare(int first, int warp_k_blocks, const activation_fragments &act, float *square) const {
@@ -311,7 +313,7 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     if (!fixed) {
         kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
         bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
-        if (p->T > 1 && bytes + sizeof(warp_partials) > GPU_SHARED) {
+        if (bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_batch(q, kind, p);
             return;
         }

@@ -282,8 +282,8 @@ __device__ __forceinline__ void gpu_run_one_tile(const TILES &tiles, const IN &i
     for (int j = 0; j < PRELOAD; j++) weights.load(j);
     weights.load_scale(w);
     if constexpr (TILES::normed) {
-        pdl_launch_dependents();
-        if (!tiles.waits_last()) pdl_wait();
+        if (tiles.waits_last()) pdl_launch_dependents();
+        else tiles.wait();
         x.poll(0, tiles.p.link.await);
     } else {
         tiles.wait();

@@ -13,7 +13,7 @@
 
 enum {
     TRY_CONTEXT = 9216,          /* 144 chunks: more than attention has splits, so that some take two */
-    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds in all synthetic models */
+    TRY_DELTANET = 0, TRY_ATTENTION = 3,                    /* layers of these kinds, where a synthetic model has them */
     TRY_FED = 16, TRY_STEPS = 24, TRY_ROWS = TRY_FED + TRY_STEPS
 };
 
@@ -224,12 +224,16 @@ static void try_attention(selftest *t, int T, int position) {
     try_both(t, job->k_new, g->k_new, kv);
     try_both(t, job->v_new, g->v_new, kv);
     try_layer(t, 1u << STAGE_ATTEND, TRY_ATTENTION, position, 0, T);
-    rotary_angles(job->angles, position, T, s->rotary_dim, s->theta);
+    rotary_angles(job->angles, position, T, s->rotary_dim, job->w->frequencies, s->rope_scale);
     parallel(c->at.runner->threads, T, attention_prepare, job);        /* stage_rope_attend, in two parts */
     try_kv_rows(t, T, position);
     attention_heads(c->at.runner->threads, job);
     try_compare(t, g->o, job->o, NULL, n);
     try_row(t, 2e-4, "rope_attend KV %s T=%d position=%d", kv_names[job->kv], T, position);
+}
+
+static int try_has(const selftest *t, enum layer_kind kind) {
+    return t->models[0]->largest.kinds >> kind & 1;
 }
 
 /* The routing that experts_up computes: top_k of any number of experts, by logits of which many are equal. All experts have
@@ -289,11 +293,12 @@ static void try_stages(selftest *t, int with_all) {
         try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
         if (!with_all) continue;
-        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code; replay++) try_deltanet(t, T, replay);
+        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
+        try_embed(t, T);
+        if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);
         try_choice(t, T, 77, 5);
         try_choice(t, T, GPU_EXPERTS, GPU_TOP);
-        try_embed(t, T);
     }
 }
 
@@ -318,8 +323,8 @@ static void record_prompt(selftest *t, mote_session *s, const char *pieces, self
     try_tokens(t, 1, ids, TRY_FED);
     for (const char *p = pieces; done < TRY_FED && !t->code; p += 2) {
         size_t T = (size_t)(*p - '0');
-        t->code = mote_feed_logits(s, ids + done, T, r->logits + done * vocab, r->mtp + (done ? done - 1 : 0) * vocab,
-                                   t->err);
+        t->code = mote_feed_logits(s, ids + done, T, r->logits + done * vocab,
+                                   s->m->has_mtp ? r->mtp + (done ? done - 1 : 0) * vocab : NULL, t->err);
         done += T;
     }
     if (!t->code) t->code = save_bytes(s, &r->saved, &r->size, t->err);

@@ -111,7 +111,7 @@ static void try_prefill_attention(selftest *t, int position) {
     attention_job *job = &c->at.runner->s.jobs.attention;
     const attention_shape *s = job->shape;
     const attention_weights *w = &c->m->layers[TRY_ATTENTION].mixer.w.attention;
-    size_t qg = TRY_PROMPT * 2 * (size_t)(s->heads * s->head_dim), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
+    size_t qg = TRY_PROMPT * (size_t)(s->heads * attention_q_size(s)), kv = TRY_PROMPT * (size_t)(s->kv_heads * s->head_dim);
     attention_prefill_job g;
     attention_prefill_layout(s, TRY_PROMPT, t->g->prefill.scratch, &g);
     try_prefill_rows(t);
@@ -128,7 +128,7 @@ static void try_prefill_attention(selftest *t, int position) {
     job->kv_only = 0;
     job->k = c->at.state[TRY_ATTENTION].attention.k;
     job->v = c->at.state[TRY_ATTENTION].attention.v;
-    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, s->theta);
+    rotary_angles(job->angles, position, TRY_PROMPT, s->rotary_dim, job->w->frequencies, s->rope_scale);
     stage_rope_attend(c->at.runner->threads, job);
     stage_out(c->at.runner->threads, job, c->at.runner->s.x);
     for (int warps = 4; warps <= 8; warps *= 2) {            /* also what another GPU would run */
@@ -197,17 +197,26 @@ static void try_prefill_moe(selftest *t, int agreeing) {
     free(got);
 }
 
+static void try_prefill_mlp(selftest *t) {
+    scratch *w = &t->cpu->at.runner->s;
+    token_rows rows = {t->cpu->at.runner->threads, TRY_PROMPT, NULL, 0, 0, w->x, w->u};
+    try_prefill_rows(t);
+    mlp_forward(&rows, &t->cpu->m->layers[TRY_DELTANET].ffn.w.mlp, &w->jobs.mlp);
+    try_poison(t);
+    try_prefill_layer(t, 1u << STAGE_GATE_UP | 1u << STAGE_MLP_DOWN, TRY_DELTANET, 0);
+    try_prefill_x(t);
+    try_row(t, 1e-3, "prefill norm_gate_up and down");
+}
+
 /* All stages of prefill, where it runs the model. Both sessions are open, with scratch for TRY_PROMPT rows. */
 static void try_prefill(selftest *t) {
     if (t->code || !t->g->prefill.rows) return;
-    try_prefill_deltanet(t, 0, 0);
-    try_prefill_deltanet(t, 37, 0);
-    try_prefill_deltanet(t, 37, 1);
+    for (int i = 0; i < 3 && try_has(t, LAYER_DELTANET); i++) try_prefill_deltanet(t, i ? 37 : 0, i > 1);
     try_fill_kv(t);
     try_prefill_attention(t, 0);
     try_prefill_attention(t, 421);
-    try_prefill_moe(t, 0);
-    try_prefill_moe(t, 1);
+    for (int agreeing = 0; agreeing < 2 && try_has(t, LAYER_MOE); agreeing++) try_prefill_moe(t, agreeing);
+    if (try_has(t, LAYER_MLP)) try_prefill_mlp(t);
     for (int f = 0; f < FORMAT_COUNT; f++) try_prefill_table(t, (enum format)f);
 }
 

@@ -49,14 +49,14 @@ typedef struct walk {
 
 /* What a step on a GPU may be off the definition, in a stage's values or in what a sublayer adds.
    - Rows enter products as two BF16 terms, 16 bits: what comes out is off by some 4e-6 of its largest number.
-   - The experts are three products in a row, and router logits become weights by exp.
+   - FFNs are three products in a row, and router logits become weights by exp.
    - DeltaNet divides o by its root mean square, which can be nearly nothing.
    - Keys and values are BF16 or FP8: each is off by up to 2^-9 or 2^-4, and so is o, which of the first tokens is hardly more than one
      value; keys add to that. The CPU's code with such keys and values is off by 4e-3 and 8e-2. */
 static double walk_allowed(const char *part, int kv) {
     if (!strcmp(part, "attention") || !strcmp(part, "rope_attend")) return kv == MOTE_KV_FP8 ? 0.15 : 1e-2;
     if (!strcmp(part, "deltanet") || !strcmp(part, "conv_delta")) return 5e-4;
-    return !strcmp(part, "moe") ? 1e-4 : 2e-5;
+    return !strcmp(part, "moe") || !strcmp(part, "mlp") ? 1e-4 : 2e-5;
 }
 
 /* Of rows [rows][n], the first of which is row `first` of want and before. */
@@ -83,6 +83,7 @@ static int add_value(stage_value *v, int count, const char *stage, const char *n
 /* What both a definition and its stages have, of one half of a layer. */
 static int values_of(const layer *l, stage_value *v) {
     int n = 0;
+    if (l->mixer.kind == LAYER_NONE && l->ffn.kind == LAYER_MLP) return add_value(v, n, "norm_gate_up", "h", l->ffn.w.mlp.shape.size);
     if (l->mixer.kind == LAYER_NONE) {
         const moe_shape *s = &l->ffn.w.moe.shape;
         n = add_value(v, n, "norm_router", "router", s->experts);
@@ -107,7 +108,9 @@ static int values_of(const layer *l, stage_value *v) {
 static void cpu_values(const mote_session *s, const layer *l, const float *x, int T, const float **at) {
     scratch *w = &s->at.runner->s;
     const layer_jobs *j = &w->jobs;
-    if (l->mixer.kind == LAYER_NONE) {
+    if (l->mixer.kind == LAYER_NONE && l->ffn.kind == LAYER_MLP) {
+        at[0] = j->mlp.h;
+    } else if (l->mixer.kind == LAYER_NONE) {
         at[0] = j->moe.router, at[1] = j->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = j->deltanet.raw, at[1] = j->deltanet.z, at[2] = j->deltanet.b, at[3] = j->deltanet.a, at[4] = j->deltanet.o;
@@ -135,7 +138,9 @@ typedef struct walk_rows { const float *x; int T, position, replay; } walk_rows;
 #ifdef __CUDACC__
 static void gpu_values(const mote_session *s, const layer *l, const float **at) {
     const layer_gpus *g = &s->at.runner->gpu->layers;
-    if (l->mixer.kind == LAYER_NONE) {
+    if (l->mixer.kind == LAYER_NONE && l->ffn.kind == LAYER_MLP) {
+        at[0] = g->mlp.h;
+    } else if (l->mixer.kind == LAYER_NONE) {
         at[0] = g->moe.router, at[1] = g->moe.shared_gate;
     } else if (l->mixer.kind == LAYER_DELTANET) {
         at[0] = g->deltanet.raw, at[1] = g->deltanet.z, at[2] = g->deltanet.b, at[3] = g->deltanet.a, at[4] = g->deltanet.o;

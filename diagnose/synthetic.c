@@ -27,53 +27,93 @@ static int fill_weights(binder *b, const mote_callbacks *callbacks, mote_error *
     return code;
 }
 
-/* Shapes of synthetic models, all of the first family: full attention in every fourth layer, a quarter of a head rotated. */
+/* Shapes of synthetic models. With key heads it is a Qwen3.5: full attention in every fourth layer, DeltaNet in the others, an MTP
+   layer. Without it is a Qwen3, or a Llama, which has no norms of queries and keys: attention alone. */
 typedef struct preset {
-    const char *name;
-    int layers, hidden, vocab, context;
+    const char *name, *family;
+    int layers, hidden, vocab, context, tied;
     int heads, kv_heads, head_dim, key_heads, value_heads, delta_dim;
-    int experts, top_k, expert_size;           /* the shared expert is as large */
+    int experts, top_k, size;                  /* of an expert, and of the shared one, or, without experts, of a dense FFN */
+    int grown;                                 /* by YaRN its context is so many times the original one; 0: it is the original one */
 } preset;
 
 static const preset presets[] = {
-    {"qwen3.5-35b-a3b", 40, 2048, 248320, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
-    {"qwen3.5-122b-a10b", 48, 3072, 248320, 262144, 32, 2, 256, 16, 64, 128, 256, 8, 1024},
-    {"qwen3.5-397b-a17b", 60, 4096, 248320, 262144, 32, 2, 256, 16, 64, 128, 512, 10, 1024},
-    {"small", 4, 2048, 2048, 262144, 16, 2, 256, 16, 32, 128, 256, 8, 512},
-    {"tiny", 4, 256, 1024, 32768, 4, 2, 64, 2, 4, 32, 8, 2, 128}};
+    {"qwen3.5-35b-a3b", "qwen3_5_moe", 40, 2048, 248320, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0},
+    {"qwen3.5-122b-a10b", "qwen3_5_moe", 48, 3072, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 256, 8, 1024, 0},
+    {"qwen3.5-397b-a17b", "qwen3_5_moe", 60, 4096, 248320, 262144, 0, 32, 2, 256, 16, 64, 128, 512, 10, 1024, 0},
+    {"qwen3.5-27b", "qwen3_5", 64, 5120, 248320, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 17408, 0},
+    {"qwen3.5-9b", "qwen3_5", 32, 4096, 248320, 262144, 0, 16, 4, 256, 16, 32, 128, 0, 0, 12288, 0},
+    {"qwen3.5-4b", "qwen3_5", 32, 2560, 248320, 262144, 1, 16, 4, 256, 16, 32, 128, 0, 0, 9216, 0},
+    {"qwen3.5-2b", "qwen3_5", 24, 2048, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 6144, 0},
+    {"qwen3.5-0.8b", "qwen3_5", 24, 1024, 248320, 262144, 1, 8, 2, 256, 16, 16, 128, 0, 0, 3584, 0},
+    {"qwen3-30b-a3b", "qwen3_moe", 48, 2048, 151936, 262144, 0, 32, 4, 128, 0, 0, 0, 128, 8, 768, 0},
+    {"qwen3-8b", "qwen3", 36, 4096, 151936, 40960, 0, 32, 8, 128, 0, 0, 0, 0, 0, 12288, 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 151936, 40960, 1, 16, 8, 128, 0, 0, 0, 0, 0, 3072, 0},
+    {"qwen3-coder-next", "qwen3_next", 48, 2048, 151936, 262144, 0, 16, 2, 256, 16, 32, 128, 512, 10, 512, 0},
+    {"mixtral-8x7b", "mixtral", 32, 4096, 32000, 32768, 0, 32, 8, 128, 0, 0, 0, 8, 2, 14336, 0},
+    {"llama-3.1-8b", "llama", 32, 4096, 128256, 131072, 0, 32, 8, 128, 0, 0, 0, 0, 0, 14336, 0},
+    {"smollm2-135m", "llama", 30, 576, 49152, 8192, 1, 9, 3, 64, 0, 0, 0, 0, 0, 1536, 0},
+    {"small", "qwen3_5_moe", 4, 2048, 2048, 262144, 0, 16, 2, 256, 16, 32, 128, 256, 8, 512, 0},
+    {"small-dense", "qwen3_5", 4, 2560, 2048, 262144, 0, 24, 4, 256, 16, 48, 128, 0, 0, 6400, 0},
+    {"small-plain", "llama", 4, 2048, 2048, 32768, 0, 16, 2, 128, 0, 0, 0, 0, 0, 5632, 4},
+    {"small-narrow", "llama", 4, 960, 2048, 32768, 0, 15, 5, 64, 0, 0, 0, 0, 0, 2560, 0},
+    {"tiny", "qwen3_5_moe", 4, 256, 1024, 32768, 0, 4, 2, 64, 2, 4, 32, 8, 2, 128, 0},
+    {"tiny-dense", "qwen3_5", 4, 256, 1024, 32768, 1, 6, 1, 64, 2, 6, 32, 0, 0, 384, 0},
+    {"tiny-plain", "llama", 4, 256, 1024, 32768, 1, 6, 2, 64, 0, 0, 0, 0, 0, 384, 4}};
 
 enum { PRESETS = sizeof presets / sizeof *presets };
 
-static int preset_config(const preset *p, config *c, mote_error *err) {
-    deltanet_shape *d = &c->shapes.deltanet;
-    attention_shape *a = &c->shapes.attention;
-    moe_shape *e = &c->shapes.moe;
-    c->family = &model_families[0];
-    c->layers = p->layers;
-    c->hidden = p->hidden;
-    c->vocab = p->vocab;
-    c->context_max = p->context;
-    c->mtp_layers = 1;
+static void preset_shapes(const preset *p, layer_shapes *to) {
+    deltanet_shape *d = &to->deltanet;
+    attention_shape *a = &to->attention;
+    moe_shape *e = &to->moe;
+    const int hybrid = p->key_heads > 0;
     a->heads = p->heads;
     a->kv_heads = p->kv_heads;
     a->head_dim = p->head_dim;
-    a->rotary_dim = p->head_dim / 4;
-    a->theta = 1e7f;
-    a->gated = 1;
+    a->rotary_dim = hybrid ? p->head_dim / 4 : p->head_dim;
+    a->rope_scale = 1;
+    a->gated = hybrid;
+    a->normed = !strncmp(p->family, "qwen", 4);
     d->key_heads = p->key_heads;
     d->value_heads = p->value_heads;
     d->key_dim = d->value_dim = p->delta_dim;
     d->taps = 4;
     e->experts = p->experts;
     e->top_k = p->top_k;
-    e->expert_size = e->shared_size = p->expert_size;
+    e->expert_size = p->experts ? p->size : 0;
+    e->shared_size = hybrid ? e->expert_size : 0;
+    to->mlp.size = p->experts ? 0 : p->size;
+    d->hidden = a->hidden = e->hidden = to->mlp.hidden = p->hidden;
+    d->eps = a->eps = e->eps = to->mlp.eps = 1e-6f;
+}
+
+static int preset_config(const preset *p, config *c, mote_error *err) {
+    const int hybrid = p->key_heads > 0;
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        if (!strcmp(model_families[i].name, p->family)) c->family = &model_families[i];
+    c->layers = p->layers;
+    c->hidden = p->hidden;
+    c->vocab = p->vocab;
+    c->context_max = p->context;
+    c->tied = p->tied;
+    c->mtp_layers = hybrid;
+    c->rope.theta = hybrid ? 1e7f : 1e6f;
+    preset_shapes(p, &c->shapes);
+    if (p->grown) {
+        c->rope.kind = ROPE_YARN;
+        c->rope.factor = (float)p->grown;
+        c->rope.original = (float)(p->context / p->grown);
+        c->rope.slow = 1;
+        c->rope.fast = 32;
+        c->shapes.attention.rope_scale = 0.1f * logf(c->rope.factor) + 1;
+    }
     c->fp8_rows = c->fp8_cols = 128;
-    d->hidden = a->hidden = e->hidden = c->hidden;
-    d->eps = a->eps = e->eps = c->eps = 1e-6f;
+    c->eps = 1e-6f;
     c->eos = -1;
     c->mixers = (unsigned char *)calloc((size_t)c->layers, 1);
     if (!c->mixers) return fail_memory(err);
-    for (int i = 0; i < c->layers; i++) c->mixers[i] = (i + 1) % 4 ? LAYER_DELTANET : LAYER_ATTENTION;
+    for (int i = 0; i < c->layers; i++) c->mixers[i] = hybrid && (i + 1) % 4 ? LAYER_DELTANET : LAYER_ATTENTION;
     return MOTE_OK;
 }
 
@@ -103,7 +143,7 @@ static int preset_find(const char *name, preset *found, const quantization_mix *
 
 static int preset_unknown(const char *name, mote_error *err) {
     const char *names[PRESETS], *endings[MIX_COUNT];
-    char known[200], mixes[128];
+    char known[400], mixes[128];
     for (int i = 0; i < PRESETS; i++) names[i] = presets[i].name;
     for (int i = 0; i < MIX_COUNT; i++) endings[i] = quantization_mixes[i].name;
     return fail(err, MOTE_EINVAL,

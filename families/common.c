@@ -3,43 +3,23 @@
 
 /* ---- config.json ---- */
 
-/* An object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. The only way that mote has
-   is no scaling; with text alone mrope is that, too. 0: there is none. */
-static uint32_t common_rope_object(config_reader *r, const char *key, const char *within) {
-    uint32_t rope = json_get(r->j, r->text, key);
-    if (!rope || r->j->nodes[rope].type != JSON_OBJECT) {
-        config_only(r, r->text, key, "null");
-        return 0;
-    }
-    r->within = within;
-    config_only(r, rope, "rope_type", "default|mrope");
-    config_only(r, rope, "type", "default|mrope");
-    r->within = NULL;
-    return rope;
-}
-
-/* factor: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. */
-static void common_rope(config_reader *r, attention_shape *a, float factor, float theta) {
-    uint32_t parameters = common_rope_object(r, "rope_parameters", "rope_parameters.");
-    uint32_t scaling = common_rope_object(r, "rope_scaling", "rope_scaling."), rope = parameters ? parameters : scaling;
-    if (!rope) rope = r->text;
-    config_only(r, r->text, "rope_type", "default");
-    config_float(r, r->text, "partial_rotary_factor", 0, 1, factor, &factor);
-    config_float(r, rope, "partial_rotary_factor", 0, 1, factor, &factor);
-    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &a->theta);
-    config_float(r, rope, "rope_theta", 1, 1e12, a->theta, &a->theta);
+/* The size of a head where config.json may leave it out: hidden_size is that of all heads together. */
+static void common_head_dim(config_reader *r, const config *c, attention_shape *a) {
+    uint32_t node = json_get(r->j, r->text, "head_dim");
     if (r->code) return;
-    a->rotary_dim = (int)((float)a->head_dim * factor);
-    if (a->rotary_dim % 2)
-        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd",
-                       r->dir, a->rotary_dim);
+    if (node && r->j->nodes[node].type != JSON_NULL) config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
+    else if (c->hidden % a->heads)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: there is no head_dim, and hidden_size = %d is no multiple of "
+                       "num_attention_heads = %d", r->dir, c->hidden, a->heads);
+    else a->head_dim = c->hidden / a->heads;
 }
 
-/* Heads of attention. */
-static void common_attention(config_reader *r, const config *c, attention_shape *a) {
+/* Heads of attention. split: config.json may leave head_dim out. */
+static void common_attention(config_reader *r, const config *c, attention_shape *a, int split) {
     config_int(r, "num_attention_heads", 1, 1 << 12, &a->heads);
     config_int(r, "num_key_value_heads", 1, 1 << 12, &a->kv_heads);
-    config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
+    if (split) common_head_dim(r, c, a);
+    else config_int(r, "head_dim", 1, 1 << 14, &a->head_dim);
     a->hidden = c->hidden;
     a->eps = c->eps;
     if (r->code) return;
@@ -51,11 +31,11 @@ static void common_attention(config_reader *r, const config *c, attention_shape 
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
 }
 
-/* Experts; without a shared one unless the caller reads its size. */
-static void common_moe(config_reader *r, const config *c, moe_shape *e) {
-    config_int(r, "num_experts", 1, 1 << 14, &e->experts);
+/* Experts, whose number and size have these keys; without a shared one unless the caller reads its size. */
+static void common_moe(config_reader *r, const config *c, moe_shape *e, const char *experts, const char *size) {
+    config_int(r, experts, 1, 1 << 14, &e->experts);
     config_int(r, "num_experts_per_tok", 1, 1 << 14, &e->top_k);
-    config_int(r, "moe_intermediate_size", 1, 1 << 20, &e->expert_size);
+    config_int(r, size, 1, 1 << 20, &e->expert_size);
     e->hidden = c->hidden;
     e->eps = c->eps;
 }
@@ -63,18 +43,29 @@ static void common_moe(config_reader *r, const config *c, moe_shape *e) {
 static void common_moe_check(config_reader *r, const moe_shape *e) {
     if (r->code) return;
     if (e->top_k > e->experts)
-        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only num_experts = %d",
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: num_experts_per_tok = %d of only %d experts",
                        r->dir, e->top_k, e->experts);
     else if (((int64_t)e->experts + 1) * e->expert_size > 1 << 30 || ((int64_t)e->experts + 1) * e->shared_size > 1 << 30)
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: num_experts times an expert's size exceeds %d", r->dir,
                        1 << 30);                /* loops over all rows of all experts count in int */
 }
 
+/* A dense FFN in every layer. */
+static void common_mlp(config_reader *r, const config *c, mlp_shape *f) {
+    config_int(r, "intermediate_size", 1, 1 << 20, &f->size);
+    f->hidden = c->hidden;
+    f->eps = c->eps;
+}
+
 /* Features that mote does not implement must be off, or as it is in all released models. */
-static void common_moe_flags(config_reader *r) {
-    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
+static void common_flags(config_reader *r) {
     config_only(r, r->text, "hidden_act", "silu|swish");
     config_only(r, r->text, "attention_bias", "false");
+}
+
+static void common_moe_flags(config_reader *r) {
+    uint32_t dense = json_get(r->j, r->text, "mlp_only_layers");
+    common_flags(r);
     config_only(r, r->text, "decoder_sparse_step", "1");
     if (!r->code && dense && r->j->nodes[dense].type == JSON_ARRAY && r->j->nodes[dense].size)
         r->code = fail(r->err, MOTE_EUNSUPPORTED,
@@ -110,17 +101,27 @@ static void common_bind_attention(binder *b, const char *where, attention_weight
     static const char *const k_scales[] = {"self_attn.k_proj.k_scale", "self_attn.k_scale", "self_attn.k_proj.output_scale"};
     static const char *const v_scales[] = {"self_attn.v_proj.v_scale", "self_attn.v_scale", "self_attn.v_proj.output_scale"};
     const attention_shape *s = &w->shape;
+    w->frequencies = b->m->frequencies;
     bind_matrix(b, where, "self_attn.q_proj.weight", &w->q_proj, s->heads * attention_q_size(s), s->hidden);
     bind_matrix(b, where, "self_attn.k_proj.weight", &w->k_proj, s->kv_heads * s->head_dim, s->hidden);
     bind_matrix(b, where, "self_attn.v_proj.weight", &w->v_proj, s->kv_heads * s->head_dim, s->hidden);
-    bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
-    bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
+    if (s->normed) bind_norm(b, where, "self_attn.q_norm.weight", &w->q_norm, s->head_dim);
+    if (s->normed) bind_norm(b, where, "self_attn.k_norm.weight", &w->k_norm, s->head_dim);
     bind_kv_scale(b, where, k_scales, 3, &w->k_scale);
     bind_kv_scale(b, where, v_scales, 3, &w->v_scale);
     bind_unneeded(b, where, "self_attn.q_scale");              /* queries are not quantised */
     bind_unneeded(b, where, "self_attn.prob_scale");
     if (b->kind == MODULE_MTP) bind_as(b, MODULE_MTP, 0, 1);       /* from here on only read when the MTP layer drafts */
     bind_matrix(b, where, "self_attn.o_proj.weight", &w->o_proj, s->hidden, s->heads * s->head_dim);
+}
+
+/* A dense FFN, but for its norm. The MTP layer is bound as MODULE_MTP by the caller, the others as MODULE_MLP. */
+static void common_bind_mlp(binder *b, const char *where, mlp_weights *w) {
+    const mlp_shape *s = &w->shape;
+    if (b->kind != MODULE_MTP) bind_as(b, MODULE_MLP, 1, 1);
+    bind_matrix(b, where, "mlp.gate_proj.weight", &w->gate_proj, s->size, s->hidden);
+    bind_matrix(b, where, "mlp.up_proj.weight", &w->up_proj, s->size, s->hidden);
+    bind_matrix(b, where, "mlp.down_proj.weight", &w->down_proj, s->hidden, s->size);
 }
 
 /* Experts in one tensor each for all of a layer: gate_up_proj [E][2 size][hidden], gate rows first, and down_proj. */

@@ -29,8 +29,12 @@ static uint64_t config_fingerprint(const config *c) {
                                a->kv_heads, a->head_dim, a->rotary_dim, d->key_heads,   d->value_heads, d->key_dim,
                                d->value_dim, d->taps,    e->experts,    e->top_k,       e->expert_size, e->shared_size,
                                c->tied,    c->fp8_rows, c->fp8_cols,    c->eos};
-    const float reals[] = {c->eps, a->theta};
+    const float reals[] = {c->eps, c->rope.theta};
     uint64_t hash = fnv1a(fnv1a(FNV_START, numbers, sizeof numbers), reals, sizeof reals);
+    const float scaled[] = {(float)c->rope.kind, c->rope.factor, c->rope.original, c->rope.slow, c->rope.fast, (float)c->rope.whole,
+                            a->rope_scale};
+    if (c->rope.kind != ROPE_PLAIN) hash = fnv1a(hash, scaled, sizeof scaled);
+    if (c->shapes.mlp.size) hash = fnv1a(hash, &c->shapes.mlp.size, sizeof(int));
     if (c->zeros_stored || c->asymmetric) hash = fnv1a(fnv1a(hash, &c->zeros_stored, sizeof(int)), &c->asymmetric, sizeof(int));
     return fnv1a(hash, c->mixers, (size_t)c->layers);
 }

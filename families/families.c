@@ -5,7 +5,7 @@
      name_read    reads the family's own keys of config.json: shapes, layers, what must be as mote has it
      name_bind    asks the binder for every tensor, by its name there */
 
-#define FAMILIES(X) X(qwen3_5_moe) X(qwen3_moe)
+#define FAMILIES(X) X(qwen3_5_moe) X(qwen3_5) X(qwen3_moe) X(qwen3) X(qwen3_next) X(llama) X(mistral) X(mixtral)
 
 typedef struct model_family {
     const char *name;                          /* mote_info.architecture */
@@ -39,6 +39,7 @@ static const model_family *family_find(const json *j, uint32_t type, const char 
 
 /* Binds every tensor of the model, its layers allocated, to what the family calls it. */
 static void family_bind(binder *b, const mote_callbacks *callbacks) {
-    b->m->c.family->bind(b);
+    bind_frequencies(b);
+    if (!b->code) b->m->c.family->bind(b);
     if (!b->code) common_leftovers(b, callbacks);
 }

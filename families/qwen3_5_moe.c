@@ -1,7 +1,9 @@
 /* families/qwen3_5_moe.c: Qwen3.5 and Qwen3.6 MoE: what config.json says, which layers there are, what their tensors are called.
 
    Every layer has a DeltaNet or a gated attention mixer and a mixture of experts with a shared expert; MTP is one more layer
-   with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm. */
+   with attention. RMSNorm weights are stored around zero, the factor being 1 + w, but for DeltaNet's gated norm.
+
+   What begins with qwen_ serves the dense models as well (families/qwen3_5.c): their FFN alone is another. */
 
 static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 
@@ -32,23 +34,20 @@ static void qwen_layer_types(config_reader *r, config *c) {
     }
 }
 
+/* The sizes of mixers. */
 static void qwen_sizes(config_reader *r, config *c) {
     deltanet_shape *d = &c->shapes.deltanet;
     attention_shape *a = &c->shapes.attention;
-    moe_shape *e = &c->shapes.moe;
     config_int_or(r, "mtp_num_hidden_layers", 0, 1, 0, &c->mtp_layers);
-    common_attention(r, c, a);
+    common_attention(r, c, a, 0);
     config_int(r, "linear_num_key_heads", 1, 1 << 12, &d->key_heads);
     config_int(r, "linear_num_value_heads", 1, 1 << 12, &d->value_heads);
     config_int(r, "linear_key_head_dim", 1, MAX_KEY_DIM, &d->key_dim);
     config_int(r, "linear_value_head_dim", 1, 1 << 12, &d->value_dim);
     config_int_or(r, "linear_conv_kernel_dim", 1, 64, 4, &d->taps);
-    common_moe(r, c, e);
-    config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
-    a->gated = 1;
+    a->gated = a->normed = 1;
     d->hidden = c->hidden;
     d->eps = c->eps;
-    common_moe_check(r, e);
     if (r->code) return;
     if (d->value_heads % d->key_heads)
         r->code = fail(r->err, MOTE_EFORMAT,
@@ -58,33 +57,45 @@ static void qwen_sizes(config_reader *r, config *c) {
         r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: heads times head size exceeds %d", r->dir, 1 << 22);
 }
 
-static void qwen_flags(config_reader *r) {
-    common_moe_flags(r);
+/* All but the FFN. */
+static void qwen_read(config_reader *r, config *c) {
+    qwen_sizes(r, c);
     config_only(r, r->text, "attn_output_gate", "true");
     config_only(r, r->text, "output_gate_type", "swish|silu");
     config_only(r, r->text, "mtp_use_dedicated_embeddings", "false");
-    config_only(r, r->text, "norm_topk_prob", "true");
+    common_rope(r, c, 0.25f, 1e7f);
+    qwen_layer_types(r, c);
 }
 
-
 static void qwen3_5_moe_read(config_reader *r, config *c) {
-    qwen_sizes(r, c);
-    qwen_flags(r);
-    common_rope(r, &c->shapes.attention, 0.25f, 1e7f);
-    qwen_layer_types(r, c);
+    moe_shape *e = &c->shapes.moe;
+    common_moe(r, c, e, "num_experts", "moe_intermediate_size");
+    config_int(r, "shared_expert_intermediate_size", 1, 1 << 20, &e->shared_size);
+    common_moe_check(r, e);
+    common_moe_flags(r);
+    config_only(r, r->text, "norm_topk_prob", "true");
+    qwen_read(r, c);
 }
 
 /* ---- Tensors ---- */
 
-static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w) {
+/* How a family keeps the four projections into DeltaNet. */
+typedef void in_proj_binder(binder *b, const char *where, deltanet_weights *w);
+
+static void qwen_bind_in_proj(binder *b, const char *where, deltanet_weights *w) {
     const deltanet_shape *s = &w->shape;
-    int keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
-    uint64_t conv[3] = {(uint64_t)(2 * keys + values), 1, (uint64_t)s->taps};
-    bind_as(b, MODULE_DELTANET, 1, 1);
-    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, 2 * keys + values, s->hidden);
-    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, values, s->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_qkv.weight", &w->in_proj_qkv, deltanet_channels(s), s->hidden);
+    bind_matrix(b, where, "linear_attn.in_proj_z.weight", &w->in_proj_z, s->value_heads * s->value_dim, s->hidden);
     bind_kept(b, where, "linear_attn.in_proj_b.weight", &w->in_proj_b, s->value_heads, s->hidden);
     bind_kept(b, where, "linear_attn.in_proj_a.weight", &w->in_proj_a, s->value_heads, s->hidden);
+}
+
+static void qwen_bind_deltanet(binder *b, const char *where, deltanet_weights *w, in_proj_binder *bind_in_proj) {
+    const deltanet_shape *s = &w->shape;
+    int values = s->value_heads * s->value_dim;
+    uint64_t conv[3] = {(uint64_t)deltanet_channels(s), 1, (uint64_t)s->taps};
+    bind_as(b, MODULE_DELTANET, 1, 1);
+    bind_in_proj(b, where, w);
     bind_matrix(b, where, "linear_attn.out_proj.weight", &w->out_proj, s->hidden, values);
     bind_name(b, where, "linear_attn.conv1d.weight");
     bind_vector_named(b, &w->conv1d, conv, 3);
@@ -108,16 +119,27 @@ static void qwen_bind_moe(binder *b, const char *where, int layer, moe_weights *
     bind_matrix(b, where, "mlp.shared_expert.down_proj.weight", &w->down_proj[shared], s->hidden, s->shared_size);
 }
 
-/* The parts of a layer: all of a kind have one shape. */
+/* The parts of a layer: all of a kind have one shape, and there are experts in all layers or in none. */
 static void qwen_shape_layer(const config *c, enum layer_kind mixer, layer *l) {
     l->mixer.kind = mixer;
     if (mixer == LAYER_ATTENTION) l->mixer.w.attention.shape = c->shapes.attention;
     else l->mixer.w.deltanet.shape = c->shapes.deltanet;
-    l->ffn.kind = LAYER_MOE;
-    l->ffn.w.moe.shape = c->shapes.moe;
+    l->ffn.kind = c->shapes.moe.experts ? LAYER_MOE : LAYER_MLP;
+    if (l->ffn.kind == LAYER_MOE) l->ffn.w.moe.shape = c->shapes.moe;
+    else l->ffn.w.mlp.shape = c->shapes.mlp;
 }
 
-static void qwen_bind_layer(binder *b, int index, layer *l) {
+/* The FFN of layer number `layer`, but for its norm. */
+static void qwen_bind_ffn(binder *b, const char *where, int layer, sublayer *l) {
+    if (l->kind == LAYER_MOE) qwen_bind_moe(b, where, layer, &l->w.moe);
+    else common_bind_mlp(b, where, &l->w.mlp);
+}
+
+static const float **qwen_ffn_norm(sublayer *l) {
+    return l->kind == LAYER_MOE ? &l->w.moe.norm : &l->w.mlp.norm;
+}
+
+static void qwen_bind_layer(binder *b, int index, layer *l, in_proj_binder *bind_in_proj) {
     char where[128];
     snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
     qwen_shape_layer(&b->m->c, (enum layer_kind)b->m->c.mixers[index], l);
@@ -126,11 +148,11 @@ static void qwen_bind_layer(binder *b, int index, layer *l) {
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_zero_centered(b, where, "input_layernorm.weight", attends ? &w->attention.input_norm : &w->deltanet.input_norm,
                 b->m->c.hidden);
-    bind_zero_centered(b, where, "post_attention_layernorm.weight", &l->ffn.w.moe.norm, b->m->c.hidden);
+    bind_zero_centered(b, where, "post_attention_layernorm.weight", qwen_ffn_norm(&l->ffn), b->m->c.hidden);
     bind_as(b, MODULE_ATTENTION, 1, 1);
     if (attends) common_bind_attention(b, where, &w->attention, bind_zero_centered);
-    else qwen_bind_deltanet(b, where, &w->deltanet);
-    qwen_bind_moe(b, where, index, &l->ffn.w.moe);
+    else qwen_bind_deltanet(b, where, &w->deltanet, bind_in_proj);
+    qwen_bind_ffn(b, where, index, &l->ffn);
 }
 
 /* Of the MTP layer, decoding without speculation reads what its KV cache needs: fc, norms, q, k and v. */
@@ -144,17 +166,21 @@ static void qwen_bind_mtp(binder *b) {
     bind_zero_centered(b, "mtp.", "pre_fc_norm_hidden.weight", &m->mtp_norm_hidden, hidden);
     bind_zero_centered(b, "mtp.", "norm.weight", &m->mtp_norm, hidden);
     bind_zero_centered(b, "mtp.layers.0.", "input_layernorm.weight", &m->mtp.mixer.w.attention.input_norm, hidden);
-    bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", &m->mtp.ffn.w.moe.norm, hidden);
+    bind_zero_centered(b, "mtp.layers.0.", "post_attention_layernorm.weight", qwen_ffn_norm(&m->mtp.ffn), hidden);
     common_bind_attention(b, "mtp.layers.0.", &m->mtp.mixer.w.attention, bind_zero_centered);
-    qwen_bind_moe(b, "mtp.layers.0.", m->c.layers, &m->mtp.ffn.w.moe);
+    qwen_bind_ffn(b, "mtp.layers.0.", m->c.layers, &m->mtp.ffn);
 }
 
 /* The model, layers allocated; without its MTP layer if the checkpoint has none. */
-static void qwen3_5_moe_bind(binder *b) {
+static void qwen_bind(binder *b, in_proj_binder *bind_in_proj) {
     mote_model *m = b->m;
-    common_allocate_experts(b, m->c.shapes.moe.experts, 1);
     common_bind_ends(b, bind_zero_centered);
     m->has_mtp = b->mix ? m->c.mtp_layers > 0 : bind_tensor(b, "mtp.fc.weight") != NULL;
-    for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i]);
+    for (int i = 0; i < m->c.layers && !b->code; i++) qwen_bind_layer(b, i, &m->layers[i], bind_in_proj);
     if (m->has_mtp) common_bind_mtp(b, qwen_bind_mtp);
+}
+
+static void qwen3_5_moe_bind(binder *b) {
+    common_allocate_experts(b, b->m->c.shapes.moe.experts, 1);
+    qwen_bind(b, qwen_bind_in_proj);
 }

@@ -1,41 +1,54 @@
 /* families/qwen3_moe.c: Qwen3 MoE (30B-A3B, 235B-A22B): what config.json says, what its tensors are called.
 
    Every layer is attention without gates, all of a head rotated, and a mixture of experts without a shared one. Norms' weights
-   are what is multiplied with. There is no MTP layer. */
+   are what is multiplied with. There is no MTP layer. What begins with plain_ serves other plain transformers as well: Qwen3's dense
+   models (families/qwen3.c), Llama, Mistral and Mixtral. */
 
 static const char *const qwen3_moe_types[] = {"qwen3_moe", NULL};
 
-static void qwen3_moe_read(config_reader *r, config *c) {
+/* All but the FFN. normed: with norms of queries and keys, as all of Qwen3; else as Llama. theta: where config.json does not say. */
+static void plain_read(config_reader *r, config *c, int normed, float theta) {
     attention_shape *a = &c->shapes.attention;
-    moe_shape *e = &c->shapes.moe;
-    uint32_t renormalised = json_get(r->j, r->text, "norm_topk_prob");
-    common_attention(r, c, a);
-    common_rope(r, a, 1, 1e6f);
-    common_moe(r, c, e);
-    common_moe_check(r, e);
-    common_moe_flags(r);
+    common_attention(r, c, a, !normed);
+    a->normed = normed;
+    common_rope(r, c, 1, theta);
     config_only(r, r->text, "use_sliding_window", "false");
-    e->of_all = !config_true(r->j, renormalised);
     c->mixers = (unsigned char *)malloc((size_t)c->layers + 1);
     if (c->mixers) memset(c->mixers, LAYER_ATTENTION, (size_t)c->layers);
     else if (!r->code) r->code = fail_memory(r->err);
 }
 
-static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
+static void qwen3_moe_read(config_reader *r, config *c) {
+    moe_shape *e = &c->shapes.moe;
+    uint32_t renormalised = json_get(r->j, r->text, "norm_topk_prob");
+    common_moe(r, c, e, "num_experts", "moe_intermediate_size");
+    common_moe_check(r, e);
+    common_moe_flags(r);
+    e->of_all = !config_true(r->j, renormalised);
+    plain_read(r, c, 1, 1e6f);
+}
+
+/* The attention of layer `index`, and both norms; where: what all names of the layer begin with. */
+static void plain_bind_layer(binder *b, int index, layer *l, const float **ffn_norm, char *where, size_t size) {
     attention_weights *a = &l->mixer.w.attention;
-    moe_weights *e = &l->ffn.w.moe;
-    char where[128];
-    snprintf(where, sizeof where, "%slayers.%d.", b->prefix, index);
+    snprintf(where, size, "%slayers.%d.", b->prefix, index);
     l->mixer.kind = LAYER_ATTENTION;
-    l->ffn.kind = LAYER_MOE;
     a->shape = b->m->c.shapes.attention;
-    e->shape = b->m->c.shapes.moe;
-    common_layer_experts(b->m, index, e);
     bind_as(b, MODULE_NORMS, 1, 1);
     bind_vector(b, where, "input_layernorm.weight", &a->input_norm, a->shape.hidden);
-    bind_vector(b, where, "post_attention_layernorm.weight", &e->norm, e->shape.hidden);
+    bind_vector(b, where, "post_attention_layernorm.weight", ffn_norm, a->shape.hidden);
     bind_as(b, MODULE_ATTENTION, 1, 1);
     common_bind_attention(b, where, a, bind_vector);
+    bind_unneeded(b, where, "self_attn.rotary_emb.inv_freq");      /* of old checkpoints: config.json says the same */
+}
+
+static void qwen3_moe_bind_layer(binder *b, int index, layer *l) {
+    moe_weights *e = &l->ffn.w.moe;
+    char where[128];
+    l->ffn.kind = LAYER_MOE;
+    e->shape = b->m->c.shapes.moe;
+    common_layer_experts(b->m, index, e);
+    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
     bind_as(b, MODULE_ROUTER, 1, 1);
     bind_kept(b, where, "mlp.gate.weight", &e->router, e->shape.experts, e->shape.hidden);
     bind_as(b, MODULE_EXPERTS, (uint64_t)e->shape.top_k, (uint64_t)e->shape.experts);

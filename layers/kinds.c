@@ -29,7 +29,7 @@
      name_run_prefill           launches the kernels for the rows of a prompt */
 
 #define MIXERS(X) X(DELTANET, deltanet) X(ATTENTION, attention)
-#define FFNS(X) X(MOE, moe)
+#define FFNS(X) X(MOE, moe) X(MLP, mlp)
 #define LAYER_KINDS(X) MIXERS(X) FFNS(X)
 
 enum layer_kind {

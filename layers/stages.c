@@ -13,6 +13,8 @@
     X(ROUTER, "norm_router", MOE)                                                                                     \
     X(UP, "experts_up", MOE)                                                                                          \
     X(DOWN, "experts_down", MOE)                                                                                      \
+    X(GATE_UP, "norm_gate_up", MLP)                                                                                   \
+    X(MLP_DOWN, "down", MLP)                                                                                          \
     X(HEAD, "head", NONE)                                                                                             \
     X(MTP, "mtp", MTP)
 

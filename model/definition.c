@@ -19,7 +19,8 @@ static void define_mixer(const layer *l, defined_state *state, double *x) {
 }
 
 static void define_ffn(const layer *l, double *x) {
-    moe_define(&l->ffn.w.moe, x);
+    if (l->ffn.kind == LAYER_MOE) moe_define(&l->ffn.w.moe, x);
+    if (l->ffn.kind == LAYER_MLP) mlp_define(&l->ffn.w.mlp, x);
 }
 
 static void define_layer(const layer *l, defined_state *state, double *x) {
@@ -68,7 +69,7 @@ static size_t defined_width(const mote_model *m, int T) {
     const moe_shape *e = &m->largest.moe;
     return (size_t)(m->c.hidden + deltanet_channels(d) + d->value_heads * d->value_dim + d->value_heads + d->key_dim) +
            (size_t)((2 * a->heads + 2 * a->kv_heads) * a->head_dim + a->heads * a->head_dim + T) +
-           (size_t)(e->experts + e->expert_size + e->shared_size);
+           (size_t)(e->experts + e->expert_size + e->shared_size + m->largest.mlp.size);
 }
 
 /* The definitions' memory, for up to `layers` layers that have read T tokens, and `more` numbers of the caller's.

@@ -2,14 +2,14 @@
    once it is open. May use the shapes of layers and what config.json says; must not know tensor names, families or how a device
    works. */
 
-/* The parts of a model that mote_info.modules tells apart: each kind of mixer, the parts of a mixture of experts, and what is
-   beside the layers. */
+/* The parts of a model that mote_info.modules tells apart: each kind of mixer, the parts of a mixture of experts, a dense FFN, and
+   what is beside the layers. */
 enum module_kind {
     MODULE_EMBED, MODULE_HEAD,
 #define X(NAME, name) MODULE_##NAME,
     MIXERS(X)
 #undef X
-    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_NORMS, MODULE_MTP, MODULE_KINDS
+    MODULE_ROUTER, MODULE_EXPERTS, MODULE_SHARED, MODULE_MLP, MODULE_NORMS, MODULE_MTP, MODULE_KINDS
 };
 
 static const char *const module_names[MODULE_KINDS] = {
@@ -17,7 +17,7 @@ static const char *const module_names[MODULE_KINDS] = {
 #define X(NAME, name) #name,
     MIXERS(X)
 #undef X
-    "router", "experts", "shared_expert", "norms", "mtp"};
+    "router", "experts", "shared_expert", "mlp", "norms", "mtp"};
 
 struct mote_model {
     int holders;                               /* who has not closed it: the application, and each session (atomic) */
@@ -52,6 +52,7 @@ struct mote_model {
     layer *layers;
     layer_shapes largest;                      /* of each kind, the largest sizes that a layer has */
     matrix *experts;                           /* the gate, up and down matrices of all layers */
+    float *frequencies;                        /* of the attention layers, in the host's memory */
     float *kv_scales;                          /* on a GPU: the host's copies of all k_scale and v_scale */
     int has_mtp;
     layer mtp;

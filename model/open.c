@@ -145,6 +145,7 @@ void mote_close(mote_model *model) {
     free(model->layers);
     free(model->experts);
     free(model->kv_scales);
+    free(model->frequencies);
     buf_free(&model->eos);
     model->memory->release(model);
     free(model);

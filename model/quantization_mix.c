@@ -5,7 +5,7 @@
    alone; INT4 of all linear layers, and of experts; FP8_DYNAMIC. */
 typedef struct quantization_mix {
     const char *name;
-    enum encoding experts, shared, mixers, head, mtp;           /* the mixers' large projections, lm_head, the MTP layer */
+    enum encoding experts, shared, mixers, head, mtp;           /* experts or dense FFNs; the mixers' large projections; lm_head; the MTP layer */
 } quantization_mix;
 
 static const quantization_mix quantization_mixes[] = {
@@ -32,5 +32,5 @@ static enum encoding mix_encoding(const quantization_mix *mix, enum module_kind 
     if (module == MODULE_HEAD) return mix->head;
     if (kept) return ENCODING_BF16;
     if (module == MODULE_MTP) return mix->mtp;
-    return module == MODULE_EXPERTS ? mix->experts : module == MODULE_SHARED ? mix->shared : mix->mixers;
+    return module == MODULE_EXPERTS || module == MODULE_MLP ? mix->experts : module == MODULE_SHARED ? mix->shared : mix->mixers;
 }

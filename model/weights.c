@@ -40,7 +40,8 @@ static int check_gpu(const binder *b) {
     const mote_model *m = b->m;
     const config *c = &m->c;
     const unsigned *in = b->formats;
-    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MTP];
+    unsigned multiplied = in[MODULE_DELTANET] | in[MODULE_ATTENTION] | in[MODULE_EXPERTS] | in[MODULE_SHARED] | in[MODULE_MLP] |
+                          in[MODULE_MTP];
     const char *wrong = NULL;
     if (!m->memory->packs) return MOTE_OK;
     for (int i = 0; i < c->layers + m->has_mtp && !wrong; i++) {
@@ -65,6 +66,10 @@ static int check_experts(const binder *b) {
         if (l->ffn.kind == LAYER_MOE && !experts_stride(&l->ffn.w.moe, l->ffn.w.moe.shape.experts, &stride))
             return fail(b->err, MOTE_EUNSUPPORTED,
                         "%s: layer %d: experts of different dtypes are not supported on a GPU, use the CPU",
+                        b->files->dir, i);
+        if (l->ffn.kind == LAYER_MLP && !mlp_pairs(&l->ffn.w.mlp))
+            return fail(b->err, MOTE_EUNSUPPORTED,
+                        "%s: layer %d: a gate_proj and an up_proj of different dtypes are not supported on a GPU, use the CPU",
                         b->files->dir, i);
     }
     return MOTE_OK;

@@ -13,7 +13,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     const size_t T = PASS_ROWS_MAX, hidden = (size_t)m->c.hidden, vocab = (size_t)m->c.vocab;
     const deltanet_shape *d = &m->largest.deltanet;
     const attention_shape *a = &m->largest.attention;
-    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim);
+    const int mixed = max_int(d->value_heads * d->value_dim, a->heads * a->head_dim), widest = max_int(mixed, m->largest.mlp.size);
     struct gpu_runner *g = r->gpu;
     gpu_queue q;
     memset(&q, 0, sizeof q);
@@ -26,7 +26,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->x = layout_alloc(l, T * hidden);
     g->mtp_x = layout_alloc(l, T * hidden);
     g->mtp_in = layout_alloc(l, T * 2 * hidden);
-    gpu_batch_layout(l, max_int(2 * m->c.hidden, mixed), PASS_ROWS_MAX, &g->batch);
+    gpu_batch_layout(l, max_int(2 * m->c.hidden, widest), PASS_ROWS_MAX, &g->batch);
     g->q.batch = &g->batch;
     layer_layout_gpu(l, &m->largest, &most, &q, &g->layers);
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
@@ -38,16 +38,11 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     layout_prefill(l, m, &r->o, &g->prefill);
 }
 
-/* The rotary frequencies of an attention layer, computed as rotary_angles does. */
-static void gpu_copy_frequencies(struct gpu_runner *g, const attention_shape *a, int layer) {
+static void gpu_copy_frequencies(struct gpu_runner *g, const attention_weights *w, int layer) {
     const attention_gpu *to = &g->layers.attention;
-    const int half = a->rotary_dim / 2;
-    float *f = (float *)malloc(((size_t)half + 1) * sizeof *f);
-    if (!gpu_check(&g->q, f ? cudaSuccess : cudaErrorMemoryAllocation, "the rotary frequencies")) return;
-    for (int i = 0; i < half; i++) f[i] = 1.0f / powf(a->theta, (float)(2 * i) / (float)a->rotary_dim);
-    gpu_check(&g->q, cudaMemcpyAsync(to->frequencies + (size_t)(layer * to->frequencies_size), f, (size_t)half * sizeof(float),
-                                     cudaMemcpyHostToDevice, g->stream), "copying the rotary frequencies");
-    free(f);                                                /* pageable: it has been read */
+    gpu_check(&g->q, cudaMemcpyAsync(to->frequencies + (size_t)(layer * to->frequencies_size), w->frequencies,
+                                     (size_t)(w->shape.rotary_dim / 2) * sizeof(float), cudaMemcpyHostToDevice, g->stream),
+              "copying the rotary frequencies");
 }
 
 /* How many splits and warps attention uses, for all its layers, and the frequencies of each. */
@@ -59,7 +54,7 @@ static void gpu_prepare_attention(mote_runner *r) {
     to->prefill_warps = attention_prefill_warps(m->gpu_shared);
     for (int i = 0; i < m->c.layers + m->has_mtp; i++) {
         const sublayer *of = i < m->c.layers ? &m->layers[i].mixer : &m->mtp.mixer;
-        if (of->kind == LAYER_ATTENTION) gpu_copy_frequencies(g, &of->w.attention.shape, i);
+        if (of->kind == LAYER_ATTENTION) gpu_copy_frequencies(g, &of->w.attention, i);
     }
 }
 

@@ -1,14 +1,15 @@
 /* layers/attention/cpu.c: the stages of an attention layer on the CPU. Knows matrices, threads and KV rows, no session.
 
    Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
-   and key heads are normalised and the first rotary_dim dimensions rotated by position; softmax runs over the tokens up to the row's own;
-   the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
+   and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by position;
+   softmax runs over the tokens up to the row's own; the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
    rounded to its type when they are appended: a row of the present block is used as rounded, too. */
 
 typedef struct attention_shape {
     int hidden, heads, kv_heads, head_dim, rotary_dim;
-    float eps, theta;            /* theta: base of the rotary frequencies */
+    float eps, rope_scale;       /* rope_scale: a factor of cos and sin; mostly 1 */
     int gated;                   /* 1: q_proj yields [q | gate] for every head, else q alone */
+    int normed;                  /* 1: queries and keys are normalised */
 } attention_shape;
 
 /* Numbers of a head in a row of q_proj's results. */
@@ -20,7 +21,8 @@ typedef struct attention_weights {
     attention_shape shape;
     const float *input_norm;                       /* [hidden] */
     matrix q_proj, k_proj, v_proj, o_proj;
-    const float *q_norm, *k_norm;                  /* [head_dim] */
+    const float *q_norm, *k_norm;                  /* [head_dim]; NULL unless normed */
+    const float *frequencies;                      /* [rotary_dim / 2] angles of one position, in the host's memory */
     const float *k_scale, *v_scale;                /* [1] what a code 1 of an FP8 cache is worth, in the host's memory; NULL: 1 */
 } attention_weights;
 
@@ -82,12 +84,12 @@ static void attention_prepare(void *context, int begin, int end, int thread) {
         const float *angles = job->angles + (size_t)t * (size_t)s->rotary_dim;
         for (int h = 0; !job->kv_only && h < s->heads; h++) {
             float *q = job->qg + ((size_t)t * (size_t)s->heads + (size_t)h) * (size_t)attention_q_size(s);
-            rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
+            if (s->normed) rms_norm(q, q, job->w->q_norm, 1, s->head_dim, s->eps);
             rotate(q, angles, s->rotary_dim);
         }
         float *k = job->k_new + (size_t)t * kv;
         for (int h = 0; h < s->kv_heads; h++) {
-            rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
+            if (s->normed) rms_norm(k + (size_t)h * d, k + (size_t)h * d, job->w->k_norm, 1, s->head_dim, s->eps);
             rotate(k + (size_t)h * d, angles, s->rotary_dim);
         }
         const size_t at = (size_t)(job->position + t) * kv;
@@ -227,7 +229,8 @@ static void attention_widen(attention_shape *most, const attention_shape *s) {
     most->rotary_dim = max_int(most->rotary_dim, s->rotary_dim);
     most->gated = max_int(most->gated, s->gated);
     most->eps = s->eps;
-    most->theta = s->theta;
+    most->normed = max_int(most->normed, s->normed);
+    most->rope_scale = s->rope_scale;
 }
 
 static const char *attention_unfit(const attention_shape *s) {
@@ -280,7 +283,7 @@ static void attention_mix(const token_rows *rows, const token_sequence *of, cons
     job.k_new += kv;
     job.v_new += kv;
     job.o += heads * (size_t)s->head_dim;
-    rotary_angles(job.angles, job.position, job.T, s->rotary_dim, s->theta);
+    rotary_angles(job.angles, job.position, job.T, s->rotary_dim, job.w->frequencies, s->rope_scale);
     if (job.kv_only) parallel(rows->threads, job.T, attention_prepare, &job);
     else stage_rope_attend(rows->threads, &job);
 }

@@ -1,8 +1,8 @@
 /* layers/attention/decode.cu: rope_attend on a GPU: what its two kernels share, and prefill's with them. Its definition is
    layers/attention/cpu.c.
 
-   attend_fast (decode_fast.cu) runs one shape of head on tensor cores, attend_any (decode_any.cu) runs every other
-   shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
+   attend_fast (decode_fast.cu) runs the shapes of heads that most models have on tensor cores, attend_any (decode_any.cu) runs every
+   other shape by plain loops; decode_launch.cu chooses. The kernels touch one layer's KV cache, rows and scratch, and read
    step_parameters. They know no session and no other layer.
 
    Both are flash decoding: split-KV attention with an online softmax. For a query row (token row, query head):
@@ -32,15 +32,14 @@
 enum {
     ATTEND_CHUNK = 64,           /* positions */
     ATTEND_CLUSTER = 8,          /* blocks of a thread block cluster: neighbouring splits; also slices of a head */
-    ATTEND_DIM = 256,            /* head_dim of attend_fast */
-    ATTEND_STRIDE = ATTEND_DIM + 8                           /* floats from one row of o to the next in shared memory */
+    ATTEND_DIM = 256             /* head_dim of the fast kernels with gates and norms */
 };
 
 typedef struct attention_gpu {
     handoff link;
     attention_shape shape;
     int q_per_kv;                /* query heads of a kv head */
-    const float *q_norm, *k_norm;                            /* [head_dim] */
+    const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
     const step_parameters *step;
     int sequences, one_each;     /* of a pass, see attend_sequence; 0: one. one_each: of one row each */
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
@@ -116,13 +115,13 @@ __device__ __forceinline__ bool attend_owns(const attention_gpu *p, const attend
     return at >= 0 && at < s->end && (p->kv_only || at / ATTEND_CHUNK % p->splits == (int)blockIdx.y);
 }
 
-/* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency. The angle is the same
+/* cs[i] = cos and cs[rotary_dim / 2 + i] = sin of dimension i's rotary angle, position * frequency, times rope_scale. The angle is the same
    float as in the C twin; it is reduced by multiples of pi in double, exact enough for any position. */
 __device__ __forceinline__ void attend_angle(const attention_shape *s, int position, int i, float frequency, float *cs) {
     double turn = (double)((float)position * frequency) * 0.31830988618379067154;
     float rest = (float)(turn - 2 * rint(turn / 2));
-    cs[i] = cospif(rest);
-    cs[s->rotary_dim / 2 + i] = sinpif(rest);
+    cs[i] = cospif(rest) * s->rope_scale;
+    cs[s->rotary_dim / 2 + i] = sinpif(rest) * s->rope_scale;
 }
 
 /* An element of a head rotated by its angle. other: the other element of its pair, half of the rotated dimensions away; for

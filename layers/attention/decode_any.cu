@@ -5,22 +5,27 @@
    A block processes its query rows one after another, each over all of its chunks, without clusters or tensor cores. q and
    o of one head, and the rotary cos and sin of all token rows, lie in shared memory. */
 
-/* to[head_dim] = RMSNorm and rotation of x, by one warp. The same operations as attend_norm_rotate. */
+/* An element of a head, normalised unless the layer has no norms. */
+__device__ __forceinline__ float attend_element(const float *x, const float *norm, int i, float factor) {
+    return norm ? x[i] * factor * norm[i] : x[i];
+}
+
+/* to[head_dim] = RMSNorm, unless norm is NULL, and rotation of x, by one warp. The same operations as attend_norm_rotate. */
 __device__ __forceinline__ void attend_head(const attention_gpu *p, const float *x, const float *norm, const float *cs,
                                             float *to) {
     int d = p->shape.head_dim, half = p->shape.rotary_dim / 2, lane = threadIdx.x % 32;
     float sum = 0, factor;
-    for (int i = 2 * lane; i < d; i += 64) {
+    for (int i = 2 * lane; norm && i < d; i += 64) {
         sum = fmaf(x[i], x[i], sum);
         if (i + 1 < d) sum = fmaf(x[i + 1], x[i + 1], sum);
     }
     factor = rms_factor(warp_sum(sum), 1.0f / (float)d, p->shape.eps);
     for (int i = lane; i < half; i += 32) {
-        float a = x[i] * factor * norm[i], b = x[half + i] * factor * norm[half + i];
+        float a = attend_element(x, norm, i, factor), b = attend_element(x, norm, half + i, factor);
         to[i] = attend_rotate(a, -b, cs[i], cs[half + i]);
         to[half + i] = attend_rotate(b, a, cs[i], cs[half + i]);
     }
-    for (int i = 2 * half + lane; i < d; i += 32) to[i] = x[i] * factor * norm[i];
+    for (int i = 2 * half + lane; i < d; i += 32) to[i] = attend_element(x, norm, i, factor);
     __syncwarp();
 }
 

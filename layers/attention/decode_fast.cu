@@ -1,27 +1,15 @@
-/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 256 dimensions, 64 of them rotated, and
-   up to 16 query heads a kv head. Formula, grid, and what it may read before pdl_wait: layers/attention/decode.cu.
+/* layers/attention/decode_fast.cu: attend_fast: rope_attend on tensor cores, for heads of 64, 128 or 256 dimensions, the first 64 or all
+   128 of them rotated, and up to 16 query heads a kv head. Heads of 256 have norms and output gates, the others may. Formula, grid, and
+   what it may read before pdl_wait: layers/attention/decode.cu.
 
-   attend_fast<FP8, ROWS>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64. A
+   What it does of a chunk of positions is decode_chunk.cu; here are the partials of blocks, and the kernel.
+
+   attend_fast<FP8, ROWS, DIM>: FP8 is the type of the KV cache (else BF16), ROWS the most query rows, 8 to 64, DIM that of a head. A
    query row is a (token row, query head). 8 query rows, which is one token row of the first model, fill half of a
    tensor-core tile: registers, shared memory and loads for the other half do not exist (HALVES).
 
-   Tensor-core fragments. The operands of mma.m16n8k16 are A = query rows, 16 to a tile, and B = keys or values. B comes
-   straight from the KV cache into registers: no lane passes elements to another. With lane = 4 g + i:
-     scores   n = positions. Warp w has positions 8w..8w+7 of the chunk; lane (g, i) loads the 16-byte vectors i, i + 4, ...
-              of row 8w + g. That permutes the dimensions of a dot product; the queries lie in shared memory in the same
-              order, as A fragments.
-     values   n = dimensions. Warp w has dimensions 32w..32w+31 of o; lane (g, i) loads dimensions 32w+4g..32w+4g+3 of the
-              16 positions that its B fragments of the chunk hold, and byte permutes pair them by position.
-
-   Precision. A query, and later a weight exp(s - m), enters as two terms of half precision, high and low, with two mma
-   each: BF16 for a BF16 cache, 16 bits together; F16 for an FP8 cache, each of whose codes is exact in F16.
-
-   Why it is fast. The next chunk's rows are in flight, into registers, while this chunk is computed: k once the scores no
-   longer need its registers, v once o does not. The first chunk is loaded before pdl_wait. The new rows come from shared
-   memory, rounded as the KV cache holds them.
-
    Combining the partials. A thread block cluster of 8 neighbouring splits first combines its own through distributed shared
-   memory: block r of the cluster does slice r, 32 dimensions, of every query row. If several clusters have work, each
+   memory: block r of the cluster does slice r, an eighth of the dimensions, of every query row. If several clusters have work, each
    stores its result in device memory, and a last-block reduction follows: for each (kv head, slice) the block that draws
    the last ticket combines those of all clusters, and sets the ticket back to zero. Before compute capability 9.0 there
    are no clusters: every block stores its partial, and the last block of a kv head combines all slices.
@@ -33,379 +21,6 @@
 
    Deadlock. No block spins. A cluster barrier waits for blocks of its own cluster only, which are resident together, and
    these return early all or none. A ticket is drawn, never waited for. */
-
-/* A lane's part of an A fragment: elements 2i, 2i + 1 of row g (and of row g + 8 if HALVES is 2), then 2i + 8, 2i + 9. */
-template <int HALVES> struct __align__(8 * HALVES) attend_a {
-    uint32_t r[2 * HALVES];
-};
-
-template <bool FP8, int HALVES>
-__device__ __forceinline__ void attend_mma(float *c, const attend_a<HALVES> &part, uint32_t b0, uint32_t b1) {
-    const uint32_t a[4] = {part.r[0], HALVES > 1 ? part.r[1] : 0, part.r[HALVES], HALVES > 1 ? part.r[2 * HALVES - 1] : 0};
-    mma_m16n8k16<FP8>(c, a, b0, b1);
-}
-
-/* TILES: of 16 query rows. HALVES: of a tile that exist, see above. TOP_ROWS: query rows whose maximum a warp keeps, one or two
-   a lane. */
-template <int ROWS> struct attend_sizes {
-    enum { TILES = (ROWS + 15) / 16, HALVES = ROWS < 16 ? 1 : 2, TOP_ROWS = ROWS < 32 ? 32 : ROWS };
-};
-
-/* Shared memory of a block. o overwrites the queries once no warp needs them. */
-template <bool FP8, int ROWS> struct attend_shared {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    union {
-        attend_a<HALVES> q[TILES][2][ATTEND_DIM / 16][32];   /* A fragments of the scores: high, low */
-        float o[ROWS][ATTEND_STRIDE];
-    };
-    attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
-    uint4 new_kv[2][MOTE_ROWS_MAX][ATTEND_DIM / (FP8 ? 16 : 8)]; /* new rows of k and v as the KV cache holds them */
-    float cs[MOTE_ROWS_MAX][64];
-    float top[TOP_ROWS][GPU_WARPS];                          /* a warp's largest score of a row; at the end its l */
-    float2 ml[TOP_ROWS];
-    int kv_last[ROWS];                                       /* last position that a row sees */
-    int last;
-};
-
-static_assert(sizeof(attend_shared<false, 64>) <= GPU_SHARED, "shared memory of attend_fast");
-
-/* A lane's part of a chunk, for its B fragments. */
-template <bool FP8> struct attend_rows {
-    uint4 k[FP8 ? 4 : 8];
-    uint32_t v[ATTEND_CHUNK / 16][4][FP8 ? 1 : 2];           /* [positions / 16][2i, 2i+1, 2i+8, 2i+9][dimensions] */
-};
-
-/* threadIdx.x, read anew: what is computed from it is computed again for each chunk and takes no registers in between. */
-__device__ __forceinline__ int attend_thread() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-
-/* Loads the chunk's cached KV rows, positions 0..cached-1. Registers of later positions get some cached row, or zeros if the chunk
-   has none: these are overwritten by new rows (attend_new_k, attend_new_v) or have weight 0. */
-template <bool FP8>
-__device__ __forceinline__ void attend_load_k(const attention_gpu *p, int cached, int chunk, attend_rows<FP8> *r) {
-    int thread = attend_thread(), lane = thread % 32;
-    int at = min(chunk * ATTEND_CHUNK + thread / 32 * 8 + lane / 4, cached - 1);
-    const uint4 *row = (const uint4 *)(attend_cache(p, false) + ((size_t)at * p->shape.kv_heads + blockIdx.x) *
-                                                                (ATTEND_DIM * (FP8 ? 1 : 2))) + lane % 4;
-    bool some = chunk * ATTEND_CHUNK < cached;
-#pragma unroll
-    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = some ? row[4 * j] : make_uint4(0, 0, 0, 0);
-}
-
-template <bool FP8>
-__device__ __forceinline__ void attend_load_v(const attention_gpu *p, int cached, int chunk, attend_rows<FP8> *r) {
-    int thread = attend_thread(), lane = thread % 32, most = cached - 1 - chunk * ATTEND_CHUNK;
-    int stride = p->shape.kv_heads * ATTEND_DIM * (FP8 ? 1 : 2);
-    const char *base = attend_cache(p, true) + (size_t)chunk * ATTEND_CHUNK * stride +
-                       (blockIdx.x * ATTEND_DIM + thread / 32 * 32 + lane / 4 * 4) * (FP8 ? 1 : 2);
-#pragma unroll
-    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
-        int offset = min(j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2, most);
-        const char *row = base + (int64_t)offset * stride;
-        if (FP8) {
-            r->v[j / 4][j % 4][0] = most >= 0 ? *(const uint32_t *)row : 0;
-        } else {
-            uint2 two = most >= 0 ? *(const uint2 *)row : make_uint2(0, 0);
-            r->v[j / 4][j % 4][0] = two.x;
-            r->v[j / 4][j % 4][FP8 ? 0 : 1] = two.y;
-        }
-    }
-}
-
-/* Overwrites the registers of the chunk's new positions from shared memory. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_new_k(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
-                                             attend_rows<FP8> *r) {
-    int lane = threadIdx.x % 32, at = chunk * ATTEND_CHUNK + threadIdx.x / 32 * 8 + lane / 4;
-    if (at < s->first || at >= s->end) return;
-#pragma unroll
-    for (int j = 0; j < (FP8 ? 4 : 8); j++) r->k[j] = sh->new_kv[0][at - s->first][lane % 4 + 4 * j];
-}
-
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_new_v(const attend_shared<FP8, ROWS> *sh, const attend_span *s, int chunk,
-                                             attend_rows<FP8> *r) {
-    int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 8 + lane / 4;      /* in fours of dimensions */
-#pragma unroll
-    for (int j = 0; j < ATTEND_CHUNK / 4; j++) {
-        int at = chunk * ATTEND_CHUNK + j / 4 * 16 + j % 2 + j % 4 / 2 * 8 + lane % 4 * 2;
-        if (at < s->first || at >= s->end) continue;
-        const uint32_t *row = (const uint32_t *)sh->new_kv[1][at - s->first] + column * (FP8 ? 1 : 2);
-        r->v[j / 4][j % 4][0] = row[0];
-        r->v[j / 4][j % 4][FP8 ? 0 : 1] = row[FP8 ? 0 : 1];
-    }
-}
-
-/* The token row of a query row, without a division. */
-__device__ __forceinline__ int attend_token(const attention_gpu *p, int row) {
-    return (row >= p->q_per_kv) + (row >= 2 * p->q_per_kv) + (row >= 3 * p->q_per_kv);
-}
-
-/* The head of a query row: its index in qg and o, over all token rows. */
-__device__ __forceinline__ size_t attend_head_of(const attention_gpu *p, int row) {
-    int t = attend_token(p, row);
-    return (size_t)(t * p->shape.heads + (int)blockIdx.x * p->q_per_kv + row - t * p->q_per_kv);
-}
-
-/* A head, spread over a warp: a lane has elements 2 lane + 64 j and 2 lane + 64 j + 1. */
-typedef struct attend_vector { float2 x[ATTEND_DIM / 64]; } attend_vector;
-
-__device__ __forceinline__ void attend_load_vector(attend_vector *v, const float *from) {
-#pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) v->x[j] = ((const float2 *)from)[threadIdx.x % 32 + 32 * j];
-}
-
-/* This lane's part of a head's sum of squares. */
-__device__ __forceinline__ float attend_squares(const attend_vector *v) {
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) sum = fmaf(v->x[j].y, v->x[j].y, fmaf(v->x[j].x, v->x[j].x, sum));
-    return sum;
-}
-
-/* RMSNorm, given the head's rms_factor. */
-__device__ __forceinline__ void attend_norm(attend_vector *v, float factor, const attend_vector *norm) {
-#pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        v->x[j].x = v->x[j].x * factor * norm->x[j].x;
-        v->x[j].y = v->x[j].y * factor * norm->x[j].y;
-    }
-}
-
-/* RMSNorm, given the head's sum of squares; then the first 64 elements are rotated, i with i + 32. The other element of a
-   pair is on lane ^ 16. */
-__device__ __forceinline__ void attend_norm_rotate(const attention_gpu *p, attend_vector *v, float squares,
-                                                   const attend_vector *norm, const float *cs) {
-    const int lane = threadIdx.x % 32;
-    attend_norm(v, rms_factor(squares, 1.0f / ATTEND_DIM, p->shape.eps), norm);
-    float2 cosine = ((const float2 *)cs)[lane % 16], sine = ((const float2 *)cs)[16 + lane % 16];
-    float2 other = {__shfl_xor_sync(~0u, v->x[0].x, 16), __shfl_xor_sync(~0u, v->x[0].y, 16)};
-    if (lane < 16) other = make_float2(-other.x, -other.y);
-    v->x[0].x = attend_rotate(v->x[0].x, other.x, cosine.x, sine.x);
-    v->x[0].y = attend_rotate(v->x[0].y, other.y, cosine.y, sine.y);
-}
-
-/* Stores a query row as A fragments of the scores, times 1 / sqrt(256) and log2(e): scores are for exp2. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_put_query(attend_shared<FP8, ROWS> *sh, int row, const attend_vector *v) {
-    enum { VECTOR_ELEMENTS = FP8 ? 16 : 8, HALVES = attend_sizes<ROWS>::HALVES };  /* elements in 16 bytes of the KV cache */
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) {
-        int e = 2 * lane + 64 * j, step = e / (4 * VECTOR_ELEMENTS) * (VECTOR_ELEMENTS / 4) + e % VECTOR_ELEMENTS / 4,
-            i = e / VECTOR_ELEMENTS % 4;
-        int to = row % 8 * 4 + i, at = e % 4 / 2 * HALVES + row % 16 / 8;
-        split_pair<FP8>(v->x[j].x * (1.44269504f / 16.0f), v->x[j].y * (1.44269504f / 16.0f),
-                          &sh->q[row / 16][0][step][to].r[at], &sh->q[row / 16][1][step][to].r[at]);
-    }
-}
-
-/* Norms and rotation of queries and new keys, and the KV append. A warp prepares query rows warp, warp + 8, ... In a block
-   that owns the position (owns), warp t < 4 also appends the new k of token row t, warp 4 + t its v: to the KV cache, and
-   to shared memory, from where this block computes with it. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector *q_norm,
-                                               const attend_vector *k_norm, bool owns, attend_shared<FP8, ROWS> *sh) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
-    const int which = warp / MOTE_ROWS_MAX, t = warp % MOTE_ROWS_MAX;
-    attend_vector v = {}, next = {}, new_kv = {};
-    if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * 2 * ATTEND_DIM);
-    if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * ATTEND_DIM);
-    float squares = attend_squares(&v), new_squares = attend_squares(&new_kv);
-#pragma unroll
-    for (int i = 16; i; i /= 2) {                            /* two independent reductions: their latencies overlap */
-        squares += __shfl_xor_sync(~0u, squares, i);
-        new_squares += __shfl_xor_sync(~0u, new_squares, i);
-    }
-    if (owns && !which) attend_norm_rotate(p, &new_kv, new_squares, k_norm, sh->cs[t]);
-    if (owns) {
-        size_t at = ((size_t)(s->first + t) * (size_t)p->shape.kv_heads + blockIdx.x) * (ATTEND_DIM / 2) + lane;
-#pragma unroll
-        for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            attend_store_pair<FP8>(attend_cache(p, which), at + 32 * j, new_kv.x[j], which ? p->v_scale : p->k_scale);
-            attend_store_pair<FP8>(sh->new_kv[which][t], lane + 32 * j, new_kv.x[j], which ? p->v_scale : p->k_scale);
-        }
-    }
-#pragma unroll 1
-    for (int row = warp; row < rows; row += GPU_WARPS) {
-        bool more = ROWS > GPU_WARPS && row + GPU_WARPS < rows;
-        if (more) attend_load_vector(&next, p->qg + attend_head_of(p, row + GPU_WARPS) * 2 * ATTEND_DIM);
-        attend_norm_rotate(p, &v, squares, q_norm, sh->cs[attend_token(p, row)]);
-        attend_put_query<FP8, ROWS>(sh, row, &v);
-        if (!more) break;
-        v = next;
-        squares = warp_sum(attend_squares(&v));
-    }
-}
-
-/* A lane's state of the online softmax, from chunk to chunk. */
-template <int ROWS> struct attend_state {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    float m[TOP_ROWS / 32];                                  /* of rows lane, lane + 32; the same in all warps */
-    float l[TILES][HALVES];                                  /* of rows g, g + 8 of a tile, over the lane's positions */
-    float o[TILES][4][4];                                    /* C fragments; [n]: warp's dimensions 8i+n, 8i+4+n */
-};
-
-/* c[tile] += q . k for the warp's 8 positions. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_scores(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
-                                              float (*c)[4]) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int tile = 0; tile < attend_sizes<ROWS>::TILES; tile++) {
-        if (tile >= tiles) break;
-#pragma unroll
-        for (int step = 0; step < ATTEND_DIM / 16; step++) {
-            const uint4 &four = r->k[FP8 ? step / 4 : step / 2 % (FP8 ? 4 : 8)];
-            uint32_t codes = step % 4 == 0 ? four.x : step % 4 == 1 ? four.y : step % 4 == 2 ? four.z : four.w;
-            uint32_t b0 = step % 2 ? four.z : four.x, b1 = step % 2 ? four.w : four.y;
-            if (FP8) e4m3_pairs(codes, &b0, &b1);
-            attend_mma<FP8>(c[tile], sh->q[tile][0][step][lane], b0, b1);
-            attend_mma<FP8>(c[tile], sh->q[tile][1][step][lane], b0, b1);
-        }
-    }
-}
-
-/* o += weights times values for the warp's 32 dimensions and all 64 positions of the chunk. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_values(const attend_shared<FP8, ROWS> *sh, const attend_rows<FP8> *r, int tiles,
-                                              attend_state<ROWS> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES };
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 0; step < ATTEND_CHUNK / 16; step++) {
-        uint32_t b[4][2];                                    /* [dimension][B fragment] */
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t *one = r->v[step][2 * half], *two = r->v[step][2 * half + 1];
-            if (FP8) {
-                uint32_t low = __byte_perm(one[0], two[0], 0x5140), high = __byte_perm(one[0], two[0], 0x7362);
-                e4m3_pairs(low, &b[0][half], &b[1][half]);
-                e4m3_pairs(high, &b[2][half], &b[3][half]);
-            } else {
-                b[0][half] = __byte_perm(one[0], two[0], 0x5410);
-                b[1][half] = __byte_perm(one[0], two[0], 0x7632);
-                b[2][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x5410);
-                b[3][half] = __byte_perm(one[FP8 ? 0 : 1], two[FP8 ? 0 : 1], 0x7632);
-            }
-        }
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            if (tile >= tiles) break;
-            attend_a<attend_sizes<ROWS>::HALVES> high = sh->p[tile][0][step][lane], low = sh->p[tile][1][step][lane];
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                attend_mma<FP8>(state->o[tile][n], high, b[n][0], b[n][1]);
-                attend_mma<FP8>(state->o[tile][n], low, b[n][0], b[n][1]);
-            }
-        }
-    }
-}
-
-/* Masks the positions that a row does not see; top[row][warp] = the row's largest score over the warp's positions, in which
-   the keys' scale is. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_tops(attend_shared<FP8, ROWS> *sh, int chunk, int tiles, float k_scale, float (*c)[4]) {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES };
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = chunk * ATTEND_CHUNK + warp * 8 + lane % 4 * 2;
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        if (tile >= tiles) break;
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            int row = tile * 16 + half * 8 + lane / 4, kv_last = sh->kv_last[row];
-            if (at > kv_last) c[tile][2 * half] = -INFINITY;
-            if (at + 1 > kv_last) c[tile][2 * half + 1] = -INFINITY;
-            float top = fmaxf(c[tile][2 * half], c[tile][2 * half + 1]);
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            if (lane % 4 == 0) sh->top[row][warp] = FP8 ? top * k_scale : top;
-        }
-    }
-}
-
-/* The online softmax: every warp finds the new m of all rows, rescales its l and o, adds to l, and stores the weights of
-   its positions as A fragments. For FP8, weights are multiplied by 2^14, so that small ones keep their bits in F16; l and o
-   both carry the factor. A row that has seen nothing yet has m = -inf. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_weights(attend_shared<FP8, ROWS> *sh, int tiles, float k_scale, const float (*c)[4],
-                                               attend_state<ROWS> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    const float weight_scale = FP8 ? 16384.0f : 1.0f;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float bases[TOP_ROWS / 32], rescales[TOP_ROWS / 32];
-#pragma unroll
-    for (int k = 0; k < TOP_ROWS / 32; k++) {
-        const float4 *tops = (const float4 *)sh->top[k * 32 + lane];
-        float4 a = tops[0], b = tops[1];
-        float m = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-        bases[k] = attend_raise<false>(&state->m[k], fmaxf(m, state->m[k]), &rescales[k]);
-    }
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        if (tile >= tiles) break;
-        uint32_t high[HALVES], low[HALVES];
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            int from = tile % 2 * 16 + half * 8 + lane / 4;  /* the lane that has this row's m */
-            float base = __shfl_sync(~0u, bases[tile / 2], from), rescale = __shfl_sync(~0u, rescales[tile / 2], from);
-            float x = gpu_exp2(attend_above<FP8>(c[tile][2 * half], k_scale, base)) * weight_scale;
-            float y = gpu_exp2(attend_above<FP8>(c[tile][2 * half + 1], k_scale, base)) * weight_scale;
-            state->l[tile][half] = fmaf(state->l[tile][half], rescale, x + y);
-            split_pair<FP8>(x, y, &high[half], &low[half]);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                state->o[tile][n][2 * half] *= rescale;
-                state->o[tile][n][2 * half + 1] *= rescale;
-            }
-        }
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            sh->p[tile][0][warp / 2][lane].r[warp % 2 * HALVES + half] = high[half];
-            sh->p[tile][1][warp / 2][lane].r[warp % 2 * HALVES + half] = low[half];
-        }
-    }
-}
-
-/* Stores the block's partial in shared memory: ml and o of each query row. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_put_part(attend_shared<FP8, ROWS> *sh, int tiles,
-                                                const attend_state<ROWS> *state) {
-    enum { TILES = attend_sizes<ROWS>::TILES, HALVES = attend_sizes<ROWS>::HALVES, TOP_ROWS = attend_sizes<ROWS>::TOP_ROWS };
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __syncthreads();                                         /* q and top are no longer read */
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        if (tile >= tiles) break;
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            int row = tile * 16 + half * 8 + lane / 4;
-            float l = state->l[tile][half];
-            l += __shfl_xor_sync(~0u, l, 1);
-            l += __shfl_xor_sync(~0u, l, 2);
-            if (lane % 4 == 0) sh->top[row][warp] = l;
-            float4 *o = (float4 *)&sh->o[row][warp * 32 + lane % 4 * 8];
-            o[0] = make_float4(state->o[tile][0][2 * half], state->o[tile][1][2 * half], state->o[tile][2][2 * half],
-                               state->o[tile][3][2 * half]);
-            o[1] = make_float4(state->o[tile][0][2 * half + 1], state->o[tile][1][2 * half + 1],
-                               state->o[tile][2][2 * half + 1], state->o[tile][3][2 * half + 1]);
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < TOP_ROWS / 32; k++)
-        if (warp == 0) sh->ml[k * 32 + lane].x = state->m[k];
-    const int thread = attend_thread();                      /* anew: one value less is kept from before the loop */
-    __syncthreads();
-    if (thread < ROWS) {
-        float sum = 0;
-        for (int w = 0; w < GPU_WARPS; w++) sum += sh->top[thread][w];
-        sh->ml[thread].y = sum;
-    }
-    __syncthreads();
-}
 
 /* A partial of one query row: m, l and 4 dimensions of o. */
 typedef struct attend_part { float m, l; float4 o; } attend_part;
@@ -431,18 +46,22 @@ __device__ __forceinline__ void attend_join(attend_part *to, int count, const fl
     }
 }
 
-/* The output gate's logits of 4 dimensions of a query row. */
-__device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
-    return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * ATTEND_DIM + column);
+/* The output gate's logits of 4 dimensions of a query row, if the layer has gates. */
+template <int DIM> __device__ __forceinline__ float4 attend_output_gate(const attention_gpu *p, int row, int column) {
+    if (!attend_gated<DIM>(&p->shape)) return make_float4(0, 0, 0, 0);
+    return *(const float4 *)(p->qg + (attend_head_of(p, row) * 2 + 1) * DIM + column);
 }
 
-/* o = o / l * v_scale * sigmoid(gate) for 4 dimensions of a query row; a row that saw nothing becomes 0. */
+/* o = o / l * v_scale * sigmoid(gate), if there is one, for 4 dimensions of a query row; a row that saw nothing becomes 0. */
+template <int DIM>
 __device__ __forceinline__ void attend_finish(const attention_gpu *p, int row, int column, const attend_part *part,
                                               float4 gate) {
     float factor = __fdividef(1.0f, part->l == 0 ? 1 : part->l) * p->v_scale;
-    *(float4 *)(p->o + attend_head_of(p, row) * ATTEND_DIM + column) =
-        make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
-                    part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
+    float4 *to = (float4 *)(p->o + attend_head_of(p, row) * DIM + column);
+    if (attend_gated<DIM>(&p->shape))
+        *to = make_float4(part->o.x * factor * gpu_sigmoid(gate.x), part->o.y * factor * gpu_sigmoid(gate.y),
+                          part->o.z * factor * gpu_sigmoid(gate.z), part->o.w * factor * gpu_sigmoid(gate.w));
+    else *to = make_float4(part->o.x * factor, part->o.y * factor, part->o.z * factor, part->o.w * factor);
 }
 
 /* Partials in device memory: o [kv_heads][splits][rows][head_dim], then ml [kv_heads][slices][splits][rows]. The splits are
@@ -474,7 +93,7 @@ __device__ __forceinline__ bool attend_is_last(int *ticket, int count, int *last
 typedef struct attend_place {
     int partial, partials;       /* that its cluster (without clusters: it) stores; of how many */
     int ranks;                   /* blocks of its cluster with work, the first */
-    int slice, slices;           /* of 32 dimensions, that it combines: its first, how many */
+    int slice, slices;           /* eighths of a head that it combines: its first, how many */
 } attend_place;
 
 /* All blocks of a cluster compute the same `partial` and `partials`: they return early together or not at all. */
@@ -517,8 +136,8 @@ __device__ __forceinline__ void attend_cluster_wait() {
 }
 
 /* Combines the cluster's partials of a query row, from (distributed) shared memory. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS> *sh, int ranks, int row, int column) {
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, ROWS, DIM> *sh, int ranks, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
     float2 ml[ATTEND_CLUSTER] = {};
     float4 o[ATTEND_CLUSTER] = {};
@@ -538,6 +157,7 @@ __device__ __forceinline__ attend_part attend_join_cluster(attend_shared<FP8, RO
 }
 
 /* Combines all partials from device memory, eight loads in flight at a time. */
+template <int DIM>
 __device__ __forceinline__ attend_part attend_join_partials(const attention_gpu *p, int partials, int row, int column) {
     attend_part part = {-INFINITY, 0, {0, 0, 0, 0}};
     const int rows = p->T * p->q_per_kv;
@@ -548,7 +168,7 @@ __device__ __forceinline__ attend_part attend_join_partials(const attention_gpu 
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int partial = min(base + i, partials - 1);
-            ml[i] = __ldcg(attend_part_ml(p, rows, partial, row, column / 32));
+            ml[i] = __ldcg(attend_part_ml(p, rows, partial, row, column / (DIM / ATTEND_CLUSTER)));
             o[i] = __ldcg((const float4 *)attend_part_o(p, rows, partial, row, column));
         }
         attend_join(&part, partials - base, ml, o);
@@ -556,37 +176,38 @@ __device__ __forceinline__ attend_part attend_join_partials(const attention_gpu 
     return part;
 }
 
-/* Combines the partials of all blocks: see the top of this file. A thread has 4 dimensions of a slice, of every 32nd query
+/* Combines the partials of all blocks: see the top of this file. A thread has 4 dimensions of a slice, of every ROUNDth query
    row. It loads its first gate, which needs pdl_wait only, before the cluster barrier. */
-template <bool FP8, int ROWS>
-__device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_shared<FP8, ROWS> *sh,
+template <bool FP8, int ROWS, int DIM>
+__device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_shared<FP8, ROWS, DIM> *sh,
                                                const attend_place *place) {
-    const int rows = p->T * p->q_per_kv, first = threadIdx.x / 8, slice = place->slice, partials = place->partials;
-    const int column = slice * 32 + threadIdx.x % 8 * 4, end = column + place->slices * 32;
-    float4 gate = first < rows ? attend_output_gate(p, first, column) : make_float4(0, 0, 0, 0);
+    enum { SLICE = DIM / ATTEND_CLUSTER, THREADS = SLICE / 4, ROUND = GPU_THREADS / THREADS };   /* THREADS: of a row */
+    const int rows = p->T * p->q_per_kv, first = threadIdx.x / THREADS, slice = place->slice, partials = place->partials;
+    const int column = slice * SLICE + threadIdx.x % THREADS * 4, end = column + place->slices * SLICE;
+    float4 gate = first < rows ? attend_output_gate<DIM>(p, first, column) : make_float4(0, 0, 0, 0);
     attend_cluster_wait();
 #pragma unroll 1
-    for (int c = column; c < end; c += 32)
+    for (int c = column; c < end; c += SLICE)
 #pragma unroll 1
-        for (int row = first; row < rows; row += GPU_THREADS / 8) {
-            attend_part part = attend_join_cluster<FP8, ROWS>(sh, place->ranks, row, c);
+        for (int row = first; row < rows; row += ROUND) {
+            attend_part part = attend_join_cluster<FP8, ROWS, DIM>(sh, place->ranks, row, c);
             if (partials == 1) {
-                if (c > column || row > first) gate = attend_output_gate(p, row, c);
-                attend_finish(p, row, c, &part, gate);
+                if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
+                attend_finish<DIM>(p, row, c, &part, gate);
             } else {
                 *(float4 *)attend_part_o(p, rows, place->partial, row, c) = part.o;
-                if (threadIdx.x % 8 == 0) *attend_part_ml(p, rows, place->partial, row, c / 32) = make_float2(part.m, part.l);
+                if (threadIdx.x % THREADS == 0) *attend_part_ml(p, rows, place->partial, row, c / SLICE) = make_float2(part.m, part.l);
             }
         }
     attend_cluster_leave();
     if (partials > 1 && attend_is_last(p->tickets + blockIdx.x * ATTEND_CLUSTER + slice, partials, &sh->last)) {
 #pragma unroll 1
-        for (int c = column; c < end; c += 32)
+        for (int c = column; c < end; c += SLICE)
 #pragma unroll 1
-            for (int row = first; row < rows; row += GPU_THREADS / 8) {
-                attend_part part = attend_join_partials(p, partials, row, c);
-                if (c > column || row > first) gate = attend_output_gate(p, row, c);
-                attend_finish(p, row, c, &part, gate);
+            for (int row = first; row < rows; row += ROUND) {
+                attend_part part = attend_join_partials<DIM>(p, partials, row, c);
+                if (c > column || row > first) gate = attend_output_gate<DIM>(p, row, c);
+                attend_finish<DIM>(p, row, c, &part, gate);
             }
     }
     attend_cluster_wait();                                   /* until then others may read this block's shared memory */
@@ -602,38 +223,40 @@ __device__ __forceinline__ void attend_combine(const attention_gpu *p, attend_sh
    blocks an SM up to 32 query rows (16 of each sequence), one with more.
    Two block barriers a chunk: one makes the maxima visible, the other the weights. Each also protects the other's buffer: a
    warp stores its maxima of the next chunk only after all warps have read those of this one, and so for the weights. */
-template <bool FP8, int ROWS, bool EACH>
-__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, ROWS <= (EACH ? 16 : 32) ? 2 : 1)
+template <bool FP8, int ROWS, int DIM, bool EACH>
+__global__ void ATTEND_CLUSTERS __launch_bounds__(GPU_THREADS, DIM < ATTEND_DIM || ROWS <= (EACH ? 16 : 32) ? 2 : 1)
 attend_fast(const __grid_constant__ attention_gpu all) {
     extern __shared__ __align__(16) char memory[];
     const attention_gpu own = EACH ? attend_sequence(all, blockIdx.z) : all;
     const attention_gpu &p = EACH ? own : all;
     enum { TILES = attend_sizes<ROWS>::TILES };
-    attend_shared<FP8, ROWS> *sh = (attend_shared<FP8, ROWS> *)memory;
-    attend_rows<FP8> r;
-    attend_state<ROWS> state;
-    attend_vector q_norm, k_norm = {};
+    attend_shared<FP8, ROWS, DIM> *sh = (attend_shared<FP8, ROWS, DIM> *)memory;
+    attend_rows<FP8, DIM> r;
+    attend_state<ROWS, DIM> state;
+    attend_vector<DIM> q_norm, k_norm = {};
     pdl_launch_dependents();
-    const float frequency = p.frequencies[threadIdx.x % 32];
-    attend_load_vector(&q_norm, p.q_norm);
+    const bool all_rotate = DIM == 128 && p.shape.rotary_dim == 128;
+    const float frequency = p.frequencies[threadIdx.x % 32], higher = all_rotate ? p.frequencies[32 + threadIdx.x % 32] : 0;
+    if (attend_normed<DIM>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
     const int t = threadIdx.x / 32 % MOTE_ROWS_MAX;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));
-    attend_load_k<FP8>(&p, cached, chunk, &r);
-    attend_load_v<FP8>(&p, cached, chunk, &r);
+    attend_load_k<FP8, DIM>(&p, cached, chunk, &r);
+    attend_load_v<FP8, DIM>(&p, cached, chunk, &r);
     const bool owns = t < p.T && attend_owns(&p, &s, s.first + t);
-    if (owns) attend_load_vector(&k_norm, p.k_norm);
+    if (owns && attend_normed<DIM>(&p.shape)) attend_load_vector(&k_norm, p.k_norm);
     if (threadIdx.x / 32 < p.T) attend_angle(&p.shape, s.first + t, threadIdx.x % 32, frequency, sh->cs[t]);
+    if (threadIdx.x / 32 < p.T && all_rotate) attend_angle(&p.shape, s.first + t, 32 + threadIdx.x % 32, higher, sh->cs[t]);
     if (threadIdx.x < ROWS) sh->kv_last[threadIdx.x] = min(s.first + attend_token(&p, threadIdx.x), s.end - 1);
     __syncthreads();
     pdl_wait();
-    attend_prepare<FP8, ROWS>(&p, &s, &q_norm, &k_norm, owns, sh);
+    attend_prepare<FP8, ROWS, DIM>(&p, &s, &q_norm, &k_norm, owns, sh);
     __syncthreads();
     if ((chunk + 1) * ATTEND_CHUNK > s.first) {
-        attend_new_k<FP8, ROWS>(sh, &s, chunk, &r);
-        attend_new_v<FP8, ROWS>(sh, &s, chunk, &r);
+        attend_new_k<FP8, ROWS, DIM>(sh, &s, chunk, &r);
+        attend_new_v<FP8, ROWS, DIM>(sh, &s, chunk, &r);
     }
     memset(&state, 0, sizeof state);
 #pragma unroll
@@ -643,23 +266,23 @@ attend_fast(const __grid_constant__ attention_gpu all) {
         float c[TILES][4];
         int next = chunk + p.splits;
         memset(c, 0, sizeof c);
-        attend_scores<FP8, ROWS>(sh, &r, tiles, c);
+        attend_scores<FP8, ROWS, DIM>(sh, &r, tiles, c);
         if (next < s.chunks) {
-            attend_load_k<FP8>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS>(sh, &s, next, &r);
+            attend_load_k<FP8, DIM>(&p, cached, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_k<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
-        attend_tops<FP8, ROWS>(sh, chunk, tiles, p.k_scale, c);
+        attend_tops<FP8, ROWS, DIM>(sh, chunk, tiles, p.k_scale, c);
         __syncthreads();
-        attend_weights<FP8, ROWS>(sh, tiles, p.k_scale, c, &state);
+        attend_weights<FP8, ROWS, DIM>(sh, tiles, p.k_scale, c, &state);
         __syncthreads();
-        attend_values<FP8, ROWS>(sh, &r, tiles, &state);
+        attend_values<FP8, ROWS, DIM>(sh, &r, tiles, &state);
         if (next < s.chunks) {
-            attend_load_v<FP8>(&p, cached, next, &r);
-            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS>(sh, &s, next, &r);
+            attend_load_v<FP8, DIM>(&p, cached, next, &r);
+            if ((next + 1) * ATTEND_CHUNK > s.first) attend_new_v<FP8, ROWS, DIM>(sh, &s, next, &r);
         }
     }
-    attend_put_part<FP8, ROWS>(sh, tiles, &state);
+    attend_put_part<FP8, ROWS, DIM>(sh, tiles, &state);
     attend_cluster_arrive();
     attend_place place = attend_place_of(&p, attend_span_of(&p).chunks);  /* again: saves registers in the loop */
-    attend_combine<FP8, ROWS>(&p, sh, &place);
+    attend_combine<FP8, ROWS, DIM>(&p, sh, &place);
 }

@@ -2,7 +2,8 @@
    Host code. It knows shapes and a queue, no session; out is a plain projection (gpu_linear). */
 
 static int gpu_attention_is_fast(const attention_shape *s) {
-    return s->gated && s->head_dim == ATTEND_DIM && s->rotary_dim == 64 && s->heads / s->kv_heads <= 16;
+    const int d = s->head_dim, rotates = s->rotary_dim == 64 || (s->rotary_dim == 128 && d == 128);
+    return rotates && (d == 64 || d == 128 || (d == ATTEND_DIM && s->gated && s->normed)) && s->heads / s->kv_heads <= 16;
 }
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
@@ -19,18 +20,24 @@ static int gpu_attention_most_splits(const gpu_queue *q, const attention_shape *
 typedef void (*attend_kernel)(attention_gpu);
 
 /* The kernel for sequences of T token rows, and its shared memory. */
-template <bool FP8, int ROWS, bool EACH> static attend_kernel gpu_attend_fast(size_t *shared) {
-    *shared = sizeof(attend_shared<FP8, ROWS>);
-    return attend_fast<FP8, ROWS, EACH>;
+template <bool FP8, int ROWS, int DIM, bool EACH> static attend_kernel gpu_attend_fast(size_t *shared) {
+    *shared = sizeof(attend_shared<FP8, ROWS, DIM>);
+    return attend_fast<FP8, ROWS, DIM, EACH>;
+}
+
+template <bool FP8, int DIM, bool EACH> static attend_kernel gpu_attend_small(int rows, size_t *shared) {
+    return rows <= 8 ? gpu_attend_fast<FP8, 8, DIM, EACH>(shared) : gpu_attend_fast<FP8, 64, DIM, EACH>(shared);
 }
 
 template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const attention_shape *s, int T, size_t *shared) {
     int rows = T * (s->heads / s->kv_heads);
     *shared = gpu_attention_shared(s);
     if (!gpu_attention_is_fast(s)) return attend_any<FP8, EACH>;
-    if (rows <= 8) return gpu_attend_fast<FP8, 8, EACH>(shared);
-    if (rows <= 16) return gpu_attend_fast<FP8, 16, EACH>(shared);
-    return rows <= 32 ? gpu_attend_fast<FP8, 32, EACH>(shared) : gpu_attend_fast<FP8, 64, EACH>(shared);
+    if (s->head_dim == 64) return gpu_attend_small<FP8, 64, EACH>(rows, shared);
+    if (s->head_dim == 128) return gpu_attend_small<FP8, 128, EACH>(rows, shared);
+    if (rows <= 8) return gpu_attend_fast<FP8, 8, ATTEND_DIM, EACH>(shared);
+    if (rows <= 16) return gpu_attend_fast<FP8, 16, ATTEND_DIM, EACH>(shared);
+    return rows <= 32 ? gpu_attend_fast<FP8, 32, ATTEND_DIM, EACH>(shared) : gpu_attend_fast<FP8, 64, ATTEND_DIM, EACH>(shared);
 }
 
 /* How many splits to use, at most `most`: seven eighths of the clusters that occupancy allows on an empty GPU.

@@ -2,11 +2,12 @@
 
    For every head the projections give a query and, if the layer is gated, an output gate; every `heads / kv_heads` heads share a key and a value head:
 
-       q = rotate(norm(q), position)      k = rotate(norm(k), position)
+       q = rotate(norm(q), position)      k = rotate(norm(k), position)      without norms rotate(q), rotate(k)
        o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]
        x += o_proj (o sigmoid(gate)), or o_proj o
 
-   Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position / theta^(2 i / rotary_dim). */
+   Rotation turns the pairs (x[i], x[i + rotary_dim / 2]) of the first rotary_dim elements by position * frequencies[i], and
+   multiplies them by rope_scale. */
 
 typedef struct defined_attention {
     int tokens;                  /* so far */
@@ -19,12 +20,13 @@ static void attention_define_state(const attention_shape *s, int most, defined_a
     state->v = defined_array((size_t)most * (size_t)s->kv_heads * (size_t)s->head_dim);
 }
 
-/* In place. Frequencies are single precision, as the model was trained with. */
-static void attention_define_rotation(const attention_shape *s, double *x, int position) {
-    const int half = s->rotary_dim / 2;
+/* In place. The angle is single precision, as the model was trained with. */
+static void attention_define_rotation(const attention_weights *w, double *x, int position) {
+    const int half = w->shape.rotary_dim / 2;
+    const double scale = (double)w->shape.rope_scale;
     for (int i = 0; i < half; i++) {
-        const float frequency = 1.0f / powf(s->theta, (float)(2 * i) / (float)s->rotary_dim), angle = (float)position * frequency;
-        const double a = x[i], b = x[half + i], c = cos((double)angle), d = sin((double)angle);
+        const float angle = (float)position * w->frequencies[i];
+        const double a = x[i], b = x[half + i], c = scale * cos((double)angle), d = scale * sin((double)angle);
         x[i] = a * c - b * d;
         x[half + i] = b * c + a * d;
     }
@@ -61,14 +63,14 @@ static void attention_define(const attention_weights *w, defined_attention *stat
     defined_tell("k_proj", k, kv);
     defined_tell("v_proj", v, kv);
     for (int h = 0; h < s->kv_heads; h++) {
-        defined_norm(k + h * d, k + h * d, w->k_norm, d, (double)s->eps);
-        attention_define_rotation(s, k + h * d, position);
+        if (s->normed) defined_norm(k + h * d, k + h * d, w->k_norm, d, (double)s->eps);
+        attention_define_rotation(w, k + h * d, position);
     }
     for (int h = 0; h < s->heads; h++) {
         double *q = qg + h * attention_q_size(s), *gate = q + d;
         const int group = h / (s->heads / s->kv_heads);
-        defined_norm(q, q, w->q_norm, d, (double)s->eps);
-        attention_define_rotation(s, q, position);
+        if (s->normed) defined_norm(q, q, w->q_norm, d, (double)s->eps);
+        attention_define_rotation(w, q, position);
         attention_define_head(q, state->k + group * d, state->v + group * d, state->tokens, kv, d, o + h * d);
         for (int i = 0; i < d && s->gated; i++) o[h * d + i] *= defined_sigmoid(gate[i]);
     }

@@ -2,11 +2,12 @@
    is layers/attention/cpu.c. Knows one layer's rows and KV cache, no session; plain launches on a stream, no schedule.
 
    For token row t at position p = position + t and query head h of KV head g:
-     attend_prefill_prepare   q = rotate(rms(q) q_norm) log2(e) / sqrt(256), rounded to BF16 or F16: to scratch
+     attend_prefill_prepare   q = rotate(rms(q) q_norm) log2(e) / sqrt(head_dim), rounded to BF16 or F16: to scratch
                               k = rotate(rms(k) k_norm) and v, rounded as decode rounds them: row p of the KV cache
      attend_prefill           s[i] = q . k[i] for i = 0 .. p;  m = max s;  l = sum 2^(s - m)
                               o = sum 2^(s - m) v[i] / l * sigmoid(gate), as F16 with a power of two per 64 columns
-   With kv_only there is only the first, for keys and values.
+   With kv_only there is only the first, for keys and values. Heads have DIM = 64, 128 or 256 dimensions; norms and gates, which the
+   kernels for 256 always compute, are left out where a layer has none.
 
    attend_prefill is flash attention. A warp owns 16 neighbouring positions of one query head. The warps of a block share a
    KV head: they have as many of its query heads as divide it (a power of two, at most one a warp) and, if warps are left,
@@ -14,7 +15,8 @@
    warp computes its scores of a tile, the online softmax and its part of o, all in registers. Blocks of late positions,
    which take longest, start first.
 
-   Registers decide the shape: o of a warp is 16 x 256 floats, 128 registers a lane. That leaves two warps a scheduler. Each
+   Registers decide the shape: o of a warp is 16 x 256 floats, 128 registers a lane. That leaves two warps a scheduler; smaller heads
+   run in blocks of four warps on any GPU. Each
    warp loads all B fragments for itself, 256 bytes of shared memory an mma: 2 cycles of an SM, where an H200 needs 1.6 for
    the mma. With FP8 it is half of that, as tiles stay FP8 in shared memory, but each mma takes two conversions.
 
@@ -30,11 +32,11 @@
 
 typedef struct attention_prefill {
     attention_shape shape;       /* one that attention_prefill_fits */
-    int kv_only;                 /* only append k and v. Here, so that T and position do not share eight bytes: loaded as a pair, */
-    int T, position;             /* they cost sm_90a spills. Token rows, at least 1; position of row 0 */
-    const float *qg;             /* [T][heads][2][head_dim] q | gate as projected; unused with kv_only */
+    int T, position;             /* token rows, at least 1; position of row 0. They must not share eight bytes: loaded as a pair, they */
+    int kv_only;                 /* cost sm_90a spills. kv_only: only append k and v */
+    const float *qg;             /* [T][heads][attention_q_size] q | gate as projected; unused with kv_only */
     const float *k_new, *v_new;  /* [T][kv_heads][head_dim] as projected */
-    const float *q_norm, *k_norm;                            /* [head_dim] */
+    const float *q_norm, *k_norm;                            /* [head_dim]; NULL: none */
     const float *frequencies;    /* [rotary_dim / 2] */
     dtype kv;                    /* BF16 or FP8 */
     void *k, *v;                 /* KV cache [context][kv_heads][head_dim]; rows before `position` are read */
@@ -48,19 +50,22 @@ typedef struct attention_prefill {
 /* ---- norms, rotation, KV append ----------------------------------------------------------------------------------- */
 
 /* RMSNorm and rotation of a head spread over a warp: the same operations as attend_head and attend_norm_rotate. The other
-   element of a rotated pair is on a lane that depends on rotary_dim: it is fetched through `exchange`, [head_dim]. */
-__device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, attend_vector *v, const float *norm,
+   element of a rotated pair is on a lane that depends on rotary_dim: it is fetched through `exchange`, [DIM]. */
+template <int DIM>
+__device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, attend_vector<DIM> *v, const float *norm,
                                                     const float *cs, float *exchange) {
     const int lane = threadIdx.x % 32, half = p->shape.rotary_dim / 2;
-    const float factor = rms_factor(warp_sum(attend_squares(v)), 1.0f / ATTEND_DIM, p->shape.eps);
-    attend_vector w;
-    attend_load_vector(&w, norm);
-    attend_norm(v, factor, &w);
+    if (attend_normed<DIM>(&p->shape)) {
+        const float factor = rms_factor(warp_sum(attend_squares(v)), 1.0f / DIM, p->shape.eps);
+        attend_vector<DIM> w;
+        attend_load_vector(&w, norm);
+        attend_norm(v, factor, &w);
+    }
 #pragma unroll
-    for (int j = 0; j < ATTEND_DIM / 64; j++) ((float2 *)exchange)[lane + 32 * j] = v->x[j];
+    for (int j = 0; j < DIM / 64; j++) ((float2 *)exchange)[lane + 32 * j] = v->x[j];
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 2 * (ATTEND_DIM / 64); j++) {
+    for (int j = 0; j < 2 * (DIM / 64); j++) {
         const int i = 2 * lane + 64 * (j / 2) + j % 2;
         float *x = j % 2 ? &v->x[j / 2].y : &v->x[j / 2].x;
         if (i < half) *x = attend_rotate(*x, -exchange[i + half], cs[i], cs[half + i]);
@@ -70,26 +75,27 @@ __device__ __forceinline__ void attend_prefill_head(const attention_prefill *p, 
 }
 
 /* Grid: token rows. Warp w has vectors w, w + 8, ... of the row: its keys, values and queries, in this order. */
-template <bool FP8> __global__ void __launch_bounds__(GPU_THREADS)
+template <bool FP8, int DIM> __global__ void __launch_bounds__(GPU_THREADS)
 attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
-    __shared__ float cs[ATTEND_DIM];
-    __shared__ float2 exchange[GPU_WARPS][ATTEND_DIM / 2];
+    __shared__ float cs[DIM];
+    __shared__ float2 exchange[GPU_WARPS][DIM / 2];
     const int t = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = p.position + t;
     const int heads = p.shape.heads, kv_heads = p.shape.kv_heads, count = 2 * kv_heads + (p.kv_only ? 0 : heads);
+    const float scale = attend_query_scale<DIM>();
     if (threadIdx.x < p.shape.rotary_dim / 2) attend_angle(&p.shape, at, (int)threadIdx.x, p.frequencies[threadIdx.x], cs);
     __syncthreads();
 #pragma unroll 1
     for (int i = warp; i < count; i += GPU_WARPS) {
         const bool is_k = i < kv_heads, is_q = i >= 2 * kv_heads;
         const size_t row = is_q ? (size_t)t * heads + i - 2 * kv_heads : (size_t)t * kv_heads + (is_k ? i : i - kv_heads);
-        const size_t to = ((size_t)at * kv_heads + i % kv_heads) * (ATTEND_DIM / 2) + lane;
-        attend_vector v;
-        attend_load_vector(&v, is_q ? p.qg + row * 2 * ATTEND_DIM : (is_k ? p.k_new : p.v_new) + row * ATTEND_DIM);
+        const size_t to = ((size_t)at * kv_heads + i % kv_heads) * (DIM / 2) + lane;
+        attend_vector<DIM> v;
+        attend_load_vector(&v, is_q ? p.qg + row * attend_q_size<DIM>(&p.shape) : (is_k ? p.k_new : p.v_new) + row * DIM);
         if (is_k || is_q) attend_prefill_head(&p, &v, is_q ? p.q_norm : p.k_norm, cs, (float *)exchange[warp]);
 #pragma unroll
-        for (int j = 0; j < ATTEND_DIM / 64; j++) {
-            float x = v.x[j].x * (1.44269504f / 16.0f), y = v.x[j].y * (1.44269504f / 16.0f);
-            if (is_q) ((uint32_t *)p.q)[row * (ATTEND_DIM / 2) + lane + 32 * j] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
+        for (int j = 0; j < DIM / 64; j++) {
+            float x = v.x[j].x * scale, y = v.x[j].y * scale;
+            if (is_q) ((uint32_t *)p.q)[row * (DIM / 2) + lane + 32 * j] = FP8 ? f16_pair(x, y) : bf16_pair(x, y);
             else attend_store_pair<FP8>(is_k ? p.k : p.v, to + 32 * j, v.x[j], is_k ? p.k_scale : p.v_scale);
         }
     }
@@ -98,16 +104,17 @@ attend_prefill_prepare(const __grid_constant__ attention_prefill p) {
 /* ---- tiles and fragments ------------------------------------------------------------------------------------------ */
 
 /* How a block is laid out. STAGES tiles of keys and STAGES of values are in shared memory. The queries are A fragments: of
-   their 16 steps of 16 dimensions the first Q_REGISTERS stay in registers, the others in shared memory. A fragment is
+   their steps of 16 dimensions the first Q_REGISTERS stay in registers, the others in shared memory. A fragment is
    loaded BUFFERS - 1 steps before its mma. Chosen so that nothing spills where it runs on Hopper. */
-template <bool FP8, int WARPS> struct attend_plan {
+template <bool FP8, int WARPS, int HEAD_DIM> struct attend_plan {
     enum {
+        DIM = HEAD_DIM,
         KEYS = FP8 && WARPS == 4 ? 64 : 32,                  /* positions of a tile */
         STAGES = KEYS == 64 ? 2 : 3,
-        STEPS = ATTEND_DIM / 16,
+        STEPS = DIM / 16,
         Q_REGISTERS = !FP8 ? STEPS : KEYS == 64 ? 1 : 4,
         BUFFERS = 2,
-        ROW = (int)ATTEND_DIM * (FP8 ? 1 : 2),                    /* bytes of a row of keys or values */
+        ROW = (int)DIM * (FP8 ? 1 : 2),                           /* bytes of a row of keys or values */
         TILE = KEYS * ROW,
         Q_BYTES = (STEPS - Q_REGISTERS) * 512,               /* of a warp */
         SHARED = 2 * STAGES * TILE + WARPS * Q_BYTES
@@ -132,8 +139,14 @@ __device__ __forceinline__ attend_warp_tile attend_warp_tile_of(const attention_
     return s;
 }
 
+/* The 16-byte vector c of row r of a tile goes to place c ^ attend_swizzle(r) of the row: ldmatrix then has no bank conflicts. In
+   shared memory's 128 bytes of banks lies one row or, of FP8 heads of 64, two. */
+template <class PLAN> __device__ __forceinline__ int attend_swizzle(int row) {
+    return PLAN::ROW < 128 ? row / 2 % 4 : row % 8;
+}
+
 /* Starts to copy tile number `tile` of the keys and values of a KV head to shared memory. Rows from position `end` on become
-   zeros, unread. The 16-byte vector c of row r goes to place c ^ r % 8 of the row: ldmatrix then has no bank conflicts. */
+   zeros, unread. */
 template <class PLAN, int WARPS>
 __device__ __forceinline__ void attend_copy_tile(uint32_t to, const char *k, const char *v, int stride, int tile, int end,
                                                  int thread) {
@@ -143,7 +156,7 @@ __device__ __forceinline__ void attend_copy_tile(uint32_t to, const char *k, con
     int64_t from = (int64_t)(tile * PLAN::KEYS + row) * stride + vector * 16;
 #pragma unroll
     for (int i = 0; i < PLAN::KEYS; i += ROWS) {
-        const uint32_t place = to + (row + i) * PLAN::ROW + (vector ^ (row + i) % 8) * 16;
+        const uint32_t place = to + (row + i) * PLAN::ROW + (vector ^ attend_swizzle<PLAN>(row + i)) * 16;
         cp_async16(place, k + from, i < left);
         cp_async16(place + PLAN::STAGES * PLAN::TILE, v + from, i < left);
         from += ROWS * stride;
@@ -164,7 +177,7 @@ template <class PLAN> struct attend_fragment { uint32_t r[8]; };
    follow from it would otherwise stay in registers from tile to tile. */
 template <bool FP8, class PLAN> __device__ __forceinline__ uint32_t attend_key_lane(int thread) {
     const int lane = thread % 32, row = FP8 ? lane : lane / 16 * 8 + lane % 8;
-    return row * PLAN::ROW + ((FP8 ? 0 : lane / 8 % 2) ^ lane % 8) * 16;
+    return row * PLAN::ROW + ((FP8 ? 0 : lane / 8 % 2) ^ attend_swizzle<PLAN>(row)) * 16;
 }
 
 template <class PLAN> __device__ __forceinline__ uint32_t attend_query_lane(int thread) {
@@ -173,7 +186,7 @@ template <class PLAN> __device__ __forceinline__ uint32_t attend_query_lane(int 
 
 template <class PLAN> __device__ __forceinline__ uint32_t attend_value_lane(int thread) {
     const int lane = thread % 32;
-    return lane * PLAN::ROW + lane % 8 * 16;
+    return lane * PLAN::ROW + attend_swizzle<PLAN>(lane) * 16;
 }
 
 /* The address that many 16-byte vectors further on in the same row; c: even if `row` may be vector 1. */
@@ -296,8 +309,8 @@ template <bool FP8, class PLAN>
 __device__ __forceinline__ void attend_load_query(const attention_prefill *p, const attend_warp_tile *warp_tile, uint4 *q,
                                                   uint4 *q_shared) {
     const int i = threadIdx.x % 4;
-    const uint32_t *from = (const uint32_t *)p->q + ((int64_t)warp_tile->row * p->shape.heads + warp_tile->head) * (ATTEND_DIM / 2);
-    const int64_t eight = (int64_t)p->shape.heads * (ATTEND_DIM / 2) * 8;          /* rows further on */
+    const uint32_t *from = (const uint32_t *)p->q + ((int64_t)warp_tile->row * p->shape.heads + warp_tile->head) * (PLAN::DIM / 2);
+    const int64_t eight = (int64_t)p->shape.heads * (PLAN::DIM / 2) * 8;          /* rows further on */
     const bool there = warp_tile->row >= 0 && warp_tile->row < p->T, there8 = warp_tile->row + 8 >= 0 && warp_tile->row + 8 < p->T;
 #pragma unroll
     for (int step = 0; step < PLAN::STEPS; step++) {
@@ -310,26 +323,27 @@ __device__ __forceinline__ void attend_load_query(const attention_prefill *p, co
     }
 }
 
-/* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), each 64 dimensions times a power of two as
+/* Stores row g (h = 0) or g + 8 (h = 1): o / l * v_scale * sigmoid(gate), if there is one, each 64 dimensions times a power of two as
    gpu_bring_into_range chooses it. The row's four lanes call it together; `there`: it is a row of this call. */
-template <bool FP8>
+template <bool FP8, int DIM>
 __device__ __forceinline__ void attend_store_row(const attention_prefill *p, const float (*o)[4], const int h, float l,
                                                  size_t row, bool there) {
     const int i = threadIdx.x % 4;
-    const float *gates = p->qg + (row * 2 + 1) * ATTEND_DIM;
+    const float *gates = p->qg + (row * 2 + 1) * DIM;
+    const bool gated = attend_gated<DIM>(&p->shape);
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
     const float inverse = p->v_scale / l;
 #pragma unroll
-    for (int group = 0; group < 4; group++) {
+    for (int group = 0; group < DIM / 64; group++) {
         float2 v[8];                                         /* of dimensions col, col + 1 */
         float top = 0;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const int col = 64 * group + (FP8 ? n / 2 * 16 + 4 * i + n % 2 * 2 : 8 * n + 2 * i), c = 8 * group + n;
-            float2 gate = there ? *(const float2 *)(gates + col) : make_float2(0, 0);
-            v[n].x = (FP8 ? o[c & ~1][2 * h + n % 2] : o[c][2 * h]) * inverse * gpu_sigmoid(gate.x);
-            v[n].y = (FP8 ? o[c | 1][2 * h + n % 2] : o[c][2 * h + 1]) * inverse * gpu_sigmoid(gate.y);
+            float2 gate = gated && there ? *(const float2 *)(gates + col) : make_float2(0, 0);
+            v[n].x = (FP8 ? o[c & ~1][2 * h + n % 2] : o[c][2 * h]) * inverse * (gated ? gpu_sigmoid(gate.x) : 1);
+            v[n].y = (FP8 ? o[c | 1][2 * h + n % 2] : o[c][2 * h + 1]) * inverse * (gated ? gpu_sigmoid(gate.y) : 1);
             top = fmaxf(top, fmaxf(fabsf(v[n].x), fabsf(v[n].y)));
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -340,20 +354,20 @@ __device__ __forceinline__ void attend_store_row(const attention_prefill *p, con
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const int col = 64 * group + (FP8 ? n / 2 * 16 + 4 * i + n % 2 * 2 : 8 * n + 2 * i);
-            ((uint32_t *)p->out)[(row * ATTEND_DIM + col) / 2] = f16_pair(v[n].x * factor, v[n].y * factor);
+            ((uint32_t *)p->out)[(row * DIM + col) / 2] = f16_pair(v[n].x * factor, v[n].y * factor);
         }
-        if (i == 0) p->out_scale[row * 4 + group] = scale;
+        if (i == 0) p->out_scale[row * (DIM / 64) + group] = scale;
     }
 }
 
 /* The kernel. Grid: (groups of heads of a KV head, KV heads, spans of positions); see the top of this file. One barrier a
    tile: after it every warp is done with the tile before, whose place is filled again, and all threads' copies of
    this tile have arrived. */
-template <bool FP8, int WARPS>
+template <bool FP8, int WARPS, int DIM>
 __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
 attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shift) {
     extern __shared__ __align__(16) char memory[];
-    typedef attend_plan<FP8, WARPS> plan;
+    typedef attend_plan<FP8, WARPS, DIM> plan;
     const attend_warp_tile warp_tile = attend_warp_tile_of<WARPS>(&p, heads_shift, (int)threadIdx.x);
     const int end = p.position + p.T, kv_end = min(warp_tile.block_first + 16 * (WARPS >> heads_shift), end);
     const int tiles = (kv_end + plan::KEYS - 1) / plan::KEYS, stride = p.shape.kv_heads * plan::ROW;
@@ -361,7 +375,7 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     const uint32_t keys = shared_address(memory), values = keys + plan::STAGES * plan::TILE;
     const uint32_t queries = values + plan::STAGES * plan::TILE;
     uint4 q[plan::Q_REGISTERS ? plan::Q_REGISTERS : 1];
-    float o[32][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[DIM / 8][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
     memset(o, 0, sizeof o);
 #pragma unroll
     for (int i = 0; i < plan::STAGES - 1; i++) {
@@ -393,32 +407,33 @@ attend_prefill(const __grid_constant__ attention_prefill p, const int heads_shif
     for (int h = 0; h < 2; h++) {
         const int row = again.row + 8 * h;
         const bool there = row >= 0 && row < p.T;
-        attend_store_row<FP8>(&p, o, h, l[h], there ? (size_t)row * p.shape.heads + again.head : 0, there);
+        attend_store_row<FP8, DIM>(&p, o, h, l[h], there ? (size_t)row * p.shape.heads + again.head : 0, there);
     }
 }
 
 /* ---- host --------------------------------------------------------------------------------------------------------- */
 
 static int attention_prefill_fits(const attention_shape *s, dtype kv) {
-    return s->gated && s->head_dim == ATTEND_DIM && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 &&
-           s->rotary_dim <= ATTEND_DIM && (kv == DTYPE_BF16 || kv == DTYPE_FP8);
+    const int fits = s->head_dim == 64 || s->head_dim == 128 || (s->head_dim == ATTEND_DIM && s->gated && s->normed);
+    return fits && s->heads % s->kv_heads == 0 && s->rotary_dim >= 0 && s->rotary_dim % 2 == 0 && s->rotary_dim <= s->head_dim &&
+           (kv == DTYPE_BF16 || kv == DTYPE_FP8);
 }
 
 /* Bytes of attention_prefill.q for T rows. */
 static size_t attention_prefill_q_bytes(const attention_shape *s, int T) {
-    return (size_t)T * (size_t)s->heads * ATTEND_DIM * 2;
+    return (size_t)T * (size_t)(s->heads * s->head_dim) * 2;
 }
 
-template <bool FP8, int WARPS> static cudaError_t attend_prefill_launch(const attention_prefill *p, cudaStream_t stream) {
+template <bool FP8, int WARPS, int DIM> static cudaError_t attend_prefill_launch(const attention_prefill *p, cudaStream_t stream) {
     const int q_per_kv = p->shape.heads / p->shape.kv_heads;
     int shift = 0;                                           /* of a block's heads: a power of two that divides q_per_kv */
     while (2 << shift <= WARPS && q_per_kv % (2 << shift) == 0) shift++;
     const int span = 16 * (WARPS >> shift), spans = (p->position + p->T - 1) / span - p->position / span + 1;
-    const void *kernel = (const void *)attend_prefill<FP8, WARPS>;
+    const void *kernel = (const void *)attend_prefill<FP8, WARPS, DIM>;
     cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GPU_SHARED);
     if (status != cudaSuccess) return status;
     const dim3 grid((unsigned)(q_per_kv >> shift), (unsigned)p->shape.kv_heads, (unsigned)spans);
-    attend_prefill<FP8, WARPS><<<grid, 32 * WARPS, attend_plan<FP8, WARPS>::SHARED, stream>>>(*p, shift);
+    attend_prefill<FP8, WARPS, DIM><<<grid, 32 * WARPS, attend_plan<FP8, WARPS, DIM>::SHARED, stream>>>(*p, shift);
     return cudaGetLastError();
 }
 
@@ -428,14 +443,20 @@ static int attention_prefill_warps(int shared_bytes_an_sm) {
     return shared_bytes_an_sm >= 2 * GPU_SHARED ? 4 : 8;
 }
 
-template <bool FP8> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
-    attend_prefill_prepare<FP8><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
+template <bool FP8, int DIM> static cudaError_t attend_prefill_run(const attention_prefill *p, cudaStream_t stream) {
+    attend_prefill_prepare<FP8, DIM><<<(unsigned)p->T, GPU_THREADS, 0, stream>>>(*p);
     const cudaError_t status = cudaGetLastError();
     if (status != cudaSuccess || p->kv_only) return status;
-    return p->warps == 4 ? attend_prefill_launch<FP8, 4>(p, stream) : attend_prefill_launch<FP8, 8>(p, stream);
+    return DIM < ATTEND_DIM || p->warps == 4 ? attend_prefill_launch<FP8, 4, DIM>(p, stream)
+                                             : attend_prefill_launch<FP8, 8, ATTEND_DIM>(p, stream);
+}
+
+template <bool FP8> static cudaError_t attend_prefill_of(const attention_prefill *p, cudaStream_t stream) {
+    if (p->shape.head_dim == 64) return attend_prefill_run<FP8, 64>(p, stream);
+    return p->shape.head_dim == 128 ? attend_prefill_run<FP8, 128>(p, stream) : attend_prefill_run<FP8, ATTEND_DIM>(p, stream);
 }
 
 /* rope_attend for p->T rows. */
 static cudaError_t attention_prefill_run(const attention_prefill *p, cudaStream_t stream) {
-    return p->kv == DTYPE_FP8 ? attend_prefill_run<true>(p, stream) : attend_prefill_run<false>(p, stream);
+    return p->kv == DTYPE_FP8 ? attend_prefill_of<true>(p, stream) : attend_prefill_of<false>(p, stream);
 }

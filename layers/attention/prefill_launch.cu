@@ -1,4 +1,4 @@
-/* layers/attention/prefill_launch.cu: a gated attention layer for the many token rows of a prompt: projections, and attention
+/* layers/attention/prefill_launch.cu: an attention layer for the many token rows of a prompt: projections, and attention
    itself (prefill.cu). Knows no session and no other kind of layer. The definition is definition.c. */
 
 /* Scratch of a call of T rows. */
@@ -11,7 +11,7 @@ typedef struct attention_prefill_job {
 static size_t attention_prefill_layout(const attention_shape *s, int T, char *scratch, attention_prefill_job *p) {
     const size_t kv = (size_t)T * (size_t)(s->kv_heads * s->head_dim), all = (size_t)T * (size_t)(s->heads * s->head_dim);
     size_t used = 0;
-    p->qg = (float *)prefill_take(scratch, &used, 2 * all * sizeof(float));
+    p->qg = (float *)prefill_take(scratch, &used, (size_t)T * (size_t)(s->heads * attention_q_size(s)) * sizeof(float));
     p->k = (float *)prefill_take(scratch, &used, kv * sizeof(float));
     p->v = (float *)prefill_take(scratch, &used, kv * sizeof(float));
     const size_t early = used;

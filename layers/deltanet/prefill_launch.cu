@@ -65,8 +65,8 @@ static int deltanet_can_prefill(const deltanet_weights *w, dtype kv) {
     (void)kv;
     return delta_prefill_fits(s) && s->hidden % GEMM_COLS == 0 &&
            (size_t)(s->value_heads * s->value_dim + GPU_WARPS) * sizeof(float) <= GPU_SHARED_FREE &&
-           prefill_takes(&w->in_proj_qkv) && prefill_takes(&w->in_proj_z) && prefill_takes(&w->in_proj_a) &&
-           prefill_takes(&w->in_proj_b) && prefill_takes(&w->out_proj);
+           prefill_takes(&w->in_proj_qkv) && prefill_takes(&w->in_proj_z) && prefill_stores(&w->in_proj_a) &&
+           prefill_stores(&w->in_proj_b) && prefill_takes(&w->out_proj);
 }
 
 static size_t deltanet_prefill_bytes(const deltanet_shape *s, int T, dtype kv) {

@@ -5,8 +5,10 @@
 // Parts
 //   checkpoint_container.c   the container, 134 safetensors files
 //   checkpoint_tensors.c     folders whose tensors and shards were made wrong (config.json: test_config)
+//   checkpoint_fused.c       matrices that are parts of a fused one
 //   checkpoint_text.c        tokenizer, template and generation_config.json made wrong
 //   checkpoint_large.c       large checkpoints
+//   checkpoint_dense.c       dense models, made of fixtures
 //   here                     inside: plans and synthetic weights
 
 #include "inside.h"
@@ -15,8 +17,10 @@
 
 #include "checkpoint_container.c"
 #include "checkpoint_tensors.c"
+#include "checkpoint_fused.c"
 #include "checkpoint_text.c"
 #include "checkpoint_large.c"
+#include "checkpoint_dense.c"
 
 // ---- Inside: plans and synthetic weights -----------------------------------------------------------------------------
 
@@ -82,6 +86,22 @@ static void test_synthetic(const char *name) {
     mote_close(again);
 }
 
+// gate_proj and up_proj of a dense FFN are stored alike, which GPUs rely on, or not.
+static void test_pairs(const char *name) {
+    mote_options o = {.device = "cpu"};
+    mote_model *m = NULL;
+    EXPECT(MOTE_OK, mote_open_synthetic(name, &o, &m, &failure));
+    if (!m) return;
+    mlp_weights *w = &m->layers[1].ffn.w.mlp;
+    CHECK(m->layers[1].ffn.kind == LAYER_MLP && mlp_pairs(w), "%s: no pair", name);
+    w->up_proj.block_cols = 32;
+    CHECK(!mlp_pairs(w), "%s: a pair with other groups", name);
+    w->up_proj.block_cols = w->gate_proj.block_cols;
+    w->up_proj.format = FORMAT_BF16;
+    CHECK(!mlp_pairs(w), "%s: a pair of two formats", name);
+    mote_close(m);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     test_main_begin("test_checkpoint", argc, argv);
@@ -90,6 +110,7 @@ int main(int argc, char **argv) {
     test_container_generator();
     test_tensors();
     test_quantised();
+    test_fused();
     test_shards();
     test_without_mtp();
     test_prefixes();
@@ -106,6 +127,8 @@ int main(int argc, char **argv) {
     test_synthetic("tiny:int4");
     test_synthetic("tiny:int4-experts");
     test_synthetic("tiny:fp8-channel");
+    test_pairs("tiny-dense:int4");
+    test_dense_stored();
     temp_close();
     return test_main_end();
 }

@@ -60,7 +60,8 @@ static void test_config(void) {
     static const char type[] = "'model_type': 'qwen3_5_moe_text'", rope[] = "'rope_type': 'default'",
                       last[] = "'dtype': 'float32'";
     const wrong_folder cases[] = {
-        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'llama'", "", NOT, SAME, {"model_type", "llama"}},
+        {"unknown model", TIED, REPLACE, CONFIG, type, "'model_type': 'gpt_oss'", "", NOT, SAME,
+         {"model_type \"gpt_oss\" is not known, mote runs qwen3_5_moe, ", ", qwen3_next, llama, mistral and mixtral"}},
         {"a number for a model", TIED, REPLACE, CONFIG, type, "'model_type': 35", "", NOT, SAME, {"model_type"}},
         {"a list of models", TIED, REPLACE, CONFIG, type, "'model_type': [1,2,3]", "", NOT, SAME, {"model_type"}},
         {"no model_type", TIED, REPLACE, CONFIG, type, "'type': 1", "", BAD, SAME, {"model_type", "missing"}},
@@ -80,10 +81,16 @@ static void test_config(void) {
         {"a number in layer_types", TIED, REPLACE, CONFIG, "'full_attention'", "0", "", NOT, SAME, {"layer_types[0]"}},
         {"other layers", TIED, REPLACE, CONFIG, "'full_attention'", "'linear_attention'", "", BAD, SAME,
          {"model.layers.0.linear_attn", "missing"}},
-        {"YaRN", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", NOT, SAME, {"rope_type",
-         "yarn"}},
+        {"YaRN without its context", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4.0", "", BAD, SAME,
+         {"rope_parameters.original_max_position_embeddings is missing"}},
+        {"YaRN without its factor", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'original_max_position_embeddings': 4.0", "",
+         BAD, SAME, {"rope_parameters.factor is missing"}},
+        {"YaRN upside down", TIED, REPLACE, CONFIG, rope, "'rope_type': 'yarn', 'factor': 4, 'beta_slow': 32, "
+         "'original_max_position_embeddings': 64", "", BAD, SAME, {"rope_parameters.beta_slow must be below beta_fast"}},
+        {"llama3 without a range", TIED, REPLACE, CONFIG, rope, "'rope_type': 'llama3', 'factor': 8, "
+         "'original_max_position_embeddings': 64, 'low_freq_factor': 1", "", BAD, SAME, {"rope_parameters.high_freq_factor is missing"}},
         {"YaRN the old way", TIED, REPLACE, CONFIG, last, "'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}", "",
-         NOT, SAME, {"rope_scaling"}},
+         BAD, SAME, {"rope_parameters and rope_scaling are of different types"}},
         {"no rope_scaling", TIED, REPLACE, CONFIG, last, "'rope_scaling': null", "", OK, SAME, {NULL}},
         {"rope_theta 0", TIED, REPLACE, CONFIG, "'rope_theta': 10000.0", "'rope_theta': 0", "", BAD, SAME,
          {"rope_theta"}},
@@ -157,11 +164,12 @@ static void test_config_forms(void) {
         {rope, "'rope_theta':10000.0,'partial_rotary_factor':1.0,'rope_parameters':null,'rope_scaling':{},", OK, {NULL}},
         {"'rope_type': 'default'", "'type': 'default'", OK, {NULL}},
         {"'rope_type': 'default'", "'rope_type': null", OK, {NULL}},
-        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type", "linear", "default"}},
-        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "default only"}},
-        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "default only"}},
-        {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", NOT, {"rope_scaling.type is yarn", "default only"}},
-        {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", NOT, {"rope_scaling.rope_type is yarn"}},
+        {"'rope_type': 'default'", "'type': 'linear'", NOT, {"rope_parameters.type is linear, mote supports default, llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'rope_type': {'a': 1}", NOT, {"rope_parameters.rope_type is an object", "llama3 or yarn only"}},
+        {"'rope_type': 'default'", "'rope_type': ['default']", NOT, {"rope_parameters.rope_type is a list", "llama3 or yarn only"}},
+        {rope, "'rope_theta':1e4,'rope_scaling':{'type':'yarn','factor':4},", BAD,
+         {"rope_scaling.original_max_position_embeddings is missing"}},
+        {"'head_dim'", "'rope_scaling': {'rope_type':'yarn'}, 'head_dim'", BAD, {"rope_parameters and rope_scaling"}},
         {"'head_dim'", "'rope_scaling': [1], 'head_dim'", NOT, {"rope_scaling is a list", "null only"}},
         {"'silu'", "'SiLU'", OK, {NULL}},
         {"'silu'", "'swish'", OK, {NULL}},
@@ -199,6 +207,85 @@ static void test_config_forms(void) {
     free(want.mixers);
 }
 
+// ---- Rotation -----------------------------------------------------------------------------------------------------------
+
+// Frequencies of scaled rotations, and YaRN's factor, as transformers computes them in double precision.
+static void test_rope(void) {
+    static const struct { const char *text; int d, context; double scale; struct { int i; double frequency; } want[6]; } cases[] = {
+        {"'rope_theta':500000.0,'rope_scaling':{'rope_type':'llama3','factor':8.0,'low_freq_factor':1.0,'high_freq_factor':4.0,"
+         "'original_max_position_embeddings':8192}", 128, 40960, 1,
+         {{1, 0.8146172338565447}, {24, 0.007292664737217109}, {32, 0.0005248461609929547}, {40, 3.428102195952591e-05},
+          {48, 6.647869871181235e-06}, {63, 3.068925988914511e-07}}},
+        {"'rope_parameters':{'rope_theta':1e6,'rope_type':'yarn','factor':4.0,'original_max_position_embeddings':32768,'beta_fast':null}",
+         128, 131072, 1.138629436111989,
+         {{1, 0.8058421877614819}, {16, 0.03162277660168379}, {24, 0.005375321490790102}, {32, 0.0006029411764705882},
+          {40, 4.445698525097307e-05}, {63, 3.102344401879299e-07}}},
+        {"'rope_theta':150000,'rope_scaling':{'type':'yarn','factor':32.0,'original_max_position_embeddings':4096,'beta_fast':32.0,"
+         "'beta_slow':1.0,'truncate':false}", 64, 131072, 1.3465735902799727,
+         {{1, 0.6890443058881632}, {8, 0.050813274815461475}, {12, 0.006794959489732219}, {16, 0.00045648391922324086},
+          {20, 1.818833668168956e-05}, {31, 3.0235114281192144e-07}}},
+        {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,'mscale':0.707,"
+         "'mscale_all_dim':1.0}", 64, 163840, 0.9210423553163399,
+         {{1, 0.7498942093324558}, {8, 0.1}, {12, 0.026879360111431223}, {16, 0.0055}, {20, 0.0007905694150420946},
+          {31, 3.3338035804083097e-06}}},
+        {"'rope_theta':10000.0,'rope_scaling':{'rope_type':'yarn','factor':40,'original_max_position_embeddings':4096,"
+         "'attention_factor':1.5,'mscale':0.707,'mscale_all_dim':0}", 64, 163840, 1.5, {{16, 0.0055}}},
+        {"'rope_theta':10000.0", 64, 40960, 1, {{1, 0.7498942093324558}, {31, 1.333521432163324e-04}}}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED], json[QUOTED];
+        float frequencies[64];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{'model_type':'llama','num_hidden_layers':1,'hidden_size':%d,'vocab_size':8,'num_attention_heads':2,"
+                 "'num_key_value_heads':1,'intermediate_size':8,'max_position_embeddings':40960,%s}", 2 * cases[i].d, cases[i].text);
+        temp_empty();
+        temp_text(CONFIG, quoted(text, json));
+        if (!CHECK(!config_read(&c, temp_dir, &err), "%s: %s", cases[i].text, err.message)) continue;
+        const attention_shape *a = &c.shapes.attention;
+        CHECK(a->head_dim == cases[i].d && a->rotary_dim == cases[i].d && c.context_max == cases[i].context &&
+              fabs((double)a->rope_scale - cases[i].scale) < 2e-7, "%s: %d positions, factor %g", cases[i].text, c.context_max,
+              (double)a->rope_scale);
+        rope_frequencies(&c.rope, a->rotary_dim, frequencies);
+        for (int k = 0; k < 6 && cases[i].want[k].i; k++)
+            CHECK(fabs((double)frequencies[cases[i].want[k].i] / cases[i].want[k].frequency - 1) < 2e-7, "%s: frequency %d is %g, not %g",
+                  cases[i].text, cases[i].want[k].i, (double)frequencies[cases[i].want[k].i], cases[i].want[k].frequency);
+        free(c.mixers);
+    }
+}
+
+// What Llama and its kin must say, and must not.
+static void test_plain_refused(void) {
+    static const struct { const char *text; int code; const char *needles[3]; } cases[] = {
+        {"'model_type':'llama','hidden_size':32", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'head_dim':null", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':30", BAD, {"no head_dim", "hidden_size = 30", "num_attention_heads = 4"}},
+        {"'model_type':'llama','hidden_size':30,'head_dim':16", OK, {NULL}},
+        {"'model_type':'llama','hidden_size':32,'mlp_bias':true", NOT, {"mlp_bias is true"}},
+        {"'model_type':'llama','hidden_size':32,'attention_bias':true", NOT, {"attention_bias is true"}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':null", OK, {NULL}},
+        {"'model_type':'mistral','hidden_size':32,'sliding_window':4096", NOT, {"sliding_window is 4096, mote supports null only"}},
+        {"'model_type':'mistral','hidden_size':32,'rope_parameters':{'rope_type':'yarn','factor':16,'llama_4_scaling_beta':0.1,"
+         "'original_max_position_embeddings':16384}", NOT, {"rope_parameters.llama_4_scaling_beta is 0.1"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2", OK, {NULL}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':9", BAD, {"num_experts_per_tok = 9", "8 experts"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_experts_per_tok':2", BAD, {"num_local_experts is missing"}},
+        {"'model_type':'mixtral','hidden_size':32,'num_local_experts':8,'num_experts_per_tok':2,'sliding_window':4096", NOT,
+         {"sliding_window is 4096"}},
+        {"'model_type':'qwen3','hidden_size':32", BAD, {"head_dim is missing"}}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[QUOTED], json[QUOTED];
+        config c;
+        mote_error err = {0};
+        snprintf(text, sizeof text, "{%s,'num_hidden_layers':1,'vocab_size':8,'num_attention_heads':4,'num_key_value_heads':1,"
+                 "'intermediate_size':8}", cases[i].text);
+        temp_empty();
+        temp_text(CONFIG, quoted(text, json));
+        const int code = config_read(&c, temp_dir, &err);
+        CHECK(code == cases[i].code && says(code ? err.message : "", cases[i].needles), "%s: code %d: %s", cases[i].text, code, err.message);
+        if (!code) free(c.mixers);
+    }
+}
+
 // ---- Configurations of published models -------------------------------------------------------------------------------
 
 static int read_config(const char *dir, const char *name, config *c, mote_error *err) {
@@ -208,6 +295,57 @@ static int read_config(const char *dir, const char *name, config *c, mote_error 
     if (!code) temp_write(CONFIG, text.data, text.size);
     buf_free(&text);
     return code ? code : config_read(c, temp_dir, err);
+}
+
+static void test_published_dense(const char *dir) {
+    static const struct { const char *name; int layers, hidden, heads, kv_heads, head_dim, rotary_dim, size, tied, value_heads; } known[] = {
+        {"Qwen--Qwen3.5-27B_config.json", 64, 5120, 24, 4, 256, 64, 17408, 0, 48},
+        {"nvidia--Qwen3.6-27B-NVFP4_config.json", 64, 5120, 24, 4, 256, 64, 17408, 0, 48},
+        {"Qwen--Qwen3-0.6B_config.json", 28, 1024, 16, 8, 128, 128, 3072, 1, 0},
+        {"Qwen--Qwen3-8B_config.json", 36, 4096, 32, 8, 128, 128, 12288, 0, 0},
+        {"Qwen--Qwen3-32B-FP8_config.json", 64, 5120, 64, 8, 128, 128, 25600, 0, 0}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
+        const attention_shape *a = &c.shapes.attention;
+        const deltanet_shape *d = &c.shapes.deltanet;
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
+              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim &&
+              c.shapes.mlp.size == known[i].size && c.tied == known[i].tied && d->value_heads == known[i].value_heads &&
+              a->gated == (d->value_heads > 0) && !c.shapes.moe.experts && c.mtp_layers == (d->value_heads > 0),
+              "%s: sizes", known[i].name);
+        free(c.mixers);
+    }
+}
+
+// Without norms of queries and keys, and a Qwen3-Next, whose layers are counted.
+static void test_published_plain(const char *dir) {
+    static const struct {
+        const char *name;
+        int layers, hidden, heads, kv_heads, head_dim, rotary_dim, experts, top_k, size;
+        float theta;
+    } known[] = {
+        {"mistralai--Mixtral-8x7B-v0.1_config.json", 32, 4096, 32, 8, 128, 128, 8, 2, 14336, 1e6f},
+        {"mistralai--Mixtral-8x22B-v0.1_config.json", 56, 6144, 48, 8, 128, 128, 8, 2, 16384, 1e6f},
+        {"meta-llama--Meta-Llama-3.1-8B_config.json", 32, 4096, 32, 8, 128, 128, 0, 0, 14336, 5e5f},
+        {"Qwen--Qwen3-Next-80B-A3B-Thinking_config.json", 48, 2048, 16, 2, 256, 64, 512, 10, 512, 1e7f}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        config c;
+        mote_error err = {0};
+        if (!CHECK(!read_config(dir, known[i].name, &c, &err), "%s: %s", known[i].name, err.message)) continue;
+        const attention_shape *a = &c.shapes.attention;
+        const int next = c.shapes.deltanet.value_heads > 0, size = known[i].experts ? c.shapes.moe.expert_size : c.shapes.mlp.size;
+        CHECK(c.layers == known[i].layers && c.hidden == known[i].hidden && a->heads == known[i].heads &&
+              a->kv_heads == known[i].kv_heads && a->head_dim == known[i].head_dim && a->rotary_dim == known[i].rotary_dim && c.shapes.moe.experts == known[i].experts &&
+              c.shapes.moe.top_k == known[i].top_k && size == known[i].size && c.rope.theta == known[i].theta && a->rope_scale == 1,
+              "%s: sizes", known[i].name);
+        CHECK(a->normed == next && a->gated == next && c.mtp_layers == next && next == (known[i].head_dim == 256) &&
+              c.shapes.moe.shared_size == (next ? 512 : 0), "%s: parts", known[i].name);
+        for (int l = 0; l < c.layers; l++)
+            CHECK(c.mixers[l] == (next && l % 4 != 3 ? LAYER_DELTANET : LAYER_ATTENTION), "%s: layer %d", known[i].name, l);
+        free(c.mixers);
+    }
 }
 
 static void test_published_configs(void) {
@@ -226,7 +364,13 @@ static void test_published_configs(void) {
                                            "nvidia--Qwen3.6-35B-A3B-NVFP4_config.json",
                                            "nvidia--Qwen3-235B-A22B-NVFP4_config.json", "Qwen--Qwen3-235B-A22B_config.json",
                                            "Qwen--Qwen3-235B-A22B-FP8_config.json", "Qwen--Qwen3-30B-A3B_config.json",
-                                           "Qwen--Qwen3-30B-A3B-FP8_config.json"};
+                                           "Qwen--Qwen3-30B-A3B-FP8_config.json", "Qwen--Qwen3.5-27B_config.json",
+                                           "nvidia--Qwen3.6-27B-NVFP4_config.json", "Qwen--Qwen3-0.6B_config.json",
+                                           "Qwen--Qwen3-8B_config.json", "Qwen--Qwen3-32B-FP8_config.json",
+                                           "Qwen--Qwen3-32B-FP8-Static-PerTensor_config.json",
+                                           "Qwen--Qwen3-Next-80B-A3B-Thinking_config.json",
+                                           "InferSim--qwen3-next-80B-A3B_config.json", "mistralai--Mixtral-8x7B-v0.1_config.json",
+                                           "mistralai--Mixtral-8x22B-v0.1_config.json", "meta-llama--Meta-Llama-3.1-8B_config.json"};
     char dir[512];
     int refused = 0, opened = 0;
     if (!test_data_dir()) {
@@ -245,12 +389,14 @@ static void test_published_configs(void) {
               d->value_heads == known[i].value_heads && d->key_heads == 16 && d->key_dim == 128 && d->value_dim == 128 &&
               e->experts == known[i].experts && e->top_k == known[i].top_k && e->expert_size == known[i].expert_size &&
               e->shared_size == known[i].expert_size && c.vocab == 248320 && a->head_dim == 256 && a->rotary_dim == 64 &&
-              c.mtp_layers == 1 && a->theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
+              c.mtp_layers == 1 && c.rope.theta == 1e7f && c.eps == 1e-6f && c.context_max == 262144 &&
               c.eos == 248044 && !c.tied,
               "%s: sizes", known[i].name);
         for (int l = 0; l < c.layers; l++) CHECK(c.mixers[l] == (l % 4 == 3 ? LAYER_ATTENTION : LAYER_DELTANET), "%s: layer %d", known[i].name, l);
         free(c.mixers);
     }
+    test_published_dense(dir);
+    test_published_plain(dir);
     DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));) {
         config c;
@@ -273,7 +419,7 @@ static void test_published_configs(void) {
         refused++;
     }
     if (d) closedir(d);
-    CHECK(refused > 25 && opened == (int)COUNT(accepted), "%d other configurations, and %d known ones", refused, opened);
+    CHECK(refused > 15 && opened == (int)COUNT(accepted), "%d other configurations, and %d known ones", refused, opened);
 }
 
 int main(int argc, char **argv) {
@@ -282,6 +428,8 @@ int main(int argc, char **argv) {
     test_config_sizes();
     test_config();
     test_config_forms();
+    test_rope();
+    test_plain_refused();
     test_published_configs();
     temp_close();
     return test_main_end();

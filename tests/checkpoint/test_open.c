@@ -185,6 +185,17 @@ static void test_synthetic_shapes(void) {
     if (largest) CHECK(mote_model_info(largest)->parameters > 390e9 && mote_model_info(largest)->parameters < 405e9, "%g",
                        (double)mote_model_info(largest)->parameters);
     mote_close(largest);
+    static const struct { const char *name; double low, high; int kinds, mtp; } dense[] = {
+        {"qwen3.5-27b", 26.5e9, 28e9, 3, 1}, {"qwen3.5-9b", 8.8e9, 9.6e9, 3, 1}, {"qwen3.5-4b", 4.1e9, 4.7e9, 3, 1},
+        {"qwen3.5-2b", 1.8e9, 2.1e9, 3, 1},  {"qwen3.5-0.8b", 0.7e9, 0.85e9, 3, 1}, {"qwen3-8b", 8.1e9, 8.3e9, 2, 0},
+        {"qwen3-0.6b", 0.58e9, 0.62e9, 2, 0}, {"qwen3-30b-a3b", 30.3e9, 30.7e9, 2, 0}};
+    for (size_t i = 0; i < COUNT(dense); i++) {
+        mote_model *m = open_synthetic(dense[i].name, MOTE_DESCRIPTION);
+        const mote_info *x = mote_model_info(m);
+        if (x) CHECK((double)x->parameters > dense[i].low && (double)x->parameters < dense[i].high && x->kind_count == dense[i].kinds &&
+                     x->mtp_layers == dense[i].mtp, "%s: %g parameters, %d kinds", dense[i].name, (double)x->parameters, x->kind_count);
+        mote_close(m);
+    }
     static const char *const short_ones[] = {"qwen3.5-397b-a17b:4", "qwen3.5-122b-a10b:bf16:4", "qwen3.5-35b-a3b:fp8:4"};
     for (int i = 0; i < 3; i++) {                             // the first layers of the real shapes
         mote_model *m = open_synthetic(short_ones[i], MOTE_DESCRIPTION);
@@ -342,6 +353,7 @@ int main(int argc, char **argv) {
     test_plan();
     test_synthetic("tiny");
     test_synthetic("tiny:bf16");
+    test_synthetic("tiny-dense:nvfp4");
     test_synthetic_shapes();
     test_synthetic_refused();
     if (!temp_open()) return test_main_end();

@@ -12,11 +12,11 @@ static void naive_norm_rotate(const float *x, const float *w, const attention_sh
     double sum = 0;
     int d = s->head_dim, half = s->rotary_dim / 2;
     for (int i = 0; i < d; i++) sum += (double)x[i] * x[i];
-    for (int i = 0; i < d; i++) out[i] = x[i] / sqrt(sum / d + s->eps) * (double)w[i];
+    for (int i = 0; i < d; i++) out[i] = s->normed ? x[i] / sqrt(sum / d + s->eps) * (double)w[i] : x[i];
     for (int i = 0; i < half; i++) {
-        double angle = position * pow(theta, -2.0 * i / s->rotary_dim), a = out[i], b = out[half + i];
-        out[i] = a * cos(angle) - b * sin(angle);
-        out[half + i] = b * cos(angle) + a * sin(angle);
+        double angle = position * pow(theta, -2.0 * i / s->rotary_dim), a = out[i], b = out[half + i], scale = s->rope_scale;
+        out[i] = scale * (a * cos(angle) - b * sin(angle));
+        out[half + i] = scale * (b * cos(angle) + a * sin(angle));
     }
 }
 
@@ -67,7 +67,7 @@ static void test_exp_below(void) {
 static void naive_attention(const attention_case *c, int t, int h, float theta, double *out) {
     const attention_shape *s = &c->shape;
     int d = s->head_dim, kh = h * s->kv_heads / s->heads;
-    const float *q = c->qg + (t * s->heads + h) * 2 * d;
+    const float *q = c->qg + (t * s->heads + h) * attention_q_size(s);
     double query[128], key[128], weight[2 * SPAN + 8], sum = 0;
     naive_norm_rotate(q, c->w.q_norm, s, t, theta, query);
     for (int p = 0; p <= t; p++) {
@@ -79,7 +79,7 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
     for (int i = 0; i < d; i++) {
         out[i] = 0;
         for (int p = 0; p <= t; p++) out[i] += weight[p] / sum * c->v[(p * s->kv_heads + kh) * d + i];
-        out[i] /= 1 + exp(-(double)q[d + i]);
+        if (s->gated) out[i] /= 1 + exp(-(double)q[d + i]);
     }
 }
 
@@ -87,11 +87,13 @@ static void naive_attention(const attention_case *c, int t, int h, float theta, 
 static void attention_run(const attention_case *c, pool *p, int threads, int T, float theta, dtype kv_type, float *o) {
     const attention_shape *s = &c->shape;
     size_t kv = (size_t)(s->kv_heads * s->head_dim), wide = (size_t)(s->heads * s->head_dim), n = (size_t)c->length;
-    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * wide * 2);
+    size_t queries = (size_t)(s->heads * attention_q_size(s));
+    float *k = floats(n * kv), *v = floats(n * kv), *qg = floats(n * queries), *frequencies = floats((size_t)s->rotary_dim);
     capacity room_for = {c->length, T, threads, kv_type, 1};
     float *parts = floats(attention_part_count(s, &room_for) * attention_part_size(s));
     float *angles = floats(n * (size_t)s->rotary_dim), *k_new = floats(n * kv);
-    memcpy(qg, c->qg, n * wide * 2 * sizeof(float));
+    for (int i = 0; i < s->rotary_dim / 2; i++) frequencies[i] = powf(theta, -2.0f * (float)i / (float)s->rotary_dim);
+    memcpy(qg, c->qg, n * queries * sizeof(float));
     memcpy(k_new, c->k, n * kv * sizeof(float));
     for (int first = 0; first < c->length; first += T) {
         int rows = c->length - first < T ? c->length - first : T;
@@ -102,7 +104,7 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.T = rows;
         job.position = first;
         job.angles = angles;
-        job.qg = qg + (size_t)first * wide * 2;
+        job.qg = qg + (size_t)first * queries;
         job.k_new = k_new + (size_t)first * kv;
         job.v_new = c->v + (size_t)first * kv;
         job.kv = kv_type;
@@ -110,15 +112,16 @@ static void attention_run(const attention_case *c, pool *p, int threads, int T, 
         job.v = v;
         job.parts = parts;
         job.o = o + (size_t)first * wide;
-        rotary_angles(angles, first, rows, s->rotary_dim, theta);
+        rotary_angles(angles, first, rows, s->rotary_dim, frequencies, s->rope_scale);
         stage_rope_attend(p, &job);
     }
-    float *all[] = {k, v, qg, parts, angles, k_new};
-    for (int i = 0; i < 6; i++) free(all[i]);
+    float *all[] = {k, v, qg, parts, angles, k_new, frequencies};
+    for (int i = 0; i < 7; i++) free(all[i]);
 }
 
-static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, size_t length, pool **pools) {
-    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, 1e7f, 1};
+// gated: with an output gate and norms of queries and keys, as Qwen3.5 has them; else without both, as Llama, and YaRN's factor.
+static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim, int gated, size_t length, pool **pools) {
+    attention_shape shape = {0, heads, kv_heads, head_dim, rotary_dim, 1e-6f, gated ? 1 : 1.25f, gated, gated};
     attention_case c;
     size_t wide = (size_t)(heads * head_dim), kv = (size_t)(kv_heads * head_dim);
     memset(&c, 0, sizeof c);
@@ -155,7 +158,7 @@ static void test_attention(int heads, int kv_heads, int head_dim, int rotary_dim
 static void test_kv_scales(pool **pools) {
     enum { HEADS = 4, KV_HEADS = 2, DIM = 40, LENGTH = 40, WIDE = HEADS * DIM, KV = KV_HEADS * DIM };
     const float k_scale = 11, v_scale = 13;
-    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1e7f, 1};
+    attention_shape shape = {0, HEADS, KV_HEADS, DIM, 8, 1e-6f, 1, 1, 1};
     attention_case c, scaled;
     float q_norm[DIM], k_norm[DIM], *v = random_floats(LENGTH * KV, 3000);
     float *o = floats(LENGTH * WIDE), *other = floats(LENGTH * WIDE);
@@ -196,7 +199,7 @@ static void test_attention_extremes(pool *p) {
     float q_norm[2] = {1e4f, 1e4f}, k_norm[2] = {1e4f, 1e4f};
     float qg[4] = {1, 1, 100, 100}, k[4] = {1, 1, -1, -1}, v[4] = {5, 6, 7, 8};
     float cache_k[4], cache_v[4] = {5, 6}, parts[2 * (2 + PART_EXTRA)], o[2], angles[1] = {0};
-    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1e7f, 1};
+    attention_shape s = {0, 1, 1, 2, 0, 1e-6f, 1, 1, 1};
     attention_weights w;
     attention_job job;
     memset(&w, 0, sizeof w);

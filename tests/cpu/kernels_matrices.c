@@ -453,7 +453,9 @@ static void test_norms(void) {
 static void test_rotary(int dim, int first, float theta) {
     float *angles = floats((size_t)(3 * dim)), *x = random_floats((size_t)dim, 1), *y = floats((size_t)dim);
     int half = dim / 2;
-    rotary_angles(angles, first, 3, dim, theta);
+    float *frequencies = floats((size_t)dim);
+    for (int i = 0; i < half; i++) frequencies[i] = powf(theta, -2.0f * (float)i / (float)dim);
+    rotary_angles(angles, first, 3, dim, frequencies, 1);
     for (int t = 0; t < 3; t++) {
         memcpy(y, x, (size_t)dim * sizeof(float));
         rotate(y, angles + t * dim, dim);
@@ -465,6 +467,7 @@ static void test_rotary(int dim, int first, float theta) {
             CHECK(fabs(y[i] - a) < 2 * slack && fabs(y[half + i] - b) < 2 * slack, "rotation %d at %d", i, first + t);
         }
     }
+    free(frequencies);
     free(angles);
     free(x);
     free(y);

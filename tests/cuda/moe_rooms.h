@@ -87,6 +87,8 @@ enum {
 #include "../../layers/attention/schedule.c"
 #include "../../layers/moe/cpu.c"
 #include "../../layers/moe/schedule.c"
+#include "../../layers/mlp/cpu.c"
+#include "../../layers/mlp/schedule.c"
 #include "../../layers/kinds.c"
 #include "../../layers/head.c"
 

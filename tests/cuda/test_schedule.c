@@ -34,6 +34,7 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 // ---- 1. Schedules of models -----------------------------------------------------------------------------------------
 
 static int in_units;             // experts run by units, as those of many rows do
+static enum layer_kind ffn = LAYER_MOE;
 static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
 
 // The kernels of a kind of layer, in their order.
@@ -49,7 +50,7 @@ static void add_mtp(int layers, int whole) {
     add(KERNEL_FC, layers, 1);
     if (whole) {
         add_kind(LAYER_ATTENTION, layers, 1);
-        add_kind(LAYER_MOE, layers, 1);
+        add_kind(ffn, layers, 1);
         add(KERNEL_HEAD, layers, 1);
         return;
     }
@@ -63,7 +64,7 @@ static void add_step(int layers, int interval, int drafts) {
     add(KERNEL_EMBED, -1, 0);
     for (int i = 0; i < layers; i++) {
         add_kind((i + 1) % interval ? LAYER_DELTANET : LAYER_ATTENTION, i, 0);
-        add_kind(LAYER_MOE, i, 0);
+        add_kind(ffn, i, 0);
     }
     add(KERNEL_HEAD, -1, 0);
     add(KERNEL_MTP_ROWS, layers, 1);
@@ -158,6 +159,21 @@ static void test_pieces(void) {
     schedule_conflict c;
     CHECK(schedule_link(nodes, count, 1, LIMIT, 0, &c), "a step cut down");
     for (int i = 0; i < count; i++) CHECK(!nodes[i].link.await.mask, "node %d polls without experts_up", i);
+}
+
+// A dense model's step, and its blocks in turn.
+static void test_dense(int layers, int interval, int turns) {
+    ffn = LAYER_MLP;
+    in_turn = turns;
+    add_step(layers, interval, turns ? -1 : 3);
+    ffn = LAYER_MOE;
+    in_turn = 0;
+    CHECK(link_all(1), "%d dense layers, attention in every %d., in turn %d", layers, interval, turns);
+    for (int i = 0; i < count && !turns; i++) {
+        const node *n = &nodes[i];
+        const int polls = !n->in_mtp && n->layer > 0 && kernels[n->kind].polls;
+        CHECK(!n->link.await.mask == !polls, "node %d, %s of layer %d polls: %d", i, kernels[n->kind].name, n->layer, !polls);
+    }
 }
 
 // ---- 2. Refusals ----------------------------------------------------------------------------------------------------
@@ -337,11 +353,11 @@ static void test_machine(void) {
         count = 0;
         int n = random_int(2, 14);
         for (int i = 0; i < n; i++) {
-            node *x = add((enum kernel_kind)random_int(KERNEL_IN_PROJ, KERNEL_DOWN), random_int(0, LAYERS - 1), 0);
+            node *x = add((enum kernel_kind)random_int(KERNEL_IN_PROJ, KERNEL_MLP_DOWN), random_int(0, LAYERS - 1), 0);
             x->can_poll = random_int(0, 4) > 0;
             // likely successors, so that there is something to poll
             if (i && random_int(0, 2)) x->layer = x[-1].layer;
-            if (i && random_int(0, 2) && x[-1].kind < KERNEL_DOWN) x->kind = (enum kernel_kind)(x[-1].kind + 1);
+            if (i && random_int(0, 2) && x[-1].kind < KERNEL_MLP_DOWN) x->kind = (enum kernel_kind)(x[-1].kind + 1);
             if (i && x[-1].kind == KERNEL_OUT_PROJ && random_int(0, 2)) x->kind = KERNEL_ROUTER;
         }
         schedule_conflict c;
@@ -366,9 +382,11 @@ static void test_machine(void) {
 static void test_machine_real(void) {
     int went = 0;
     for (int again = 0; again < (test_brief ? 3 : 100); again++) {
+        ffn = again % 2 ? LAYER_MLP : LAYER_MOE;
         add_step(8, 4, 2);
         link_all(1);
         CHECK(run_once(), "a real step, run %d", again);
+        ffn = LAYER_MOE;
     }
     for (int again = 0; again < 100; again++) {
         add_step(8, 4, -1);
@@ -436,6 +454,9 @@ int main(int argc, char **argv) {
     test_forms(1, 0);
     test_forms(0, 1);
     test_forms(1, 1);
+    test_dense(64, 4, 0);
+    test_dense(28, 1, 0);
+    test_dense(8, 4, 1);
     test_refusals();
     test_machine();
     test_machine_real();

@@ -286,12 +286,13 @@ static void test_fixtures(fixture *f, int count) {
 }
 
 // Is it refused, as it should be? An order of columns, by any device. By a GPU, experts of different dtypes in one layer, which
-// only one fixture has.
+// only one fixture has, and experts' weights as they come from the softmax over all.
 static int is_refused(const char *dir) {
     mote_options o = {.parts = MOTE_WEIGHTS_ONLY, .device = test_device};
     mote_model *m = NULL;
     const char *why = strstr(dir, "actorder") ? "desc_act" : NULL;
     if (is_gpu && strstr(dir, "mixed-all-attention")) why = "experts of different dtypes";
+    if (is_gpu && strstr(dir, "qwen3moe-nonorm")) why = "norm_topk_prob";
     if (!why) return 0;
     EXPECT(MOTE_EUNSUPPORTED, mote_open(dir, &o, &m, &failure));
     CHECK(!m && strstr(failure.message, why), "%s: %s", dir, failure.message);
@@ -319,13 +320,15 @@ static int test_next(fixture *f, const char *dir, int all) {
 }
 
 int main(int argc, char **argv) {
-    enum { MOST = 32 };
+    enum { MOST = 48 };
     static const char *const names[] = {"bf16-as-3.5",    "bf16-as-3.6", "f16-all-delta",      "f32-tied",
                                         "fp8-f32-scales", "fp8-ragged",  "mixed-all-attention",
                                         "nvfp4-fp8-tensor", "ct-nvfp4-fp8-int4", "gptq-awq-int4"};
     static const char *const more[] = {"dev-flat-bf16", "dev-nested-fp8"};
     static const char *const quantised[] = {"modelopt-mixed", "modelopt-experts", "ct-mixed", "ct-fp8-dynamic", "gptq-int4",
                                             "gptq-actorder", "autoround", "awq", "ct-int4"};
+    static const char *const families[] = {"qwen35-27b", "qwen35-27b-fp8", "qwen35-tied", "qwen3", "qwen3moe", "qwen3moe-nonorm",
+                                           "qwen3next", "llama3", "llama-tied", "mistral", "mixtral"};
     static char dirs[MOST][512];
     static fixture f[MOST];
     int first = test_main_begin("test_engine", argc, argv), count = 0;
@@ -348,6 +351,11 @@ int main(int argc, char **argv) {
             snprintf(dirs[n], sizeof *dirs, "%s/data-quant/dev-q-%s", test_data_dir(), quantised[i]);
             count += test_next(&f[count], dirs[n], 0);
         }
+        for (size_t i = 0; i < sizeof families / sizeof *families && has_folder("family-data"); i++, n++) {
+            snprintf(dirs[n], sizeof *dirs, "%s/family-data/dev-%s", test_data_dir(), families[i]);
+            count += test_next(&f[count], dirs[n], 0);
+        }
+        if (!has_folder("family-data")) test_skip("no data folder: reference checkpoints of other families");
         if (!has_folder("fixtures")) test_skip("no data folder: its reference checkpoints");
         if (!has_folder("data-quant")) test_skip("no data folder: its quantised reference checkpoints");
         test_fixtures(f, count);

@@ -40,7 +40,7 @@ typedef struct walk_results { const char *folder, *value; int damaged, sublayers
 
 static void check_report(void *user, const sublayer_report *r) {
     walk_results *w = (walk_results *)user;
-    const int sublayer = r->layer < 0 ? -1 : 2 * r->layer + !strcmp(r->kind, "moe"), damaged = r->layer >= 0 && sublayer == w->damaged;
+    const int sublayer = r->layer < 0 ? -1 : 2 * r->layer + (!strcmp(r->kind, "moe") || !strcmp(r->kind, "mlp")), damaged = r->layer >= 0 && sublayer == w->damaged;
     const double by = r->off[0].by;
     w->sublayers += r->layer >= 0;
     if (damaged) CHECK(by > 1e-3, "%s: layer %d, %s is damaged and off by %g", w->folder, r->layer, r->kind, by);
@@ -89,7 +89,12 @@ static void test_damaged_weights(const char *folder) {
         const int delta = l->mixer.kind == LAYER_DELTANET;
         damage_matrix(folder, m, other, delta ? &w->deltanet.in_proj_qkv : &w->attention.v_proj, 2 * i, delta ? "in_proj_qkv" : "v_proj");
         damage_matrix(folder, m, other, delta ? &w->deltanet.out_proj : &w->attention.o_proj, 2 * i, NULL);
-        damage_matrix(folder, m, other, &l->ffn.w.moe.down_proj[l->ffn.w.moe.shape.experts], 2 * i + 1, NULL);
+        const moe_weights *e = &l->ffn.w.moe;
+        const mlp_weights *f = &l->ffn.w.mlp;
+        const int dense = l->ffn.kind == LAYER_MLP;
+        damage_matrix(folder, m, other, dense ? &f->down_proj : &e->down_proj[e->shape.experts], 2 * i + 1, NULL);
+        if (dense) damage_matrix(folder, m, other, &f->gate_proj, 2 * i + 1, "h");
+        if (dense) damage_matrix(folder, m, other, &f->up_proj, 2 * i + 1, "h");
     }
     check_walk(folder, m, other, MOTE_ROWS_MAX, MOTE_ROWS_MAX, -1, NULL);
     mote_close(m);
@@ -149,7 +154,9 @@ int main(int argc, char **argv) {
     static const char *const fixtures[] = {
         "bf16-as-3.5", "bf16-as-3.6", "f32-tied", "f16-all-delta", "mixed-all-attention", "fp8-ragged", "fp8-f32-scales",
         "nvfp4-fp8-tensor", "ct-nvfp4-fp8-int4", "gptq-awq-int4"};
-    static const char *const families[] = {"dev-qwen3moe", "dev-qwen3moe-nonorm"};
+    static const char *const families[] = {"dev-qwen3moe", "dev-qwen3moe-nonorm", "dev-qwen35-27b", "dev-qwen35-27b-fp8",
+                                           "dev-qwen35-tied", "dev-qwen3", "dev-qwen3next", "dev-llama3", "dev-llama-tied", "dev-mistral",
+                                           "dev-mixtral"};
     int more = test_main_begin("definition", argc, argv);
     for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++) {
         char folder[300];
@@ -166,6 +173,11 @@ int main(int argc, char **argv) {
         test_checkpoint(folder);
     }
     test_damaged_weights("tests/fixtures/bf16-as-3.5");
+    if (test_data_dir()) {
+        char folder[300];
+        snprintf(folder, sizeof folder, "%s/family-data/dev-qwen35-27b", test_data_dir());
+        test_damaged_weights(folder);
+    }
     test_defined_without_memory("tests/fixtures/bf16-as-3.5");
     for (; more < argc; more++) test_checkpoint(argv[more]);
     return test_main_end();

@@ -1,0 +1,28 @@
+/* families/llama.c: Llama 2 and 3, and what is built like them (SmolLM2), and Mistral: what config.json says. All is as in Qwen3's dense
+   models (families/qwen3.c), tensors' names too, but that queries and keys have no norms. */
+
+static const char *const llama_types[] = {"llama", NULL};
+
+static void llama_read(config_reader *r, config *c) {
+    common_mlp(r, c, &c->shapes.mlp);
+    common_flags(r);
+    config_only(r, r->text, "mlp_bias", "false");
+    plain_read(r, c, 0, 1e4f);
+}
+
+static void llama_bind(binder *b) {
+    qwen3_bind(b);
+}
+
+/* ---- Mistral, of which all releases after 7B v0.1 attend to all tokens ---- */
+
+static const char *const mistral_types[] = {"mistral", NULL};
+
+static void mistral_read(config_reader *r, config *c) {
+    llama_read(r, c);
+    config_only(r, r->text, "sliding_window", "null");
+}
+
+static void mistral_bind(binder *b) {
+    qwen3_bind(b);
+}

@@ -1,0 +1,42 @@
+/* families/mixtral.c: Mixtral (8x7B, 8x22B): what config.json says, what its tensors are called. Attention is Llama's; the experts have
+   names of their own: w1 is the gate, w3 up, w2 down. */
+
+static const char *const mixtral_types[] = {"mixtral", NULL};
+
+static void mixtral_read(config_reader *r, config *c) {
+    moe_shape *e = &c->shapes.moe;
+    common_moe(r, c, e, "num_local_experts", "intermediate_size");
+    common_moe_check(r, e);
+    common_moe_flags(r);
+    config_only(r, r->text, "sliding_window", "null");
+    plain_read(r, c, 0, 1e6f);
+}
+
+static void mixtral_bind_layer(binder *b, int index, layer *l) {
+    moe_weights *e = &l->ffn.w.moe;
+    const moe_shape *s = &e->shape;
+    char where[128], all[192], expert[192];
+    l->ffn.kind = LAYER_MOE;
+    e->shape = b->m->c.shapes.moe;
+    common_layer_experts(b->m, index, e);
+    plain_bind_layer(b, index, l, &e->norm, where, sizeof where);
+    bind_as(b, MODULE_ROUTER, 1, 1);
+    bind_kept(b, where, "block_sparse_moe.gate.weight", &e->router, s->experts, s->hidden);
+    bind_as(b, MODULE_EXPERTS, (uint64_t)s->top_k, (uint64_t)s->experts);
+    snprintf(all, sizeof all, "%sblock_sparse_moe.experts", where);
+    b->together = all;
+    for (int i = 0; i < s->experts && !b->code; i++) {
+        snprintf(expert, sizeof expert, "%sblock_sparse_moe.experts.%d.", where, i);
+        bind_matrix(b, expert, "w1.weight", &e->gate_proj[i], s->expert_size, s->hidden);
+        bind_matrix(b, expert, "w3.weight", &e->up_proj[i], s->expert_size, s->hidden);
+        bind_matrix(b, expert, "w2.weight", &e->down_proj[i], s->hidden, s->expert_size);
+    }
+    b->together = NULL;
+}
+
+static void mixtral_bind(binder *b) {
+    mote_model *m = b->m;
+    common_allocate_experts(b, m->c.shapes.moe.experts, 0);
+    common_bind_ends(b, bind_vector);
+    for (int i = 0; i < m->c.layers && !b->code; i++) mixtral_bind_layer(b, i, &m->layers[i]);
+}

@@ -1,0 +1,23 @@
+/* families/qwen3.c: Qwen3 dense (0.6B to 32B): what config.json says, what its tensors are called. All is as in the mixtures of experts
+   (families/qwen3_moe.c), but for a dense FFN in every layer. */
+
+static const char *const qwen3_types[] = {"qwen3", NULL};
+
+static void qwen3_read(config_reader *r, config *c) {
+    common_mlp(r, c, &c->shapes.mlp);
+    common_flags(r);
+    plain_read(r, c, 1, 1e6f);
+}
+
+static void qwen3_bind(binder *b) {
+    mote_model *m = b->m;
+    common_bind_ends(b, bind_vector);
+    for (int i = 0; i < m->c.layers && !b->code; i++) {
+        mlp_weights *f = &m->layers[i].ffn.w.mlp;
+        char where[128];
+        m->layers[i].ffn.kind = LAYER_MLP;
+        f->shape = m->c.shapes.mlp;
+        plain_bind_layer(b, i, &m->layers[i], &f->norm, where, sizeof where);
+        common_bind_mlp(b, where, f);
+    }
+}

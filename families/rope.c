@@ -1,0 +1,140 @@
+/* families/rope.c: how positions turn queries and keys: keys of config.json -> rotary frequencies.
+
+   Frequency i of d rotated dimensions is f = theta^(-2 i / d). A model that was made for L positions and reads `factor` times as many
+   lowers those that turn slowly. With n = L f / (2 pi), the turns within L:
+     llama3   f where n > high_freq_factor, f / factor where n < low_freq_factor, between them a mean of both, f weighted by
+              (n - low) / (high - low)
+     YaRN     f where n > beta_fast, f / factor where n < beta_slow, between them a mean whose weights are linear in i. And cos
+              and sin are multiplied by attention_factor, or 0.1 ln(factor) + 1 */
+
+/* Keys of an object that says how positions turn: rope_parameters, or rope_scaling, as it was called before. With text alone
+   mrope is no scaling. 0: there is none. */
+static uint32_t rope_object(config_reader *r, const char *key, const char *within, enum rope_kind *kind) {
+    static const struct { const char *name; enum rope_kind kind; } kinds[] = {
+        {"default", ROPE_PLAIN}, {"mrope", ROPE_PLAIN}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}};
+    static const char *const names[] = {"rope_type", "type"};
+    uint32_t object = json_get(r->j, r->text, key);
+    *kind = ROPE_PLAIN;
+    if (!object || r->j->nodes[object].type != JSON_OBJECT) {
+        config_only(r, r->text, key, "null");
+        return 0;
+    }
+    r->within = within;
+    for (int i = 0; i < 2; i++) {
+        uint32_t type = json_get(r->j, object, names[i]);
+        int known = 0;
+        for (size_t k = 0; type && k < sizeof kinds / sizeof *kinds; k++)
+            if (config_is(r->j, type, kinds[k].name)) *kind = kinds[k].kind, known = 1;
+        if (!known) config_only(r, object, names[i], "default, llama3 or yarn");
+    }
+    r->within = NULL;
+    return object;
+}
+
+/* A number of a scaled rope; where it is absent, or null, `fallback`, and if that is 0 it must be there. */
+static void rope_float(config_reader *r, uint32_t object, const char *key, double low, double high, float fallback, float *out) {
+    uint32_t node = json_get(r->j, object, key);
+    *out = fallback;
+    if (node && r->j->nodes[node].type != JSON_NULL) config_float(r, object, key, low, high, fallback, out);
+    else if (!r->code && fallback == 0)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s is missing", r->dir, r->within, key);
+}
+
+/* llama3's share of factor on cos and sin is 1. YaRN's, unless attention_factor says it: of two mscales, which DeepSeek has, the ratio. */
+static float yarn_factor(config_reader *r, uint32_t object, float factor) {
+    const float grown = factor > 1 ? 0.1f * logf(factor) : 0;
+    float one = 1, all = 1, given;
+    if (json_get(r->j, object, "mscale") && json_get(r->j, object, "mscale_all_dim")) {
+        config_float(r, object, "mscale", 0, 1e3, 1, &one);
+        config_float(r, object, "mscale_all_dim", 0, 1e3, 1, &all);
+    } else {
+        all = 0;
+    }
+    if (one == 0 || all == 0) one = 1, all = 0;
+    rope_float(r, object, "attention_factor", 1e-3, 1e3, (one * grown + 1) / (all * grown + 1), &given);
+    return given;
+}
+
+/* What scaling needs. YaRN's factor is also what the context grows by. */
+static void rope_scaled(config_reader *r, uint32_t object, config *c) {
+    rope_config *to = &c->rope;
+    const uint32_t truncate = json_get(r->j, object, "truncate");
+    const int yarn = to->kind == ROPE_YARN;
+    rope_float(r, object, "factor", 1, 1e4, 0, &to->factor);
+    rope_float(r, object, "original_max_position_embeddings", 1, 1 << 24, 0, &to->original);
+    rope_float(r, object, yarn ? "beta_slow" : "low_freq_factor", 1e-3, 1e4, yarn ? 1 : 0, &to->slow);
+    rope_float(r, object, yarn ? "beta_fast" : "high_freq_factor", 1e-3, 1e4, yarn ? 32 : 0, &to->fast);
+    config_only(r, object, "llama_4_scaling_beta", "null");
+    if (!r->code && to->slow >= to->fast)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be below %s", r->dir, r->within,
+                       yarn ? "beta_slow" : "low_freq_factor", yarn ? "beta_fast" : "high_freq_factor");
+    if (r->code || !yarn) return;
+    to->whole = !truncate || config_true(r->j, truncate);
+    c->shapes.attention.rope_scale = yarn_factor(r, object, to->factor);
+    if (to->original * to->factor > (float)c->context_max) c->context_max = (int)fminf(to->original * to->factor, 1 << 24);
+}
+
+/* part: the share of head_dim that is rotated, where config.json does not say; theta: the base, likewise. */
+static void common_rope(config_reader *r, config *c, float part, float theta) {
+    enum rope_kind kind, older;
+    attention_shape *a = &c->shapes.attention;
+    uint32_t parameters = rope_object(r, "rope_parameters", "rope_parameters.", &kind);
+    uint32_t scaling = rope_object(r, "rope_scaling", "rope_scaling.", &older), object = parameters ? parameters : scaling;
+    if (!r->code && parameters && scaling && kind != older)
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: rope_parameters and rope_scaling are of different types", r->dir);
+    a->rope_scale = 1;
+    c->rope.kind = parameters ? kind : older;
+    r->within = parameters ? "rope_parameters." : "rope_scaling.";
+    if (c->rope.kind != ROPE_PLAIN) rope_scaled(r, object, c);
+    r->within = NULL;
+    if (!object) object = r->text;
+    config_only(r, r->text, "rope_type", "default");
+    config_float(r, r->text, "partial_rotary_factor", 0, 1, part, &part);
+    config_float(r, object, "partial_rotary_factor", 0, 1, part, &part);
+    config_float(r, r->text, "rope_theta", 1, 1e12, theta, &c->rope.theta);
+    config_float(r, object, "rope_theta", 1, 1e12, c->rope.theta, &c->rope.theta);
+    if (r->code) return;
+    a->rotary_dim = (int)((float)a->head_dim * part);
+    if (a->rotary_dim % 2)
+        r->code = fail(r->err, MOTE_EUNSUPPORTED, "%s/config.json: head_dim * partial_rotary_factor = %d is odd",
+                       r->dir, a->rotary_dim);
+}
+
+/* The i of d rotated dimensions that turns so many times within the original context. */
+static double yarn_place(const rope_config *p, int d, double turns) {
+    return d * log((double)p->original / (turns * 2 * M_PI)) / (2 * log((double)p->theta));
+}
+
+/* How much of frequency i stays as it is: 1 all, 0 nothing. */
+static double rope_kept(const rope_config *p, int d, int i, double frequency) {
+    double first, last, kept;
+    if (p->kind == ROPE_LLAMA3) {
+        kept = ((double)p->original * frequency / (2 * M_PI) - (double)p->slow) / ((double)p->fast - (double)p->slow);
+    } else {
+        first = yarn_place(p, d, (double)p->fast);
+        last = yarn_place(p, d, (double)p->slow);
+        if (p->whole) first = floor(first), last = ceil(last);
+        first = fmax(first, 0);
+        last = fmin(last, d - 1);
+        kept = 1 - (i - first) / (last == first ? 0.001 : last - first);
+    }
+    return kept > 1 ? 1 : kept > 0 ? kept : 0;
+}
+
+/* The frequencies of d rotated dimensions. They are single precision, as models were trained with. */
+static void rope_frequencies(const rope_config *p, int d, float *to) {
+    for (int i = 0; i < d / 2; i++) {
+        to[i] = 1.0f / powf(p->theta, (float)(2 * i) / (float)d);
+        if (p->kind == ROPE_PLAIN) continue;
+        const double frequency = pow((double)p->theta, -2.0 * i / d), kept = rope_kept(p, d, i, frequency);
+        to[i] = (float)(frequency * kept + frequency / (double)p->factor * (1 - kept));
+    }
+}
+
+/* Makes the frequencies of the model's attention layers. */
+static void bind_frequencies(binder *b) {
+    const int d = b->m->c.shapes.attention.rotary_dim;
+    b->m->frequencies = (float *)malloc(((size_t)d / 2 + 1) * sizeof(float));
+    if (b->m->frequencies) rope_frequencies(&b->m->c.rope, d, b->m->frequencies);
+    else b->code = fail_memory(b->err);
+}

@@ -1,0 +1,115 @@
+/* layers/mlp/cpu.c: the stages of a dense FFN on the CPU. Knows matrices and threads, no session.
+
+   Every row goes through one SwiGLU: x += down_proj (SiLU(gate_proj u) * up_proj u), u = norm(x). */
+
+typedef struct mlp_shape {
+    int hidden, size;
+    float eps;
+} mlp_shape;
+
+typedef struct mlp_weights {
+    mlp_shape shape;
+    const float *norm;                          /* [hidden] */
+    matrix gate_proj, up_proj, down_proj;       /* [size][hidden] twice, [hidden][size] */
+} mlp_weights;
+
+typedef struct mlp_job {
+    const mlp_weights *w;
+    int T;
+    float *u;                    /* [T][hidden] normalised rows */
+    float *h;                    /* [T][size] */
+    float *x;                    /* [T][hidden] residual */
+    token_limbs *limbs;          /* of u, and then of h, row by row */
+} mlp_job;
+
+/* h[t][r] = SiLU(gate_proj[r] . u[t]) * (up_proj[r] . u[t]) for a block of rows r. */
+static void mlp_up_block(const mlp_job *job, int block) {
+    const mlp_shape *s = &job->w->shape;
+    const int row = block * ROW_BLOCK, rows = block_rows(&job->w->gate_proj, block);
+    for (int first = 0; first < job->T; first += TOKEN_BATCH) {
+        token_batch tokens;
+        float gate[TOKEN_BATCH][ROW_BLOCK], up[TOKEN_BATCH][ROW_BLOCK];
+        tokens.count = min_int(job->T - first, TOKEN_BATCH);
+        for (int t = 0; t < tokens.count; t++) {
+            tokens.x[t] = job->u + (size_t)(first + t) * (size_t)s->hidden;
+            tokens.limbs[t] = job->limbs + (size_t)(first + t) * (size_t)col_block_count(s->hidden);
+        }
+        matrix_block_dots(&job->w->gate_proj, row, rows, &tokens, gate);
+        matrix_block_dots(&job->w->up_proj, row, rows, &tokens, up);
+        for (int t = 0; t < tokens.count; t++) {
+            float *h = job->h + (size_t)(first + t) * (size_t)s->size + (size_t)row;
+            for (int r = 0; r < rows; r++) h[r] = silu(gate[t][r]) * up[t][r];
+        }
+    }
+}
+
+/* Items: blocks of rows of gate_proj and up_proj. */
+static void mlp_up_blocks(void *context, int begin, int end, int thread) {
+    (void)thread;
+    for (int block = begin; block < end; block++) mlp_up_block((const mlp_job *)context, block);
+}
+
+/* norm_gate_up: u = rms(x) norm; h = SiLU(gate u) * (up u). */
+static void stage_norm_gate_up(pool *p, mlp_job *job) {
+    const mlp_weights *w = job->w;
+    const mlp_shape *s = &w->shape;
+    limb_rows rows = {job->u, (size_t)s->hidden, job->T, s->hidden, job->limbs};
+    rms_norm(job->u, job->x, w->norm, job->T, s->hidden, s->eps);
+    if (uses_nibble_kernel(&w->gate_proj) || uses_nibble_kernel(&w->up_proj)) limbs_of_rows(p, &rows);
+    parallel(p, row_blocks(&w->gate_proj), mlp_up_blocks, job);
+}
+
+/* down: x += down_proj h. */
+static void stage_down(pool *p, mlp_job *job) {
+    linear(p, &job->w->down_proj, job->h, job->x, job->T, 1, job->limbs);
+}
+
+/* The implementation of layers/kinds.c. */
+
+static void mlp_widen(mlp_shape *most, const mlp_shape *s) {
+    most->hidden = max_int(most->hidden, s->hidden);
+    most->size = max_int(most->size, s->size);
+    most->eps = s->eps;
+}
+
+static const char *mlp_unfit(const mlp_shape *s) {
+    return s->hidden % 4 || s->size % 4 ? "hidden and FFN sizes that are no multiples of 4" : NULL;
+}
+
+/* Whether gate_proj and up_proj are stored alike, so that a tile may have a panel of each. */
+static inline int mlp_pairs(const mlp_weights *w) {
+    const matrix *a = &w->gate_proj, *b = &w->up_proj;
+    return a->format == b->format && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+static void mlp_layout_scratch(layout *l, const mlp_shape *s, const capacity *r, mlp_job *to) {
+    const size_t T = (size_t)r->rows;
+    to->h = layout_alloc(l, T * (size_t)s->size);
+    to->limbs = limbs_alloc(l, T, max_int(s->hidden, s->size));
+}
+
+static void mlp_forward(const token_rows *rows, const mlp_weights *w, mlp_job *job) {
+    job->w = w;
+    job->T = rows->T;
+    job->u = rows->u;
+    job->x = rows->x;
+    stage_norm_gate_up(rows->threads, job);
+    stage_down(rows->threads, job);
+}
+
+static uint64_t mlp_bytes(const mlp_weights *w, enum stage stage, const traffic *of) {
+    (void)of;
+    if (stage == STAGE_GATE_UP) return matrix_bytes(&w->gate_proj) + matrix_bytes(&w->up_proj);
+    return stage == STAGE_MLP_DOWN ? matrix_bytes(&w->down_proj) : 0;
+}
+
+/* As deltanet_operations. */
+static inline double mlp_operations(const mlp_weights *w, enum stage stage, double rows, double position) {
+    (void)position;
+    if (stage == STAGE_GATE_UP) return rows * (matrix_operations(&w->gate_proj) + matrix_operations(&w->up_proj));
+    return stage == STAGE_MLP_DOWN ? rows * matrix_operations(&w->down_proj) : 0;
+}
+
+static named_size *mlp_sizes(const mlp_shape *s, named_size *to) {
+    return size_is(to, "intermediate_size", s->size);
+}
