@@ -64,7 +64,7 @@ enum {
 };
 static_assert(sizeof(mote_options) == END_OF(mote_options, quantize), "mote_options has padding at its end");
 static_assert(sizeof(mote_session_options) == END_OF(mote_session_options, runner), "mote_session_options has padding at its end");
-static_assert(sizeof(mote_generation) == END_OF(mote_generation, thinking_budget), "mote_generation has padding at its end");
+static_assert(sizeof(mote_generation) == END_OF(mote_generation, effort), "mote_generation has padding at its end");
 
 /* The check of structs of options: copies one into one of `known` bytes, as its `size` says. first: what a size of 0 means.
    given NULL: the defaults. */

@@ -158,6 +158,8 @@ typedef struct mote_info {
     int module_count;
     int estimated;                         /* 1: MOTE_DESCRIPTION of a folder without weights, with config.json and at most the
                                               headers of the safetensors files: sizes are what a published checkpoint has */
+    int32_t begin_token;                   /* token that tokenizer.json puts at the beginning of a text, and that a prompt which is
+                                              no chat begins with; mote_tokenize leaves it out. -1: none */
 } mote_info;
 
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
@@ -230,8 +232,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
                     size_t *count, mote_error *error);
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
-   {"messages":[...], "tools":[...], "enable_thinking":bool, "add_generation_prompt":bool, "continue_final_message":bool}; all but
-   messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
+   {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
+   "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.
@@ -239,6 +241,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
    - Results of tools are put in the order of the calls they answer, by "tool_call_id" and the call's "id". One without an id, or
      with that of no call, is of the first call that has none; of several of one id the first counts. The others follow.
    - A tool's result before all else begins a user's turn, as any other does.
+   - Mistral's templates without a place for a system message have it in front of the first question; ids of calls that are not nine
+     characters long, which they refuse, become such. Llama 3's contents may be lists of texts.
    - "continue_final_message": the last message, the assistant's, is an answer that the model goes on with: its turn is not ended,
      and no other begun, as transformers does it. It has no calls, and add_generation_prompt is not true: else MOTE_EINVAL.
    A template that is one of these families' but for changes (comments, a default system message, instructions, errors not
@@ -451,6 +455,10 @@ typedef struct mote_generation {
     int one_call;                          /* 1: the answer ends after its first call, and no more is told: MOTE_STOP_CALL */
     int thinking_budget;                   /* tokens of thinking, after which it is closed with a short sentence of some 30 more, which
                                               count as thinking; 0: no limit */
+    const char *effort;                    /* mote_ask: how hard to think, used only while the timeline is empty: "none", "minimal",
+                                              "low", "medium", "high", "xhigh" or "max"; NULL: as the template has it. "none" is
+                                              no thinking; else only a template that knows efforts does something: Qwen3.8's has
+                                              low, medium and xhigh, the sentence for which comes before the system message */
 } mote_generation;
 
 enum {                                     /* whether an answer calls a tool */

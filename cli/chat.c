@@ -65,6 +65,7 @@ static int command_chat(options *o) {
     free(c.message.data);
     free(c.line.data);
     free(c.system.data);
+    free(c.effort.data);
     free(c.attached.data);
     free(c.typed_last.data);
     free(c.asked.data);

@@ -34,6 +34,15 @@ static void chat_think(chat *c, const char *argument) {
     else say(c, "thinking: %s\n", names[c->o->think]);
 }
 
+static void chat_effort(chat *c, const char *argument) {
+    size_t used;
+    c->effort.size = 0;
+    if (append(&c->effort, argument, strlen(argument))) return;
+    c->o->effort = *argument ? c->effort.data : NULL;
+    mote_tokens(c->session, &used);
+    say(c, "effort %s%s\n", *argument ? argument : "as the model's template", used ? "; it counts from the next /reset on" : "");
+}
+
 static void chat_temperature(chat *c, const char *argument) {
     double t = c->sampling.temperature;
     if (*argument && !parse_real(argument, 0, 100, &t)) say(c, "/temp needs 0 to 100, not '%s'\n", argument);
@@ -61,10 +70,9 @@ static int text_of(const mote_model *model, const int32_t *ids, size_t count, by
 /* The answer of a turn as the model has it, without thinking and the template's words. */
 static void chat_show_answer(chat *c, char *turn) {
     const chat_marks *marks = marks_of(c->model);
-    char *answer = turn, *found, begins[64];
-    snprintf(begins, sizeof begins, "%sassistant\n", marks->turn);
-    while ((found = strstr(answer, begins))) answer = found + strlen(begins);
-    while ((found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
+    char *answer = turn, *found;
+    while ((found = strstr(answer, marks->answer))) answer = found + strlen(marks->answer);
+    while (*marks->think_end && (found = strstr(answer, marks->think_end))) answer = found + strlen(marks->think_end);
     if (answer > turn && (found = strstr(answer, marks->turn_end))) *found = 0;
     say(c, "%s\n", answer == turn ? "" : answer + strspn(answer, "\n"));
 }
@@ -75,11 +83,12 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
     size_t end = 0;
     while (end < count && !mote_is_end(c->model, ids[end])) end++;
     if (!text_of(c->model, ids, end, &text)) {
-        const char *question = text.data + strspn(text.data, "\n");
+        char *question = text.data + strspn(text.data, "\n"), *over = strstr(question, marks_of(c->model)->answer);
+        if (over) *over = 0;               /* where no token ends a question */
         c->asked.size = c->typed_last.size = 0;
         c->stands = !append(&c->asked, question, strlen(question)) && !append(&c->typed_last, question, strlen(question));
         say(c, "> %s\n", question);
-        if (!text_of(c->model, ids + end, count - end, &text)) chat_show_answer(c, text.data);
+        if (!text_of(c->model, ids, count, &text)) chat_show_answer(c, text.data);
     }
     free(text.data);
 }
@@ -88,9 +97,8 @@ static void chat_take_last(chat *c, const int32_t *ids, size_t count) {
 static void chat_take_turns(chat *c) {
     size_t count, length = 0, last = 0;
     const int32_t *ids = mote_tokens(c->session, &count);
-    char user[64];
+    const char *user = marks_of(c->model)->user;
     bytes start = {NULL, 0, 0};
-    snprintf(user, sizeof user, "%suser", marks_of(c->model)->turn);
     if (tokenize(c->model, user, strlen(user), &start, &length)) length = 0;
     for (size_t at = 0; length && at + length <= count; at++) {
         if (memcmp(ids + at, start.data, length * sizeof *ids)) continue;
@@ -276,6 +284,7 @@ static const chat_command chat_commands[] = {
     {"/reset", "", "start a new conversation (also /new, /clear)", chat_reset, 1},
     {"/system", "TEXT", "system message of the next conversation (no TEXT: none)", chat_system, 0},
     {"/think", "on|off", "think before answering", chat_think, 0},
+    {"/effort", "LEVEL", "how hard to think: none, low, medium, high (no LEVEL: as the template has it)", chat_effort, 0},
     {"/set", "NAME VALUE", "temperature, top-p and the like; alone: all of them", chat_set, 0},
     {"/temp", "T", "temperature; 0 is greedy", chat_temperature, 0},
     {"/seed", "N", "same seed, same text", chat_seed, 0},

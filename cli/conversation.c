@@ -15,6 +15,7 @@ typedef struct chat {
     mote_session *session;
     mote_sampling sampling;
     bytes message, line, system;           /* the last one is used when its size is not 0 */
+    bytes effort;                          /* of options, when it was changed */
     bytes attached;                        /* texts of /read, for the next message */
     bytes typed_last, asked;               /* the last question, as it was typed and as it was asked; asked.size 0: none */
     int stands;                            /* the last turn of the timeline is that question's */

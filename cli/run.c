@@ -4,8 +4,8 @@
 static int run_usage(const options *o) {
     if (o->tokens && o->prompt) return complain(EXIT_USAGE, "run: --tokens and -p exclude each other");
     if (o->greedy && o->temperature > 0) return complain(EXIT_USAGE, "run: --greedy and --temp exclude each other");
-    if ((o->tokens || o->raw) && (o->system || o->think))
-        return complain(EXIT_USAGE, "run: --system and --think belong to a chat: not with --tokens or --raw");
+    if ((o->tokens || o->raw) && (o->system || o->think || o->effort))
+        return complain(EXIT_USAGE, "run: --system, --think and --effort belong to a chat: not with --tokens or --raw");
     if (!o->tokens && !o->prompt && isatty(STDIN_FILENO))
         return complain(EXIT_USAGE, "run: no prompt: give -p TEXT, or pipe it in");
     return 0;
@@ -60,6 +60,8 @@ static int answer_prompt(const mote_model *model, mote_session *session, const o
     if (o->raw) {
         code = tokenize(model, prompt->data, prompt->size, &ids, &count);
         feed = (const int32_t *)(const void *)ids.data;
+        const int32_t begin = mote_model_info(model)->begin_token;
+        if (!code && begin >= 0 && !(count && *feed == begin) && mote_feed(session, &begin, 1, &error)) code = report_prompt(&error);
     }
     if (!code && mote_feed(session, feed, count, &error)) code = report_prompt(&error);
     if (!code && mote_generate(session, g, result, &error)) code = report(&error);

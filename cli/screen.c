@@ -83,6 +83,7 @@ static mote_generation generation_for(const options *o, const mote_sampling *sam
     g.stop_count = o->stop.count;
     g.system = o->system;
     g.think = o->think;
+    g.effort = o->effort;
     g.raw = o->raw;
     g.verify = o->verify;
     g.on_text = on_text;

@@ -28,7 +28,7 @@ static void put_turn_end(const mote_session *s, marked_text *out) {
     while (at && is_line_end(s->m, s->tokens[at - 1])) at--;
     int closed = at && s->tokens[at - 1] == tokenizer_find(s->m->text, m->turn_end);
     if (s->count && !closed) put_words(out, m->turn_end);
-    if (s->count && (!closed || at == s->count)) put_words(out, "\n");
+    if (s->count && (!closed || at == s->count)) put_words(out, turn_gap(s->m->family));
 }
 
 /* Token ids of the next turn, in which system message, tools and message are plain text. One encoding of the whole turn, so
@@ -46,6 +46,8 @@ static int plan_ids(turn_plan *p, const mote_session *s, const char *message, co
     t.results = g->results;
     t.result_count = g->result_count;
     t.think = g->think;
+    t.first = !s->count;
+    t.effort = g->effort;
     if (p->past_count) put_words(&text, "\n");
     else put_turn_end(s, &text);
     int code = chat_turn(s->m->family, &t, &text, err);
@@ -76,12 +78,17 @@ static int check_role(const mote_session *s, const mote_generation *g, mote_erro
     return fail(err, MOTE_EINVAL, "a turn of role tool: there is no call before it that has no result yet");
 }
 
+/* 1: what a user says next leaves the thinking before it where it is. */
+static int keeps_thinking(const mote_session *s, const mote_generation *g) {
+    return g->keep_thinking || s->m->family & CHAT_EFFORT;
+}
+
 /* To be closed in any case. */
 static int plan_open(turn_plan *p, const mote_session *s, const char *message, const generator *a, mote_error *err) {
     const mote_generation *g = &a->g;
     int code = MOTE_OK, user = !g->role || !strcmp(g->role, "user");
     memset(p, 0, sizeof *p);
-    if (user && !g->keep_thinking) code = past_ids(s, &p->past, err);
+    if (user && !keeps_thinking(s, g)) code = past_ids(s, &p->past, err);
     p->past_count = p->past.size / sizeof(int32_t);
     if (!code) code = plan_ids(p, s, message, a, err);
     p->count = p->ids.size / sizeof(int32_t);
@@ -139,7 +146,7 @@ static int plan_run(const turn_plan *p, mote_session *s, const mote_generation *
     if (p->total > (size_t)s->o.context)
         return fail(err, MOTE_ECONTEXT, "%zu tokens do not fit: the session holds %zu of %d", p->count, p->total - p->count,
                     s->o.context);
-    for (size_t i = 0; i < p->count && user && !g->keep_thinking; i++)
+    for (size_t i = 0; i < p->count && user && !keeps_thinking(s, g); i++)
         if (ids[i] == start) answer = i;
     if (answer) code = reserve_answer(s, err);
     if (!code && s->o.callbacks.cancel && p->count > (size_t)session_rows(s)) {

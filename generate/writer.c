@@ -10,6 +10,8 @@ typedef struct writer {
     buf text;                    /* of the token at hand */
     chat_stream channels;
     int split;                   /* by channel */
+    int strips;                  /* a space that comes first is SentencePiece's */
+    int32_t marks[3];            /* control tokens of calls, which are told as text; -1: there is none */
     stops ends;
     int stopped;                 /* MOTE_STOP_TEXT, MOTE_STOP_CALL or MOTE_STOP_CALLBACK: nothing more is told; else 0 */
     int stop_text;
@@ -93,7 +95,12 @@ static void writer_token(writer *w, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_token(w->m->text, id, &n);
     w->undecided += w->split && w->channels.channel == MOTE_THINKING;
-    if (bytes && !tokenizer_is_special(w->m->text, id)) {
+    const int mark = id == w->marks[0] || id == w->marks[1] || id == w->marks[2];
+    if (bytes && (mark || !tokenizer_is_special(w->m->text, id))) {
+        const size_t begin = w->strips && n && *bytes == ' ';
+        w->strips = 0;
+        bytes += begin;
+        n -= begin;
         utf8_stream_push(&w->characters, bytes, n, &w->text);
         writer_push(w);
     }
@@ -152,12 +159,23 @@ static int writer_open(writer *w, const mote_model *m, const mote_generation *g,
     return stops_open(&w->ends, g->stop, g->stop_count, err);
 }
 
+/* What calls look like that have no tags. */
+static void writer_call_marks(writer *w) {
+    static const char *const marks[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"};
+    const int mistral = w->channels.on_call && w->m->family & CHAT_MISTRAL;
+    for (int i = 0; i < 3; i++) w->marks[i] = mistral ? tokenizer_find(w->m->text, marks[i]) : -1;
+    w->channels.call_mark = mistral ? marks[0] : NULL;
+    w->channels.bare_calls = (w->m->family & CHAT_LLAMA3) != 0;
+}
+
 /* Before the first token. */
 static void writer_begin(writer *w, const mote_session *s) {
     w->split = w->m->text && !w->g->raw;
+    w->strips = w->split && w->m->text->strip_space;
     w->channels.emit = writer_emit;
     w->channels.on_call = w->tools && w->g->on_call ? writer_call : NULL;
     w->channels.tools = w->tools;
     w->channels.user = w;
+    writer_call_marks(w);
     if (w->split) chat_stream_begin(&w->channels, prompt_opens_thinking(s));
 }

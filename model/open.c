@@ -14,6 +14,7 @@ static mote_model *model_new(const char *name, int idle, const mote_callbacks *c
     m->holders = 1;
     m->draft_rows = DRAFT_ROWS;
     m->info.device = m->device;
+    m->info.begin_token = -1;
     if (!device_choose(m, name, idle, callbacks, err)) return m;
     free(m);
     return NULL;
@@ -80,6 +81,7 @@ static int model_open_text(mote_model *m, const char *dir, int need_one, const m
     int code = template_read(dir, &template_text, err);
     if (!code && (file_exists(dir, "tokenizer.json") || (need_one && !template_text.size)))
         code = tokenizer_open(&m->text, dir, err);
+    if (m->text) m->info.begin_token = m->text->begin;
     for (int32_t id = 0; m->text && id < tokenizer_vocab(m->text); id++) {
         size_t n;
         if (tokenizer_token(m->text, id, &n)) m->longest_token = max_size(m->longest_token, n);

@@ -13,7 +13,7 @@ typedef struct reals { double value[MOTE_ROWS_MAX - 1]; int count; } reals;
 typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
-    const char *model, *prompt, *system, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
+    const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
     const char *host, *api_key, *api_key_file, *cache_dir;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
@@ -60,6 +60,7 @@ static const option option_table[] = {
     {"-p", "TEXT", TEXT, AT(prompt), 0, 0, RUN, "the prompt; -p may be left out (default: what is piped in)"},
     {"--system", "TEXT", TEXT, AT(system), 0, 0, CHAT | RUN, "system message"},
     {"--think", "on|off", SWITCH, AT(think), 0, 0, CHAT | RUN, "think first (default: as the template has it)"},
+    {"--effort", "LEVEL", TEXT, AT(effort), 0, 0, CHAT | RUN, "how hard to think: none, low, medium, high (default: the template's)"},
     {"--raw", NULL, FLAG, AT(raw), 0, 0, RUN, "feed the prompt as it is, print all that comes"},
     {"--tokens", "FILE.i32", TEXT, AT(tokens), 0, 0, RUN | LOGITS, "token ids to read, as little-endian int32"},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, RUN, "print token ids on one line instead of text (always so with --tokens)"},

@@ -11,7 +11,8 @@ typedef struct request {                       /* a chat in the making */
     buf known;                             /* known_tool[]: see tools.c */
     int choice, is_strict;                 /* CHOICE_...; calls are to follow a schema */
     uint32_t chosen, allowed;              /* the tool to call; the only ones that may be called, a list; 0: not given */
-    int thinks, preserves;                 /* MOTE_THINK_...; thoughts of earlier turns stay in the prompt */
+    int thinks, preserves;                 /* MOTE_THINK_...; whether thoughts of earlier turns stay, as that */
+    const char *effort;                    /* of thinking, which the template knows; NULL: its own */
     int has_turns;                         /* a message that is no system message was there */
     int last_answers, last_calls;          /* the last message is an answer of the past; it calls a tool */
     int continues, adds_prompt;            /* the last message is continued; else the answer's turn is opened */
@@ -151,7 +152,7 @@ static void ask_budget(request *x, const fields *in, const char *key) {
     if (budget > 0) x->a->thinking_budget = budget;
 }
 
-/* A model thinks or does not; how much is a budget. */
+/* How hard to think: where the template knows efforts that is its to say, else it is a budget. */
 static void ask_effort(request *x, const fields *in, const char *key) {
     static const struct { const char *name; int budget; } efforts[] = {
         {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
@@ -160,7 +161,8 @@ static void ask_effort(request *x, const fields *in, const char *key) {
     for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++) {
         if (!json_equals(in->j, effort, efforts[i].name)) continue;
         ask_think(x, efforts[i].budget >= 0, key);
-        if (efforts[i].budget > 0 && !x->a->thinking_budget) x->a->thinking_budget = efforts[i].budget;
+        if (x->a->server->has_efforts) x->effort = efforts[i].name;
+        else if (efforts[i].budget > 0 && !x->a->thinking_budget) x->a->thinking_budget = efforts[i].budget;
         return;
     }
     refuse(in->f, 400, key, "%s must be none, minimal, low, medium, high, xhigh or max", key);
@@ -176,7 +178,10 @@ static void ask_thinking(request *x) {
     if (!kwargs.object) return;
     ask_think_flag(x, &kwargs, "enable_thinking");
     ask_budget(x, &kwargs, "thinking_budget");
-    field_flag(&kwargs, "preserve_thinking", &x->preserves);
+    int preserves = -1;
+    field_flag(&kwargs, "preserve_thinking", &preserves);
+    if (preserves >= 0) x->preserves = preserves ? MOTE_THINK_ON : MOTE_THINK_OFF;
+    ask_effort(x, &kwargs, "reasoning_effort");
 }
 
 /* ---- The shape of the answer --------------------------------------------------------------------------------------- */

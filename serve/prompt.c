@@ -171,14 +171,23 @@ static void ask_continued(request *x, const char *where) {
 
 /* ---- The prompt ----------------------------------------------------------------------------------------------------- */
 
+/* Of a text that is a prompt of its own: it begins as the model's texts do. */
 static int32_t *token_list(const mote_model *model, const char *text, size_t size, size_t *count, mote_error *error) {
+    const int32_t begin = mote_model_info(model)->begin_token;
+    const size_t first = begin >= 0;                        /* places for it */
     int32_t *ids = NULL;
     *count = 0;
     for (size_t need = size / 2 + 64;; need = *count) {
-        int32_t *more = (int32_t *)realloc(ids, need * sizeof *ids);
+        int32_t *more = (int32_t *)realloc(ids, (first + need) * sizeof *ids);
         if (more) ids = more;
         else error->code = MOTE_ENOMEM;
-        if (more && !mote_tokenize(model, text, size, 1, ids, need, count, error)) return ids;
+        if (more && !mote_tokenize(model, text, size, 1, ids + first, need, count, error)) {
+            const size_t given = first && *count && ids[first] == begin;
+            if (first) ids[0] = begin;
+            memmove(ids + first, ids + first + given, (*count - given) * sizeof *ids);
+            *count += first - given;
+            return ids;
+        }
         if (!more || error->code != MOTE_EINVAL || *count <= need) break;
     }
     free(ids);
@@ -197,7 +206,8 @@ static void put_chat(const request *x, buf *text) {
     buf_text(text, "]");
     if (x->a->tools) buf_text(text, ", \"tools\": "), buf_text(text, x->a->tools);
     if (x->thinks) putf(text, ", \"enable_thinking\": %s", x->thinks == MOTE_THINK_ON ? "true" : "false");
-    if (x->preserves) buf_text(text, ", \"preserve_thinking\": true");
+    if (x->preserves) putf(text, ", \"preserve_thinking\": %s", x->preserves == MOTE_THINK_ON ? "true" : "false");
+    if (x->effort) putf(text, ", \"reasoning_effort\": \"%s\"", x->effort);
     if (!x->adds_prompt || x->continues) buf_text(text, ", \"add_generation_prompt\": false");
     if (x->continues) buf_text(text, ", \"continue_final_message\": true");
     buf_text(text, "}");

@@ -1,7 +1,8 @@
-/* text/bpe.c: byte-level BPE, words -> ids, and the added tokens that are found in the text before. It works on the
+/* text/bpe.c: BPE, words -> ids, and the added tokens that are found in the text before. It works on the
    tables of a tokenizer, and knows nothing of the file they come from (tokenizer_file.c) or of chat formats.
 
-   A word's bytes are its first tokens; then the neighbours whose merge has the lowest rank are joined, again and again.
+   A word's bytes are its first tokens (byte-level BPE), or its characters (SentencePiece's BPE: one that is no token is its
+   bytes). Then the neighbours whose merge has the lowest rank are joined, again and again.
    tokenizer.json writes bytes as letters of a 256-letter alphabet; here tokens are plain bytes from the start. Ids come
    from the vocabulary alone: ranks and ids are not in the same order in every model. Added tokens are found in the text
    before anything else, those marked "normalized" after normalisation.
@@ -26,6 +27,8 @@ typedef struct merge {
 
 static const uint32_t NO_ID = UINT32_MAX;
 
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
+
 typedef struct added_token {
     const char *text; /* to look for; in tokenizer.bytes, from start on */
     uint32_t start, size, id;
@@ -36,6 +39,15 @@ typedef struct added_set {
     uint32_t count;
     unsigned char first[256]; /* 1: a text begins with this byte */
 } added_set;
+
+/* SentencePiece writes a space as U+2581, and may put one in front of a text: of each piece between two added tokens. Here
+   both are a space from the start, in the vocabulary and in the text. */
+typedef enum space_first {
+    SPACE_NONE,
+    SPACE_ALWAYS,   /* before every piece */
+    SPACE_MISSING,  /* before every piece that does not begin with one */
+    SPACE_AT_START  /* before the first piece of a text, unless it begins with one */
+} space_first;
 
 typedef struct tokenizer {
     buf bytes;
@@ -48,6 +60,10 @@ typedef struct tokenizer {
     added_set raw, normalized; /* tokens to find before and after normalisation */
     splitter kind;
     int use_nfc, ignore_merges;
+    int characters;       /* SentencePiece's BPE */
+    space_first space;
+    int strip_space;      /* the first space of a text that is decoded is not its own */
+    int32_t begin;        /* token that comes before a text, which the caller puts there; -1: none */
 } tokenizer;
 
 static void tokenizer_free(tokenizer *t) {
@@ -155,15 +171,33 @@ typedef struct text_range {
 /* One call of tokenizer_encode. */
 typedef struct encoder {
     const tokenizer *t;
+    const char *start;     /* of the text */
     buf *ids;
     int trusted;           /* nothing of the piece at hand is from outside */
     buf text, nodes, heap; /* scratch: normalised text; what long words need */
 } encoder;
 
-/* Joins the n <= SHORT_WORD bytes of a word. Writes ids, returns how many. */
-static size_t bpe_short(const tokenizer *t, const char *word, size_t n, int32_t *ids) {
+/* Writes the first tokens of a word of n bytes, returns how many: at most n. A byte without a token is left out. */
+static size_t bpe_symbols(const tokenizer *t, const char *word, size_t n, int32_t *ids) {
+    size_t count = 0;
+    const char *p = word, *end = word + n;
+    for (size_t i = 0; !t->characters && i < n; i++) {
+        const uint32_t id = t->byte_ids[(unsigned char)word[i]];
+        if (id != NO_ID) ids[count++] = (int32_t)id;
+    }
+    while (t->characters && p < end) {
+        const char *character = p;
+        utf8_next(&p, end);
+        uint32_t id = *index_slot(t, character, (size_t)(p - character));
+        if (id != NO_ID && !(t->tokens[id].flags & TOKEN_ADDED)) ids[count++] = (int32_t)id;
+        else while (character < p) ids[count++] = (int32_t)t->byte_ids[(unsigned char)*character++];
+    }
+    return count;
+}
+
+/* Joins n <= SHORT_WORD tokens in their place, returns how many are left. */
+static size_t bpe_short(const tokenizer *t, int32_t *ids, size_t n) {
     const merge *join[SHORT_WORD]; /* of tokens i and i + 1 */
-    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)t->byte_ids[(unsigned char)word[i]];
     for (size_t i = 0; i + 1 < n; i++) join[i] = merge_slot(t, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
     while (n > 1) {
         size_t best = 0;
@@ -224,12 +258,12 @@ static void bpe_rank(encoder *e, bpe_node *nodes, uint32_t at, uint32_t end) {
     heap_push(&e->heap, (uint64_t)m->rank << 32 | at);
 }
 
-static size_t bpe_long(encoder *e, const char *word, uint32_t n, int32_t *ids) {
+static size_t bpe_long(encoder *e, int32_t *ids, uint32_t n) {
     e->nodes.size = e->heap.size = 0;
     bpe_node *nodes = (bpe_node *)buf_add(&e->nodes, NULL, (size_t)n * sizeof *nodes);
     if (!nodes) return 0;
     for (uint32_t i = 0; i < n; i++) {
-        nodes[i].id = e->t->byte_ids[(unsigned char)word[i]];
+        nodes[i].id = (uint32_t)ids[i];
         nodes[i].previous = i - 1;
         nodes[i].next = i + 1;
     }
@@ -258,18 +292,14 @@ static void encode_words(encoder *e, const char *p, size_t n) {
     w.p = w.outer = w.inner = p;
     w.end = p + n;
     while ((word = next_word(&w, &size)) != NULL) {
-        size_t count = 1;
         uint32_t whole = e->t->ignore_merges ? *index_slot(e->t, word, size) : NO_ID;
         if (whole != NO_ID && (e->t->tokens[whole].flags & TOKEN_ADDED)) whole = NO_ID;
         int32_t *ids = (int32_t *)buf_add(e->ids, NULL, size * sizeof *ids);
         if (!ids) return;
-        if (whole != NO_ID) {
-            ids[0] = (int32_t)whole;
-        } else if (size <= SHORT_WORD) {
-            count = bpe_short(e->t, word, size, ids);
-        } else {
-            count = bpe_long(e, word, (uint32_t)size, ids);
-        }
+        size_t count = whole == NO_ID ? bpe_symbols(e->t, word, size, ids) : 1;
+        if (whole != NO_ID) ids[0] = (int32_t)whole;
+        else if (count <= SHORT_WORD) count = bpe_short(e->t, ids, count);
+        else count = bpe_long(e, ids, (uint32_t)count);
         e->ids->size -= (size - count) * sizeof *ids;
     }
 }
@@ -303,11 +333,27 @@ static void encode_added(encoder *e, const added_set *s, const char *text, size_
     between(e, done, (size_t)(text + n - done));
 }
 
+/* SentencePiece's normalisation of a piece: U+2581 is a space, and one may come first. */
+static void put_spaces(encoder *e, const char *p, size_t n) {
+    static const char mark[] = SPACE_MARK;
+    const char *end = p + n;
+    const int has_one = n && (*p == ' ' || (n >= 3 && !memcmp(p, mark, 3)));
+    const int missing = !has_one && (e->t->space == SPACE_MISSING || (e->t->space == SPACE_AT_START && p == e->start));
+    if (n && (missing || e->t->space == SPACE_ALWAYS)) buf_add(&e->text, " ", 1);
+    for (const char *q; p < end; p = q) {
+        for (q = p; q < end && !(end - q >= 3 && !memcmp(q, mark, 3)); q++) {}
+        utf8_clean(p, (size_t)(q - p), &e->text);
+        if (q < end) buf_add(&e->text, " ", 1), q += 3;
+    }
+}
+
 /* One piece of text. Normalisation moves its bytes, so the tokens to be found after it are found only where the whole
    piece is trusted. */
 static void encode_text(encoder *e, const char *p, size_t n) {
     e->text.size = 0;
-    if (e->t->use_nfc) {
+    if (e->t->characters) {
+        put_spaces(e, p, n);
+    } else if (e->t->use_nfc) {
         nfc(p, n, &e->text);
     } else {
         utf8_clean(p, n, &e->text);
@@ -327,6 +373,7 @@ static int tokenizer_encode(const tokenizer *t, const char *text, size_t len, co
     encoder e;
     memset(&e, 0, sizeof e);
     e.t = t;
+    e.start = text;
     e.ids = ids;
     if (!len) return MOTE_OK;
     if (len > (size_t)INT32_MAX / 4) return fail(err, MOTE_EINVAL, "text of %zu bytes is too long to tokenize", len);

@@ -14,6 +14,7 @@ typedef struct call_part { size_t name, name_size, value, value_size; } call_par
 typedef struct call_reader {
     argument_writer arguments;
     const struct call_syntax *syntax;    /* NULL: the first bytes after the opening tag have not come */
+    int named;                           /* a name may come first */
     int state;                           /* of the syntax */
     size_t at;                           /* so much of the text is decided: whole calls and what is none end here */
     size_t begin, end;                   /* what the tags around the call enclose */

@@ -66,7 +66,8 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
     int code = check_buffers("mote_detokenize", "token ids", model, ids, id_count, text, capacity, count, error);
     if (!code) code = need_text(model, error);
     if (!code) code = detokenize(model, ids, id_count, &out, error);
-    if (!code) code = copy_out(out.data, out.size, 1, text, capacity, count, error);
+    size_t begin = !code && model->text->strip_space && out.size && *out.data == ' ';
+    if (!code) code = copy_out(begin ? out.data + 1 : out.data, out.size - begin, 1, text, capacity, count, error);
     buf_free(&out);
     return code;
 }

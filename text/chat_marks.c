@@ -3,41 +3,73 @@
 
 typedef enum chat_family {
     CHAT_UNKNOWN = 0,
-    CHAT_QWEN3 = 1,     /* calls as JSON; the model opens its thinking itself */
-    CHAT_QWEN3_5 = 2,   /* calls as tags, one in another; the prompt ends inside open thinking */
+    CHAT_QWEN3 = 1,         /* calls as JSON; the model opens its thinking itself */
+    CHAT_QWEN3_5 = 2,       /* calls as tags, one in another; the prompt ends inside open thinking */
     /* Published texts of one family differ: */
-    CHAT_LENIENT = 4,   /* Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object */
-    CHAT_QUIET = 8,     /* thinks only when asked to */
-    CHAT_PRESERVE = 16  /* Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON */
+    CHAT_LENIENT = 4,       /* Qwen3: content that is no text counts as empty; Qwen3.5: so do arguments that are no object */
+    CHAT_QUIET = 8,         /* thinks only when asked to */
+    CHAT_PRESERVE = 16,     /* Qwen3.6: "preserve_thinking" keeps old thoughts; arguments that are no text are all JSON */
+    CHAT_CODER = 32,        /* Qwen3-Coder: calls as Qwen3.5's, tools as tags, no thinking */
+    CHAT_CHATML = 64,       /* turns alone */
+    CHAT_LLAMA3 = 128,
+    CHAT_MISTRAL = 256,
+    CHAT_ZEPHYR = 512,
+    CHAT_EFFORT = 1 << 10,  /* Qwen3.8: "reasoning_effort"; old thoughts stay unless asked */
+    CHAT_INSTRUCT = 1 << 11,/* Qwen3-2507: never thinks */
+    CHAT_OPEN = 1 << 12,    /* Qwen3-2507: always thinks, from the prompt on */
+    CHAT_NEXT = 1 << 13,    /* Qwen3-Coder-Next */
+    CHAT_SMOL = 1 << 14,    /* SmolLM2: ChatML with a system turn of its own */
+    CHAT_DATED = 1 << 15,   /* Llama 3.1: dates and tools */
+    CHAT_TODAY = 1 << 16,   /* Llama 3.2: the date is today's */
+    CHAT_SPACED = 1 << 17,  /* Mistral 7B of 2023: a space after each answer */
+    CHAT_NEMO = 1 << 18,    /* Mistral Nemo: marks that are tokens, without spaces; tools */
+    CHAT_SMALL = 1 << 19    /* Mistral Small 3: a system turn; calls with a name in front */
 } chat_family;
 
-/* The marks of a family. A turn is `turn`, the role, a line feed, the content, `turn_end` and a line feed. */
+enum { CHAT_QWENS = CHAT_QWEN3 | CHAT_QWEN3_5 };               /* those that chat_qwen.c writes */
+
+/* The marks of a family; "": it has none. Qwen's turns are `turn`, the role, a line feed, the content, `turn_end` and a line
+   feed. */
 typedef struct chat_marks {
-    int family;                                                /* without the flags */
+    int family;                                                /* the flags of one that is written so, all of them */
     const char *name;                                          /* mote_info.chat_template */
-    const char *turn, *turn_end, *think, *think_end, *result, *result_end;
+    const char *turn, *turn_end, *line_end;                    /* what a turn begins with, ends with, and what follows that */
+    const char *user, *answer;                                 /* how a user's turn and an answer begin */
+    const char *think, *think_end, *result, *result_end;
     const char *call, *call_end, *call_name, *call_argument;   /* the last two: of the syntax inside a call */
     const char *call_name_end, *call_argument_end;             /* of a syntax of tags */
     const char *image, *video;                                 /* places for the vision model's output */
 } chat_marks;
 
+#define CHATML "<|im_start|>", "<|im_end|>", "\n", "<|im_start|>user", "<|im_start|>assistant\n"
+#define THINKING "<think>", "</think>"
+#define TOOL_TAGS "<tool_response>", "</tool_response>", "<tool_call>", "</tool_call>"
+#define CALL_TAGS "<function=", "<parameter=", "</function>", "</parameter>"
+#define QWEN_IMAGES "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+
+/* Those with flags come before those without. Of Qwen's, "Qwen3" is the first. */
 static const chat_marks chat_families[] = {
-    {CHAT_QWEN3, "Qwen3", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
-     "<tool_call>", "</tool_call>", "\"name", "\"arguments", "", "", "", ""},
-    {CHAT_QWEN3_5, "Qwen3.5", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_response>", "</tool_response>",
-     "<tool_call>", "</tool_call>", "<function=", "<parameter=", "</function>", "</parameter>",
-     "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"},
+    {CHAT_QWEN3, "Qwen3", CHATML, THINKING, TOOL_TAGS, "\"name", "\"arguments", "", "", "", ""},
+    {CHAT_QWEN3_5 | CHAT_EFFORT, "Qwen3.8", CHATML, THINKING, TOOL_TAGS, CALL_TAGS, QWEN_IMAGES},
+    {CHAT_QWEN3_5, "Qwen3.5", CHATML, THINKING, TOOL_TAGS, CALL_TAGS, QWEN_IMAGES},
+    {CHAT_CODER, "Qwen3-Coder", CHATML, "", "", TOOL_TAGS, CALL_TAGS, "", ""},
+    {CHAT_CHATML, "ChatML", CHATML, "", "", "", "", "", "", "", "", "", "", "", ""},
+    {CHAT_LLAMA3, "Llama 3", "<|start_header_id|>", "<|eot_id|>", "", "<|start_header_id|>user",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n", "", "", "", "", "", "", "\"name", "\"parameters", "", "", "", ""},
+    {CHAT_MISTRAL, "Mistral", "[INST]", "</s>", "", "[INST]", "[/INST]", "", "", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+     "[TOOL_CALLS]", "", "\"name", "\"arguments", "", "", "[IMG]", ""},
+    {CHAT_ZEPHYR, "Zephyr", "<|", "</s>", "\n", "<|user|>\n", "<|assistant|>\n", "", "", "", "", "", "", "", "", "", "", "", ""},
 };
 
 enum { CHAT_FAMILY_COUNT = sizeof chat_families / sizeof *chat_families };
 
 /* For those who read what a model of any family writes: all families have these marks but the tags inside a call, in which
    models of the others write calls as well. */
-static const chat_marks *const chat_marks_of_answers = &chat_families[1];
+static const chat_marks *const chat_marks_of_answers = &chat_families[2];
 
 /* NULL: of an unknown template. */
 static const chat_marks *chat_marks_of(int family) {
     for (int i = 0; i < CHAT_FAMILY_COUNT; i++)
-        if (chat_families[i].family & family) return &chat_families[i];
+        if (family && (chat_families[i].family & family) == chat_families[i].family) return &chat_families[i];
     return NULL;
 }

@@ -16,6 +16,8 @@ typedef struct chat_stream {
     chat_emit emit;
     call_sink on_call;     /* NULL: no calls are expected */
     const json *tools;     /* those that can be called; NULL: not known */
+    const char *call_mark; /* that begins calls besides the tags; NULL: none does */
+    int bare_calls;        /* an answer that begins with an object may be a call */
     void *user;
     int channel;
     int at_start;          /* nothing but newlines so far: <think> would open the thinking */
@@ -76,6 +78,24 @@ static void chat_stream_switch(chat_stream *s, int channel) {
     s->newlines = 0;
 }
 
+/* Bytes of a text before one with which something may begin. */
+static size_t text_before(const chat_stream *s, slice text) {
+    size_t n = slice_before(text, "<").n;
+    if (s->on_call && s->call_mark) n = slice_before(slice_of(text.p, n), "[").n;
+    if (s->on_call && s->bare_calls && s->at_start) n = slice_before(slice_of(text.p, n), "{").n;
+    return n;
+}
+
+/* 1: a call begins here without a tag, after the *opened bytes of a mark; -1: it may be one, 0: none does. */
+static int mark_opens(const chat_stream *s, slice text, int end, size_t *opened) {
+    *opened = 0;
+    if (*text.p == '{') return s->bare_calls && s->at_start;
+    size_t n = s->call_mark ? strlen(s->call_mark) : 0;
+    if (!n || memcmp(text.p, s->call_mark, text.n < n ? text.n : n)) return 0;
+    *opened = n;
+    return text.n >= n ? 1 : end ? 0 : -1;
+}
+
 /* The tag of thinking that begins the text, if it means something now: its size; 0: there is none, -1: it may be one. */
 static int think_tag(const chat_stream *s, slice text, int end, int *channel) {
     const chat_marks *const m = chat_marks_of_answers;
@@ -131,7 +151,7 @@ static size_t chat_stream_call(chat_stream *s, slice text, int end) {
 
 /* Text that nothing is known of. Returns how much of it is told or a tag; 0: it is not decided. */
 static size_t chat_stream_next(chat_stream *s, slice text, int end) {
-    size_t before = slice_before(text, "<").n, opened = 0;
+    size_t before = text_before(s, text), opened = 0;
     int channel;
     if (before) {
         chat_stream_text(s, text.p, before);
@@ -145,14 +165,16 @@ static size_t chat_stream_next(chat_stream *s, slice text, int end) {
         return (size_t)n;
     }
     int opens = s->on_call ? call_opens(s->tools, text, end, on_line, &opened) : 0;
+    if (s->on_call && !opens) opens = mark_opens(s, text, end, &opened);
     if (opens > 0) {
+        s->call.named = s->call_mark != NULL;
         call_begin(&s->call, s->tools, opened);
         s->calling = 1;
         s->searched = 0;
         return chat_stream_call(s, text, end);
     }
     if (n < 0 || opens < 0) return 0;
-    before = 1 + slice_before(slice_from(text, 1), "<").n;
+    before = 1 + text_before(s, slice_from(text, 1));
     chat_stream_text(s, text.p, before);
     return before;
 }
@@ -171,7 +193,7 @@ static void chat_stream_run(chat_stream *s, int end) {
 }
 
 static void chat_stream_push(chat_stream *s, const char *text, size_t n) {
-    size_t plain = s->held.size ? 0 : slice_before(slice_of(text, n), "<").n;
+    size_t plain = s->held.size ? 0 : text_before(s, slice_of(text, n));
     if (plain) chat_stream_text(s, text, plain);
     if (plain == n) return;
     buf_add(&s->held, text + plain, n - plain);

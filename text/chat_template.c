@@ -1,8 +1,8 @@
 /* text/chat_template.c: which chat family a template is.
 
    A checkpoint brings its chat format as a Jinja program. We do not run Jinja: the programs we know are written out as C in
-   chat.c and give the same bytes. A program is recognised by a hash of its whole text, without indentation, empty lines and
-   white space at line ends (none of which reaches the output, since every tag of these programs strips what is before it).
+   the renderers of chat.c and give the same bytes. A program is recognised by a hash of its whole text, without indentation,
+   empty lines and white space at line ends, none of which reaches the output of these programs.
 
    People change these programs: comments, a default system prompt, another sentence in the tools' instructions, no errors
    raised. A text of another hash that has all marks of a family, its call syntax and its way to begin an answer is used as
@@ -21,6 +21,23 @@ static int chat_published(slice text) {
         {0x2B2ECD7ADCF49C7Du, CHAT_QWEN3_5 | CHAT_LENIENT},    /* Qwen3.5 35B-A3B (another text) */
         {0x0E50F370211D5EF7u, CHAT_QWEN3_5 | CHAT_QUIET},      /* Qwen3.5, small models */
         {0xFEDB038E6D6019AAu, CHAT_QWEN3_5 | CHAT_PRESERVE},   /* Qwen3.6 */
+        {0x65237C533DFC9403u, CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT},         /* Qwen3.8 */
+        {0x34745074CF0C2763u, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT},          /* Qwen3-Instruct-2507 */
+        {0x4C4AB6A9BE100121u, CHAT_QWEN3 | CHAT_LENIENT | CHAT_OPEN},              /* Qwen3-Thinking-2507 */
+        {0xDAEA3E2A09F36D01u, CHAT_CODER},                                         /* Qwen3-Coder */
+        {0x425A298BE92F8C90u, CHAT_CODER | CHAT_NEXT},                             /* Qwen3-Coder-Next */
+        {0xF656202A171EC590u, CHAT_CHATML | CHAT_SMOL},                            /* SmolLM2 */
+        {0x819761F05F3C4C4Eu, CHAT_LLAMA3},                                        /* Llama 3, with line feeds and */
+        {0x81D57DA67C942208u, CHAT_LLAMA3},                                        /* with \n in its texts */
+        {0x212828A59577EE8Eu, CHAT_LLAMA3 | CHAT_DATED},                           /* Llama 3.1 */
+        {0x9B7091A91A6BBBC2u, CHAT_LLAMA3 | CHAT_DATED | CHAT_TODAY},              /* Llama 3.2 */
+        {0x4624748709C6779Eu, CHAT_MISTRAL | CHAT_SPACED},                         /* Mistral 7B v0.1 */
+        {0xA0C1ADE382D780A5u, CHAT_MISTRAL},                                       /* Mixtral */
+        {0x0A59C4C38B2F2D21u, CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED},             /* Mistral 7B v0.3 */
+        {0xB712183BD40CE655u, CHAT_MISTRAL | CHAT_NEMO},                           /* Mistral Nemo */
+        {0x017620F246E7F5A7u, CHAT_MISTRAL | CHAT_SMALL},                          /* Mistral Small 3.2 */
+        {0x2AFF04BC04868654u, CHAT_ZEPHYR},                                        /* Zephyr, with \n in its texts and */
+        {0xF3D93117425B0492u, CHAT_ZEPHYR},                                        /* with line feeds */
     };
     uint64_t hash = FNV_START;
     for (const char *p = text.p, *end = p + text.n; p < end;) {
@@ -57,30 +74,77 @@ static int is_quiet(slice text, slice begin, size_t open, size_t closed) {
     return open < closed && slice_has(begin, "enable_thinking") && !slice_has(text, "set enable_thinking");
 }
 
-/* The family that a text without comments belongs to by what it says. How an answer begins tells most: after the last
-   add_generation_prompt there is a thinking block that is closed at once, and in Qwen3.5 also one that stays open. */
-static int chat_recognise(slice text) {
+/* A template's own system turn. */
+static int smol_flag(slice text) {
+    return slice_has(text, "You are a helpful AI assistant named SmolLM") ? CHAT_SMOL : 0;
+}
+
+/* Qwen's families, which think. How an answer begins tells most: after the last add_generation_prompt there is a thinking block
+   that is closed at once, and in Qwen3.5 also one that stays open. begin: that part. */
+static int recognise_thinking(slice text, slice begin) {
     const chat_marks *const m = chat_marks_of_answers;
     char closed_block[64];
-    snprintf(closed_block, sizeof closed_block, "%s\\n\\n%s\\n\\n", m->think, m->think_end);       /* as Jinja has line feeds */
-    slice begin = slice_after(text, "add_generation_prompt");
+    snprintf(closed_block, sizeof closed_block, "%s\\n\\n%s\\n\\n", m->think, m->think_end);    /* as Jinja has line feeds */
     size_t closed = slice_before(begin, closed_block).n, open = slice_before(begin, m->think).n;
     int family = CHAT_UNKNOWN;
-    if (begin.n == text.n || closed == begin.n) return CHAT_UNKNOWN;
+    if (closed == begin.n) {                                   /* Qwen3-Thinking-2507 has the other alone */
+        const int always = open < begin.n && has_marks(text, &chat_families[0]) && !slice_has(text, m->call_name) &&
+                           slice_has(text, "reasoning_content");
+        return always ? CHAT_QWEN3 | CHAT_LENIENT | CHAT_OPEN : CHAT_UNKNOWN;
+    }
     if (open == closed) {                                      /* the first one is closed: another may follow */
         slice after = slice_from(begin, closed + strlen(closed_block));
         open = begin.n - after.n + slice_before(after, m->think).n;
     }
     const int opens = open < begin.n, tags = slice_has(text, m->call_name);
     for (int i = 0; i < CHAT_FAMILY_COUNT && !family; i++) {
-        const int f = chat_families[i].family;
-        if (has_marks(text, &chat_families[i]) && (f == CHAT_QWEN3_5) == opens && (f == CHAT_QWEN3_5) == tags) family = f;
+        const int f = chat_families[i].family & CHAT_QWENS;
+        if (f && has_marks(text, &chat_families[i]) && (f == CHAT_QWEN3_5) == opens && (f == CHAT_QWEN3_5) == tags) family = f;
     }
     if (!family) return CHAT_UNKNOWN;
     if (family == CHAT_QWEN3) return slice_has(text, "message.content is string") ? family | CHAT_LENIENT : family;
     if (slice_has(text, "arguments is mapping") && !slice_has(text, "arguments is string")) family |= CHAT_LENIENT;
     if (slice_has(text, "preserve_thinking")) family |= CHAT_PRESERVE;
+    if (slice_has(text, "reasoning_effort") && slice_has(text, "Reasoning effort is set to xhigh.")) family |= CHAT_EFFORT;
     return is_quiet(text, begin, open, closed) ? family | CHAT_QUIET : family;
+}
+
+/* ChatML without thinking: turns alone, or with tools. begin: after the last add_generation_prompt. */
+static int recognise_chatml(slice text, slice begin) {
+    const chat_marks *const coder = chat_marks_of(CHAT_CODER);
+    if (!slice_has(text, coder->turn_end) || !slice_has(begin, "<|im_start|>assistant")) return CHAT_UNKNOWN;
+    if (!slice_has(text, "tool")) return CHAT_CHATML | smol_flag(text);
+    if (!slice_has(text, coder->call) || !slice_has(text, coder->result) || slice_has(text, "<think>")) return CHAT_UNKNOWN;
+    if (slice_has(text, coder->call_name) && slice_has(text, "<parameters>"))
+        return slice_has(text, "an inner <function=...></function>") ? CHAT_CODER | CHAT_NEXT : CHAT_CODER;
+    const int default_system = slice_has(text, "helpful assistant");            /* Qwen2.5 */
+    return slice_has(text, "\"name") && !default_system ? CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT : CHAT_UNKNOWN;
+}
+
+static int recognise_mistral(slice text) {
+    if (!slice_has(text, "[INST]") || !slice_has(text, "[/INST]") || !slice_has(text, "eos_token") || slice_has(text, "<<SYS>>"))
+        return CHAT_UNKNOWN;
+    if (!slice_has(text, "[AVAILABLE_TOOLS]"))
+        return slice_has(text, "eos_token + ' '") ? CHAT_MISTRAL | CHAT_SPACED : CHAT_MISTRAL;
+    if (!slice_has(text, "[/TOOL_RESULTS]")) return CHAT_UNKNOWN;
+    if (slice_has(text, "[SYSTEM_PROMPT]")) return slice_has(text, "[CALL_ID]") ? CHAT_MISTRAL | CHAT_SMALL : CHAT_UNKNOWN;
+    return slice_has(text, "[TOOL_CALLS] [") ? CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED : CHAT_MISTRAL | CHAT_NEMO;
+}
+
+/* The family that a text without comments belongs to by what it says. */
+static int chat_recognise(slice text) {
+    slice begin = slice_after(text, "add_generation_prompt");
+    int family = recognise_mistral(text);
+    if (family || begin.n == text.n) return family;
+    family = recognise_thinking(text, begin);
+    if (!family) family = recognise_chatml(text, begin);
+    if (family) return family;
+    if (slice_has(begin, "<|start_header_id|>assistant<|end_header_id|>") && slice_has(text, "<|eot_id|>")) {
+        if (!slice_has(text, "Cutting Knowledge Date")) return slice_has(text, "tool") ? CHAT_UNKNOWN : CHAT_LLAMA3;
+        return CHAT_LLAMA3 | CHAT_DATED | (slice_has(text, "strftime_now") ? CHAT_TODAY : 0);
+    }
+    const int zephyr = slice_has(text, "<|user|>") && slice_has(text, "<|system|>") && slice_has(text, "eos_token");
+    return zephyr && slice_has(begin, "<|assistant|>") ? CHAT_ZEPHYR : CHAT_UNKNOWN;
 }
 
 /* The text without Jinja's comments, in its own place. */
@@ -109,9 +173,8 @@ static chat_family chat_detect(char *text, size_t len, int *modified) {
     return (chat_family)family;
 }
 
-/* "Qwen3, Qwen3.5" */
 static const char *chat_known(void) {
-    return "Qwen3, Qwen3.5";
+    return "Qwen3, Qwen3.5, Qwen3.8, Qwen3-Coder, ChatML, Llama 3, Mistral, Zephyr";
 }
 
 static int chat_unknown(mote_error *err) {

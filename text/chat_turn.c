@@ -9,16 +9,19 @@ typedef struct turn {
     const char *const *results;        /* "tool": of further calls, after the message */
     int result_count;
     int think;                 /* as in chat_prompt */
+    int first;                 /* the conversation begins with it */
+    const char *effort;        /* first turn only; NULL: the template's own */
 } turn;
 
 /* The system turn of a conversation that begins. */
-static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+static int chat_begin(chat_family f, const turn *t, int effort, marked_text *out, mote_error *err) {
     chat c;
     memset(&c, 0, sizeof c);
     c.family = f;
     c.marks = chat_marks_of(f);
     c.out = out;
     c.err = err;
+    c.effort = t->first ? effort : EFFORT_NONE;
     if (t->tools) c.j = *t->tools;
     c.has_tools = t->tools && t->tools->nodes[0].size;
     slice system = slice_of(t->system, t->system ? strlen(t->system) : 0);
@@ -30,14 +33,56 @@ static int chat_begin(chat_family f, const turn *t, marked_text *out, mote_error
     return code;
 }
 
+/* {"role": ..., "content": ...} */
+static void put_message(buf *out, const char *role, const char *content) {
+    buf_text(out, "{\"role\": \"");
+    buf_text(out, role);
+    buf_text(out, "\", \"content\": ");
+    put_quoted(slice_of(content, strlen(content)), out);
+    buf_text(out, "}");
+}
+
+/* The turn as a request, whose messages follow what is there: of other families than Qwen's. */
+static int turn_request(const turn *t, buf *out, mote_error *err) {
+    int code = MOTE_OK;
+    buf_text(out, "{\"messages\": [");
+    if (t->system && *t->system) put_message(out, "system", t->system), buf_text(out, ", ");
+    put_message(out, t->role, t->message);
+    for (int i = 0; i < t->result_count; i++) buf_text(out, ", "), put_message(out, t->role, t->results[i]);
+    buf_text(out, "], \"add_generation_prompt\": false");
+    if (t->tools) buf_text(out, ", \"tools\": "), code = put_json(t->tools, 0, out, err);
+    buf_text(out, "}");
+    return code ? code : out->failed ? fail_memory(err) : MOTE_OK;
+}
+
+static int chat_turn_of_others(chat_family f, const turn *t, marked_text *out, mote_error *err) {
+    const int tools = f & (CHAT_CODER | CHAT_CHATML) || (f & CHAT_LLAMA3 && f & CHAT_DATED), ids = f & (CHAT_NEMO | CHAT_SMALL);
+    buf request;
+    chat_places at;
+    memset(&request, 0, sizeof request);
+    if (!strcmp(t->role, "tool") && !tools)
+        return fail(err, MOTE_EINVAL, ids ? "a result of a tool needs the call's id in this chat template: see mote_chat_restore"
+                                          : "the chat template has no place for a tool's result");
+    int code = turn_request(t, &request, err);
+    if (!code) code = chat_render_at(f, request.data, request.size, t->first ? CHAT_WHOLE : CHAT_GOES_ON, out, &at, err);
+    if (!code) chat_prompt(f, t->think, out);
+    buf_free(&request);
+    return code;
+}
+
 /* Renders it after the ones before, with the beginning of the model's turn. */
 static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error *err) {
     const chat_marks *m = chat_marks_of(f);
     int tool = !strcmp(t->role, "tool"), trim = f & CHAT_QWEN3_5;
+    int effort = t->effort ? effort_named(slice_of(t->effort, strlen(t->effort))) : EFFORT_HIGH;
     if (f == CHAT_UNKNOWN) return chat_unknown(err);
     if (!tool && strcmp(t->role, "user")) return fail(err, MOTE_EINVAL, "a turn's role is user or tool, not %.40s", t->role);
     if (!tool && t->result_count) return fail(err, MOTE_EINVAL, "results are for a turn of role tool");
-    int code = chat_begin(f, t, out, err);
+    if (effort < 0) return fail(err, MOTE_EINVAL, "effort is none, minimal, low, medium, high, xhigh or max, not %.40s", t->effort);
+    const int think = effort == EFFORT_NONE ? MOTE_THINK_OFF : t->think;
+    if (think == MOTE_THINK_OFF) effort = EFFORT_NONE;
+    if (!(f & CHAT_QWENS)) return chat_turn_of_others(f, t, out, err);
+    int code = chat_begin(f, t, effort, out, err);
     if (code) return code;
     open_turn(m, tool ? "user" : "user\n", out);
     for (int i = -1; i < t->result_count; i++) {
@@ -48,8 +93,13 @@ static int chat_turn(chat_family f, const turn *t, marked_text *out, mote_error 
         if (tool) close_result(m, out);
     }
     close_turn(m, out);
-    chat_prompt(f, t->think, out);
+    chat_prompt(f, think, out);
     return marked_failed(out) ? fail_memory(err) : MOTE_OK;
+}
+
+/* What stands between the end of a turn and the next. */
+static const char *turn_gap(chat_family f) {
+    return f & CHAT_SPACED && !(f & CHAT_NEMO) ? " " : chat_marks_of(f)->line_end;
 }
 
 /* The text of the model's turn as the template renders it in the history of a later one: without the thinking, which
@@ -71,29 +121,28 @@ static void chat_past(chat_family f, const marked_text *from, slice text, marked
 
 static int count_of_mark(slice s, const char *mark) {
     int n = 0;
-    for (size_t i = 0; i < s.n; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
+    for (size_t i = 0; i < s.n && *mark; i++) n += s.p[i] == *mark && slice_starts(slice_from(s, i), mark);
     return n;
 }
 
-/* The rest of a turn of a timeline that begins so; empty: it begins otherwise. */
-static slice turn_of(chat_family f, slice turn, const char *role) {
-    const chat_marks *m = chat_marks_of(f);
-    if (!slice_starts(turn, m->turn)) return slice_of(turn.p, 0);
-    slice rest = slice_from(turn, strlen(m->turn));
-    return slice_starts(rest, role) ? slice_from(rest, strlen(role)) : slice_of(turn.p, 0);
+/* What follows a beginning; empty: there is something else. */
+static slice slice_past(slice s, const char *beginning) {
+    return slice_starts(s, beginning) ? slice_from(s, strlen(beginning)) : slice_of(s.p, 0);
 }
 
 /* The results of tools that a turn of a timeline holds. */
 static int turn_results(chat_family f, slice turn) {
     const char *mark = chat_marks_of(f)->result;
-    slice rest = turn_of(f, turn, "user\n");
+    if (f & CHAT_LLAMA3) return slice_starts(turn, "<|start_header_id|>ipython");
+    if (f & CHAT_CHATML) return slice_starts(turn, "<|im_start|>tool");
+    slice rest = slice_past(slice_past(turn, chat_marks_of(f)->user), "\n");
     return slice_starts(rest, mark) ? count_of_mark(rest, mark) : 0;
 }
 
 /* The calls that a turn of a timeline holds, at most: of any syntax, broken ones, and several in one pair of tags. */
 static int turn_calls(chat_family f, slice turn) {
-    slice rest = turn_of(f, turn, "assistant\n");
-    int most = 0, opened = 0;
+    slice rest = slice_past(turn, chat_marks_of(f)->answer);
+    int most = 0, opened = f & CHAT_LLAMA3 && slice_starts(rest, "{");
     for (int i = 0; i < CHAT_FAMILY_COUNT; i++) {
         const chat_marks *m = &chat_families[i];
         int calls = count_of_mark(rest, m->call), names = count_of_mark(rest, m->call_name);

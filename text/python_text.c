@@ -187,6 +187,36 @@ static int put_json(const json *j, uint32_t node, buf *out, mote_error *err) {
     return MOTE_OK;
 }
 
+static void put_line(buf *out, int depth) {
+    buf_text(out, "\n");
+    for (int i = 0; i < depth; i++) buf_text(out, "    ");
+}
+
+static int put_json_at(const json *j, uint32_t node, int depth, buf *out, mote_error *err) {
+    const json_node *n = j->nodes + node;
+    const int object = n->type == JSON_OBJECT;
+    int code = MOTE_OK;
+    if (n->type < JSON_ARRAY || !n->size) return put_json(j, node, out, err);
+    buf_text(out, object ? "{" : "[");
+    for (uint32_t k = node + 1; !code && k < n->next; k = j->nodes[k].next) {
+        if (k > node + 1) buf_text(out, ",");
+        put_line(out, depth + 1);
+        if (object) {
+            put_json_string(j, k++, out);
+            buf_text(out, ": ");
+        }
+        code = put_json_at(j, k, depth + 1, out, err);
+    }
+    put_line(out, depth);
+    buf_text(out, object ? "}" : "]");
+    return code;
+}
+
+/* json.dumps(indent=4) */
+static int put_json_lines(const json *j, uint32_t node, buf *out, mote_error *err) {
+    return put_json_at(j, node, 0, out, err);
+}
+
 /* str(): of lists and objects it would be Python source text, which no model should see. */
 static int put_str(const json *j, uint32_t node, buf *out, mote_error *err) {
     switch (j->nodes[node].type) {

@@ -1,21 +1,8 @@
-/* text/tokenizer_file.c: tokenizer.json -> the tables that bpe.c works with. It knows every setting of the file; what
-   comes after tokenizer_open knows none.
+/* text/tokenizer_file.c: tokenizer.json -> the tables that bpe.c works with: its model and its added tokens; the steps around
+   the model are tokenizer_steps.c's. What comes after tokenizer_open knows no setting of the file.
 
    What the file asks for and we do not do is refused by name. "truncation", "padding" and "post_processor" are the
    caller's business: encoding adds no tokens. */
-
-/* The state of loading. */
-typedef struct loader {
-    tokenizer *t;
-    json j;
-    const char *path;
-    mote_error *err;
-    buf left, right; /* scratch */
-} loader;
-
-/* A node's raw text as two arguments of "%.*s", cut short. */
-#define QUOTE(l, node) \
-    (int)((l)->j.nodes[node].size < 200 ? (l)->j.nodes[node].size : 200), (l)->j.text + (l)->j.nodes[node].start
 
 /* The byte that a character of the GPT-2 alphabet stands for, -1 if it is none. Printable Latin-1 stands for itself,
    the characters from U+0100 on for the other 68 bytes in their order. */
@@ -38,6 +25,37 @@ static int alphabet_decode(char *text, size_t *size) {
     return 1;
 }
 
+/* Replaces U+2581 by a space. 0, and nothing changed, when the text has a space of its own, which no text to encode has. */
+static int space_decode(char *text, size_t *size) {
+    const char *p = text, *end = text + *size;
+    char *out = text;
+    if (memchr(text, ' ', *size)) return 0;
+    while (p < end) {
+        const int mark = end - p >= 3 && !memcmp(p, SPACE_MARK, 3);
+        *out++ = mark ? ' ' : *p;
+        p += mark ? 3 : 1;
+    }
+    *size = (size_t)(out - text);
+    return 1;
+}
+
+/* Replaces a token's text by the bytes that it stands for. 0: it stands for none, and no merge makes it. */
+static int piece_decode(const tokenizer *t, char *text, size_t *size) {
+    return (t->characters ? space_decode : alphabet_decode)(text, size);
+}
+
+/* The byte of "<0x0A>", -1 if it is none. */
+static int fallback_byte(const char *text, size_t size) {
+    int value = 0;
+    if (size != 6 || memcmp(text, "<0x", 3) || text[5] != '>') return -1;
+    for (int i = 3; i < 5; i++) {
+        const char *digits = "0123456789ABCDEF", *digit = (const char *)memchr(digits, text[i], 16);
+        if (!digit) return -1;
+        value = value * 16 + (int)(digit - digits);
+    }
+    return value;
+}
+
 static int load_string(const json *j, uint32_t node, buf *out) {
     size_t n = j->nodes[node].size; /* at least the unescaped size */
     char *at = (char *)buf_add(out, NULL, n);
@@ -46,104 +64,11 @@ static int load_string(const json *j, uint32_t node, buf *out) {
     return 1;
 }
 
-/* The members of {"type":"Sequence", key:[...]}, or the one object itself. -1 when there are more than cap. */
-static int load_sequence(const json *j, uint32_t node, const char *key, uint32_t *list, int cap) {
-    uint32_t type = json_get(j, node, "type"), array;
-    int count = 0;
-    list[0] = node;
-    if (!type || !json_equals(j, type, "Sequence")) return 1;
-    array = json_get(j, node, key);
-    if (!array || j->nodes[array].type != JSON_ARRAY) return -1;
-    for (uint32_t i = array + 1; i < j->nodes[array].next; i = j->nodes[i].next) {
-        if (count == cap) return -1;
-        list[count++] = i;
-    }
-    return count;
-}
-
-static int refuse_type(loader *l, const char *what, uint32_t node) {
-    uint32_t type = json_get(&l->j, node, "type");
-    if (!type) return fail(l->err, MOTE_EFORMAT, "%s: %s without a type", l->path, what);
-    return fail(l->err, MOTE_EUNSUPPORTED, "%s: %s \"%.*s\" is not supported", l->path, what, QUOTE(l, type));
-}
-
-static int is_type(const json *j, uint32_t node, const char *name) {
-    uint32_t type = json_get(j, node, "type");
-    return type && json_equals(j, type, name);
-}
-
-static int is_flag(const json *j, uint32_t object, const char *key, uint32_t type) {
-    uint32_t node = json_get(j, object, key);
-    return node && j->nodes[node].type == type;
-}
-
-static int load_normalizer(loader *l) {
-    const json *j = &l->j;
-    uint32_t node = json_get(j, 0, "normalizer"), list[8];
-    if (!node || j->nodes[node].type == JSON_NULL) return MOTE_OK;
-    int count = load_sequence(j, node, "normalizers", list, 8);
-    if (count < 0) return refuse_type(l, "normalizer", node);
-    for (int i = 0; i < count; i++) {
-        if (!is_type(j, list[i], "NFC")) return refuse_type(l, "normalizer", list[i]);
-        l->t->use_nfc = 1;
-    }
-    return MOTE_OK;
-}
-
-/* The regular expression of a Split step, 0 when the step is anything else. */
-static uint32_t load_split(const json *j, uint32_t step) {
-    uint32_t behavior = json_get(j, step, "behavior"), pattern = json_get(j, step, "pattern");
-    if (!behavior || !json_equals(j, behavior, "Isolated") || !is_flag(j, step, "invert", JSON_FALSE)) return 0;
-    return pattern ? json_get(j, pattern, "Regex") : 0;
-}
-
-/* 1: the steps before ByteLevel have the expressions of this splitter. */
-static int is_splitter(const json *j, const uint32_t *steps, int splits, const char *const *patterns) {
-    for (int i = 0; i < splits; i++) {
-        if (!patterns[i] || !json_equals(j, load_split(j, steps[i]), patterns[i])) return 0;
-    }
-    return splits == 3 || !patterns[splits];
-}
-
-/* Recognises [Split..., ByteLevel] by the exact text of the expressions. */
-static int load_pre_tokenizer(loader *l) {
-    const json *j = &l->j;
-    uint32_t node = json_get(j, 0, "pre_tokenizer"), steps[4];
-    if (!node || j->nodes[node].type == JSON_NULL) {
-        return fail(l->err, MOTE_EUNSUPPORTED, "%s: no pre_tokenizer: only byte-level BPE is supported", l->path);
-    }
-    int count = load_sequence(j, node, "pretokenizers", steps, 4), splits = count - 1;
-    if (count < 1) return refuse_type(l, "pre-tokenizer", node);
-    for (int i = 0; i < count; i++) {
-        if (!is_type(j, steps[i], i < splits ? "Split" : "ByteLevel")) return refuse_type(l, "pre-tokenizer", steps[i]);
-        if (i < splits && !load_split(j, steps[i])) {
-            return fail(l->err, MOTE_EUNSUPPORTED, "%s: Split that is not an isolated Regex is not supported", l->path);
-        }
-    }
-    if (!is_flag(j, steps[splits], "add_prefix_space", JSON_FALSE)) {
-        return fail(l->err, MOTE_EUNSUPPORTED, "%s: ByteLevel with add_prefix_space is not supported", l->path);
-    }
-    if (is_flag(j, steps[splits], "use_regex", JSON_FALSE) != (splits > 0)) {
-        return fail(l->err, MOTE_EUNSUPPORTED, "%s: ByteLevel with%s use_regex after %d Split steps is not supported",
-                    l->path, splits ? "" : "out", splits);
-    }
-    for (int k = 0; k < SPLITTERS; k++) {
-        if (!is_splitter(j, steps, splits, split_patterns[k])) continue;
-        l->t->kind = (splitter)k;
-        return MOTE_OK;
-    }
-    return fail(l->err, MOTE_EUNSUPPORTED, "%s: pre-tokenizer pattern not supported: %.*s", l->path,
-                QUOTE(l, load_split(j, steps[splits - 1])));
-}
-
-/* Everything else in the file that would change ids. Model options that are null, false, "" or 0 are off. */
+/* The model's options. Those options that are null, false, "" or 0 are off. */
 static int load_options(loader *l, uint32_t model) {
-    static const char *const used[] = {"type", "vocab", "merges", "ignore_merges"};
+    static const char *const used[] = {"type", "vocab", "merges", "ignore_merges", "byte_fallback", "unk_token", "fuse_unk"};
     const json *j = &l->j;
-    uint32_t decoder = json_get(j, 0, "decoder");
-    if (decoder && j->nodes[decoder].type != JSON_NULL && !is_type(j, decoder, "ByteLevel")) {
-        return refuse_type(l, "decoder", decoder);
-    }
+    const int count = l->t->characters ? 7 : 4; /* where every byte has a token, no text is unknown */
     if (!is_type(j, model, "BPE")) return refuse_type(l, "model", model);
     for (uint32_t k = model + 1; k < j->nodes[model].next; k = j->nodes[k + 1].next) {
         const json_node *value = j->nodes + k + 1;
@@ -152,7 +77,7 @@ static int load_options(loader *l, uint32_t model) {
         if (json_double(j, k + 1, &number) == MOTE_ENOMEM) return fail_memory(l->err);
         int zero = number == 0;
         int off = value->type == JSON_NULL || value->type == JSON_FALSE || empty || zero;
-        for (int i = 0; i < 4; i++) off |= json_equals(j, k, used[i]);
+        for (int i = 0; i < count; i++) off |= json_equals(j, k, used[i]);
         if (!off) {
             return fail(l->err, MOTE_EUNSUPPORTED, "%s: model option \"%.*s\" is not supported", l->path, QUOTE(l, k));
         }
@@ -196,10 +121,17 @@ static int load_sizes(loader *l, uint32_t vocab, uint32_t added) {
     return MOTE_OK;
 }
 
+/* Bytes that a vocabulary may lack, as SmolLM2's does: control characters, and what begins no character that is assigned. They are
+   left out of what is encoded, as the tokenizers library does. */
+static int is_rare_byte(int b) {
+    return (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7F || b == 0xC0 || b == 0xC1 || b == 0xF1 || b == 0xF2 || b > 0xF4;
+}
+
 static int load_vocab(loader *l, uint32_t vocab) {
     const json *j = &l->j;
     tokenizer *t = l->t;
     uint32_t id = 0;
+    memset(t->byte_ids, 0xFF, sizeof t->byte_ids);
     for (uint32_t k = vocab + 1; k < j->nodes[vocab].next; k = j->nodes[k + 1].next) {
         if (check_id(l, k + 1, k, &id)) return l->err->code;
         token *entry = t->tokens + id;
@@ -211,7 +143,12 @@ static int load_vocab(loader *l, uint32_t vocab) {
         size_t size = t->bytes.size - start;
         entry->start = (uint32_t)start;
         entry->flags = TOKEN_EXISTS;
-        if (alphabet_decode(t->bytes.data + start, &size)) {
+        const int byte = t->characters ? fallback_byte(t->bytes.data + start, size) : -1;
+        if (byte >= 0) {
+            t->bytes.data[start] = (char)byte;
+            t->byte_ids[byte] = id;
+            size = 1;
+        } else if (piece_decode(t, t->bytes.data + start, &size)) {
             uint32_t *slot = index_slot(t, t->bytes.data + start, size);
             if (*slot != NO_ID) {
                 return fail(l->err, MOTE_EFORMAT, "%s: token \"%.*s\" is listed twice", l->path, QUOTE(l, k));
@@ -223,8 +160,8 @@ static int load_vocab(loader *l, uint32_t vocab) {
     }
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        t->byte_ids[b] = *index_slot(t, &byte, 1);
-        if (t->byte_ids[b] == NO_ID) {
+        if (!t->characters) t->byte_ids[b] = *index_slot(t, &byte, 1);
+        if (t->byte_ids[b] == NO_ID && (t->characters || !is_rare_byte(b))) {
             return fail(l->err, MOTE_EFORMAT, "%s: the vocabulary has no token for byte 0x%02X", l->path, (unsigned)b);
         }
     }
@@ -247,8 +184,8 @@ static int load_merge_parts(loader *l, uint32_t node) {
         buf_add(&l->right, space + 1, l->left.size - size - 1);
         l->left.size = size;
     }
-    return l->left.size && l->right.size && alphabet_decode(l->left.data, &l->left.size) &&
-           alphabet_decode(l->right.data, &l->right.size);
+    return l->left.size && l->right.size && piece_decode(l->t, l->left.data, &l->left.size) &&
+           piece_decode(l->t, l->right.data, &l->right.size);
 }
 
 static int load_merges(loader *l, uint32_t merges) {
@@ -295,7 +232,7 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     }
     l->left.size = 0;
     if (!load_string(j, content, &l->left)) return fail_memory(l->err);
-    int normalized = is_flag(j, object, "normalized", JSON_TRUE);
+    const int normalized = is_flag(j, object, "normalized", JSON_TRUE) && !t->characters; /* the space in front is no part of it */
     added_set *set = normalized ? &t->normalized : &t->raw;
     added_token *added = set->list + set->count++;
     added->start = (uint32_t)t->bytes.size;
@@ -315,7 +252,7 @@ static int load_added_token(loader *l, uint32_t object, uint32_t content) {
     if (t->bytes.failed) return fail_memory(l->err);
     size_t size = l->left.size;
     int same = k->size == size && !memcmp(t->bytes.data + k->start, l->left.data, size);
-    if (alphabet_decode(l->left.data, &size)) {
+    if (piece_decode(t, l->left.data, &size)) {
         uint32_t known = *index_slot(t, l->left.data, size);
         same = known == NO_ID ? same : known == id;
     }
@@ -365,11 +302,11 @@ static int load_added(loader *l, uint32_t added) {
 
 static int load_tokenizer(loader *l) {
     const json *j = &l->j;
+    tokenizer *const t = l->t;
     uint32_t model = json_get(j, 0, "model"), added = json_get(j, 0, "added_tokens"), vocab, merges;
     if (!model) return fail(l->err, MOTE_EFORMAT, "%s: no \"model\"", l->path);
-    int code = load_options(l, model);
-    if (!code) code = load_normalizer(l);
-    if (!code) code = load_pre_tokenizer(l);
+    int code = load_steps(l, model);
+    if (!code) code = load_options(l, model);
     if (code) return code;
     vocab = json_get(j, model, "vocab");
     merges = json_get(j, model, "merges");
@@ -381,6 +318,8 @@ static int load_tokenizer(loader *l) {
     if (!code) code = load_vocab(l, vocab);
     if (!code) code = load_added(l, added); /* before the merges, which must not make these */
     if (!code) code = load_merges(l, merges);
+    if (!code && t->begin >= 0 && ((uint32_t)t->begin >= t->vocab || !t->tokens[t->begin].flags))
+        code = fail(l->err, MOTE_EFORMAT, "%s: post_processor: no token has id %d", l->path, t->begin);
     return code;
 }
 

@@ -2,7 +2,10 @@
    comes. It knows the syntaxes in which models write calls, and nothing of tokens, of templates or of who wants the calls.
 
      <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>                                    Qwen3
-     <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>               Qwen3.5
+     <tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>               Qwen3.5, Qwen3-Coder
+     {"name": "f", "parameters": {"x": 1}}                                                              Llama 3
+     [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "123456789"}]                              Mistral Nemo
+     [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"x": 1}                                                      Mistral Small 3
 
    One rule for all of them: what the model wrote is never lost, invented or executed in part.
    - A tag means something only where the syntax has a place for it. A value ends where its own end tag stands and syntax
@@ -14,12 +17,13 @@
    No byte is looked at again once it is decided, so the time is linear in the text, however it is cut into pieces. */
 
 typedef struct call_syntax {
-    const char *begins;                                              /* a call's first byte after the opening tag */
+    const char *begins;                                              /* a call's first byte after the opening tag; "": another one */
     int (*read)(call_reader *c, slice text, int end);                /* takes what has come of it: CALL_... */
     int (*put)(call_reader *c, slice text, buf *arguments);          /* name and arguments of a whole one; 0: it is none */
 } call_syntax;
 
-static const call_syntax call_syntaxes[] = {{"{", json_read_call, json_put}, {"<", tags_read, tags_put}};
+static const call_syntax call_syntaxes[] = {
+    {"{", json_read_call, json_put}, {"<", tags_read, tags_put}, {"", named_read, named_put}};
 
 /* Of keys that come again in the same object the last one counts: marks the others in gone [j->count]. One hash table for all
    objects, by object and key. 0: out of memory. */
@@ -103,6 +107,7 @@ static void call_begin(call_reader *c, const json *tools, size_t opened) {
     c->syntax = NULL;
     c->state = IN_CALL;
     c->at = c->begin = opened;
+    c->function_size = 0;
     c->again = 0;
     c->parts.size = c->known.size = 0;
     memset(&c->part, 0, sizeof c->part);
@@ -120,7 +125,7 @@ static int call_head(call_reader *c, slice text, int end) {
     }
     if (c->at == text.n) return end ? CALL_NONE : CALL_MORE;
     for (size_t i = 0; i < sizeof call_syntaxes / sizeof *call_syntaxes && !c->syntax; i++)
-        if (*call_syntaxes[i].begins == text.p[c->at]) c->syntax = call_syntaxes + i;
+        if (*call_syntaxes[i].begins == text.p[c->at] || (c->named && !*call_syntaxes[i].begins)) c->syntax = call_syntaxes + i;
     return c->syntax ? CALL_WHOLE : CALL_NONE;
 }
 

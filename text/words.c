@@ -65,21 +65,23 @@ static const char *match_space(const char *p, const char *end, int newlines) {
     return q < end && last > p ? last : q;
 }
 
-/* Qwen2, Qwen3; Qwen3.5 has [\p{L}\p{M}] as letters and [^\s\p{L}\p{M}\p{N}] as the rest. */
-#define PATTERN_QWEN2 \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" \
+/* Qwen2, Qwen3; Llama 3 takes up to three digits; Qwen3.5 has [\p{L}\p{M}] as letters and [^\s\p{L}\p{M}\p{N}] as the rest. */
+#define PATTERN_CL100K(digits) \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define PATTERN_QWEN2 PATTERN_CL100K("\\p{N}")
+#define PATTERN_LLAMA3 PATTERN_CL100K("\\p{N}{1,3}")
 #define PATTERN_QWEN35 \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}" \
     "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-static const char *match_qwen(const char *p, const char *end, unsigned letters) {
+static const char *match_qwen(const char *p, const char *end, unsigned letters, size_t digits) {
     int n;
     unsigned first = class_at(p, end, &n);
     const char *q = match_contraction(p, end, 1);
     if (q > p) return q;
     if (!(first & (SET_NEWLINE | SET_L | SET_N)) && (q = span(p + n, end, letters, SIZE_MAX)) > p + n) return q;
     if (first & letters) return span(p, end, letters, SIZE_MAX);
-    if (first & SET_N) return p + n;
+    if (first & SET_N) return span(p, end, SET_N, digits);
     const char *rest = p + (*p == ' ');
     q = span(rest, end, SET_ALL & ~(SET_SPACE | letters | SET_N), SIZE_MAX);
     if (q > rest) return span(q, end, SET_NEWLINE, SIZE_MAX);
@@ -87,10 +89,10 @@ static const char *match_qwen(const char *p, const char *end, unsigned letters) 
 }
 
 /* The two word alternatives of GPT-4o, from the optional character before the letters on:
-     [upper]*[lower]+(?i:'s|...)?   then   [upper]+[lower]*(?i:'s|...)?
+     [upper]*[lower]+(?i:'s|...)?   then   [upper]+[lower]*(?i:'s|...)?     without the contractions in Mistral's Tekken
    where caseless letters and marks are in both sets. The first takes all of [upper]; when no lower case follows, it
    steps back to the last character that is also in [lower], and that one character is its [lower]+. */
-static const char *match_cased(const char *p, const char *end, int need_lower) {
+static const char *match_cased(const char *p, const char *end, int need_lower, int contractions) {
     const char *q = p, *both = NULL;
     unsigned c;
     for (int n; (c = class_at(q, end, &n)) & (SET_UPPER | SET_M); q += n) {
@@ -98,24 +100,27 @@ static const char *match_cased(const char *p, const char *end, int need_lower) {
     }
     const char *lower = span(q, end, SET_LOWER | SET_M, SIZE_MAX);
     if (need_lower && lower == q) lower = both ? both : p;
-    return lower > p && (need_lower || q > p) ? match_contraction(lower, end, 1) : p;
+    if (lower == p || (!need_lower && q == p)) return p;
+    return contractions ? match_contraction(lower, end, 1) : lower;
 }
 
-#define PATTERN_SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-#define PATTERN_GPT4O \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" PATTERN_SUFFIX \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" PATTERN_SUFFIX \
-    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-static const char *match_gpt4o(const char *p, const char *end) {
+#define PATTERN_SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define PATTERN_CASED(suffix, digits) \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" suffix "|" \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" suffix "|" \
+    digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define PATTERN_GPT4O PATTERN_CASED(PATTERN_SUFFIX, "\\p{N}{1,3}")
+#define PATTERN_TEKKEN PATTERN_CASED("", "\\p{N}")
+static const char *match_gpt4o(const char *p, const char *end, int contractions, size_t digits) {
     int n;
     unsigned first = class_at(p, end, &n);
     const char *q;
     for (int need_lower = 1; need_lower >= 0; need_lower--) {
         int prefix = !(first & (SET_NEWLINE | SET_L | SET_N));
-        if (prefix && (q = match_cased(p + n, end, need_lower)) > p + n) return q;
-        if ((q = match_cased(p, end, need_lower)) > p) return q;
+        if (prefix && (q = match_cased(p + n, end, need_lower, contractions)) > p + n) return q;
+        if ((q = match_cased(p, end, need_lower, contractions)) > p) return q;
     }
-    if (first & SET_N) return span(p, end, SET_N, 3);
+    if (first & SET_N) return span(p, end, SET_N, digits);
     const char *rest = p + (*p == ' ');
     q = span(rest, end, SET_ALL & ~(SET_SPACE | SET_L | SET_N), SIZE_MAX);
     if (q == rest) return match_space(p, end, 1);
@@ -161,14 +166,20 @@ static const char *match_gpt2(const char *p, const char *end) {
     return match_space(p, end, 0);
 }
 
-typedef enum splitter { SPLIT_GPT2, SPLIT_QWEN2, SPLIT_QWEN35, SPLIT_GPT4O, SPLIT_DEEPSEEK, SPLITTERS } splitter;
+/* SPLIT_NONE: a text is one word. SPLIT_DIGITS: the step Digits makes a word of each number, what is between is GPT-2's. */
+typedef enum splitter {
+    SPLIT_GPT2, SPLIT_QWEN2, SPLIT_QWEN35, SPLIT_LLAMA3, SPLIT_GPT4O, SPLIT_TEKKEN, SPLIT_DEEPSEEK, SPLITTERS,
+    SPLIT_DIGITS, SPLIT_NONE
+} splitter;
 
 /* The regular expressions of the Split steps of each splitter. */
 static const char *const split_patterns[SPLITTERS][3] = {
     {NULL, NULL, NULL},
     {PATTERN_QWEN2, NULL, NULL},
     {PATTERN_QWEN35, NULL, NULL},
+    {PATTERN_LLAMA3, NULL, NULL},
     {PATTERN_GPT4O, NULL, NULL},
+    {PATTERN_TEKKEN, NULL, NULL},
     {PATTERN_DEEPSEEK_N, PATTERN_DEEPSEEK_CJK, PATTERN_DEEPSEEK},
 };
 
@@ -180,24 +191,30 @@ typedef struct word_iterator {
 
 static const char *match_word(splitter kind, const char *p, const char *end) {
     switch (kind) {
-    case SPLIT_QWEN2: return match_qwen(p, end, SET_L);
-    case SPLIT_QWEN35: return match_qwen(p, end, SET_L | SET_M);
-    case SPLIT_GPT4O: return match_gpt4o(p, end);
+    case SPLIT_QWEN2: return match_qwen(p, end, SET_L, 1);
+    case SPLIT_QWEN35: return match_qwen(p, end, SET_L | SET_M, 1);
+    case SPLIT_LLAMA3: return match_qwen(p, end, SET_L, 3);
+    case SPLIT_GPT4O: return match_gpt4o(p, end, 1, 3);
+    case SPLIT_TEKKEN: return match_gpt4o(p, end, 0, 1);
     case SPLIT_DEEPSEEK: return match_deepseek(p, end);
+    case SPLIT_NONE: return end;
     default: return match_gpt2(p, end);
     }
 }
 
 /* Sets the ends of the pieces that begin at w->p. */
 static void next_piece(word_iterator *w) {
-    if (w->kind != SPLIT_DEEPSEEK) {
+    const int digits = w->kind == SPLIT_DEEPSEEK ? 3 : w->kind == SPLIT_DIGITS;
+    if (!digits) {
         w->outer = w->inner = w->end;
         return;
     }
     if (w->p == w->outer) {
-        w->outer = span(w->p, w->end, SET_N, 3);
+        w->outer = span(w->p, w->end, SET_N, (size_t)digits);
         if (w->outer == w->p) w->outer = span(w->p, w->end, SET_ALL & ~SET_N, SIZE_MAX);
     }
+    w->inner = w->outer;
+    if (w->kind == SPLIT_DIGITS) return;
     const char *q = w->p;
     int cjk = deepseek_cjk(utf8_next(&q, w->outer));
     w->inner = q;

@@ -376,11 +376,15 @@ static void check_prompt(const marked_text *prompt) {
 
 static void fuzz_request(const buf *request, unsigned family) {
     static const int families[] = {CHAT_QWEN3, CHAT_QWEN3 | CHAT_LENIENT, CHAT_QWEN3_5, CHAT_QWEN3_5 | CHAT_LENIENT,
-                                   CHAT_QWEN3_5 | CHAT_QUIET, CHAT_QWEN3_5 | CHAT_PRESERVE, CHAT_UNKNOWN};
+                                   CHAT_QWEN3_5 | CHAT_QUIET, CHAT_QWEN3_5 | CHAT_PRESERVE, CHAT_UNKNOWN,
+                                   CHAT_QWEN3_5 | CHAT_PRESERVE | CHAT_EFFORT, CHAT_QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER,
+                                   CHAT_CODER | CHAT_NEXT, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3 | CHAT_DATED, CHAT_MISTRAL,
+                                   CHAT_MISTRAL | CHAT_NEMO, CHAT_MISTRAL | CHAT_SMALL, CHAT_ZEPHYR};
+    enum { COUNT = sizeof families / sizeof *families };
     marked_text out;
     mote_error err;
     memset(&out, 0, sizeof out);
-    int code = chat_render((chat_family)families[family % 7], request->data, request->size, &out, &err);
+    int code = chat_render((chat_family)families[family % COUNT], request->data, request->size, &out, &err);
     check_error(code, &err);
     must(!code || !out.text.size, "a prompt after an error");
     if (!code) check_prompt(&out);

@@ -505,6 +505,80 @@ static void test_old_http(server s) {
     close(fd);
 }
 
+#define ASK(more) "{\"messages\": [{\"role\": \"system\", \"content\": \"" LONG "\"}, " GO "], \"max_tokens\": 1, \"temperature\": 0, " more "}"
+#define LONG "Answer in one word, and take your time for it: a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z."
+
+// Efforts of Qwen3.8's template, by all names that clients have for them. The sentence comes first: another effort is another beginning,
+// and what was read with one is there when it is asked for again.
+static void test_effort(const char *arguments) {
+    static const struct { const char *more, *holds, *lacks; } efforts[] = {
+        {"\"n\": 1", "Reasoning effort is set to xhigh.", "effort is set to low"},
+        {"\"reasoning_effort\": \"minimal\"", "Reasoning effort is set to low. Keep", "xhigh"},
+        {"\"reasoning_effort\": \"low\"", "Reasoning effort is set to low. Keep", "xhigh"},
+        {"\"reasoning_effort\": \"medium\"", "Answer in one word", "Reasoning effort"},
+        {"\"reasoning_effort\": \"high\"", "Reasoning effort is set to xhigh.", "effort is set to low"},
+        {"\"reasoning_effort\": \"max\"", "Reasoning effort is set to xhigh.", "effort is set to low"},
+        {"\"reasoning_effort\": \"none\"", "<think>\\n\\n</think>", "Reasoning effort"},
+        {"\"enable_thinking\": false", "<think>\\n\\n</think>", "Reasoning effort"},
+        {"\"chat_template_kwargs\": {\"reasoning_effort\": \"low\"}", "Reasoning effort is set to low. Keep", "xhigh"},
+    };
+    static const struct { const char *effort; int known; } asked[] = {{"low", 0}, {"low", 1}, {"high", 0}, {"low", 1}, {"xhigh", 1}, {"medium", 0}};
+    char text[8192], path[512], body[2048];
+    size_t size;
+    char *bytes = file_bytes("tests/fixtures/chats/Qwen3.8.jinja", &size);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", temp_dir);
+    if (CHECK(bytes != NULL, "no template")) write_bytes(path, bytes, size);
+    free(bytes);
+    server s = serve(arguments);
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++) {
+        snprintf(body, sizeof body, ASK("%s"), efforts[i].more);
+        prompt_of(s, body, text, sizeof text);
+        CHECK(strstr(text, efforts[i].holds) && !strstr(text, efforts[i].lacks), "%s: %s", efforts[i].more, text);
+    }
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        snprintf(body, sizeof body, ASK("\"reasoning_effort\": \"%s\""), asked[i].effort);
+        heard h = post(s, chat_path, body);
+        long all = number(&h, "prompt_tokens"), there = number(&h, "cached_tokens");
+        CHECK(h.status == 200 && (asked[i].known ? there > all - 12 : there < 12), "request %zu, %s: of %ld tokens %ld were there: %s", i,
+              asked[i].effort, all, there, h.body);
+        forget(&h);
+    }
+    check(s, chat_path, ASK("\"reasoning_effort\": \"most\""), 400, "reasoning_effort must be", NULL);
+    stop(s);
+}
+
+// A text that is a prompt of its own begins with the token that tokenizer.json puts there, once.
+static void test_begin(const char *arguments) {
+    static const char before[] = "\"post_processor\":{\"type\":\"ByteLevel\",",
+        after[] = "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+                  "\"special_tokens\":{\"<|endoftext|>\":{\"id\":\"<|endoftext|>\",\"ids\":[4063],\"tokens\":[\"<|endoftext|>\"]}},";
+    static const char *const prompts[] = {"\"What is FP8?\"", "\"<|endoftext|>What is FP8?\"", "[4063, 5, 6]", "[5, 6]", "\"\""};
+    long counts[5];
+    char path[512], body[256];
+    size_t size;
+    snprintf(path, sizeof path, "%s/tokenizer.json", temp_dir);
+    char *bytes = file_bytes(path, &size), *at = bytes ? strstr(bytes, before) : NULL;
+    if (!CHECK(at != NULL, "no post_processor")) return;
+    char *text = (char *)allocate(size + sizeof after);
+    int n = sprintf(text, "%.*s%s%s", (int)(at - bytes), bytes, after, at + strlen(before));
+    write_bytes(path, text, (size_t)n);
+    server s = serve(arguments);
+    for (int i = 0; i < 5; i++) {
+        snprintf(body, sizeof body, "{\"prompt\": %s, \"max_tokens\": 1}", prompts[i]);
+        heard h = post(s, "/v1/completions", body);
+        counts[i] = number(&h, "prompt_tokens");
+        CHECK(h.status == 200, "%s: %d %s", body, h.status, h.body);
+        forget(&h);
+    }
+    long plain = tokens_of(s, "/tokenize", "{\"prompt\": \"What is FP8?\"}");
+    CHECK(counts[0] == counts[1] && counts[2] == 3 && counts[3] == 2 && counts[4] == 1, "%ld %ld %ld %ld %ld tokens", counts[0], counts[1],
+          counts[2], counts[3], counts[4]);
+    CHECK(plain == counts[0], "/tokenize counts %ld of %ld", plain, counts[0]);
+    stop(s);
+    free(text);
+    free(bytes);
+}
+
 int main(int argc, char **argv) {
     char arguments[256];
     test_main_begin("clients", argc, argv);
@@ -533,6 +607,8 @@ int main(int argc, char **argv) {
     stop(parrot);
     stop(s);
     test_waiting();
+    test_effort(arguments);
+    test_begin(arguments);
     temp_close();
     return test_main_end();
 }

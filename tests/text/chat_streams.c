@@ -22,6 +22,8 @@ static void transcript_call(void *user, const char *call, size_t size) {
     ((transcript *)user)->calls++;
 }
 
+enum { NO_CALLS, CALLS, MISTRAL_CALLS, LLAMA_CALLS };
+
 // One push for each piece: up to `a`, up to `b`, the rest; or byte by byte when a < 0.
 static void check_stream(int thinking, int calls, const char *text, int a, int b, const char *want) {
     transcript t;
@@ -32,6 +34,8 @@ static void check_stream(int thinking, int calls, const char *text, int a, int b
     t.channel = -1;
     s.emit = transcript_add;
     s.on_call = calls ? transcript_call : NULL;
+    s.call_mark = calls == MISTRAL_CALLS ? "[TOOL_CALLS]" : NULL;
+    s.bare_calls = calls == LLAMA_CALLS;
     s.user = &t;
     chat_stream_begin(&s, thinking);
     for (int i = 0; i < n;) {
@@ -79,6 +83,18 @@ static void test_stream(void) {
         {0, 1, "x<tool_call>f", "[A]x<tool_call>f"},
         {0, 1, "a\n\n<\n<tool\n", "[A]a\n\n<\n<tool\n"},
         {0, 0, "\xC3\xA9<\xE4\xBD\xA0", "[A]\xC3\xA9<\xE4\xBD\xA0"},
+        // Calls without tags.
+        {0, LLAMA_CALLS, "{\"name\": \"f\", \"parameters\": {\"x\": \"<\"}}", "[C]{\"name\": \"f\", \"parameters\": {\"x\": \"<\"}}[.]"},
+        {0, LLAMA_CALLS, "{\"name\": 1}", "[A]{\"name\": 1}"},
+        {0, LLAMA_CALLS, "{\"name\": \"f\"", "[A]{\"name\": \"f\""},
+        {0, LLAMA_CALLS, "So {\"name\": \"f\"}", "[A]So {\"name\": \"f\"}"},
+        {0, CALLS, "{\"name\": \"f\"}", "[A]{\"name\": \"f\"}"},
+        {0, CALLS, "[TOOL_CALLS][{\"name\": \"f\"}]", "[A][TOOL_CALLS][{\"name\": \"f\"}]"},
+        {0, MISTRAL_CALLS, "[TOOL_CALLS][{\"name\": \"f\"}, {\"name\": \"g\"}]", "[C][{\"name\": \"f\"}, [.][C]{\"name\": \"g\"}][.]"},
+        {0, MISTRAL_CALLS, "Ok [1] [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"x\": 1}[TOOL_CALLS]g[ARGS]{}",
+         "[A]Ok [1] [C]f[CALL_ID]123456789[ARGS]{\"x\": 1}[.][C]g[ARGS]{}[.]"},
+        {0, MISTRAL_CALLS, "[TOOL_CALLS]f[ARGS]1", "[A][TOOL_CALLS]f[ARGS]1"},
+        {0, MISTRAL_CALLS, "[TOOL_CALLS]f", "[A][TOOL_CALLS]f"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         int n = (int)strlen(cases[i].text);

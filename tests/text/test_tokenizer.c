@@ -7,12 +7,15 @@
 //   tokenizer_unicode.c   UTF-8 and normalisation
 //   tokenizer_words.c     pre-tokenizers
 //   tokenizer_open.c      tokenizer.json as it is opened, and refused; control tokens in text from outside
+//   tokenizer_spaces.c    SentencePiece's BPE
 //   here                  whole tokenizers
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 #include "../../tokenizer.c"
 #include "test.h"
+
+#include <time.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -32,6 +35,7 @@ static int load_data(const char *name, buf *out) {
 #include "tokenizer_unicode.c"
 #include "tokenizer_words.c"
 #include "tokenizer_open.c"
+#include "tokenizer_spaces.c"
 
 // ---- Whole tokenizers -----------------------------------------------------------------------------------------------
 
@@ -67,17 +71,38 @@ static int stream_is(const tokenizer *t, const buf *ids, const buf *whole) {
     return ok;
 }
 
-// decode(encode(text)) = NFC(text), the stream is the same, encode(decode(ids)) = ids.
+// What a text becomes: NFC, or with U+2581 as a space and the one in front.
+static void normalise(const tokenizer *t, const char *text, size_t size, buf *out) {
+    if (t->use_nfc) nfc(text, size, out);
+    else utf8_clean(text, size, out);
+    if (!t->characters) return;
+    buf spaced = EMPTY;
+    if (size && (t->space == SPACE_ALWAYS || (t->space && *out->data != ' '))) buf_text(&spaced, " ");
+    for (size_t i = 0; i < out->size; i++) {
+        const int mark = out->size - i >= 3 && !memcmp(out->data + i, "\u2581", 3);
+        buf_add(&spaced, mark ? " " : out->data + i, 1);
+        i += mark ? 2 : 0;
+    }
+    buf_free(out);
+    *out = spaced;
+}
+
+// decode(encode(text)) = what the text becomes, the stream is the same, encode(decode(ids)) = ids, without the space in front.
+// Between control tokens in a text SentencePiece puts spaces: there only the stream is compared.
 static int round_trip(const tokenizer *t, const char *text, size_t size) {
     buf ids = EMPTY, bytes = EMPTY, normal = EMPTY, again = EMPTY;
+    int cut = 0;
     encode(t, text, size, 1, &ids);
     decode(t, &ids, &bytes);
-    if (t->use_nfc) {
-        nfc(text, size, &normal);
-    } else {
-        utf8_clean(text, size, &normal);
+    normalise(t, text, size, &normal);
+    for (size_t i = 0; i < ids.size / sizeof(int32_t); i++) cut |= is_added(t, ((int32_t *)(void *)ids.data)[i]);
+    const size_t first = t->strip_space && bytes.size;
+    encode(t, bytes.data + first, bytes.size - first, 1, &again);
+    if (t->characters && cut) {
+        normal.size = again.size = 0;
+        buf_add(&normal, bytes.data, bytes.size);
+        buf_add(&again, ids.data, ids.size);
     }
-    encode(t, bytes.data, bytes.size, 1, &again);
     int ok = buf_is(&bytes, normal.data, normal.size) && buf_is(&again, ids.data, ids.size);
     ok = ok && stream_is(t, &ids, &bytes);
     buf_free(&ids);
@@ -142,6 +167,46 @@ static void test_long_words(const tokenizer *t, size_t bytes) {
     }
 }
 
+// One word of so many bytes, of a kind that is easily quadratic.
+enum { ONE_LETTER, TWO_LETTERS, SPACES, DIGITS, LETTERS, MARKS, BYTES, WORD_KINDS };
+
+static void put_word(buf *out, int kind, size_t bytes) {
+    while (out->size < bytes) {
+        const int i = (int)out->size;
+        const char kinds[WORD_KINDS] = {'a', "ab"[i & 1], ' ', (char)('0' + i * 7 % 10), (char)('a' + random_int(0, 25)),
+                                        "\xCC\x81"[i & 1], (char)random_int(0, 255)};
+        buf_add(out, kinds + kind, 1);
+    }
+}
+
+// Processor time of encoding such a word and of decoding it, the least of so many.
+static double word_seconds(const tokenizer *t, int kind, size_t bytes, int times) {
+    buf text = EMPTY, ids = EMPTY, back = EMPTY;
+    double least = 1e9;
+    put_word(&text, kind, bytes);
+    for (int i = 0; i < times; i++) {
+        ids.size = back.size = 0;
+        const clock_t begin = clock();
+        encode(t, text.data, text.size, 1, &ids);
+        decode(t, &ids, &back);
+        const double took = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        least = took < least ? took : least;
+    }
+    buf_free(&text);
+    buf_free(&ids);
+    buf_free(&back);
+    return least;
+}
+
+// 64 times the text takes some 64 times as long, or 100 as the heap deepens and caches end; 4,096 times if it is quadratic.
+static void test_growth(const tokenizer *t, const char *name) {
+    enum { SHORT = 16384, TIMES = 64 };
+    for (int kind = 0; kind < WORD_KINDS; kind++) {
+        const double brief = word_seconds(t, kind, SHORT, 5), whole = word_seconds(t, kind, (size_t)SHORT * TIMES, 1);
+        CHECK(whole < 512 * (brief + 1e-5), "%s: word of kind %d: %.4f s, of 64 times its bytes %.4f s", name, kind, brief, whole);
+    }
+}
+
 static void test_tokenizer(const char *name, const char *file, size_t long_bytes) {
     char path[4096], link[64];
     tokenizer *t;
@@ -157,9 +222,11 @@ static void test_tokenizer(const char *name, const char *file, size_t long_bytes
     CHECK(full && !symlink(full, link), "%s", path);
     if (CHECK(!tokenizer_open(&t, temp_dir, &err), "%s", err.message)) {
         test_goldens(t, name);
+        CHECK(t->begin == (strcmp(name, "mistral_v1") ? -1 : 1), "%s begins with %d", name, t->begin);
         test_added(t, name);
         test_ranges(t, name, test_brief ? 200 : 2000);
         test_long_words(t, long_bytes);
+        if (!test_brief) test_growth(t, name);
         tokenizer_free(t);
     }
     free(full);
@@ -190,6 +257,7 @@ static void test_demo(void) {
     test_added(t, "demo");
     test_ranges(t, "demo", test_brief ? 200 : 2000);
     test_long_words(t, 100000);
+    if (!test_brief) test_growth(t, "demo");
     tokenizer_free(t);
 }
 
@@ -207,11 +275,16 @@ int main(int argc, char **argv) {
     test_small_tokenizer();
     test_added_words();
     test_refusals();
+    test_rare_bytes();
+    test_first_space();
+    test_small_spaces();
+    test_space_refusals();
     test_demo();
     test_tokenizer("qwen3", "tokenizer.json", test_brief ? 100000 : 1000000);
     test_tokenizer("qwen3_5", "tokenizer.reconstructed.json", 100000);
     test_tokenizer("gptoss", "tokenizer.json", 100000);
     test_tokenizer("deepseek_v3", "tokenizer.json", 100000);
+    test_tokenizer("mistral_v1", "tokenizer.json", 100000);
     char path[64];
     join_path(path, sizeof path, temp_dir, "tokenizer.json");
     unlink(path);

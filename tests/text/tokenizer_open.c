@@ -311,6 +311,20 @@ static const refusal refusals[] = {
     {ADDED, "{\"id\":400,\"content\":\"<x>\",\"single_word\":true}", UNSUPPORTED, "\"<x>\": single_word"},
 };
 
+// Control characters and bytes that begin no assigned character may have no token: they are left out.
+static void test_rare_bytes(void) {
+    static const int rare[] = {0x04, 0x1D, 0x7F, 0xC0, 0xF1, 0xFF}, needed[] = {'\t', '\n', '\r', ' ', '~', 0x80, 0xC2, 0xF0, 0xF3, 0xF4};
+    static const int32_t ids[] = {'a', 'b', ' '};
+    tokenizer *t;
+    mote_error err;
+    for (size_t i = 0; i < COUNT(rare); i++) {
+        if (!CHECK(!open_parts(&t, -1, NULL, rare[i], &err), "%s", err.message)) continue;
+        if (rare[i] == 0x04) CHECK(ids_are(t, "a\x04" "b\x04\x04 \x04", 1, ids, 3) && ids_are(t, "\x04", 0, ids, 0), "a byte that is left out");
+        tokenizer_free(t);
+    }
+    for (size_t i = 0; i < COUNT(needed); i++) CHECK(open_parts(&t, -1, NULL, needed[i], &err) == MOTE_EFORMAT, "byte %d", needed[i]);
+}
+
 static void check_refusal(int code, int want, const tokenizer *t, const mote_error *err, const char *part) {
     int one_line = !strchr(err->message, '\n') && strstr(err->message, "tokenizer.json");
     CHECK(code == want && err->code == code && !t && one_line && strstr(err->message, part),

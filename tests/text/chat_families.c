@@ -1,0 +1,176 @@
+// A part of test_chat: the families without thinking, Qwen3.8's efforts: goldens of tests/fixtures/chats, what is mended, turns.
+
+typedef struct family_file { const char *name; int family; } family_file;
+
+static const family_file family_files[] = {
+    {"Qwen3.8", QWEN35 | CHAT_PRESERVE | CHAT_EFFORT},
+    {"Qwen3-4B-Instruct-2507", QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT},
+    {"Qwen3-4B-Thinking-2507", QWEN3 | CHAT_LENIENT | CHAT_OPEN},
+    {"Qwen3-Coder-Next", CHAT_CODER | CHAT_NEXT},
+    {"SmolLM2-135M-Instruct", CHAT_CHATML | CHAT_SMOL},
+    {"Mistral-7B-Instruct-v0.1", CHAT_MISTRAL | CHAT_SPACED},
+    {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL},
+    {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED},
+    {"zephyr-7b-beta", CHAT_ZEPHYR},
+};
+
+enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
+       EFFORTS = QWEN35 | CHAT_PRESERVE | CHAT_EFFORT, LLAMA31 = CHAT_LLAMA3 | CHAT_DATED };
+
+// Of Llama 3, whose template is not in the fixtures, and what templates refuse.
+#define H(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define DATES H("system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+#define LOW "Reasoning effort is set to low. Keep your thinking brief and focused, moving directly to the conclusion without " \
+            "unnecessary elaboration."
+
+static const render_case family_cases[] = {
+    {CHAT_LLAMA3, "{'messages':[" USER "]}", "<|begin_of_text|>" H("user") "Hi<|eot_id|>" H("assistant")},
+    {CHAT_LLAMA3, "{'messages':[{'role':'system','content':' S '}," USER ",{'role':'assistant','content':'A\\n'}],"
+                  "'add_generation_prompt':false}",
+     "<|begin_of_text|>" H("system") "S<|eot_id|>" H("user") "Hi<|eot_id|>" H("assistant") "A<|eot_id|>"},
+    {CHAT_LLAMA3, "{'messages':[" USER ",{'role':'assistant','content':'It is '}],'continue_final_message':true}",
+     "<|begin_of_text|>" H("user") "Hi<|eot_id|>" H("assistant") "It is"},
+    {LLAMA31, "{'messages':[{'role':'user','content':[{'type':'text','text':' a '},{'type':'text','text':'b '}]}]}",
+     "<|begin_of_text|>" DATES "<|eot_id|>" H("user") "a b<|eot_id|>" H("assistant")},
+    {LLAMA31, "{'messages':[{'role':'user','content':[{'type':'image'}]}]}", NULL},
+    {LLAMA31, "{'messages':[{'role':'system','content':'S'}],'tools':[{}]}", NULL},
+    {LLAMA31, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'function':{'name':'f','arguments':{}}},{}]}]}", NULL},
+    // A system text before the first question, where there is no turn for it; one in the middle.
+    {MIXTRAL, "{'messages':[{'role':'system','content':'S'}," USER "]}", "<s>[INST] S\n\nHi [/INST]"},
+    {MIXTRAL, "{'messages':[{'role':'system','content':'S'},{'role':'developer','content':'D'}," USER ","
+              "{'role':'assistant','content':'A'},{'role':'system','content':'N'}," USER "]}",
+     "<s>[INST] S\n\nD\n\nHi [/INST]A</s>[INST] System message:\nN [/INST][INST] Hi [/INST]"},
+    {SMALL, "{'messages':[{'role':'system','content':'S'}," USER ",{'role':'assistant','content':'A'},"
+            "{'role':'system','content':'N'}," USER "]}",
+     "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]Hi[/INST]A</s>[SYSTEM_PROMPT]N[/SYSTEM_PROMPT][INST]Hi[/INST]"},
+    {MIXTRAL, "{'messages':[" USER "," USER "]}", NULL},
+    {MIXTRAL, "{'messages':[" USER ",{'role':'tool','content':'1'}]}", NULL},
+    // Ids of nine characters are made of others, the same for a call and its result.
+    {NEMO, "{'messages':[" USER ",{'role':'assistant','tool_calls':[{'id':'call_1','function':{'name':'f','arguments':{'x':1}}}]},"
+           "{'role':'tool','tool_call_id':'call_1','content':'2'}]}",
+     "<s>[INST]Hi[/INST][TOOL_CALLS][{'name': 'f', 'arguments': {'x': 1}, 'id': '9gD2Dimct'}]</s>"
+     "[TOOL_RESULTS]{'content': 2, 'call_id': '9gD2Dimct'}[/TOOL_RESULTS]"},
+    {SMALL, "{'messages':[{'role':'system','content':''}," USER ",{'role':'assistant','tool_calls':[{'id':'123456789',"
+            "'function':{'name':'f','arguments':{}}}]},{'role':'tool','tool_call_id':'123456789','content':'2'}]}",
+     "<s>[SYSTEM_PROMPT][/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}</s>"
+     "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]"},
+    // Efforts as clients name them.
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'minimal'}", "<|im_start|>system\n" LOW "<|im_end|>\n" IN OUT35},
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'medium'}", IN OUT35},
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'none'}", IN OUT3 "<think>\n\n</think>\n\n"},
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'low','enable_thinking':false}", IN OUT3 "<think>\n\n</think>\n\n"},
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':'highest'}", NULL},
+    {EFFORTS, "{'messages':[" USER "],'reasoning_effort':''}", NULL},
+    {QWEN35, "{'messages':[" USER "],'reasoning_effort':'low'}", IN OUT35},
+    {CHAT_CHATML, "{'messages':[" USER "]}", IN OUT3},
+    {CHAT_CHATML, "{'messages':[" USER ",{'role':'assistant','content':'It '}],'continue_final_message':true}", IN OUT3 "It "},
+    {CHAT_CODER, "{'messages':[{'role':'tool','content':'1'}]}",
+     "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<|im_end|>\n" OUT3},
+};
+
+static void test_family_cases(void) {
+    for (size_t i = 0; i < COUNT(family_cases); i++) {
+        const render_case *c = family_cases + i;
+        char request[1024], want[2048];
+        size_t n = put_quotes(request, c->request), want_n = c->want ? put_quotes(want, c->want) : 0;
+        check_render(c->family, request, n, c->want ? want : NULL, want_n, request);
+    }
+}
+
+// Families whose turns are no longer what they were once thinking is dropped are not among these.
+static const int turn_families[] = {
+    QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT, CHAT_CODER, CHAT_CODER | CHAT_NEXT, CHAT_CHATML, CHAT_CHATML | CHAT_SMOL, CHAT_LLAMA3,
+    LLAMA31, LLAMA31 | CHAT_TODAY, CHAT_MISTRAL | CHAT_SPACED, MIXTRAL, NEMO | CHAT_SPACED, NEMO, SMALL, CHAT_ZEPHYR, EFFORTS};
+
+// A conversation turn by turn is what the template renders of the whole.
+static void check_family_turns(int family, const char *system, const json *tools) {
+    const int spaced = family & CHAT_NEMO && family & CHAT_SPACED;
+    const char *const answer = family & CHAT_EFFORT ? "r\n</think>\n\nA" : spaced ? " A" : "A";     // as the model writes it
+    marked_text out;
+    buf request = {0};
+    memset(&out, 0, sizeof out);
+    turn first = {.system = system, .tools = tools, .role = "user", .message = " one\n", .first = 1, .effort = "low"};
+    turn second = {.role = "user", .message = "two"};
+    CHECK(!chat_turn((chat_family)family, &first, &out, NULL), "family %x: first turn", (unsigned)family);
+    put_words(&out, answer);
+    put_words(&out, chat_marks_of(family)->turn_end);
+    put_words(&out, turn_gap((chat_family)family));
+    CHECK(!chat_turn((chat_family)family, &second, &out, NULL), "family %x: second turn", (unsigned)family);
+    buf_text(&request, "{\"reasoning_effort\":\"low\",\"messages\":[");
+    if (system) buf_text(&request, "{\"role\":\"system\",\"content\":\"");
+    if (system) buf_text(&request, system), buf_text(&request, "\"},");
+    buf_text(&request, "{\"role\":\"user\",\"content\":\" one\\n\"},"
+                       "{\"role\":\"assistant\",\"content\":\"A\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"two\"}]");
+    if (tools) buf_text(&request, ",\"tools\":"), put_json(tools, 0, &request, NULL);
+    buf_text(&request, "}");
+    check_render(family, request.data, request.size, out.text.data, out.text.size, "turns and render");
+    marked_free(&out);
+    buf_free(&request);
+}
+
+static void test_family_turns(void) {
+    static const char list[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":{}}}]";
+    json tools;
+    if (!CHECK(!json_parse(&tools, list, sizeof list - 1, "tools", NULL), "tools")) return;
+    for (size_t i = 0; i < COUNT(turn_families); i++) {
+        const int f = turn_families[i], moves = f & CHAT_NEMO;      // system text and tools go with the last question
+        check_family_turns(f, NULL, NULL);
+        if (!moves) check_family_turns(f, "S", NULL);
+        if (!moves && !(f & CHAT_SMALL)) check_family_turns(f, NULL, &tools);
+        turn tool = {.role = "tool", .message = "1"};
+        marked_text out;
+        memset(&out, 0, sizeof out);
+        int code = chat_turn((chat_family)f, &tool, &out, NULL);
+        int places = f & (QWEN3 | QWEN35 | CHAT_CODER | CHAT_CHATML | CHAT_DATED);
+        CHECK(places ? !code && out.text.size : code == MOTE_EINVAL && !out.text.size, "family %x: a tool's turn: %d", (unsigned)f, code);
+        marked_free(&out);
+    }
+    json_free(&tools);
+}
+
+// Every byte of a request that stands in the prompt is marked: here all texts consist of these.
+static void test_family_marks(void) {
+    static const char S[] = "\xC2\xA7", request[] =
+        "{'tools':[{'type':'function','function':{'name':'~','description':'~','~':['~'],'parameters':{'~':'~','properties':"
+        "{'~':{'type':'~','description':'~','~':{'~':1}}}}}}],'messages':[{'role':'system','content':'~'},"
+        "{'role':'user','content':'~'},{'role':'assistant','content':'~','reasoning_content':'~','tool_calls':[{'id':'~','function':"
+        "{'name':'~','arguments':{'~':'~'}}}]},{'role':'tool','tool_call_id':'~','content':'~'},"
+        "{'role':'assistant','content':'~'},{'role':'user','content':'~'}]}";
+    buf text = {0};
+    for (const char *p = request; *p; p++) buf_text(&text, *p == '~' ? S : *p == '\'' ? "\"" : (char[]){*p, 0});
+    for (size_t i = 0; i < COUNT(turn_families); i++) {
+        marked_text out;
+        size_t count, at = 0, found = 0;
+        memset(&out, 0, sizeof out);
+        if (turn_families[i] & CHAT_MISTRAL && !(turn_families[i] & (CHAT_NEMO | CHAT_SMALL))) continue;      // no tools
+        int code = chat_render((chat_family)turn_families[i], text.data, text.size, &out, NULL);
+        CHECK(!code, "family %x: %d", (unsigned)turn_families[i], code);
+        const text_range *r = outside_of(&out, &count);
+        for (size_t k = 0; k + 1 < out.text.size; k++) {
+            if (memcmp(out.text.data + k, S, 2)) continue;
+            while (at < count && r[at].end <= k) at++;
+            CHECK(at < count && r[at].begin <= k && r[at].end >= k + 2, "family %x: byte %zu", (unsigned)turn_families[i], k);
+            found++;
+        }
+        CHECK(found >= 4, "family %x: %zu texts", (unsigned)turn_families[i], found);
+        marked_free(&out);
+    }
+    buf_free(&text);
+}
+
+static void test_families(void) {
+    test_family_cases();
+    test_family_turns();
+    test_family_marks();
+    for (size_t i = 0; i < COUNT(family_files); i++) {
+        char file[128];
+        buf text = {0};
+        mote_error err;
+        snprintf(file, sizeof file, "%s.jinja", family_files[i].name);
+        if (!CHECK(!read_file("tests/fixtures/chats", file, &text, &err), "%s", err.message)) continue;
+        check_detect(family_files[i].name, family_files[i].family, 1, &text);
+        check_goldens("tests/fixtures/chats", family_files[i].name, family_files[i].family, NULL);
+        buf_free(&text);
+    }
+}

@@ -1,0 +1,148 @@
+/* text/chat_request.c: a request as the families' renderers see it: its messages, their roles and contents. It knows nothing of how
+   a family writes them. */
+
+enum { EFFORT_HIGH, EFFORT_MEDIUM, EFFORT_LOW, EFFORT_NONE };    /* the first is a template's own */
+
+/* Places in the text of a chat: where the last message in which the user asks has ended, and the beginning of an answer begins.
+   0: the first is not there, or nothing follows it. */
+typedef struct chat_places { size_t asked, answer; } chat_places;
+
+typedef struct chat {
+    json j;
+    int family;               /* chat_family flags */
+    const chat_marks *marks;  /* the family's */
+    marked_text *out;
+    mote_error *err;
+    buf messages;             /* uint32_t node of each message */
+    uint32_t n;               /* messages */
+    uint32_t leading;         /* of these, the first ones that are the system turn */
+    uint32_t round;           /* where the last round begins, after the last message in which the user asks */
+    int has_tools;            /* tools is a list that is not empty */
+    uint32_t tools;           /* its node */
+    int preserve, vision_ids; /* "preserve_thinking", "add_vision_id" */
+    int effort;               /* of thinking: EFFORT_... */
+    int continued;            /* "continue_final_message" */
+    int goes_on;              /* the messages follow others */
+    unsigned images, videos;  /* so far, for vision_ids */
+    marked_text system;       /* of the system turn */
+    marked_text content;      /* of the message at hand */
+    buf reasoning;
+    chat_places at;
+} chat;
+
+/* Appends a value of the request, as put_json or put_str (put) writes it. */
+static int put_value(const chat *c, marked_text *out, uint32_t node,
+                     int (*put)(const json *, uint32_t, buf *, mote_error *)) {
+    size_t begin = out->text.size;
+    int code = put(&c->j, node, &out->text, c->err);
+    mark_outside(out, begin, out->text.size);
+    return code;
+}
+
+static uint32_t chat_message(const chat *c, uint32_t i) {
+    return ((const uint32_t *)(const void *)c->messages.data)[i];
+}
+
+static int chat_role(const chat *c, uint32_t i, const char *role) {
+    uint32_t node = i < c->n ? json_get(&c->j, chat_message(c, i), "role") : 0;
+    return node && json_equals(&c->j, node, role);
+}
+
+/* Applications call the same thing by two names. */
+static int chat_is_system(const chat *c, uint32_t i) {
+    return chat_role(c, i, "system") || chat_role(c, i, "developer");
+}
+
+/* Kinds of parts of a message's content. */
+enum { PART_OTHER, PART_TEXT, PART_IMAGE, PART_VIDEO };
+
+static int chat_part_kind(const json *j, uint32_t item) {
+    uint32_t type = json_get(j, item, "type");
+    if (json_get(j, item, "image") || json_get(j, item, "image_url") || (type && json_equals(j, type, "image"))) return PART_IMAGE;
+    if (json_get(j, item, "video") || (type && json_equals(j, type, "video"))) return PART_VIDEO;
+    return json_get(j, item, "text") ? PART_TEXT : PART_OTHER;
+}
+
+/* Families whose contents may be lists of parts. */
+enum { CHAT_PARTS = CHAT_QWEN3_5 | CHAT_LLAMA3 | CHAT_SMALL };
+
+/* A part. What is no text becomes a place for the vision model's output. */
+static int chat_part(chat *c, uint32_t item, int system, int counted) {
+    const int kind = chat_part_kind(&c->j, item), image = kind == PART_IMAGE;
+    if (kind == PART_OTHER) return fail(c->err, MOTE_EINVAL, "Unexpected item type in content.");
+    if (kind == PART_TEXT) return put_value(c, &c->content, json_get(&c->j, item, "text"), put_str);
+    if (system) return fail(c->err, MOTE_EINVAL, "System message cannot contain %s.", image ? "images" : "videos");
+    if (!*(image ? c->marks->image : c->marks->video))
+        return fail(c->err, MOTE_EINVAL, "%s cannot be given to this chat template", image ? "images" : "videos");
+    if (counted) *(image ? &c->images : &c->videos) += 1;
+    if (c->vision_ids) {
+        char label[32];
+        snprintf(label, sizeof label, "%s %u: ", image ? "Picture" : "Video", image ? c->images : c->videos);
+        put_words(&c->content, label);
+    }
+    put_words(&c->content, image ? c->marks->image : c->marks->video);
+    return MOTE_OK;
+}
+
+enum { CONTENT_SYSTEM, CONTENT_SEARCH, CONTENT_MESSAGE, CONTENT_TOOL }; /* what a content is rendered for */
+
+/* Message i's content into c->content; *text: all of it, for Qwen3.5 without the white space around it. */
+static int chat_content(chat *c, uint32_t i, int use, slice *text) {
+    const json *j = &c->j;
+    uint32_t node = json_get(j, chat_message(c, i), "content"), type = node ? j->nodes[node].type : (uint32_t)JSON_NULL;
+    int code = MOTE_OK;
+    c->content.text.size = c->content.outside.size = 0;
+    *text = slice_of(NULL, 0);
+    if (type == JSON_STRING) {
+        code = put_value(c, &c->content, node, put_str);
+    } else if (c->family & CHAT_PARTS) {
+        if (type != JSON_NULL && type != JSON_ARRAY) return fail(c->err, MOTE_EINVAL, "Unexpected content type.");
+        for (uint32_t k = node + 1; !code && type == JSON_ARRAY && k < j->nodes[node].next; k = j->nodes[k].next) {
+            code = chat_part(c, k, use == CONTENT_SYSTEM, use == CONTENT_MESSAGE || use == CONTENT_TOOL);
+        }
+    } else if (use == CONTENT_TOOL && !(c->family & CHAT_LENIENT)) {
+        if (node) code = put_value(c, &c->content, node, put_str);
+    } else if (use == CONTENT_SYSTEM || !(c->family & CHAT_LENIENT)) {
+        return fail(c->err, MOTE_EINVAL, "message %u: content must be text for this chat template", i);
+    }
+    *text = slice_of(c->content.text.data, c->content.text.size);
+    if (c->family & CHAT_QWEN3_5) *text = slice_trim(*text);
+    return code;
+}
+
+/* A true/false/null member: 1, 0, 0; `absent` when it is not there; -1 and an error for other values. */
+static int chat_flag(chat *c, const char *key, int absent) {
+    uint32_t node = json_get(&c->j, 0, key);
+    if (!node) return absent;
+    if (c->j.nodes[node].type <= JSON_TRUE) return c->j.nodes[node].type == JSON_TRUE;
+    fail(c->err, MOTE_EINVAL, "chat request: \"%s\" must be true or false", key);
+    return -1;
+}
+
+/* A list member's node, 0 when absent, null or empty; *code for other values. */
+static uint32_t chat_list(chat *c, const char *key, int *code) {
+    uint32_t node = json_get(&c->j, 0, key);
+    if (!node || c->j.nodes[node].type == JSON_NULL) return 0;
+    if (c->j.nodes[node].type == JSON_ARRAY) return c->j.nodes[node].size ? node : 0;
+    *code = fail(c->err, MOTE_EINVAL, "chat request: \"%s\" must be a list", key);
+    return 0;
+}
+
+/* A member's text as str() has it; nothing when it is absent. */
+static int put_member_text(const chat *c, marked_text *out, uint32_t object, const char *key) {
+    uint32_t node = json_get(&c->j, object, key);
+    return node ? put_value(c, out, node, put_str) : MOTE_OK;
+}
+
+/* The calls of an assistant's message: a list's node; 0: none. */
+static uint32_t chat_calls_of(const chat *c, uint32_t i) {
+    uint32_t calls = json_get(&c->j, chat_message(c, i), "tool_calls");
+    return calls && c->j.nodes[calls].type == JSON_ARRAY && c->j.nodes[calls].size ? calls : 0;
+}
+
+/* What a call, or a tool, is wrapped in; itself when it is not. */
+static uint32_t chat_function(const json *j, uint32_t node) {
+    uint32_t function = json_get(j, node, "function");
+    return function && j->nodes[function].type == JSON_OBJECT ? function : node;
+}
+
