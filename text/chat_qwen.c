@@ -156,12 +156,13 @@ static int chat_call_tags(chat *c, uint32_t call) {
     put_value(c, c->out, name, put_str);
     put_words(c->out, ">\n");
     int object = arguments && j->nodes[arguments].type == JSON_OBJECT;
-    if (arguments && !object && !(c->family & CHAT_LENIENT)) {
+    const int empty = arguments && j->nodes[arguments].type == JSON_STRING && !j->nodes[arguments].size && c->family & CHAT_EFFORT;
+    if (arguments && !object && !empty && !(c->family & CHAT_LENIENT)) {
         return fail(c->err, MOTE_EINVAL, "a tool call's \"arguments\" must be an object");
     }
     for (uint32_t k = arguments + 1; object && k < j->nodes[arguments].next; k = j->nodes[k + 1].next) {
         uint32_t type = j->nodes[k + 1].type;
-        int as_json = type >= JSON_ARRAY || (c->family & CHAT_PRESERVE && type != JSON_STRING);
+        int as_json = type >= JSON_ARRAY || (c->family & (CHAT_PRESERVE | CHAT_NEXT) && type != JSON_STRING);
         put_words(c->out, m->call_argument);
         put_value(c, c->out, k, put_str);
         put_words(c->out, ">\n");

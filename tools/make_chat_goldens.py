@@ -38,7 +38,7 @@ def result(text, number):
     return {"role": "tool", "content": text, "tool_call_id": f"call0000{number}"}
 
 
-ASKED = [user("Weather in Zürich?"), answer("", tool_calls=[call("get_weather", 1, city="Zürich", days=2, deep=[True, None])]),
+ASKED = [user("Weather in Zürich?"), answer("", tool_calls=[call("get_weather", 1, city="Zürich", days=2, deep=[True, None], fast=True, near=None)]),
          result('{"temp": 21.5}', 1)]
 CASES = {
     "user": {"messages": [user("Hello")]},
@@ -63,6 +63,9 @@ CASES = {
     "call with text": {"messages": ASKED[:1] + [answer(" Let me see. ", tool_calls=[call("clock", 1)]), result("noon", 1)], "tools": [CLOCK]},
     "two calls": {"messages": [user("Both?"), answer("", tool_calls=[call("clock", 1), call("get_weather", 2, city='"B"')]),
                                result("noon", 1), result("sun", 2)], "tools": [WEATHER, CLOCK]},
+    "no arguments": {"messages": [user("Go"), answer("", tool_calls=[{"id": "call00001", "type": "function", "function": {
+        "name": "clock", "arguments": ""}}]), result("noon", 1)]},
+    "call without a tool": {"messages": [user("Go"), answer("Well"), result("noon", 1), result("later", 2), answer("ok"), user("Hm")]},
     "unicode": {"messages": [user('你好 👋 <b>&"quoted"</b>')]},
 }
 
