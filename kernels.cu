@@ -135,6 +135,8 @@ enum {
 
 #include "layers/embed.cu"
 #include "layers/deltanet/decode.cu"
+#include "layers/deltanet/in_turn.cu"
+#include "layers/deltanet/decode_launch.cu"
 #include "layers/deltanet/prefill.cu"
 #include "layers/deltanet/prefill_scan.cu"
 #include "layers/deltanet/prefill_launch.cu"

@@ -45,6 +45,14 @@ static void print_modules(const mote_info *i) {
     printf("  %-16s%-*s%12s%12s%18s\n", "total", width, "", parameters, size, per_token);
 }
 
+/* Decode of a token after a short context, by what docs/performance.md found elsewhere; nobody has measured it. */
+static void print_prediction(const mote_info *i) {
+    const double bytes_per_second = 246e9; /* what programs have been seen to read of the 273 GB/s */
+    const double layer = 15e-6;            /* seconds from phase to phase of a layer */
+    const double step = (double)i->weight_bytes_per_token / bytes_per_second + layer * i->layers;
+    printf("\na GB10 (246 GB/s) takes %.1f ms for a token, %.0f tok/s without drafts: predicted, not measured\n", 1e3 * step, 1 / step);
+}
+
 static void print_plan(const mote_info *info, const mote_memory *plan) {
     printf("\nmemory for a session of %d tokens%s\n", plan->context, plan->estimated ? ", estimated" : "");
     print_amount("weights", (double)plan->weights, "B");
@@ -83,6 +91,7 @@ static int command_info(options *o) {
         show_format(stdout, "device          %s\n", info->device);
         print_sizes(info);
         print_modules(info);
+        print_prediction(info);
         if (!o->synthetic) print_plan(info, &plan);
     }
     mote_close(model);

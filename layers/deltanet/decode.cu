@@ -1,4 +1,5 @@
-/* layers/deltanet/decode.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out.
+/* layers/deltanet/decode.cu: a DeltaNet layer on a GPU, for one to four token rows: norm_in_proj, conv_delta, gated_norm_out. Here is
+   conv_delta; in_turn.cu has that of a short prompt, decode_launch.cu the projections and what records all.
 
    Reads the layer's weights and the rows of this step, updates the layer's deltanet_state. Uses cuda/ for launches,
    projections and hand-off. Knows no session and no other kind of layer. The
@@ -39,8 +40,7 @@ typedef struct deltanet_gpu {
     const float *conv1d, *A_log, *dt_bias;
     const step_parameters *step;
     int sequences;               /* of a pass, see gpu_delta_sequence; 0: one */
-    int in_turn, follows;        /* it is a block of several of one slot, in turn, and never releases; it follows another, whose log is still
-                                    where conv_delta leaves it */
+    int in_turn;                 /* they are blocks of one slot, each of which continues the one before it (in_turn.cu) */
     int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
@@ -74,13 +74,12 @@ __device__ __forceinline__ int gpu_channels(const deltanet_shape *s) {
     return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
 }
 
-/* What concerns sequence z of a pass: its rows, and its slot. parts: gpu_delta_parts. */
-__device__ __forceinline__ deltanet_gpu gpu_delta_sequence(const deltanet_gpu &all, int z, int parts) {
+/* What concerns T rows of a pass from row `first` on. parts: gpu_delta_parts. */
+__device__ __forceinline__ deltanet_gpu gpu_delta_rows_of(const deltanet_gpu &all, int first, int T, int parts) {
     const deltanet_shape *s = &all.shape;
+    const int heads = first * s->value_heads;
     deltanet_gpu p = all;
-    p.step = p.slot.step = all.step + z;
-    const int first = p.step->first, heads = first * s->value_heads;
-    p.T = p.step->rows;
+    p.T = T;
     p.raw += first * gpu_channels(s);
     p.b += heads;
     p.a += heads;
@@ -89,18 +88,23 @@ __device__ __forceinline__ deltanet_gpu gpu_delta_sequence(const deltanet_gpu &a
     p.z += heads * s->value_dim;
     p.o += heads * s->value_dim;
     p.squares += heads * gpu_squares_stride(parts);
-    if (!all.follows) return p;
-    const int64_t back = -gpu_slot_shift(&p.slot);          /* scratch does not move with the slot */
-    p.state.window = gpu_delta_at(p.raw - (s->taps - 1 + MOTE_ROWS_MAX) * gpu_channels(s), back);
-    p.state.log_k = gpu_delta_at(p.k - MOTE_ROWS_MAX * s->key_heads * s->key_dim, back);
-    p.state.log_decay = gpu_delta_at(p.decay - MOTE_ROWS_MAX * s->value_heads, back);
     return p;
 }
 
-/* The raw input of a channel `age` tokens before the token block, age = 1..taps-1. The log lies right after the window in
-   memory, so the `replay` accepted rows of the log continue the window. */
-__device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int64_t shift, int channel, int replay, int age) {
-    return gpu_delta_at(p->state.window, shift)[(p->shape.taps - 1 + replay - age) * gpu_channels(&p->shape) + channel];
+/* What concerns sequence z of a pass: its rows, and its slot. */
+__device__ __forceinline__ deltanet_gpu gpu_delta_sequence(const deltanet_gpu &all, int z, int parts) {
+    const step_parameters *step = all.step + z;
+    deltanet_gpu p = gpu_delta_rows_of(all, step->first, step->rows, parts);
+    p.step = p.slot.step = step;
+    return p;
+}
+
+/* The raw input of a channel `age` tokens before the token block, age = 1..taps-1: of the `before` rows of the same slot in front of p->raw,
+   or older. The log lies right after the window in memory, so the `replay` accepted rows of the log continue the window. */
+__device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int64_t shift, int channel, int replay, int before, int age) {
+    const int channels = gpu_channels(&p->shape);
+    if (age <= before) return p->raw[channel - age * channels];
+    return gpu_delta_at(p->state.window, shift)[(p->shape.taps - 1 + replay + before - age) * channels + channel];
 }
 
 /* One channel of the convolution, for one thread: w[lag] is the weight for the input `lag` rows earlier (0: the row
@@ -125,12 +129,12 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const delta
 template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int64_t shift, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
     for (int age = 1; age < MOTE_ROWS_MAX; age++)
-        c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, shift, c->channel, replay, age) : 0;
+        c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, shift, c->channel, replay, 0, age) : 0;
 }
 
 /* sum[t] = contribution of the rows before the token block, oldest first. Ages from MOTE_ROWS_MAX on (more than four taps) are
    loaded here, the others are in past. */
-template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int64_t shift, int replay,
+template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int64_t shift, int replay, int before,
                                                                            gpu_conv<ROWS> *c) {
     int taps = p->shape.taps;
     const float *weight = p->conv1d + c->channel * taps + taps - 1;
@@ -138,7 +142,7 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const delt
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
 #pragma unroll 1
     for (int age = taps - 1; c->channel >= 0 && age >= MOTE_ROWS_MAX; age--) {
-        float past = gpu_past(p, shift, c->channel, replay, age);
+        float past = gpu_past(p, shift, c->channel, replay, before, age);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], past, c->sum[t]);
@@ -378,7 +382,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     gpu_conv<ROWS> conv[SLOTS], v_conv;
     gpu_delta_rows<R, C> rows;
     gpu_log<R, C, ROWS> log;
-    if (USE != SLOT_EACH || !all.in_turn) pdl_launch_dependents();
+    pdl_launch_dependents();
     rows.h = blockIdx.x;
     rows.key_head = p.ratio == 1 ? rows.h : (int)__umulhi((uint32_t)rows.h, p.per_key);
     rows.first = (blockIdx.y * GPU_WARPS + threadIdx.x / 32) * R;
@@ -400,8 +404,8 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
     rate = -expf(rate);
     gpu_replay<R, C, ROWS>(&p, shift, replay, &log, &rows);
 #pragma unroll
-    for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, shift, replay, &conv[n]);
-    gpu_conv_sum_past<ROWS>(&p, shift, replay, &v_conv);
+    for (int n = 0; n < SLOTS; n++) gpu_conv_sum_past<ROWS>(&p, shift, replay, 0, &conv[n]);
+    gpu_conv_sum_past<ROWS>(&p, shift, replay, 0, &v_conv);
 #pragma unroll
     for (int n = 0; n < SLOTS; n++) materialize(conv[n].present);
     materialize(v_conv.present);
@@ -437,7 +441,7 @@ gpu_delta_kernel(const __grid_constant__ deltanet_gpu all) {
 template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, const deltanet_gpu *p) {
     const int sequences = max_int(p->sequences, 1);
     const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
-    gpu_record_grid(q, p->in_turn ? KERNEL_DELTA_IN_TURN : KERNEL_DELTA, "",
+    gpu_record_grid(q, KERNEL_DELTA, "",
                     p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid, 0, p);
 }
 
@@ -455,217 +459,4 @@ static void gpu_conv_delta(gpu_queue *q, const deltanet_gpu *p) {
     else if (n <= 128) gpu_conv_delta_wide<4>(q, p);
     else if (n <= 256) gpu_conv_delta_wide<8>(q, p);
     else gpu_conv_delta_wide<16>(q, p);
-}
-
-/* Advances one channel of the window by the accepted rows of the log, then overwrites the log with the raw rows of this
-   token block. One thread does both, and reads each input before it overwrites it. */
-__device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, const deltanet_state *to, int64_t shift, int channel,
-                                                int replay) {
-    int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
-    float x[MOTE_ROWS_MAX], past[MOTE_ROWS_MAX];
-#pragma unroll
-    for (int t = 0; t < MOTE_ROWS_MAX; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
-    for (int first = 0; replay > 0 && first < keep; first += MOTE_ROWS_MAX) {
-#pragma unroll
-        for (int i = 0; i < MOTE_ROWS_MAX; i++)
-            past[i] = first + i < keep ? gpu_past(p, shift, channel, replay, keep - first - i) : 0;
-#pragma unroll
-        for (int i = 0; i < MOTE_ROWS_MAX; i++)
-            if (first + i < keep) gpu_delta_at(to->window, shift)[(size_t)(first + i) * channels + channel] = past[i];
-    }
-    for (int t = 0; t < MOTE_ROWS_MAX; t++)
-        if (t < p->T) gpu_delta_at(to->log_raw, shift)[(size_t)t * channels + channel] = x[t];
-}
-
-/* The work of gpu_delta_log, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
-enum { LOG_KEYS = 4 };
-
-static __host__ __device__ int gpu_delta_log_keys(const deltanet_shape *s, int T) {
-    return (T * s->key_heads * s->key_dim - 1) / LOG_KEYS + 1;
-}
-
-static __host__ __device__ int gpu_delta_log_items(const deltanet_shape *s, int T) {
-    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim + gpu_delta_log_keys(s, T) + T * s->value_heads;
-}
-
-/* Copies the numbers i, i + step, ... of the k of this token block to the log. */
-__device__ __forceinline__ void gpu_log_keys(const deltanet_gpu *p, const deltanet_state *to, int64_t shift, int i, int step, int count) {
-    float k[LOG_KEYS];
-#pragma unroll
-    for (int n = 0; n < LOG_KEYS; n++) k[n] = i + n * step < count ? p->k[i + n * step] : 0;
-#pragma unroll
-    for (int n = 0; n < LOG_KEYS; n++)
-        if (i + n * step < count) gpu_delta_at(to->log_k, shift)[i + n * step] = k[n];
-}
-
-/* Updates window and log, those of `to`, after conv_delta; the threads of `blocks` blocks share the work, this one is number `block`.
-
-   It must run after the pdl_wait of a kernel after conv_delta, since blocks of conv_delta read the old window and log
-   until they end, and before in_proj_qkv of the next layer overwrites p->raw. */
-__device__ __forceinline__ void gpu_log_sequence(const deltanet_gpu *p, const deltanet_state *to, int block, int blocks) {
-    const deltanet_shape *s = &p->shape;
-    const int channels = gpu_channels(s), replay = p->step->replay;
-    const int k_count = p->T * s->key_heads * s->key_dim, k_items = gpu_delta_log_keys(s, p->T);
-    const int all = gpu_delta_log_items(s, p->T);
-    const int64_t shift = gpu_slot_shift(&p->slot);
-    for (int item = block * GPU_THREADS + threadIdx.x; item < all; item += blocks * GPU_THREADS) {
-        int i = item - channels;
-        if (i < 0) gpu_log_channel(p, to, shift, item, replay);
-        else if (i < k_items) gpu_log_keys(p, to, shift, i, k_items, k_count);
-        else gpu_delta_at(to->log_decay, shift)[i - k_items] = p->decay[i - k_items];
-    }
-}
-
-/* The same for all sequences of a pass, each of which has as many blocks. */
-__device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
-    if (!p->sequences) return gpu_log_sequence(p, &p->state, block, blocks);
-    const int each = blocks / p->sequences;
-    const deltanet_gpu own = gpu_delta_sequence(*p, block / each, 1);
-    gpu_log_sequence(&own, &p->state, block % each, each);
-}
-
-/* The same as a kernel of its own, for a block of several in turn. Grid: (blocks). It never releases: the next block's conv_delta may read
-   the log early. */
-static __global__ void __launch_bounds__(GPU_THREADS) gpu_delta_log_kernel(const __grid_constant__ deltanet_gpu all) {
-    pdl_wait();
-    const deltanet_gpu own = gpu_delta_sequence(all, 0, 1);
-    gpu_log_sequence(&own, &all.state, blockIdx.x, gridDim.x);
-}
-
-/* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
-   projection.cu for what a prologue is. */
-struct gpu_gated_rows {
-    enum { normed = 0, blocks = 1, extra = 1 };             /* extra: blocks that bring window and log up to date */
-    template <int ROWS> __host__ __device__ static constexpr int at_once() { return ROWS > 1 ? 1 : 2; }
-    deltanet_gpu log;
-    const float *o, *squares;    /* [T][cols] and [T][heads][stride]: o and squares of deltanet_gpu */
-    int cols, heads, stride;
-    uint32_t per_head;           /* reciprocal_of(columns of a head): column col is of head col * per_head >> 32 */
-    float scale, eps;            /* 1 / columns of a head */
-    /* A lane's eight columns are two fours, possibly of two heads. Of each: the address of its head's sums of squares, and
-       the first four of them. */
-    template <int ROWS> struct more { const float *of_head[2]; float sums[ROWS][2][4]; };
-    template <int ROWS> __device__ __forceinline__ void load(float (*v)[8], more<ROWS> *of, int T, int col) const {
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            of->of_head[i] = squares + min((int)__umulhi((uint32_t)(col + 4 * i), per_head), heads - 1) * stride;
-#pragma unroll
-        for (int t = 0; t < ROWS; t++) {
-            gpu_load8(v[t], o + (size_t)t * cols, col, t < T ? cols : 0);
-#pragma unroll
-            for (int i = 0; i < 2; i++) gpu_load4(of->sums[t][i], of->of_head[i] + t * heads * stride, t < T);
-        }
-    }
-    template <int ROWS> __device__ __forceinline__ void finish(float (*v)[8], const more<ROWS> *of, float *,
-                                                              bool whole) const {
-#pragma unroll
-        for (int t = 0; t < ROWS; t++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float *s = of->sums[t][i];
-                float sum = s[0] + s[1] + s[2] + s[3];
-#pragma unroll 1
-                for (int part = 4; !whole && part < stride; part++) sum += __ldcg(of->of_head[i] + t * heads * stride + part);
-                float factor = rms_factor(sum, scale, eps);
-#pragma unroll
-                for (int c = 0; c < 4; c++) v[t][4 * i + c] *= factor;
-            }
-    }
-    __device__ __forceinline__ void extra_block(int block, int of) const { gpu_delta_log(&log, block, of); }
-    bool is_short() const { return stride == 4; }
-    __host__ __device__ void select(int t) {
-        o += (size_t)t * cols;
-        squares += (size_t)t * heads * stride;
-    }
-};
-
-/* norm_in_proj: RMSNorm, then the four input projections in one launch. */
-static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *to, const float *x) {
-    const matrix *all[4] = {&w->in_proj_qkv, &w->in_proj_z, &w->in_proj_b, &w->in_proj_a};
-    float *y[4] = {to->raw, to->z, to->b, to->a};
-    gpu_projection<gpu_norm_rows> p =
-        gpu_norm_projection(x, w->input_norm, to->shape.hidden, to->T, to->shape.eps);
-    p.waits_last = to->T == 1;              /* so many blocks, with more rows each, would slow experts_down down */
-    for (int i = 0; i < 4; i++) gpu_add_segment(&p, all[i], y[i]);
-    gpu_record_projection(q, KERNEL_IN_PROJ, &p);
-}
-
-/* Blocks of threads that one sequence's log takes. */
-static int gpu_delta_log_blocks(const deltanet_gpu *block) {
-    const int rows = block->T == block->sequences ? 1 : min_int(block->T, MOTE_ROWS_MAX);
-    return (gpu_delta_log_items(&block->shape, rows) - 1) / GPU_THREADS + 1;
-}
-
-/* conv_delta of blocks that continue each other, block after block. A block finds the log of the one before it in scratch, if the window
-   that belongs to it lies within that block's rows; only the last one's goes to the state. */
-static void gpu_conv_delta_in_turn(gpu_queue *q, const deltanet_gpu *blocks) {
-    const int in_scratch = blocks->shape.taps - 1 <= MOTE_ROWS_MAX;
-    for (int z = 0; z < blocks->sequences; z++) {
-        deltanet_gpu p = *blocks;
-        p.step += z;
-        p.sequences = p.in_turn = 1;
-        p.follows = z && in_scratch;
-        p.T = min_int(blocks->T - z * MOTE_ROWS_MAX, MOTE_ROWS_MAX);
-        gpu_conv_delta(q, &p);
-        if (z < blocks->sequences - 1 && in_scratch) continue;
-        gpu_record(q, KERNEL_DELTA_LOG, "", gpu_delta_log_kernel, gpu_delta_log_blocks(&p), 1, 0, &p);
-    }
-}
-
-/* gated_norm_out: x += out_proj (gated norm of o), with gpu_gated_rows as its prologue. logged: the log is up to date. */
-static void gpu_gated_norm_out(gpu_queue *q, const deltanet_weights *w, const deltanet_gpu *block, int logged, float *x) {
-    const deltanet_shape *s = &block->shape;
-    gpu_projection<gpu_gated_rows> p = gpu_projection_of<gpu_gated_rows>(block->T, s->value_heads * s->value_dim);
-    p.add = 1;
-    p.in.o = block->o;
-    p.in.squares = block->squares;
-    p.in.per_head = reciprocal_of(s->value_dim);
-    p.in.scale = 1.0f / (float)s->value_dim;
-    p.in.heads = s->value_heads;
-    p.in.stride = gpu_squares_stride(gpu_delta_parts(s));
-    p.in.eps = s->eps;
-    p.in.log = *block;
-    /* with fewer, of several items a thread, they would end last; more would leave no space for blocks of norm_router */
-    p.extra = logged ? 0 : gpu_delta_log_blocks(block) * max_int(block->sequences, 1);
-    gpu_add_segment(&p, &w->out_proj, x);
-    gpu_record_projection(q, KERNEL_OUT_PROJ, &p);
-}
-
-/* The implementation of layers/kinds.c on a GPU. */
-
-static void deltanet_layout_gpu(layout *l, const deltanet_shape *s, const capacity *r, const gpu_queue *q, deltanet_gpu *to) {
-    size_t T = (size_t)q->rows, heads = T * (size_t)s->value_heads, values = heads * (size_t)s->value_dim;
-    (void)r;
-    memset(to, 0, sizeof *to);
-    to->shape = *s;
-    to->raw = layout_alloc(l, T * (size_t)deltanet_channels(s));
-    to->z = layout_alloc(l, values);
-    to->o = layout_alloc(l, values);
-    to->a = layout_alloc(l, heads);
-    to->b = layout_alloc(l, heads);
-    to->decay = layout_alloc(l, heads);
-    to->k = layout_alloc(l, T * (size_t)(s->key_heads * s->key_dim));
-    to->squares = layout_alloc(l, heads * (size_t)gpu_squares_stride(gpu_delta_parts(s)));
-}
-
-static void deltanet_record(const gpu_rows *rows, const deltanet_weights *w, const deltanet_gpu *scratch,
-                            const deltanet_state *state, const deltanet_state *grown) {
-    deltanet_gpu p = *scratch;
-    (void)grown;
-    p.shape = w->shape;
-    p.ratio = p.shape.value_heads / p.shape.key_heads;
-    p.per_key = reciprocal_of(p.ratio);
-    p.state = *state;
-    p.conv1d = w->conv1d;
-    p.A_log = w->A_log;
-    p.dt_bias = w->dt_bias;
-    p.norm = w->norm;
-    p.step = rows->step;
-    p.slot = rows->slot;
-    p.sequences = rows->sequences;
-    p.T = rows->T;
-    gpu_norm_in_proj(rows->q, w, &p, rows->x);
-    if (rows->in_turn) gpu_conv_delta_in_turn(rows->q, &p);
-    else gpu_conv_delta(rows->q, &p);
-    gpu_gated_norm_out(rows->q, w, &p, rows->in_turn, rows->x);
 }

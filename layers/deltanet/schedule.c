@@ -9,11 +9,6 @@
     ROW(DELTA, "conv_delta", .stage = STAGE_DELTA,                                                                       \
         .reads = BUFFER_PROJECTED, .writes = BUFFER_MIXED | BUFFER_S | BUFFER_LOG,                                       \
         .early_reads = BUFFER_STEP | BUFFER_S | BUFFER_LOG, .early_writes = BUFFER_S, .one_per_sm = 1)                   \
-    ROW(DELTA_IN_TURN, "conv_delta_in_turn", .stage = STAGE_DELTA, .release = RELEASE_NEVER,                             \
-        .reads = BUFFER_PROJECTED, .writes = BUFFER_MIXED | BUFFER_S | BUFFER_LOG,                                       \
-        .early_reads = BUFFER_STEP | BUFFER_S | BUFFER_LOG | BUFFER_MIXED, .early_writes = BUFFER_S, .one_per_sm = 1)    \
     ROW(OUT_PROJ, "gated_norm_out", .stage = STAGE_OUT_PROJ,                                                             \
         .reads = BUFFER_MIXED | BUFFER_X | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_X | BUFFER_LOG, \
-        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP)                             \
-    ROW(DELTA_LOG, "delta_log", .stage = STAGE_OUT_PROJ, .release = RELEASE_NEVER,                                       \
-        .reads = BUFFER_MIXED | BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP, .writes = BUFFER_LOG)
+        .tags = BUFFER_X, .reads_without_tags = BUFFER_PROJECTED | BUFFER_LOG | BUFFER_STEP)

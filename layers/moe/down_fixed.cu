@@ -1,5 +1,5 @@
 /* layers/moe/down_fixed.cu: experts_down for the shapes of cuda/tiles.cu and most formats, the shared expert of the same format
-   and size as the routed ones. One kernel for one token row, one for two to four.
+   and size as the routed ones. One kernel for one token row, one for two to four, and one for those where shared memory holds only a part.
 
    Touches, and may read early, the same as gpu_experts_down, and gives the same sums in the same order. One addition: the
    shared expert's h, which norm_router writes, is read before the wait as well. */
@@ -296,12 +296,160 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
                      p.link.publish);
 }
 
-/* The kernel for ROWS token rows and its bytes of dynamic shared memory; NULL if these are too many. */
+/* The same where shared memory does not hold all assignments: the active experts in parts, as many whole rounds as there are slots for.
+   Of four bits alone: others' weights of such a shape fill a GPU's memory.
+
+   A part's h is copied to the slots in the background and becomes fragments where it lies, which have the same size. SLOTS: for two parts
+   in most cases. With as many as fit (22) an SM with two blocks has hardly any L1 left, through which all weights on their way come, those
+   of experts_up, too: both took 65.5 us with three rows and 81.2 with four, where they take 60.4 and 74.8 (an H100, 122B). */
+template <class F, class SHAPE, int ROWS> struct down_parts_sizes : down_rows_sizes<F, SHAPE, ROWS> {
+    typedef down_rows_sizes<F, SHAPE, ROWS> of;
+    enum { DEEP = 6, ROUND = DEEP / of::WARP_K_BLOCKS };    /* items; active experts */
+    enum { STEP = 32 / of::EIGHTS };                        /* slots whose eights of columns are a warp's lanes */
+    enum { SLOTS = ROWS == 3 ? 18 : 20, BYTES = ((SLOTS + 1) * of::WARP_K_BLOCKS * of::ITEM_BYTES + 15) / 16 * 16 };
+    static_assert((int)DEEP % of::WARP_K_BLOCKS == 0 && (int)SLOTS % STEP == 0, "whole rounds, whole steps");
+    static_assert(ROUND * ROWS <= (int)SLOTS && GPU_WARPS * BYTES + 4096 <= GPU_SHARED, "a part has a round, and fits");
+};
+
+/* The active experts from .. end - 1, whose assignments are base .. next - 1. */
+struct gpu_down_part {
+    int from, end, base, next;
+};
+
+template <class F, class SHAPE, int ROWS>
+__device__ __forceinline__ gpu_down_part gpu_part_from(const gpu_active_experts<F, SHAPE, ROWS> &active, int from, int base) {
+    typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
+    gpu_down_part part = {from, active.count, base, sizes::ASSIGNMENTS};
+    if (base + sizes::SLOTS >= sizes::ASSIGNMENTS) return part;
+    const int over = active.use[base + sizes::SLOTS] / MOTE_ROWS_MAX;       /* the first active expert not all of whose rows have slots */
+    part.end = from + (over - from) / sizes::ROUND * sizes::ROUND;
+    part.next = (int)__reduce_min_sync(~0u, (uint32_t)active.slot[part.end][threadIdx.x % MOTE_ROWS_MAX]);
+    return part;
+}
+
+/* Stages a part's h: assignment base + i in slot i. A warp copies its columns of one assignment at a time, and then makes eight of them a
+   lane to fragments, AT_ONCE steps of STEP slots at a time: what it overwrites it has read before. */
+template <class F, class SHAPE, int ROWS>
+__device__ __forceinline__ void gpu_stage_part(const moe_gpu &p, const gpu_active_experts<F, SHAPE, ROWS> &active, const gpu_down_part &part,
+                                               const activation_fragments &act) {
+    typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
+    enum { EIGHTS = sizes::EIGHTS, STEP = sizes::STEP, STEPS = sizes::SLOTS / STEP, AT_ONCE = 3 };
+    enum { SLOT = sizes::WARP_K_BLOCKS * gpu_step_pairs<F>() * 8 };         /* uint4 of a slot: as many as its columns of h */
+    static_assert((int)SLOT == 32 && EIGHTS * 2 == (int)SLOT, "a lane has one of them");
+    const int lane = threadIdx.x % 32;
+    const float *h = p.h + (threadIdx.x / 32 * 32 + lane) * 4;
+#pragma unroll
+    for (int i = 0; i < sizes::SLOTS; i++) {
+        const int number = min(part.base + i, sizes::ASSIGNMENTS - 1);
+        cp_async16(shared_address(act.x + i * SLOT + lane), h + active.use[number] * p.h_row, part.base + i < part.next);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+#pragma unroll
+    for (int begin = 0; begin < STEPS; begin += AT_ONCE) {
+        float v[AT_ONCE][8];
+#pragma unroll
+        for (int n = begin; n < begin + AT_ONCE && n < STEPS; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) *(float4 *)(v[n - begin] + 4 * i) = *(const float4 *)(act.x + n * STEP * SLOT + lane * 2 + i);
+        __syncwarp();
+#pragma unroll
+        for (int n = begin; n < begin + AT_ONCE && n < STEPS; n++) {
+            const activation_fragments to = {act.x + n * STEP * SLOT, act.act_scale + n * STEP * sizes::WARP_K_BLOCKS};
+            const int number = part.base + n * STEP + lane / EIGHTS;
+            gpu_stage_h<F>(to, lane, v[n - begin], number < ROWS ? active.gate[number] : 1, true);
+        }
+    }
+    __syncwarp();
+}
+
+template <class F, class SHAPE, int ROWS>
+__global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_parts(const __grid_constant__ moe_gpu p) {
+    typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
+    enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, ROUND = sizes::ROUND };
+    enum { SLOTS = sizes::SLOTS };
+    extern __shared__ uint4 dynamic[];
+    __shared__ __align__(16) float parts[TILE_ROWS][MOTE_ROWS_MAX][GPU_WARPS];
+    __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
+    const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    const int lane_offset = warp * WARP_K_BLOCKS * F::panel + lane * F::lane;
+    const activation_fragments act = activation_fragments_at<F, 1>((char *)dynamic + warp * sizes::BYTES, (SLOTS + 1) * WARP_K_BLOCKS);
+    const uint4 *fragments = act.x + lane / 16 * 4 + lane % 4;
+    const bool stores = t < ROWS && row < p.shape.hidden;
+    typename F::raw raw[DEEP][2] = {};
+    float sum[4] = {0, 0, 0, 0}, scale = 1;
+    int count = 0;
+    pdl_launch_dependents();
+    auto load = [&](int j, int from) {                      /* as in gpu_experts_down_rows */
+        const char *at = active.data[from + j / WARP_K_BLOCKS] + (lane_offset + j % WARP_K_BLOCKS * F::panel);
+        const float *rows = active.scales[from + j / WARP_K_BLOCKS] + lane / 4;
+        const bool there = from + j / WARP_K_BLOCKS < count;
+        gpu_load_weights<F>(&raw[j][0], at, 0, rows, there);
+        gpu_load_weights<F>(&raw[j][1], at, sizes::PANEL, rows + PANEL_ROWS, there);
+    };
+    auto load_scale = [&](int from) {
+        const int k_block = warp * WARP_K_BLOCKS + scale_slot % WARP_K_BLOCKS;
+        if (F::scaled) scale = ld_volatile(active.scales[from + scale_slot / WARP_K_BLOCKS] + (k_block >> p.down.k_block_shift));
+    };
+    const float residual = stores ? __ldcg(p.x + t * p.shape.hidden + row) : 0;
+    gpu_list_active_experts<F, SHAPE, ROWS>(p, tile, &active);
+    if (lane < WARP_K_BLOCKS * pairs * 8) act.x[SLOTS * WARP_K_BLOCKS * pairs * 8 + lane] = make_uint4(0, 0, 0, 0);
+    if (F::half && lane < WARP_K_BLOCKS) act.act_scale[SLOTS * WARP_K_BLOCKS + lane] = 0;
+    __syncthreads();
+    count = active.count;
+#pragma unroll
+    for (int j = 0; j < DEEP; j++) load(j, 0);
+    load_scale(0);
+    pdl_wait();
+#pragma unroll 1
+    for (gpu_down_part part = {0, 0, 0, 0}; part.end < count;) {
+        part = gpu_part_from<F, SHAPE, ROWS>(active, part.end, part.next);
+        auto slot_of = [&](int entry, int of) {
+            const int slot = active.slot[entry][of];
+            return (slot == sizes::NONE ? (int)SLOTS : slot - part.base) * WARP_K_BLOCKS;
+        };
+        gpu_stage_part<F, SHAPE, ROWS>(p, active, part, act);
+#pragma unroll 1
+        for (int from = part.from; from < part.end; from += ROUND) {
+            float factor = 0;
+            if (F::half)
+                factor = scale * (gpu_post_scale<F>() * act.act_scale[slot_of(from + scale_slot / WARP_K_BLOCKS, lane % ROWS) +
+                                                                      scale_slot % WARP_K_BLOCKS]);
+            const int next = min(from + ROUND, (int)sizes::ACTIVE);
+            load_scale(next);
+#pragma unroll
+            for (int j = 0; j < DEEP; j++) {
+                uint4 x[pairs];
+                const int slot = slot_of(from + j / WARP_K_BLOCKS, lane % 16 / 4 % ROWS) + j % WARP_K_BLOCKS;
+#pragma unroll
+                for (int pair = 0; pair < pairs; pair++) x[pair] = fragments[(slot * pairs + pair) * 8];
+                gpu_multiply<F, ROWS>(sum, raw[j], x, factor, j * ROWS, 0, true);
+                load(j, next);
+                __syncwarp();                               /* so that the compiler leaves the loads here */
+            }
+        }
+    }
+    store_warp_partial<ROWS>(parts, sum);
+    __syncthreads();
+    if (stores)
+        store_tagged(&p.x[t * p.shape.hidden + row], residual + sum_warp_partials(parts[threadIdx.x % TILE_ROWS][t]),
+                     p.link.publish);
+}
+
+/* The kernel for ROWS token rows and its bytes of dynamic shared memory; NULL: there is none. */
 template <class F, class SHAPE, int ROWS> static gpu_moe_kernel gpu_down_of_rows(size_t *shared) {
     typedef down_rows_sizes<F, SHAPE, ROWS> sizes;
     *shared = GPU_WARPS * (size_t)sizes::BYTES;
-    if constexpr (GPU_WARPS * (int)sizes::BYTES + 4096 > GPU_SHARED) return NULL;       /* 4096: static shared memory */
-    else return gpu_experts_down_rows<F, SHAPE, ROWS>;
+    if constexpr (GPU_WARPS * (int)sizes::BYTES + 4096 <= GPU_SHARED) {     /* 4096: static shared memory */
+        return gpu_experts_down_rows<F, SHAPE, ROWS>;
+    } else if constexpr (F::lane == 8) {
+        *shared = GPU_WARPS * (size_t)down_parts_sizes<F, SHAPE, ROWS>::BYTES;
+        return gpu_experts_down_parts<F, SHAPE, ROWS>;
+    } else {
+        return NULL;
+    }
 }
 
 template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of_row(size_t *shared) {

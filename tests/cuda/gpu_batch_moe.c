@@ -1,5 +1,6 @@
-// Tests of a mixture of experts for many token rows on a GPU (layers/moe/batch_*.cu): every row's x has the bits that the kernels of one
-// row give it alone, whatever the other rows are and choose. For nvcc; without a GPU all is skipped.
+// Tests of a mixture of experts for several token rows on a GPU, by units (layers/moe/batch_*.cu) and, up to four, by the kernels of a lone
+// step: every row's x has the bits that the kernels of one row give it alone, whatever the other rows are and choose. For nvcc; without a
+// GPU all is skipped.
 //
 // Usage: gpu_batch_moe [--brief]        --time [NAME]: microseconds of the kernels, and what part of a read loop's bandwidth they have
 //
@@ -175,16 +176,16 @@ static void submit(void) {
 }
 
 // Which experts rows choose.
-enum routing { INDEPENDENT, ALL_ON_ONE, DISTINCT, FIVE_ON_ONE, ROUTINGS };
+enum routing { INDEPENDENT, ALL_ON_ONE, DISTINCT, FIVE_ON_ONE, ALIKE, ROUTINGS };
 
-static const char *const routing_names[] = {"independent", "all on one expert", "distinct", "five rows on one"};
+static const char *const routing_names[] = {"independent", "all on one expert", "distinct", "five rows on one", "all alike"};
 
 // Logits for it: of 64 rows.
 static void make_logits(enum routing routing, uint32_t seed, float *logits) {
     const int n = L.w.shape.experts, k = L.w.shape.top_k;
     for (int t = 0; t < ROWS; t++)
         for (int e = 0; e < n; e++) {
-            uint32_t h = (uint32_t)(t * n + e) * 2654435761u + seed * 40503u;
+            uint32_t h = (uint32_t)(routing == ALIKE ? e : t * n + e) * 2654435761u + seed * 40503u;
             h = (h ^ h >> 15) * 0x2c1b3c6du;
             h = (h ^ h >> 12) * 0x297a2d39u;
             float *to = &logits[t * n + e];
@@ -241,30 +242,36 @@ static void spoil_others(float *rows, int t) {
         for (int i = 0; r != t && i < hidden; i++) rows[r * hidden + i] = with[(r + i) % (r % 2 ? 1 : 4)];
 }
 
+// A pass of T rows, as they are and beside others that are spoilt.
+static void test_rows(const layer_case *c, const char *what, int T, int in_units, const float *logits) {
+    const size_t n = (size_t)ROWS * (size_t)c->hidden;
+    float *spoilt = (float *)malloc(n * 4);
+    put_rows(start);
+    run(0, T, in_units, logits);
+    get_rows(got);
+    compare(c->name, what, T, 0, T);
+    for (int t = 0; t < T; t += 1 + T / 3) {
+        memcpy(spoilt, start, n * 4);
+        spoil_others(spoilt, t);
+        put_rows(spoilt);
+        run(0, T, in_units, logits);
+        get_rows(got);
+        compare(c->name, in_units ? "units, spoilt others" : "spoilt others", T, t, t + 1);
+    }
+    free(spoilt);
+}
+
 static void test_routing(const layer_case *c, enum routing routing) {
     static const int rows[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64};
-    const size_t n = (size_t)ROWS * (size_t)c->hidden;
-    float *logits = (float *)malloc(ROWS * (size_t)c->experts * 4), *spoilt = (float *)malloc(n * 4);
+    float *logits = (float *)malloc(ROWS * (size_t)c->experts * 4);
     make_logits(routing, 5, logits);
     put_rows(start);
     for (int t = 0; t < ROWS; t++) run(t, 1, 0, logits);
     get_rows(want);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (test_brief && i % 3) continue;
-        put_rows(start);
-        run(0, rows[i], 1, logits);
-        get_rows(got);
-        compare(c->name, routing_names[routing], rows[i], 0, rows[i]);
-        for (int t = 0; t < rows[i]; t += 1 + rows[i] / 3) {
-            memcpy(spoilt, start, n * 4);
-            spoil_others(spoilt, t);
-            put_rows(spoilt);
-            run(0, rows[i], 1, logits);
-            get_rows(got);
-            compare(c->name, "spoilt others", rows[i], t, t + 1);
-        }
-    }
-    free(logits), free(spoilt);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!test_brief || i % 3 == 0) test_rows(c, routing_names[routing], rows[i], 1, logits);
+    for (int T = 2; T <= MOTE_ROWS_MAX; T++) test_rows(c, routing_names[routing], T, 0, logits);
+    free(logits);
 }
 
 static void test_case(const layer_case *c) {
@@ -338,7 +345,7 @@ static void time_read_loop(void) {
 static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const float *logits) {
     const moe_shape *s = &L.w.shape;
     int32_t chosen[SETS];
-    double active = 0, us[5];
+    double active = 0, us[7];
     moe_gpu p[SETS];
     const unsigned stages[] = {ALL_STAGES, 1u << STAGE_ROUTER, 1u << STAGE_UP, 1u << STAGE_DOWN};
     for (int i = 0; i < SETS; i++) {
@@ -358,17 +365,19 @@ static void time_rows(const layer_case *c, int T, const moe_gpu *scratch, const 
         });
         L.q.stages = ALL_STAGES;
     }
-    us[4] = 0;
-    if (T <= MOTE_ROWS_MAX)
-        us[4] = microseconds([&](int i) {
+    for (int k = 0; k < 3 && T <= MOTE_ROWS_MAX; k++) {      // as decode has it: all, experts_up, experts_down
+        us[4 + k] = microseconds([&](int i) {
+            L.q.stages = stages[k ? k + 1 : 0];
             gpu_record_experts(&L.q, &p[i % SETS]);
             gpu_submit(&L.q);
         });
+        L.q.stages = ALL_STAGES;
+    }
     const double up = active * 2 * (double)matrix_bytes(&L.w.gate_proj[0]);
     const double down = active * (double)matrix_bytes(&L.w.down_proj[0]) + (s->shared_size ? (double)matrix_bytes(&L.w.down_proj[s->experts]) : 0);
     printf("%-16s %2d rows %6.1f experts: route %5.1f us, up %6.1f us %3.0f %%, down %6.1f us %3.0f %%, all %6.1f us", c->name, T, active,
            us[1], us[2], 100 * up / us[2] * 1e6 / bandwidth, us[3], 100 * down / us[3] * 1e6 / bandwidth, us[0]);
-    if (us[4] > 0) printf(", as decode has it %6.1f us", us[4]);
+    if (T <= MOTE_ROWS_MAX) printf(", as decode has it up %5.1f, down %5.1f, all %6.1f us", us[5], us[6], us[4]);
     printf("\n");
     fflush(stdout);
 }

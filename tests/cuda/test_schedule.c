@@ -35,15 +35,14 @@ static node *add(enum kernel_kind kind, int layer, int in_mtp) {
 
 static int in_units;             // experts run by units, as those of many rows do
 static enum layer_kind ffn = LAYER_MOE;
-static int in_turn;              // blocks of one slot, so many, as those of a short prompt are; 0: none
+static int in_turn;              // the rows are blocks of one slot, as those of a short prompt are
 
 // The kernels of a kind of layer, in their order.
 static void add_kind(enum layer_kind kind, int layer, int in_mtp) {
     for (int k = 0; k < KERNEL_KINDS; k++) {
         if (stage_kinds[kernels[k].stage] != kind || (k == KERNEL_ROUTE && !in_units)) continue;
-        if (in_turn ? k == KERNEL_DELTA : k == KERNEL_DELTA_LOG || k == KERNEL_DELTA_IN_TURN || k == KERNEL_APPEND) continue;
+        if (!in_turn && k == KERNEL_APPEND) continue;
         add((enum kernel_kind)k, layer, in_mtp);
-        for (int i = 1; k == KERNEL_DELTA_IN_TURN && i < in_turn; i++) add(KERNEL_DELTA_IN_TURN, layer, in_mtp);
     }
 }
 
@@ -453,11 +452,11 @@ int main(int argc, char **argv) {
     test_real(5, 100);
     test_pieces();
     test_forms(1, 0);
-    test_forms(0, 3);
-    test_forms(1, 16);
+    test_forms(0, 1);
+    test_forms(1, 1);
     test_dense(64, 4, 0);
     test_dense(28, 1, 0);
-    test_dense(8, 4, 16);
+    test_dense(8, 4, 1);
     test_refusals();
     test_machine();
     test_machine_real();

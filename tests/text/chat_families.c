@@ -1,18 +1,33 @@
 // A part of test_chat: the families without thinking, Qwen3.8's efforts: goldens of tests/fixtures/chats, what is mended, turns.
 
-typedef struct family_file { const char *name; int family; } family_file;
+// name: of the goldens that its published template made. text: the least that says all that the family is recognised by.
+typedef struct family_file { const char *name; int family; const char *text; } family_file;
 
+#define LOOP "{% for m in messages %}"
+#define RESULTS "<tool_response></tool_response>"
+#define TAGS "<tool_call><function=></function><parameter=></parameter></tool_call>"
+#define PROMPT "{% if add_generation_prompt %}<|im_start|>assistant\\n"
 static const family_file family_files[] = {
-    {"Qwen3.8", QWEN35 | CHAT_PRESERVE | CHAT_EFFORT},
-    {"Qwen3-4B-Instruct-2507", QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT},
-    {"Qwen3-4B-Thinking-2507", QWEN3 | CHAT_LENIENT | CHAT_OPEN},
-    {"Qwen3-Coder-Next", CHAT_CODER | CHAT_NEXT},
-    {"SmolLM2-135M-Instruct", CHAT_CHATML | CHAT_SMOL},
-    {"Mistral-7B-Instruct-v0.1", CHAT_MISTRAL | CHAT_SPACED},
-    {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL},
-    {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED},
-    {"zephyr-7b-beta", CHAT_ZEPHYR},
+    {"Qwen3.8", QWEN35 | CHAT_PRESERVE | CHAT_EFFORT,
+     LOOP "<|im_end|>" RESULTS TAGS "{{ preserve_thinking + reasoning_effort }}Reasoning effort is set to xhigh."
+     PROMPT "{% if enable_thinking is false %}<think>\\n\\n</think>\\n\\n{% else %}<think>\\n{% endif %}"},
+    {"Qwen3-4B-Instruct-2507", QWEN3 | CHAT_LENIENT | CHAT_INSTRUCT,
+     LOOP "<|im_end|>" RESULTS "{{ tools }}<tool_call>{\"name\": \"arguments\"}</tool_call>" PROMPT},
+    {"Qwen3-4B-Thinking-2507", QWEN3 | CHAT_LENIENT | CHAT_OPEN,
+     LOOP "<|im_end|>" RESULTS "{{ m.reasoning_content }}</think><tool_call>{\"name\": \"arguments\"}</tool_call>" PROMPT "<think>\\n"},
+    {"Qwen3-Coder-Next", CHAT_CODER | CHAT_NEXT,
+     LOOP "<|im_end|>" RESULTS TAGS "{{ tools }}<parameters>an inner <function=...></function>" PROMPT},
+    {"SmolLM2-135M-Instruct", CHAT_CHATML | CHAT_SMOL, LOOP "You are a helpful AI assistant named SmolLM<|im_end|>" PROMPT},
+    {"Mistral-7B-Instruct-v0.1", CHAT_MISTRAL | CHAT_SPACED, LOOP "[INST] {{ m.content }} [/INST]{{ m.content + eos_token + ' ' }}"},
+    {"Mixtral-8x7B-Instruct-v0.1", CHAT_MISTRAL, LOOP "[INST] {{ m.content }} [/INST]{{ m.content + eos_token }}"},
+    {"Mistral-7B-Instruct-v0.3", CHAT_MISTRAL | CHAT_NEMO | CHAT_SPACED,
+     LOOP "[AVAILABLE_TOOLS][INST][/INST][TOOL_CALLS] [{{ eos_token }}[/TOOL_RESULTS]"},
+    {"zephyr-7b-beta", CHAT_ZEPHYR, LOOP "<|user|><|system|>{{ m.content + eos_token }}{% if add_generation_prompt %}<|assistant|>"},
 };
+#undef LOOP
+#undef RESULTS
+#undef TAGS
+#undef PROMPT
 
 enum { MIXTRAL = CHAT_MISTRAL, NEMO = CHAT_MISTRAL | CHAT_NEMO, SMALL = CHAT_MISTRAL | CHAT_SMALL,
        EFFORTS = QWEN35 | CHAT_PRESERVE | CHAT_EFFORT, LLAMA31 = CHAT_LLAMA3 | CHAT_DATED };
@@ -186,12 +201,9 @@ static void test_families(void) {
     test_family_turns();
     test_family_marks();
     for (size_t i = 0; i < COUNT(family_files); i++) {
-        char file[128];
         buf text = {0};
-        mote_error err;
-        snprintf(file, sizeof file, "%s.jinja", family_files[i].name);
-        if (!CHECK(!read_file("tests/fixtures/chats", file, &text, &err), "%s", err.message)) continue;
-        check_detect(family_files[i].name, family_files[i].family, 1, &text);
+        buf_text(&text, family_files[i].text);
+        check_detect(family_files[i].name, family_files[i].family, 0, &text);
         check_goldens("tests/fixtures/chats", family_files[i].name, family_files[i].family, NULL);
         buf_free(&text);
     }
