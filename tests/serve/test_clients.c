@@ -523,12 +523,14 @@ static void test_effort(const char *arguments) {
         {"\"chat_template_kwargs\": {\"reasoning_effort\": \"low\"}", "Reasoning effort is set to low. Keep", "xhigh"},
     };
     static const struct { const char *effort; int known; } asked[] = {{"low", 0}, {"low", 1}, {"high", 0}, {"low", 1}, {"xhigh", 1}, {"medium", 0}};
+    // The least that says all that the template is recognised by.
+    static const char recognised[] =
+        "{% for m in messages %}<|im_end|><tool_response></tool_response><tool_call><function=></function><parameter=></parameter></tool_call>"
+        "{{ preserve_thinking + reasoning_effort }}Reasoning effort is set to xhigh.{% if add_generation_prompt %}<|im_start|>assistant\\n"
+        "{% if enable_thinking is false %}<think>\\n\\n</think>\\n\\n{% else %}<think>\\n{% endif %}";
     char text[8192], path[512], body[2048];
-    size_t size;
-    char *bytes = file_bytes("tests/fixtures/chats/Qwen3.8.jinja", &size);
     snprintf(path, sizeof path, "%s/chat_template.jinja", temp_dir);
-    if (CHECK(bytes != NULL, "no template")) write_bytes(path, bytes, size);
-    free(bytes);
+    write_bytes(path, recognised, sizeof recognised - 1);
     server s = serve(arguments);
     for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++) {
         snprintf(body, sizeof body, ASK("%s"), efforts[i].more);
