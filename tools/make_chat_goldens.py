@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders chat templates as transformers does: the goldens of tests/text/test_families.c.
+"""Renders chat templates as transformers does: the goldens of tests/text/chat_families.c.
 
     make_chat_goldens.py TEMPLATE.jinja...
 
