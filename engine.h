@@ -504,7 +504,8 @@ int mote_generation_check(const mote_model *model, const mote_generation *genera
    Text from outside never becomes a control token, in any role: in system, message and tool result alike the text of such a
    token ("<|im_end|>", "</tool_response>", "<think>") is plain text, so that none of them can end its own turn.
 
-   History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does, so that the timeline
+   History is never rendered again, but for thinking: a user turn first does what mote_drop_thinking does (unless the template keeps
+   all thinking, as Qwen3.8's), so that the timeline
    is what the chat template renders of the conversation, token for token. Between the tool calls of a turn thinking stays, as
    it does there. For this a session holds a checkpoint before its last answer, in the host's memory.
 

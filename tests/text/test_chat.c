@@ -234,7 +234,14 @@ static void test_with_data(const char *data) {
     tokenizer *qwen3 = open_tokenizer(data, "qwen3", "tokenizer.json");
     tokenizer *qwen35 = open_tokenizer(data, "qwen3_5", "tokenizer.reconstructed.json");
     compared = not_compared = 0;
+    tokenizer *mistral = open_tokenizer(data, "mistral_v1", "tokenizer.json");
     test_published(data, qwen3, qwen35);
+    for (size_t i = 0; i < COUNT(family_files); i++) {
+        const int f = family_files[i].family;
+        const tokenizer *t = f & QWEN35 ? qwen35 : f & (CHAT_MISTRAL | CHAT_ZEPHYR) ? mistral : qwen3;
+        check_goldens("tests/fixtures/chats", family_files[i].name, f, t);
+    }
+    tokenizer_free(mistral);
     CHECK(compared > 40 && not_compared < compared, "%d renderings compared, %d not", compared, not_compared);
     if (qwen3) {
         test_tool_result(qwen3);
