@@ -233,7 +233,9 @@ int mote_detokenize(const mote_model *model, const int32_t *ids, size_t id_count
 
 /* A chat request to the prompt text, as the checkpoint's own template renders it. request is the JSON object
    {"messages":[...], "tools":[...], "enable_thinking":bool, "reasoning_effort":text, "preserve_thinking":bool,
-   "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what applications send, it is rendered so:
+   "add_generation_prompt":bool, "continue_final_message":bool}; all but messages are optional, and
+   add_generation_prompt is true by default. A call's "arguments" are an object. Where the template refuses or does not know what
+   applications send, it is rendered so:
    - "developer" is "system". A system message in the middle is a system turn in its place, if the family's template has that,
      else a user's turn that begins with "System message:"; those at the beginning are one system turn then. Nothing before it
      changes, and it is no question: thinking since the user's last one stays.

@@ -340,7 +340,8 @@ static void bind_stacked(binder *b, const tensor *t, int i, int count, matrix *w
     w->format = (enum format)t->type;
     w->rows = rows;
     w->cols = cols;
-    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);}
+    bind_components(b, bind_quantised(b, (enum encoding)t->type, w), w, part, size * (uint64_t)i, size);
+}
 
 /* Is this the name of a tensor of a quantised matrix, after the module's? */
 static int is_scale(const char *suffix) {

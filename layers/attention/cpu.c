@@ -2,8 +2,9 @@
 
    Grouped-query attention. q_proj yields for every head a query and, if the layer is gated, an output gate, [q | gate]; query
    and key heads are normalised, unless the layer has no norms for them, and the first rotary_dim dimensions rotated by position;
-   softmax runs over the tokens up to the row's own; the result is multiplied by sigmoid(gate), if there is one. The KV cache holds k after norm and rotation, and v as projected, both
-   rounded to its type when they are appended: a row of the present block is used as rounded, too. */
+   softmax runs over the tokens up to the row's own; the result is multiplied by sigmoid(gate), if there is one. The KV cache
+   holds k after norm and rotation, and v as projected, both rounded to its type when they are appended: a row of the present
+   block is used as rounded, too. */
 
 typedef struct attention_shape {
     int hidden, heads, kv_heads, head_dim, rotary_dim;

@@ -1,6 +1,7 @@
 /* layers/attention/definition.c: grouped-query attention, the definition.
 
-   For every head the projections give a query and, if the layer is gated, an output gate; every `heads / kv_heads` heads share a key and a value head:
+   For every head the projections give a query and, if the layer is gated, an output gate; every
+   `heads / kv_heads` heads share a key and a value head:
 
        q = rotate(norm(q), position)      k = rotate(norm(k), position)      without norms rotate(q), rotate(k)
        o = sum over tokens p up to this one of softmax(q . k[p] / sqrt(head_dim)) v[p]

@@ -81,8 +81,8 @@ static void against_decode(const int32_t *ids, int most, double allowed) {
 // ---- 3. The same bits -----------------------------------------------------------------------------------------------
 
 static void same_bits(void) {
-    static const struct { int chunk, piece; } ways[] = {
-        {0, 1000}, {0, 1000}, {64, 1000}, {100, 1000}, {192, 1000}, {512, 1000}, {8192, 1000}, {0, 128}, {0, 256}, {64, 448}};     // no call of 64 tokens or fewer: those are decoded
+    static const struct { int chunk, piece; } ways[] = {      // no call has 64 tokens or fewer: those are decoded
+        {0, 1000}, {0, 1000}, {64, 1000}, {100, 1000}, {192, 1000}, {512, 1000}, {8192, 1000}, {0, 128}, {0, 256}, {64, 448}};
     size_t bytes = 1000 * (size_t)vocab * 4, mtp_bytes = 999 * (size_t)vocab * 4, size = 0;
     char *state = NULL;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
