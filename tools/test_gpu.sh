@@ -72,6 +72,9 @@ made() {
 }
 
 check "kernels" tools/check_kernels.sh "$NVCC" "$build/kernels.txt"
+check "mote selftest" "$mote" selftest
+grep -E 'off the|^full after' "$logs/mote-selftest.log"
+
 # The tests of the API, on the GPU. What they say of how far results are off is shown.
 engine() {
     local name=$1
@@ -83,48 +86,42 @@ engine() {
 engine "test_engine"
 more=$(for dir in ${GPU_FIXTURES:-}; do ls -d "$dir"/*/; done)
 [ -z "$more" ] || engine "test_engine more checkpoints" "" $more
+check "test_speculation" "$build/test_speculation" --device cuda
 check "test_misuse" "$build/test_misuse" --device cuda
 check "test_runner" "$build/test_runner" --device cuda
 check "test_batch" "$build/test_batch" --device cuda
 check "test_api" "$build/test_api" --device cuda
 check "gpu_batch" "$build/gpu_batch"
 check "gpu_batch_moe" "$build/gpu_batch_moe"
-
-# What takes long, and asks for little of the GPU's memory, runs beside other such: beside NAME COMMAND..., and at the end `together`.
-beside=() processes=()
-beside() {
-    local name=$1 log="$logs/beside ${#beside[@]}"
-    shift
-    while [ "$(jobs -rp | wc -l)" -ge "$(($(nproc) / 2 + 1))" ]; do sleep 0.2; done
-    beside+=("$name")
-    (began=$SECONDS; "$@"; echo $? $((SECONDS - began)) >"$log.code") >"$log.log" 2>&1 &
-    processes+=($!)
-}
-
-ended() {
-    local code seconds
-    read -r code seconds <"$logs/beside $1.code"
-    cat "$logs/beside $1.log"
-    began=$((SECONDS - seconds))                            # check's
-    return "$code"
-}
-
-together() {
-    wait "${processes[@]}"
-    for i in "${!beside[@]}"; do check "${beside[$i]}" ended "$i"; done
-}
-
-beside "mote selftest" "$mote" selftest
-beside "test_speculation" "$build/test_speculation" --device cuda
-beside "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
-beside "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
+check "gpu_prefill" "$build/gpu_prefill" small:fp8 small:bf16
+check "gpu_prefill other formats" "$build/gpu_prefill" --brief small:nvfp4 small:int4 small:fp8-channel
 
 # The kernels that production runs, of real layer sizes. Those that make the weights are not looked at: billions of them.
 making_weights=kernel_substring=gpu_fill,kernel_substring=gpu_pack_kernel,kernel_substring=gpu_quantise
 production() {
     local tool=$1
     shift
-    beside "$tool $*" sanitize "$tool" --kernel-name-exclude $making_weights "$build/gpu_production" "$@"
+    check "$tool $*" sanitize "$tool" --kernel-name-exclude $making_weights "$build/gpu_production" "$@"
+}
+
+# The slow ones run beside the others: slow NAME TOOL COMMAND..., and at the end slow_ones.
+slow=() slow_processes=()
+slow() {
+    local name=$1
+    shift
+    slow+=("$name")
+    (sanitize "$@"; echo $? >"$logs/slow ${#slow[@]}.code") >"$logs/slow ${#slow[@]}.log" 2>&1 &
+    slow_processes+=($!)
+}
+
+slow_ended() {
+    cat "$logs/slow $1.log"
+    return "$(cat "$logs/slow $1.code")"
+}
+
+slow_ones() {
+    wait "${slow_processes[@]}"
+    for i in "${!slow[@]}"; do check "${slow[$i]}" slow_ended $((i + 1)); done
 }
 
 if [ "${GPU_SANITIZER:-1}" = 0 ]; then
@@ -134,27 +131,30 @@ elif ! command -v compute-sanitizer >/dev/null; then
 else
     # racecheck without experts_up: held to that kernel alone (--kernel-name) it ends with "Internal Sanitizer Error: failed to
     # handle a hardware exception", where memcheck and synccheck find nothing. initcheck of decode takes more than a minute.
-    for rows in "--rows" "--sessions 3" "--sessions 17"; do
-        beside "racecheck $rows small:fp8:4" sanitize racecheck --kernel-name-exclude $making_weights,kernel_substring=experts_up \
-            "$build/gpu_production" $rows small:fp8:4
+    slow "racecheck --rows small:fp8:4" racecheck --kernel-name-exclude $making_weights,kernel_substring=experts_up \
+        "$build/gpu_production" --rows small:fp8:4
+    for sessions in 3 17; do
+        slow "racecheck --sessions $sessions small:fp8:4" racecheck --kernel-name-exclude $making_weights,kernel_substring=experts_up \
+            "$build/gpu_production" --sessions $sessions small:fp8:4
     done
-    production initcheck --prompt 66 small:fp8:1
-    beside "racecheck gemm_kernel" sanitize racecheck --kernel-name kernel_substring=gemm_kernel "$build/gpu_production" --prompt 66 small:fp8:1
+    slow "initcheck --prompt 66 small:fp8:1" initcheck --kernel-name-exclude $making_weights \
+        "$build/gpu_production" --prompt 66 small:fp8:1
+    slow "racecheck gemm_kernel" racecheck --kernel-name kernel_substring=gemm_kernel "$build/gpu_production" --prompt 66 small:fp8:1
+    for kernel in attend_prefill delta_ moe_prefill prefill_; do
+        check "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel \
+            "$build/gpu_production" --prompt 70 small:fp8
+    done
     for tool in memcheck synccheck; do
-        for model in small:bf16 small:fp8; do production $tool $model; done
+        for model in small:fp8 small:bf16; do production $tool $model; done
     done
     production memcheck small:nvfp4
-    for kernel in attend_prefill delta_ moe_prefill prefill_; do
-        beside "racecheck $kernel" sanitize racecheck --kernel-name kernel_substring=$kernel "$build/gpu_production" --prompt 70 small:fp8
+    for tool in memcheck racecheck initcheck; do
+        check "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
+        check "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
+        check "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
     done
-    for tool in racecheck memcheck initcheck; do
-        beside "$tool mote run" sanitize $tool "$mote" run -m models/demo --device cuda -n 8 --greedy --mtp 0 -p hi
-        beside "$tool mote run with drafts" sanitize $tool "$mote" run -m models/demo --device cuda -n 12 --greedy --mtp 3 -p hi
-        beside "$tool test_engine" sanitize $tool "$build/test_engine" --device cuda --brief "" tests/fixtures/fp8-ragged
-    done
+    slow_ones
 fi
-together
-grep -E 'off the' "$logs/mote-selftest.log"
 
 if [ -n "$without_real" ]; then
     skip "real layer sizes" "$without_real"
