@@ -234,9 +234,9 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
     try_open(t, MOTE_KV_BF16, MOTE_ROWS_MAX);
     try_definition(t, tokens);
     if (real && !t->code) try_stages(t, 1);
-    for (int f = 0; real && prompt && f < FORMAT_COUNT; f++) {
+    for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
         for (int i = 0; i < 6 && !t->code; i++) try_format(t, (enum format)f, widths[i]);
-        try_table(t, (enum format)f);
+        if (!t->code) try_table(t, (enum format)f);
     }
     if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
     try_close(t);
