@@ -97,7 +97,7 @@ static int round_trip(const tokenizer *t, const char *text, size_t size) {
     normalise(t, text, size, &normal);
     for (size_t i = 0; i < ids.size / sizeof(int32_t); i++) cut |= is_added(t, ((int32_t *)(void *)ids.data)[i]);
     const size_t first = t->strip_space && bytes.size;
-    encode(t, bytes.data + first, bytes.size - first, 1, &again);
+    encode(t, first ? bytes.data + 1 : bytes.data, bytes.size - first, 1, &again);     // no bytes are at NULL
     if (t->characters && cut) {
         normal.size = again.size = 0;
         buf_add(&normal, bytes.data, bytes.size);
