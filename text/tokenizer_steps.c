@@ -179,25 +179,40 @@ static int load_pre_tokenizer(loader *l, uint32_t node) {
                 QUOTE(l, load_split(j, steps[splits - 1])));
 }
 
-/* The token that a TemplateProcessing puts before a text; -1: none. What else a post-processor does is the caller's business. */
-static int32_t begin_token(const json *j) {
-    uint32_t node = json_get(j, 0, "post_processor"), list[8], id;
+/* A TemplateProcessing: the token that it puts before a text. What it puts elsewhere is the caller's business. */
+static int load_template(loader *l, uint32_t node) {
+    const json *j = &l->j;
+    const uint32_t single = json_get(j, node, "single"), known = json_get(j, node, "special_tokens");
+    const uint32_t first = single && j->nodes[single].type == JSON_ARRAY && j->nodes[single].size ? single + 1 : 0;
+    const uint32_t token = first ? json_get(j, first, "SpecialToken") : 0, name = token ? json_get(j, token, "id") : 0;
     uint64_t number;
-    int count = is_null(j, node) ? 0 : load_sequence(j, node, "processors", list, 8);
-    for (int i = 0; i < count; i++) {
-        uint32_t single = is_type(j, list[i], "TemplateProcessing") ? json_get(j, list[i], "single") : 0;
-        uint32_t first = single && j->nodes[single].type == JSON_ARRAY && j->nodes[single].size ? single + 1 : 0;
-        uint32_t token = first ? json_get(j, first, "SpecialToken") : 0, name = token ? json_get(j, token, "id") : 0;
-        uint32_t known = json_get(j, list[i], "special_tokens");
-        for (uint32_t k = known + 1; name && known && k < j->nodes[known].next; k = j->nodes[k + 1].next) {
-            const json_node *a = j->nodes + k, *b = j->nodes + name;
-            if (a->size != b->size || memcmp(j->text + a->start, j->text + b->start, a->size)) continue;
-            id = json_get(j, k + 1, "ids");
-            if (id && j->nodes[id].type == JSON_ARRAY && j->nodes[id].size == 1 && json_u64(j, id + 1, &number) && number < TOKEN_ID_LIMIT)
-                return (int32_t)number;
-        }
+    if (!single || j->nodes[single].type != JSON_ARRAY)
+        return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected \"single\" to be an array", l->path);
+    if (!token) return MOTE_OK;
+    if (j->nodes[first].next < j->nodes[single].next && json_get(j, j->nodes[first].next, "SpecialToken"))
+        return fail(l->err, MOTE_EUNSUPPORTED, "%s: post_processor: more than one token before a text is not supported", l->path);
+    const int is_listed = name && known && j->nodes[known].type == JSON_OBJECT;
+    for (uint32_t k = known + 1; is_listed && k < j->nodes[known].next; k = j->nodes[k + 1].next) {
+        const json_node *a = j->nodes + k, *b = j->nodes + name;
+        const uint32_t ids = a->size == b->size && !memcmp(j->text + a->start, j->text + b->start, a->size) ? json_get(j, k + 1, "ids") : 0;
+        if (!ids || j->nodes[ids].type != JSON_ARRAY || j->nodes[ids].size != 1) continue;
+        if (!json_u64(j, ids + 1, &number) || number >= TOKEN_ID_LIMIT) continue;
+        l->t->begin = (int32_t)number;
+        return MOTE_OK;
     }
-    return -1;
+    return fail(l->err, MOTE_EFORMAT, "%s: post_processor: expected the token before a text to be in special_tokens, with one id", l->path);
+}
+
+static int load_post_processor(loader *l, uint32_t node) {
+    uint32_t list[8];
+    const int count = is_null(&l->j, node) ? 0 : load_sequence(&l->j, node, "processors", list, 8);
+    int code = count < 0 ? refuse_type(l, "post_processor", node) : MOTE_OK;
+    l->t->begin = -1;
+    for (int i = 0; i < count && !code; i++) {
+        if (is_type(&l->j, list[i], "TemplateProcessing")) code = load_template(l, list[i]);
+        else if (!is_type(&l->j, list[i], "ByteLevel")) code = refuse_type(l, "post_processor", list[i]);
+    }
+    return code;
 }
 
 /* All steps. */
@@ -206,8 +221,8 @@ static int load_steps(loader *l, uint32_t model) {
     const uint32_t pre = json_get(j, 0, "pre_tokenizer"), decoder = json_get(j, 0, "decoder");
     const uint32_t normalizer = json_get(j, 0, "normalizer");
     const int metaspace = pre && is_type(j, pre, "Metaspace");
-    int code;
-    l->t->begin = begin_token(j);
+    int code = load_post_processor(l, json_get(j, 0, "post_processor"));
+    if (code) return code;
     l->t->characters = is_flag(j, model, "byte_fallback", JSON_TRUE) && (metaspace || is_null(j, pre));
     if (!l->t->characters) {
         code = load_normalizer(l, normalizer);

@@ -257,7 +257,20 @@ typedef struct refusal {
 #define UNSUPPORTED MOTE_EUNSUPPORTED
 #define FORMAT MOTE_EFORMAT
 
+#define AFTER(processor) "null,\"post_processor\":" processor
+#define TEMPLATE(single, tokens) AFTER("{\"type\":\"TemplateProcessing\",\"single\":" single ",\"special_tokens\":" tokens "}")
+#define FIRST "{\"SpecialToken\":{\"id\":\"<s>\"}}"
 static const refusal refusals[] = {
+    {DECODER, AFTER("\"x\""), FORMAT, "post_processor without a type"},
+    {DECODER, AFTER("{\"type\":\"Sequence\",\"processors\":7}"), UNSUPPORTED, "post_processor \"Sequence\""},
+    {DECODER, AFTER("{\"type\":\"BertProcessing\"}"), UNSUPPORTED, "post_processor \"BertProcessing\""},
+    {DECODER, TEMPLATE("3", "{}"), FORMAT, "expected \"single\" to be an array"},
+    {DECODER, TEMPLATE("[" FIRST "]", "[\"zz\"]"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[" FIRST "]", "[\"<s>\"]"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[" FIRST "]", "{\"<x>\":{\"ids\":[1]}}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[]}}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[" FIRST "]", "{\"<s>\":{\"ids\":[-1]}}"), FORMAT, "to be in special_tokens"},
+    {DECODER, TEMPLATE("[" FIRST "," FIRST "]", "{\"<s>\":{\"ids\":[1]}}"), UNSUPPORTED, "more than one token before"},
     {NORMALIZER, "{\"type\":\"NFKC\"}", UNSUPPORTED, "normalizer \"NFKC\""},
     {NORMALIZER, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}", UNSUPPORTED,
      "\"Lowercase\""},
