@@ -59,8 +59,8 @@ static void config_float(config_reader *r, uint32_t object, const char *key, dou
     int code = node ? json_double(r->j, node, &value) : MOTE_OK;
     if (code == MOTE_ENOMEM) r->code = fail_memory(r->err);
     else if (code || !(value >= low && value <= high))
-        r->code =
-            fail(r->err, MOTE_EFORMAT, "%s/config.json: %s must be a number from %g to %g", r->dir, key, low, high);
+        r->code = fail(r->err, MOTE_EFORMAT, "%s/config.json: %s%s must be a number from %g to %g", r->dir, r->within ? r->within : "", key,
+                       low, high);
     *out = (float)value;
 }
 
