@@ -145,7 +145,7 @@ static double seconds(void) {
 #include "run/step.cu"
 #include "run/prefill.cu"
 #include "run/pass.cu"
-#include "run/short_prompt.cu"
+#include "run/turns.cu"
 #include "run/cuda_runner.cu"
 #endif
 #include "run/executors.c"

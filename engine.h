@@ -81,7 +81,7 @@ typedef struct mote_callbacks {
 
 /* ---- 2. Models --------------------------------------------------------------------------------------------------- */
 
-enum { MOTE_ROWS_MAX = 4 };                /* token rows of a forward pass of which a part may be kept: a token and its drafts */
+enum { MOTE_ROWS_MAX = 8 };                /* token rows of a forward pass of which a part may be kept: a token and its drafts */
 
 typedef struct mote_model mote_model;
 typedef struct mote_runner mote_runner;
@@ -542,7 +542,7 @@ int mote_ask_count(const mote_session *session, const char *message, const mote_
    the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
 typedef struct mote_speculation {
     int depth;                             /* drafts of the next pass */
-    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified 0..3 drafts */
+    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified 0..7 drafts */
     uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* first, second, third drafts: that followed accepted
                                               ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose

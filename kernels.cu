@@ -29,7 +29,9 @@
 #endif
 
 #include "engine.h"
-static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows");
+
+enum { STEP_ROWS = 4 };          /* token rows that the kernels of a step take at once; longer blocks are taken in turns of so many */
+static_assert(MOTE_ROWS_MAX % STEP_ROWS == 0, "a block that may be kept in part is whole turns");
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -52,6 +54,7 @@ static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows
 /* The products of weight rows and token rows, for each level of processor. */
 enum {
     TOKEN_BATCH = 48,            /* token rows in one call; a multiple of all TOKENS */
+    FEW_ROWS = 4,                /* token rows for which there are loops of their own */
     ROW_BLOCK = 16,              /* weight rows in one call */
     STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */
@@ -137,6 +140,7 @@ enum {
 #include "layers/deltanet/decode.cu"
 #include "layers/deltanet/in_turn.cu"
 #include "layers/deltanet/decode_launch.cu"
+#include "layers/deltanet/shorten_log.cu"
 #include "layers/deltanet/prefill.cu"
 #include "layers/deltanet/prefill_scan.cu"
 #include "layers/deltanet/prefill_launch.cu"

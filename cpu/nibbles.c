@@ -31,7 +31,7 @@ LEVEL INLINE void FOR(add_part)(FOR(vec) *sum, const FOR(codes) *c, const float 
     for (int r = 0; r < rows; r++) sum[r] += *(const FOR(vec) *)(scale[r] + at) * act_scale * inner[r];
 }
 
-/* sum[t][part][at + r] += n column blocks of `rows` weight rows r . x[t], for `count` <= MOTE_ROWS_MAX token rows. from: the first
+/* sum[t][part][at + r] += n column blocks of `rows` weight rows r . x[t], for `count` <= FEW_ROWS token rows. from: the first
    weight row. Codes and scales are prefetched as they lie, each as one sequential stream. rows, count and f are constants. */
 LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], int at, nibble_row from, const int rows, int n,
                                       const token_limbs *const *x, const int count, const enum format f) {
@@ -64,8 +64,8 @@ LEVEL INLINE void FOR(add_col_blocks)(FOR(vec) (*sum)[FOR(PARTS)][CODE_ROWS], in
 LEVEL INLINE void FOR(add_rows)(float (*sum)[COL_BLOCK_LANES], nibble_row from, nibble_row end, int cols, const int rows,
                                 const token_limbs *const *x, const int count, const enum format f) {
     const int whole = cols / COL_BLOCK, left = cols % COL_BLOCK;
-    FOR(vec) partial[MOTE_ROWS_MAX][FOR(PARTS)][CODE_ROWS];
-    const token_limbs *last[MOTE_ROWS_MAX];
+    FOR(vec) partial[FEW_ROWS][FOR(PARTS)][CODE_ROWS];
+    const token_limbs *last[FEW_ROWS];
     for (int t = 0; t < count; t++) {
         last[t] = x[t] + whole;
         for (int part = 0; part < FOR(PARTS); part++)
@@ -94,13 +94,13 @@ LEVEL INLINE void FOR(add_block)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const
     }
 }
 
-/* The same for any number of token rows up to MOTE_ROWS_MAX. */
+/* The same for any number of token rows up to FEW_ROWS. */
 LEVEL INLINE void FOR(add_few)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const matrix *w, int row, int rows,
                                const token_limbs *const *x, int count, const enum format f) {
     if (count == 1) FOR(add_block)(sum, w, row, rows, x, 1, f);
     else if (count == 2) FOR(add_block)(sum, w, row, rows, x, 2, f);
     else if (count == 3) FOR(add_block)(sum, w, row, rows, x, 3, f);
-    else FOR(add_block)(sum, w, row, rows, x, MOTE_ROWS_MAX, f);
+    else FOR(add_block)(sum, w, row, rows, x, FEW_ROWS, f);
 }
 
 /* Column blocks of ROW_BLOCK weight rows as values. */
@@ -162,7 +162,7 @@ LEVEL INLINE void FOR(add_many)(float (*sum)[ROW_BLOCK][COL_BLOCK_LANES], const 
     LEVEL static void FOR(name##_sums)(const matrix *w, int row, int rows, const token_limbs *const *x, int count,           \
                                        float (*sum)[ROW_BLOCK][COL_BLOCK_LANES]) {                                           \
         if ((int)name##_kernel == CPU_E2M1 || (int)name##_kernel == CPU_UINT4) {                                             \
-            if (count <= MOTE_ROWS_MAX) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_##NAME);                            \
+            if (count <= FEW_ROWS) FOR(add_few)(sum, w, row, rows, x, count, FORMAT_##NAME);                            \
             else FOR(add_many)(sum, w, row, rows, x, count, FORMAT_##NAME);                                                  \
         }                                                                                                                    \
     }

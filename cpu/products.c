@@ -116,14 +116,14 @@ LEVEL INLINE void FOR(prefetch_tile)(const matrix *w, const weight_row *from, in
 }
 
 #if TOKENS > 4
-/* For MOTE_ROWS_MAX token rows E4M3 weights are unpacked into registers and need not go through the L1. With fewer registers that is
+/* For FEW_ROWS token rows E4M3 weights are unpacked into registers and need not go through the L1. With fewer registers that is
    no faster.
 
-   add_products of four weight rows' codes from column col on, for `count` <= MOTE_ROWS_MAX token rows, a constant. n: a multiple of
+   add_products of four weight rows' codes from column col on, for `count` <= FEW_ROWS token rows, a constant. n: a multiple of
    STREAM_COLS. */
 LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int col, const float *const *x, int n,
                                  const int count) {
-    FOR(vec) partial[MOTE_ROWS_MAX][4];
+    FOR(vec) partial[FEW_ROWS][4];
     for (int j = 0; j < count; j++)
         for (int r = 0; r < 4; r++) partial[j][r] = *(const FOR(vec) *)sum[j][r];
     for (int i = 0; i < n; i += STREAM_COLS)
@@ -138,7 +138,7 @@ LEVEL INLINE void FOR(add_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_ro
         for (int r = 0; r < 4; r++) *(FOR(vec) *)sum[j][r] = partial[j][r];
 }
 
-/* add_tile of E4M3 codes for `count` <= MOTE_ROWS_MAX token rows. */
+/* add_tile of E4M3 codes for `count` <= FEW_ROWS token rows. */
 LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weight_row *from, int rows, const float *const *x,
                                      int count, int col, int n, const float *x_scale) {
     float scaled[TOKENS][TILE_COLS] __attribute__((aligned(64)));
@@ -150,7 +150,7 @@ LEVEL static void FOR(add_few_codes)(float (*sum)[ROW_BLOCK][LANES], const weigh
             case 1: FOR(add_codes)(to, from + r, col, token, n, 1); break;
             case 2: FOR(add_codes)(to, from + r, col, token, n, 2); break;
             case 3: FOR(add_codes)(to, from + r, col, token, n, 3); break;
-            default: FOR(add_codes)(to, from + r, col, token, n, MOTE_ROWS_MAX); break;
+            default: FOR(add_codes)(to, from + r, col, token, n, FEW_ROWS); break;
         }
     }
 }
@@ -169,7 +169,7 @@ LEVEL static void FOR(add_e4m3)(float (*sum)[ROW_BLOCK][LANES], const matrix *w,
         for (int i = 0; blocks && i < n; i += STREAM_COLS)
             x_scale[i / STREAM_COLS] = scale[(col + i) / w->block_cols] * E4M3_BITS_SCALE;
 #if TOKENS > 4
-        if (count <= MOTE_ROWS_MAX && n % STREAM_COLS == 0) {
+        if (count <= FEW_ROWS && n % STREAM_COLS == 0) {
             FOR(add_few_codes)(sum, from, rows, x, count, col, n, blocks ? x_scale : NULL);
             continue;
         }

@@ -1,4 +1,4 @@
-/* cuda/batch.cu: a projection of up to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared: of more than MOTE_ROWS_MAX, and
+/* cuda/batch.cu: a projection of up to BATCH_ROWS_MAX token rows, which cuda/batch_rows.cu has prepared: of more than STEP_ROWS, and
    of those that a block does not have the shared memory for. Knows matrices and prepared rows; must not know prologues or layers.
 
    Same bits as cuda/tiles.cu, row by row: the same mma in the same order, eight shares of the k blocks, each closed by itself (the

@@ -325,8 +325,8 @@ __device__ __forceinline__ void gpu_stage_activations(const IN &in, int T, int f
 /* Shared memory in which the warps' partial sums of a tile meet. Two tiles alternate, so that one barrier a tile is
    enough. */
 struct warp_partials {
-    float tile[2][TILE_ROWS][MOTE_ROWS_MAX][GPU_WARPS];
-    float squares[MOTE_ROWS_MAX][GPU_WARPS];                /* for the norm: of the columns of each warp */
+    float tile[2][TILE_ROWS][STEP_ROWS][GPU_WARPS];
+    float squares[STEP_ROWS][GPU_WARPS];                /* for the norm: of the columns of each warp */
 };
 
 /* The share of one of `of` workers in `k_blocks` k blocks: returns the first, *count: how many. */
@@ -344,7 +344,7 @@ template <int ROWS> __device__ __forceinline__ void add_terms(float *sum) {
 }
 
 /* Stores this warp's partial of a tile. */
-template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[MOTE_ROWS_MAX][GPU_WARPS], float *sum) {
+template <int ROWS> __device__ __forceinline__ void store_warp_partial(float (*to)[STEP_ROWS][GPU_WARPS], float *sum) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, i = lane % 4;
     add_terms<ROWS>(sum);
     if (2 * i >= ROWS) return;

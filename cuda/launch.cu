@@ -33,7 +33,8 @@ enum {
 /* The parameters that change from step to step, in device memory. */
 typedef struct step_parameters {
     int32_t position;            /* of the first token row: tokens before it */
-    int32_t replay;              /* rows in the DeltaNet log, those of the last step, that were accepted */
+    int32_t accepted;            /* rows of the last block, those that were accepted: the last one's final row is the timeline's */
+    int32_t replay;              /* of these, the first ones of the DeltaNet log, those that are not in S yet */
     int32_t ids[MOTE_ROWS_MAX];  /* tokens of the rows: after the first, drafts to verify */
     uint32_t sequence;           /* number of the last answer to the host */
     int32_t first, rows;         /* of a sequence in a pass of several: its first token row, and how many */
@@ -56,6 +57,16 @@ enum slot_use { SLOT_CAPTURED, SLOT_RESIDENT, SLOT_EACH };
 /* The same of a kernel that is given the sequence of each token row; NULL: there is one. */
 __device__ __forceinline__ const step_parameters *gpu_step_of_row(const step_parameters *step, const uint8_t *sequences, int row) {
     return sequences ? step + sequences[row] : step;
+}
+
+/* Of T token rows of one slot those that come before the ones that it logs: before the last block that may be kept in part. */
+static __host__ __device__ __forceinline__ int gpu_before_log(int T) {
+    return (T - 1) / MOTE_ROWS_MAX * MOTE_ROWS_MAX;
+}
+
+/* The token rows of so many turns. */
+__device__ __forceinline__ int gpu_rows_of_turns(const step_parameters *step, int turns) {
+    return step[turns - 1].first + step[turns - 1].rows;
 }
 
 /* Bytes from the captured slot to the resident one. Neither this nor step->context changes while a graph runs. */

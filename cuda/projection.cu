@@ -113,7 +113,7 @@ template <class IN> struct gpu_segment_tiles {
     __device__ __forceinline__ void put(int row, int t, float y) const {
         if (row < s.w.rows) store_tagged(&s.y[(size_t)t * s.w.rows + row], y, p.link.publish);
     }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[MOTE_ROWS_MAX][GPU_WARPS], float residual,
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float residual,
                                           float rms) const {
         float y = sum_warp_partials(part[row][t]) * rms;
         if (!pairs) {
@@ -253,8 +253,8 @@ template <class IN> using gpu_project_kernel = void (*)(gpu_projection<IN>);
 template <class IN, class SHAPE> static gpu_project_kernel<IN> gpu_fixed_of_rows(int T) {
     constexpr int fitting = (GPU_SHARED - sizeof(warp_partials) - 16) /
                          ((IN::normed ? SHAPE::HIDDEN : SHAPE::OUT) / 32 * (128 + sizeof(float)));      /* BF16 needs most */
-    constexpr int most = fitting < MOTE_ROWS_MAX ? fitting : MOTE_ROWS_MAX;
-    static const gpu_project_kernel<IN> kernels[MOTE_ROWS_MAX] = {
+    constexpr int most = fitting < STEP_ROWS ? fitting : STEP_ROWS;
+    static const gpu_project_kernel<IN> kernels[STEP_ROWS] = {
         gpu_project_fixed<IN, SHAPE, 1>, gpu_project_fixed<IN, SHAPE, (most < 2 ? most : 2)>,
         gpu_project_fixed<IN, SHAPE, (most < 3 ? most : 3)>, gpu_project_fixed<IN, SHAPE, most>};
     return T <= most ? kernels[T - 1] : NULL;
@@ -299,10 +299,10 @@ template <class IN> static bool gpu_one_tile_each(const gpu_projection<IN> *p) {
 
 template <class IN> static void gpu_record_batch(gpu_queue *q, enum kernel_kind kind, const gpu_projection<IN> *p);     /* cuda/batch.cu */
 
-/* Deals the blocks to the segments and records the kernel. More rows than MOTE_ROWS_MAX are cuda/batch.cu's, and those that a block
+/* Deals the blocks to the segments and records the kernel. More rows than STEP_ROWS are cuda/batch.cu's, and those that a block
    does not have the shared memory for: no weight is to be read twice. */
 template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_kind kind, gpu_projection<IN> *p) {
-    if (p->T > MOTE_ROWS_MAX) {
+    if (p->T > STEP_ROWS) {
         gpu_record_batch(q, kind, p);
         return;
     }
@@ -311,8 +311,8 @@ template <class IN> static void gpu_record_projection(gpu_queue *q, enum kernel_
     p->blocks = kernel ? gpu_deal_blocks(q, p, kernel, bytes) : 0;
     const int fixed = kernel && gpu_one_tile_each(p);
     if (!fixed) {
-        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, MOTE_ROWS_MAX>;
-        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : MOTE_ROWS_MAX);
+        kernel = p->T == 1 ? gpu_project<IN, 1> : gpu_project<IN, STEP_ROWS>;
+        bytes = activation_fragments_bytes(p, p->T == 1 ? 1 : STEP_ROWS);
         if (bytes + sizeof(warp_partials) > GPU_SHARED) {
             gpu_record_batch(q, kind, p);
             return;

@@ -40,6 +40,7 @@ typedef struct gpu_sampling {
     const sampling_parameters *parameters;                   /* device */
     int parameters_step;         /* from a sequence's to the next one's: 1; 0: all have the same */
     int sequences;               /* of a pass of several; 0: one */
+    int turns;                   /* gpu_accept: its rows are those of so many blocks in turn (run/turns.cu); 0: T of one step */
     const uint8_t *sequence_of;  /* device: of each row; NULL: row i is of sequence i */
     const int32_t *rows;         /* device: [T] which of the logits a row is; NULL: its own number */
     const float *logits;         /* device: [..][stride] */
@@ -49,8 +50,8 @@ typedef struct gpu_sampling {
     uint64_t *topk;              /* device scratch: [T][GPU_TOPK_BLOCKS][GPU_TOP_K] */
     step_parameters *step;       /* device: of the step that was computed; overwritten for the next one */
     volatile gpu_mailbox *mailbox;                           /* pinned host memory, of each sequence; NULL: drafts, not posted */
-    int32_t position, replay;    /* sample_token with a mailbox: step_parameters of the step that runs the token; those of several
-                                    sequences have them already */
+    int32_t position, accepted, replay;                     /* sample_token with a mailbox: step_parameters of the step that runs
+                                                               the token; those of several sequences have them already */
     int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
     int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
     if (parameters->simulated.on) id = simulated_token(step, p.draft, p.n);
     step->ids[p.draft] = id < 0 ? 0 : id;
     if (!p.mailbox) return;
-    if (!p.sequences) step->position = p.position, step->replay = p.replay;
+    if (!p.sequences) step->position = p.position, step->replay = p.replay, step->accepted = p.accepted;
     mailbox_post(p, z, &id, 1);
 }
 
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     const sampling_parameters *parameters = p.parameters + blockIdx.x * p.parameters_step;
     step_parameters *step = p.step + blockIdx.x;
     pdl_wait();
-    const int position = step->position, T = p.sequences ? step->rows : p.T;
+    const int position = step->position, T = p.sequences ? step->rows : p.turns ? gpu_rows_of_turns(step, p.turns) : p.T;
     for (int t = 0; t < T; t++) {
         int32_t id = gpu_token(p, parameters, step->first + t, (uint64_t)(position + t + 1));
         if (threadIdx.x == 0) {
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(GPU_THREADS) gpu_accept(const __grid_constant_
     }
     if (threadIdx.x) return;
     step->position = position + kept;
-    step->replay = kept;
+    step->replay = step->accepted = kept;
     step->ids[0] = ids[kept - 1] < 0 ? 0 : ids[kept - 1];
     if (p.sequences) step->first = blockIdx.x, step->rows = 1;         /* of the drafts' rows, one for each sequence */
     mailbox_post(p, blockIdx.x, ids, kept);

@@ -72,9 +72,9 @@ template <class F, int ROWS> struct gpu_ahead {
 template <class F, int ROWS, class TILES>
 __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, const gpu_matrix &w, int T, void *memory,
                                               warp_partials *partials, gpu_ahead<F, ROWS> &ahead) {
-    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * MOTE_ROWS_MAX);
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % MOTE_ROWS_MAX;
-    const int turn = threadIdx.x / (TILE_ROWS * MOTE_ROWS_MAX); /* this thread stores tiles with n % turns == turn */
+    const int pairs = gpu_step_pairs<F>(), lane = threadIdx.x % 32, turns = GPU_THREADS / (TILE_ROWS * STEP_ROWS);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
+    const int turn = threadIdx.x / (TILE_ROWS * STEP_ROWS); /* this thread stores tiles with n % turns == turn */
     const int first = ahead.first, warp_k_blocks = ahead.warp_k_blocks, rounds = (warp_k_blocks + AHEAD - 1) / AHEAD;
     const int scale_slot = ahead.scale_slot();
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
@@ -317,8 +317,8 @@ __device__ __forceinline__ void gpu_run_short_tiles(const TILES &tiles, const IN
                                                     void *memory, warp_partials *partials) {
     enum { SPECULATIVE = TILES::normed && ROWS == 1 };
     typedef fixed_tile<F, COLS, ROWS, 6> sizes;
-    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % MOTE_ROWS_MAX;
-    const int turns = GPU_THREADS / (TILE_ROWS * MOTE_ROWS_MAX), turn = threadIdx.x / (TILE_ROWS * MOTE_ROWS_MAX);
+    const int row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
+    const int turns = GPU_THREADS / (TILE_ROWS * STEP_ROWS), turn = threadIdx.x / (TILE_ROWS * STEP_ROWS);
     const activation_fragments act = activation_fragments_at<F, ROWS>(memory, w.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
     sizes weights;

@@ -104,7 +104,7 @@ static void try_compare(selftest *t, float *at, const float *want, const float *
 /* Before launches: sets step_parameters (tokens `ids` at `position`, `replay` accepted rows in the log), and which stages
    run. */
 static gpu_queue *try_begin(selftest *t, unsigned stages, int position, int replay, const int32_t *ids, int T) {
-    static const int32_t none[MOTE_ROWS_MAX] = {0};
+    static const int32_t none[STEP_ROWS] = {0};
     if (!t->code) t->code = gpu_enter(&t->gpu->at, t->err);
     t->gpu->count = position;
     t->gpu->accepted = replay;
@@ -158,14 +158,14 @@ static void try_deltanet(selftest *t, int T, int replay) {
         job->conv[i] = job->o[i] * job->w->norm[i % (size_t)s->value_dim] * silu(job->z[i]);
     try_compare(t, g->o, job->conv, NULL, (size_t)T * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
-    try_compare(t, b->log_u, a->log_u, NULL, MOTE_ROWS_MAX * values);
+    try_compare(t, b->log_u, a->log_u, NULL, STEP_ROWS * values);
     try_row(t, 1e-5, "conv_delta T=%d replay=%d", T, replay);
     stage_gated_norm_out(t->cpu->at.runner->threads, job, w->x);
     try_layer(t, 1u << STAGE_OUT_PROJ, TRY_DELTANET, 0, replay, T);
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * channels);
-    try_compare(t, b->log_raw, a->log_raw, NULL, MOTE_ROWS_MAX * channels);
-    try_compare(t, b->log_k, a->log_k, NULL, MOTE_ROWS_MAX * (size_t)(s->key_heads * s->key_dim));
-    try_compare(t, b->log_decay, a->log_decay, NULL, MOTE_ROWS_MAX * heads);
+    try_compare(t, b->log_raw, a->log_raw, NULL, STEP_ROWS * channels);
+    try_compare(t, b->log_k, a->log_k, NULL, STEP_ROWS * (size_t)(s->key_heads * s->key_dim));
+    try_compare(t, b->log_decay, a->log_decay, NULL, STEP_ROWS * heads);
     try_row(t, 1e-5, "window and log T=%d replay=%d", T, replay);
 }
 
@@ -240,7 +240,7 @@ static int try_has(const selftest *t, enum layer_kind kind) {
    the weights of the first here (stride 0). */
 static void try_choice(selftest *t, int T, int experts, int top_k) {
     moe_gpu p = moe_gpu_of(&t->g->layers.moe, &t->gpu->m->layers[TRY_DELTANET].ffn.w.moe, T);
-    float logits[MOTE_ROWS_MAX * GPU_EXPERTS], weight[GPU_TOP];
+    float logits[STEP_ROWS * GPU_EXPERTS], weight[GPU_TOP];
     int32_t choice[GPU_TOP + 1], uses[GPU_EXPERTS] = {0};
     gpu_routing want, got;
     size_t n = (size_t)(T * experts);
@@ -275,7 +275,7 @@ static void try_choice(selftest *t, int T, int experts, int top_k) {
 static void try_embed(selftest *t, int T) {
     const mote_model *m = t->cpu->m;
     float *x = t->cpu->at.runner->s.x;
-    int32_t ids[MOTE_ROWS_MAX];
+    int32_t ids[STEP_ROWS];
     try_tokens(t, (uint64_t)T, ids, T);
     embed(&m->embed_tokens, ids, T, x);
     const gpu_form form = gpu_form_of(&t->gpu->at, T);
@@ -289,11 +289,11 @@ static void try_embed(selftest *t, int T) {
 static void try_stages(selftest *t, int with_all) {
     static const int positions[] = {0, 63, 64, 700, 9001};
     try_fill_kv(t);
-    for (int T = 1; T <= MOTE_ROWS_MAX && !t->code; T++) {
+    for (int T = 1; T <= STEP_ROWS && !t->code; T++) {
         try_both(t, t->cpu->at.runner->s.x, t->g->x, (size_t)(T * t->cpu->m->c.hidden));
         for (int i = 0; i < 5 && !t->code; i++) try_attention(t, T, positions[i]);
         if (!with_all) continue;
-        for (int replay = 0; replay <= MOTE_ROWS_MAX && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
+        for (int replay = 0; replay <= STEP_ROWS && !t->code && try_has(t, LAYER_DELTANET); replay++) try_deltanet(t, T, replay);
         try_embed(t, T);
         if (!try_has(t, LAYER_MOE)) continue;
         try_choice(t, T, 256, 8);

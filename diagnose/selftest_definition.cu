@@ -6,7 +6,7 @@ enum { TRY_TOKENS = 6, TRY_PARTS = 12 };
 /* The largest differences of a stage or of a sublayer, in all layers, by the rows of a block and the type of KV rows. */
 typedef struct part_differences {
     const char *name;
-    double off[2][MOTE_ROWS_MAX + 1];
+    double off[2][STEP_ROWS + 1];
 } part_differences;
 
 typedef struct definition_trial {
@@ -41,7 +41,7 @@ static void try_add_cases(selftest *t, walk *w, definition_trial *trial, int kv,
     o.kv = kv;
     o.sms = t->sms;
     if (!t->code) t->code = mote_session_open(t->models[1], &o, s, t->err);
-    for (int rows = 1; rows <= MOTE_ROWS_MAX; rows++)
+    for (int rows = 1; rows <= STEP_ROWS; rows++)
         for (int kept = kv == MOTE_KV_FP8 ? rows : 1; kept <= rows; kept++) {
             const walk_case c = {*s, rows, kept, NULL};
             trial->kv[w->count] = kv;
@@ -72,7 +72,7 @@ static void try_definition(selftest *t, uint64_t seed) {
     if (!t->code) t->code = walk_model(&w);
     for (const part_differences *p = trial.part; p->name; p++)
         for (int fp8 = 0; fp8 < 2; fp8++)
-            for (int T = 1; T <= MOTE_ROWS_MAX; T++) {
+            for (int T = 1; T <= STEP_ROWS; T++) {
                 const int kv = fp8 ? MOTE_KV_FP8 : MOTE_KV_BF16;
                 if (fp8 && walk_allowed(p->name, kv) == walk_allowed(p->name, MOTE_KV_BF16)) continue;
                 try_worse(t, p->off[fp8][T]);

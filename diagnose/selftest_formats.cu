@@ -52,9 +52,9 @@ static void try_format(selftest *t, enum format format, int cols) {
     try_matrix(t, &here, &there, (char *)t->cpu->at.state[TRY_ATTENTION].attention.k, (char *)kv->k, raw);
     try_pack(t, &there, raw);
     try_fill(t, w->mtp_in, (size_t)cols);
-    try_both(t, w->x, t->g->x, MOTE_ROWS_MAX * (size_t)t->cpu->m->c.hidden);
+    try_both(t, w->x, t->g->x, STEP_ROWS * (size_t)t->cpu->m->c.hidden);
     try_put(t, t->gpu->at.hidden, w->mtp_in, (size_t)cols * sizeof(float));
-    for (int T = 1; T <= MOTE_ROWS_MAX; T++) {
+    for (int T = 1; T <= STEP_ROWS; T++) {
         size_t y = (size_t)(T * here.rows);
         try_fill(t, y_cpu, y);
         memcpy(before, y_cpu, y * sizeof(float));
@@ -118,7 +118,7 @@ static void try_unit_rows(float *x, int first, int rows) {
 
 /* The largest difference relative to the element: the kernels of decode put a tag into the two lowest bits. */
 static void try_elements(selftest *t, const float *at, const float *want, int n) {
-    float got[MOTE_ROWS_MAX * TABLE_ROWS];
+    float got[STEP_ROWS * TABLE_ROWS];
     if (!t->code) t->code = slot_copy(&t->gpu->at, got, at, (size_t)n * sizeof *got, t->err);
     for (int i = 0; i < n && !t->code; i++) {
         const double off = fabs((double)got[i] - (double)want[i]);
@@ -131,15 +131,15 @@ static void try_table(selftest *t, enum format format) {
     float *x = t->cpu->at.runner->s.x, *want = t->cpu->at.runner->s.jobs.attention.o, *y = t->g->layers.attention.o;
     matrix here, there;
     if (!try_table_matrix(t, format, &here, &there)) return;
-    for (int first = 0; first < TABLE_COLS; first += MOTE_ROWS_MAX) {
-        try_unit_rows(x, first, MOTE_ROWS_MAX);
-        memset(want, 0, MOTE_ROWS_MAX * TABLE_ROWS * sizeof *want);
-        try_put(t, t->g->x, x, MOTE_ROWS_MAX * TABLE_COLS * sizeof *x);
-        try_put(t, y, want, MOTE_ROWS_MAX * TABLE_ROWS * sizeof *want);
-        linear(t->cpu->at.runner->threads, &here, x, want, MOTE_ROWS_MAX, 0, t->cpu->at.runner->s.limbs);
-        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, MOTE_ROWS_MAX);
+    for (int first = 0; first < TABLE_COLS; first += STEP_ROWS) {
+        try_unit_rows(x, first, STEP_ROWS);
+        memset(want, 0, STEP_ROWS * TABLE_ROWS * sizeof *want);
+        try_put(t, t->g->x, x, STEP_ROWS * TABLE_COLS * sizeof *x);
+        try_put(t, y, want, STEP_ROWS * TABLE_ROWS * sizeof *want);
+        linear(t->cpu->at.runner->threads, &here, x, want, STEP_ROWS, 0, t->cpu->at.runner->s.limbs);
+        gpu_add_linear(&t->g->q, KERNEL_O_PROJ, &there, t->g->x, y, STEP_ROWS);
         try_end(t);
-        try_elements(t, y, want, MOTE_ROWS_MAX * TABLE_ROWS);
+        try_elements(t, y, want, STEP_ROWS * TABLE_ROWS);
     }
     try_row(t, 4e-7, "every code of %s", formats[format]->name);
 }

@@ -231,7 +231,7 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
         o.device = i ? t->device : "cpu";
         t->code = mote_open_synthetic(name, &o, &t->models[i], t->err);
     }
-    try_open(t, MOTE_KV_BF16, MOTE_ROWS_MAX);
+    try_open(t, MOTE_KV_BF16, STEP_ROWS);
     try_definition(t, tokens);
     if (real && !t->code) try_stages(t, 1);
     for (int f = 0; real && prompt && f < FORMAT_COUNT && !t->code; f++) {
@@ -240,7 +240,7 @@ static void try_model(selftest *t, const char *name, uint64_t tokens, uint64_t p
     }
     if (prompt && !t->code) try_whole(t, prompt, real ? 28 : 70);         /* a definition is slow */
     try_close(t);
-    if (real) try_open(t, MOTE_KV_FP8, MOTE_ROWS_MAX);
+    if (real) try_open(t, MOTE_KV_FP8, STEP_ROWS);
     if (real && !t->code) try_stages(t, 0);
     try_close(t);
     for (int kv = MOTE_KV_BF16; kv <= MOTE_KV_FP8 && real; kv++) {

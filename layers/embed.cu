@@ -25,10 +25,10 @@ static __global__ void gpu_embed_rows(const __grid_constant__ gpu_embedding p) {
     const step_parameters *step = t < p.T ? gpu_step_of_row(p.step, p.sequences, t) : p.step + (t - p.T);
     if (t < p.T) {
         p.x[(size_t)t * cols + col] = gpu_weight(&p.embed_tokens, step->ids[t - step->first], col);
-    } else if (p.last_hidden && step->replay) {
+    } else if (p.last_hidden && step->accepted) {
         const slot_view slot = gpu_slot_of(&p.slot, step);
         const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);
-        ((float *)gpu_in_slot(&slot, p.last_hidden))[col] = hidden[(size_t)(step->replay - 1) * cols + col];
+        ((float *)gpu_in_slot(&slot, p.last_hidden))[col] = hidden[(size_t)(step->accepted - 1) * cols + col];
     }
 }
 

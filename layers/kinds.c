@@ -24,6 +24,7 @@
    and on a GPU
      name_gpu, name_layout_gpu  the arguments of its kernels, with their scratch in GPU memory; lays that out
      name_record                records the kernels of a step
+     name_shorten_log           of a mixer: makes a log of more than STEP_ROWS accepted rows one that its kernels take
      name_can_prefill           whether the kernels of prefill take its shape and its matrices
      name_prefill_bytes          bytes of scratch for the rows of a prompt
      name_run_prefill           launches the kernels for the rows of a prompt */

@@ -31,6 +31,16 @@ static void layer_record(const gpu_rows *rows, const layer *l, const layer_gpus 
     }
 }
 
+/* A block of more than STEP_ROWS rows has been accepted, and a step follows: the layer's log of it becomes shorter by as many. */
+static cudaError_t layer_shorten_log(cudaStream_t stream, const layer *l, const layer_state *state) {
+    switch (l->mixer.kind) {
+#define X(NAME, name) case LAYER_##NAME: return name##_shorten_log(stream, &l->mixer.w.name.shape, &state->name);
+        MIXERS(X)
+#undef X
+        default: return cudaSuccess;
+    }
+}
+
 /* Prefill: token rows of a prompt. */
 
 /* Whether the kernels of prefill can run this layer, with keys and values of type kv. */

@@ -10,7 +10,7 @@ typedef struct gpu_mtp_input {
     gpu_matrix embed_tokens;
     const step_parameters *step;
     const uint8_t *sequences;    /* [T] of a pass of several: that of each row; NULL: one */
-    int in_turn;                 /* the sequences are so many blocks of one slot, of which the last one's final rows are kept */
+    int in_turn;                 /* the sequences are so many blocks of one slot; the final rows kept are those that are logged */
     slot_view slot;
     float *hidden;               /* [MOTE_ROWS_MAX][cols] of the captured slot: rms(x) norm, the final rows, for the drafts and the next step */
     const float *last_hidden;    /* [cols] of the same: the final row before this step's first */
@@ -45,8 +45,8 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_mtp_rows(const __grid_
     pdl_wait();
     const step_parameters *step = gpu_step_of_row(p.step, p.sequences, blockIdx.x);
     const slot_view slot = gpu_slot_of(&p.slot, step);
-    const int t = (int)blockIdx.x - step->first, kept = !p.in_turn || step == p.step + p.in_turn - 1;
-    if (kept) gpu_norm_row((float *)gpu_in_slot(&slot, p.hidden) + (size_t)t * cols, x, p.norm, cols, p.eps, shared);
+    const int t = (int)blockIdx.x - step->first, at = p.in_turn ? (int)blockIdx.x - gpu_before_log(gpu_rows_of_turns(p.step, p.in_turn)) : t;
+    if (at >= 0) gpu_norm_row((float *)gpu_in_slot(&slot, p.hidden) + (size_t)at * cols, x, p.norm, cols, p.eps, shared);
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[t], i);
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_draft_row(const __grid
     for (int i = threadIdx.x; i < cols; i += GPU_THREADS) row[i] = gpu_weight(&p.embed_tokens, step->ids[p.draft], i);
     __syncthreads();
     gpu_norm_row(in, row, p.norm_embedding, cols, p.eps, shared);
-    const int kept = step->replay;
+    const int kept = step->accepted;
     const slot_view slot = gpu_slot_of(&p.slot, step);
     const float *hidden = (const float *)gpu_in_slot(&slot, p.hidden);
     const float *final_row = kept ? hidden + (size_t)(kept - 1) * cols : (const float *)gpu_in_slot(&slot, p.last_hidden);

@@ -45,7 +45,7 @@ typedef struct attention_gpu {
     int appends;                 /* it only appends k and v, and never releases: see gpu_append */
     int blocks;                  /* a kv head's, of a sequence: its first so many splits, which have all chunks there are; 0: all */
     int offset;                  /* position of row 0 minus step->position; a row before position 0 yields zeros */
-    int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
+    int T;                       /* token rows: of one sequence 1..STEP_ROWS */
     float *frequencies;          /* [rotary_dim / 2] of the layer; in scratch [layers][frequencies_size] */
     int frequencies_size;
     float *qg;                   /* [T][heads][2][head_dim] */

@@ -41,8 +41,8 @@ template <bool FP8, int ROWS, int DIM> struct attend_shared {
         float o[ROWS][DIM + 8];
     };
     attend_a<HALVES> p[TILES][2][ATTEND_CHUNK / 16][32];     /* A fragments of the values: weights of 16 positions */
-    uint4 new_kv[2][MOTE_ROWS_MAX][DIM / (FP8 ? 16 : 8)];    /* new rows of k and v as the KV cache holds them */
-    float cs[MOTE_ROWS_MAX][DIM == 128 ? 128 : 64];
+    uint4 new_kv[2][STEP_ROWS][DIM / (FP8 ? 16 : 8)];    /* new rows of k and v as the KV cache holds them */
+    float cs[STEP_ROWS][DIM == 128 ? 128 : 64];
     float top[TOP_ROWS][GPU_WARPS];                          /* a warp's largest score of a row; at the end its l */
     float2 ml[TOP_ROWS];
     int kv_last[ROWS];                                       /* last position that a row sees */
@@ -228,7 +228,7 @@ template <bool FP8, int ROWS, int DIM>
 __device__ __forceinline__ void attend_prepare(const attention_gpu *p, const attend_span *s, const attend_vector<DIM> *q_norm,
                                                const attend_vector<DIM> *k_norm, bool owns, attend_shared<FP8, ROWS, DIM> *sh) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p->T * p->q_per_kv;
-    const int which = warp / MOTE_ROWS_MAX, t = warp % MOTE_ROWS_MAX;
+    const int which = warp / STEP_ROWS, t = warp % STEP_ROWS;
     attend_vector<DIM> v = {}, next = {}, new_kv = {};
     if (warp < rows) attend_load_vector(&v, p->qg + attend_head_of(p, warp) * attend_q_size<DIM>(&p->shape));
     if (owns) attend_load_vector(&new_kv, (which ? p->v_new : p->k_new) + (t * p->shape.kv_heads + blockIdx.x) * DIM);

@@ -239,7 +239,7 @@ attend_fast(const __grid_constant__ attention_gpu all) {
     const float frequency = p.frequencies[threadIdx.x % 32], higher = all_rotate ? p.frequencies[32 + threadIdx.x % 32] : 0;
     if (attend_normed<DIM>(&p.shape)) attend_load_vector(&q_norm, p.q_norm);
     const attend_span s = attend_span_of(&p);
-    const int t = threadIdx.x / 32 % MOTE_ROWS_MAX;
+    const int t = threadIdx.x / 32 % STEP_ROWS;
     const int tiles = TILES == 1 ? 1 : (p.T * p.q_per_kv + 15) / 16;
     if (attend_place_of(&p, s.chunks).partial >= attend_place_of(&p, s.chunks).partials) return;
     int chunk = blockIdx.y, cached = max(0, min(s.first, s.end));

@@ -8,7 +8,7 @@ static int gpu_attention_is_fast(const attention_shape *s) {
 
 /* Bytes of dynamic shared memory of attend_any. A shape that needs more than GPU_SHARED cannot run. */
 static size_t gpu_attention_shared(const attention_shape *s) {
-    return (2 * (size_t)s->head_dim + MOTE_ROWS_MAX * (size_t)s->rotary_dim) * sizeof(float);
+    return (2 * (size_t)s->head_dim + STEP_ROWS * (size_t)s->rotary_dim) * sizeof(float);
 }
 
 /* Most splits of the context, which scratch is laid out for: about two blocks an SM, in whole clusters. */
@@ -44,12 +44,12 @@ template <bool FP8, bool EACH> static attend_kernel gpu_attend_kernel(const atte
    More than are resident at once would be slow: a cluster needs space for its 8 blocks within one GPC, and one cluster that
    starts when the others are done doubles the time. The last eighth is for the blocks of the kernels before and after
    this one, which take space, too. On an H100 that makes 26 clusters of 30; with 28, attention takes 1.3 times as long at
-   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of MOTE_ROWS_MAX token rows: another number of splits for
+   131,072 tokens, with 30 1.7 times. Computed once, for the kernel of STEP_ROWS token rows: another number of splits for
    another T would change a row's bits. */
 static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv, int most) {
     size_t shared;
-    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, MOTE_ROWS_MAX, &shared)
-                                           : gpu_attend_kernel<false, false>(s, MOTE_ROWS_MAX, &shared);
+    attend_kernel kernel = kv == DTYPE_FP8 ? gpu_attend_kernel<true, false>(s, STEP_ROWS, &shared)
+                                           : gpu_attend_kernel<false, false>(s, STEP_ROWS, &shared);
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute cluster = {};
     int clusters = 0;
@@ -70,7 +70,7 @@ static int gpu_attention_splits(gpu_queue *q, const attention_shape *s, dtype kv
 
 template <bool FP8, bool EACH> static void gpu_rope_attend_as(gpu_queue *q, const attention_gpu *p) {
     size_t shared;
-    attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : MOTE_ROWS_MAX, &shared);
+    attend_kernel kernel = gpu_attend_kernel<FP8, EACH>(&p->shape, !EACH ? p->T : p->one_each ? 1 : STEP_ROWS, &shared);
     const int splits = p->kv_only ? 1 : p->blocks ? p->blocks : p->splits;
     if (p->kv_only) kernel = attend_any<FP8, EACH>, shared = gpu_attention_shared(&p->shape);
     const dim3 grid((unsigned)p->shape.kv_heads, (unsigned)splits, (unsigned)max_int(p->sequences, 1));
@@ -150,4 +150,9 @@ static void attention_record(const gpu_rows *rows, const attention_weights *w, c
     if (rows->in_turn && !p.kv_only) gpu_append(rows->q, &p);
     gpu_rope_attend(rows->q, &p);
     if (!p.kv_only) gpu_add_linear(rows->q, KERNEL_O_PROJ, &w->o_proj, p.o, rows->x, p.T);
+}
+
+/* Keys and values after the end are overwritten: there is no log. */
+static cudaError_t attention_shorten_log(cudaStream_t, const attention_shape *, const attention_state *) {
+    return cudaSuccess;
 }

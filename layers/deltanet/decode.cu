@@ -41,7 +41,7 @@ typedef struct deltanet_gpu {
     const step_parameters *step;
     int sequences;               /* of a pass, see gpu_delta_sequence; 0: one */
     int in_turn;                 /* they are blocks of one slot, each of which continues the one before it (in_turn.cu) */
-    int T;                       /* token rows: of one sequence 1..MOTE_ROWS_MAX */
+    int T;                       /* token rows: of one sequence 1..STEP_ROWS */
     int ratio;                   /* value heads per key head */
     uint32_t per_key;            /* reciprocal_of(ratio): value head h has key head h * per_key >> 32 */
     float *raw;                  /* [T][channels] output of in_proj_qkv */
@@ -111,10 +111,10 @@ __device__ __forceinline__ float gpu_past(const deltanet_gpu *p, int64_t shift, 
    itself), past[age] the raw input `age` rows before the token block, x[t] and sum[t] the raw input and the sum of token
    row t. channel < 0: all zero. */
 template <int ROWS> struct gpu_conv {
-    enum { LAGS = ROWS + MOTE_ROWS_MAX - 1 };
+    enum { LAGS = ROWS + STEP_ROWS - 1 };
     int channel;
     const float *present;        /* raw input of token row 0 */
-    float w[LAGS], past[MOTE_ROWS_MAX], x[ROWS], sum[ROWS];
+    float w[LAGS], past[STEP_ROWS], x[ROWS], sum[ROWS];
 };
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const deltanet_gpu *p, int channel, gpu_conv<ROWS> *c) {
@@ -128,11 +128,11 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_weights(const delta
 
 template <int ROWS> __device__ __forceinline__ void gpu_conv_past(const deltanet_gpu *p, int64_t shift, int replay, gpu_conv<ROWS> *c) {
 #pragma unroll
-    for (int age = 1; age < MOTE_ROWS_MAX; age++)
+    for (int age = 1; age < STEP_ROWS; age++)
         c->past[age] = c->channel >= 0 && age < p->shape.taps ? gpu_past(p, shift, c->channel, replay, 0, age) : 0;
 }
 
-/* sum[t] = contribution of the rows before the token block, oldest first. Ages from MOTE_ROWS_MAX on (more than four taps) are
+/* sum[t] = contribution of the rows before the token block, oldest first. Ages from STEP_ROWS on (more than four taps) are
    loaded here, the others are in past. */
 template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const deltanet_gpu *p, int64_t shift, int replay, int before,
                                                                            gpu_conv<ROWS> *c) {
@@ -141,14 +141,14 @@ template <int ROWS> __device__ __forceinline__ void gpu_conv_sum_past(const delt
 #pragma unroll
     for (int t = 0; t < ROWS; t++) c->sum[t] = 0;
 #pragma unroll 1
-    for (int age = taps - 1; c->channel >= 0 && age >= MOTE_ROWS_MAX; age--) {
+    for (int age = taps - 1; c->channel >= 0 && age >= STEP_ROWS; age--) {
         float past = gpu_past(p, shift, c->channel, replay, before, age);
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(weight[-(age + t)], past, c->sum[t]);
     }
 #pragma unroll
-    for (int age = MOTE_ROWS_MAX - 1; age > 0; age--)
+    for (int age = STEP_ROWS - 1; age > 0; age--)
 #pragma unroll
         for (int t = 0; t < ROWS; t++)
             if (age + t < taps) c->sum[t] = fmaf(c->w[age + t], c->past[age], c->sum[t]);
@@ -248,11 +248,11 @@ __device__ __forceinline__ void gpu_move_rows(const deltanet_gpu *p, int64_t shi
     }
 }
 
-/* The log of the previous token block. k holds BATCH of its rows (all four where registers allow); lane 8 t + i holds decay
-   of row t and, for row i / LANES of S, its u. All of it is loaded before `replay` has arrived, so also what is not
+/* STEP_ROWS rows of the log of the previous token block. k holds BATCH of them (all four where registers allow); lane 8 t + i holds
+   decay of row t and, for row i / LANES of S, its u. All of it is loaded before `replay` has arrived, so also what is not
    accepted. */
 template <int R, int C, int ROWS> struct gpu_log {
-    enum { BATCH = ROWS > 1 && C <= 4 ? MOTE_ROWS_MAX : 1, LANES = gpu_delta_rows<R, C>::LANES };
+    enum { BATCH = ROWS > 1 && C <= 4 ? STEP_ROWS : 1, LANES = gpu_delta_rows<R, C>::LANES };
     float k[BATCH][C], u, decay;
 };
 
@@ -442,7 +442,7 @@ template <int C, enum slot_use USE> static void gpu_conv_delta_as(gpu_queue *q, 
     const int sequences = max_int(p->sequences, 1);
     const dim3 grid((unsigned)p->shape.value_heads, (unsigned)gpu_delta_parts(&p->shape), (unsigned)sequences);
     gpu_record_grid(q, KERNEL_DELTA, "",
-                    p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, MOTE_ROWS_MAX, USE>, grid, 0, p);
+                    p->T == sequences ? gpu_delta_kernel<C, 1, USE> : gpu_delta_kernel<C, STEP_ROWS, USE>, grid, 0, p);
 }
 
 template <int C> static void gpu_conv_delta_wide(gpu_queue *q, const deltanet_gpu *p) {

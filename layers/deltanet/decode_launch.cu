@@ -5,19 +5,22 @@
    the raw rows of this block. One thread does both, and reads each input before it overwrites it. */
 __device__ __forceinline__ void gpu_log_channel(const deltanet_gpu *p, int64_t shift, int channel, int replay, int before) {
     int keep = p->shape.taps - 1, channels = gpu_channels(&p->shape);
-    float x[MOTE_ROWS_MAX], past[MOTE_ROWS_MAX];
+    float x[STEP_ROWS], past[STEP_ROWS];
 #pragma unroll
-    for (int t = 0; t < MOTE_ROWS_MAX; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
-    for (int first = 0; replay + before > 0 && first < keep; first += MOTE_ROWS_MAX) {
+    for (int t = 0; t < STEP_ROWS; t++) x[t] = t < p->T ? p->raw[(size_t)t * channels + channel] : 0;
+    for (int first = 0; replay + before > 0 && first < keep; first += STEP_ROWS) {
 #pragma unroll
-        for (int i = 0; i < MOTE_ROWS_MAX; i++)
+        for (int i = 0; i < STEP_ROWS; i++)
             past[i] = first + i < keep ? gpu_past(p, shift, channel, replay, before, keep - first - i) : 0;
 #pragma unroll
-        for (int i = 0; i < MOTE_ROWS_MAX; i++)
+        for (int i = 0; i < STEP_ROWS; i++)
             if (first + i < keep) gpu_delta_at(p->state.window, shift)[(size_t)(first + i) * channels + channel] = past[i];
     }
-    for (int t = 0; t < MOTE_ROWS_MAX; t++)
+    for (int t = 0; t < STEP_ROWS; t++)
         if (t < p->T) gpu_delta_at(p->state.log_raw, shift)[(size_t)t * channels + channel] = x[t];
+#pragma unroll 1
+    for (int t = STEP_ROWS; t < p->T; t++)
+        gpu_delta_at(p->state.log_raw, shift)[(size_t)t * channels + channel] = p->raw[(size_t)t * channels + channel];
 }
 
 /* The work of gpu_delta_log, in items of one thread: channels, LOG_KEYS numbers of k, decays. */
@@ -60,12 +63,18 @@ __device__ __forceinline__ void gpu_log_block(const deltanet_gpu *p, int replay,
     }
 }
 
-/* The same for all sequences of a pass, each of which has as many blocks; of blocks in turn for the last one. */
+/* The same for all sequences of a pass, each of which has as many blocks. */
 __device__ __forceinline__ void gpu_delta_log(const deltanet_gpu *p, int block, int blocks) {
+    if (p->in_turn) {
+        const int total = gpu_rows_of_turns(p->step, p->sequences), before = gpu_before_log(total);
+        deltanet_gpu logged = gpu_delta_rows_of(*p, before, total - before, 1);
+        logged.slot = gpu_slot_of(&p->slot, p->step);
+        return gpu_log_block(&logged, p->step->replay, before, block, blocks);
+    }
     if (!p->sequences) return gpu_log_block(p, p->step->replay, 0, block, blocks);
-    const int each = p->in_turn ? blocks : blocks / p->sequences;
-    const deltanet_gpu own = gpu_delta_sequence(*p, p->in_turn ? p->sequences - 1 : block / each, 1);
-    gpu_log_block(&own, (p->in_turn ? p->step : own.step)->replay, p->in_turn ? own.step->first : 0, block % each, each);
+    const int each = blocks / p->sequences;
+    const deltanet_gpu own = gpu_delta_sequence(*p, block / each, 1);
+    gpu_log_block(&own, own.step->replay, 0, block % each, each);
 }
 
 /* Prologue of out_proj: divides o norm SiLU(z), which conv_delta leaves, by the root mean square of each head. See
@@ -128,7 +137,7 @@ static void gpu_norm_in_proj(gpu_queue *q, const deltanet_weights *w, const delt
 
 /* Blocks of threads that one sequence's log takes. */
 static int gpu_delta_log_blocks(const deltanet_gpu *p) {
-    const int rows = p->T == p->sequences ? 1 : min_int(p->T, MOTE_ROWS_MAX);
+    const int rows = p->T == p->sequences ? 1 : min_int(p->T, STEP_ROWS);
     return (gpu_delta_log_items(&p->shape, rows) - 1) / GPU_THREADS + 1;
 }
 

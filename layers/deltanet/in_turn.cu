@@ -1,9 +1,9 @@
-/* layers/deltanet/in_turn.cu: conv_delta of a short prompt on a GPU: token blocks of MOTE_ROWS_MAX rows of one slot, each of which continues
+/* layers/deltanet/in_turn.cu: conv_delta of a short prompt on a GPU: token blocks of STEP_ROWS rows of one slot, each of which continues
    the one before it, in one launch: turns. Uses the parts of decode.cu, whose bits it keeps.
 
    S stays in registers from turn to turn: what a row writes to it is what the replay of the log would write, with the same operations
-   in the same order. It is stored as it is before the last turn's rows, whose log gpu_delta_log keeps: so the state is what a step for
-   each block leaves.
+   in the same order. It is stored as it is before the rows that are logged, the last turn's or the last two's (gpu_before_log). Up to
+   MOTE_ROWS_MAX rows are repeated from the log first.
 
    Performance: only S has to wait for the rows before. So q and k of a turn are ready, in shared memory, two turns early, what does
    not depend on S (fk, fq, kq of decode.cu) is found one turn early, once for a block of threads, and inputs are loaded one more turn before
@@ -12,22 +12,22 @@
 
 /* A thread's inputs: of its channels of q and k (padded to 32 C each), and of its row of v. */
 template <int C> struct gpu_turn_inputs {
-    enum { ROWS = MOTE_ROWS_MAX, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
+    enum { ROWS = STEP_ROWS, WIDTH = 32 * C, SLOTS = C <= 4 ? 1 : C / 4 };
     gpu_conv<ROWS> conv[SLOTS], v;
     float z, a, b;               /* of token row lane / 8; z also of row lane % 8 / LANES of S */
 };
 
 /* What a block has in shared memory of turns that are under way: turn i is in [i % 3] and in [i % 2]. */
 template <int C> struct gpu_turn_shared {
-    float qk[3][MOTE_ROWS_MAX][2][32 * C];                  /* not normalised */
-    float4 factors[2][MOTE_ROWS_MAX];                       /* fk, fq, kq */
-    float squares[2][MOTE_ROWS_MAX][GPU_WARPS];
+    float qk[3][STEP_ROWS][2][32 * C];                  /* not normalised */
+    float4 factors[2][STEP_ROWS];                       /* fk, fq, kq */
+    float squares[2][STEP_ROWS][GPU_WARPS];
 };
 
 /* Channels, weights, and what is before the first turn. v_channel < 0: the lane has no row of S. */
 template <int C>
 __device__ __forceinline__ void gpu_begin_turns(const deltanet_gpu *p, int64_t shift, int key_head, int v_channel, gpu_turn_inputs<C> *in) {
-    enum { ROWS = MOTE_ROWS_MAX, WIDTH = gpu_turn_inputs<C>::WIDTH };
+    enum { ROWS = STEP_ROWS, WIDTH = gpu_turn_inputs<C>::WIDTH };
     const deltanet_shape *s = &p->shape;
     const int replay = p->step->replay;
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ __forceinline__ void gpu_begin_turns(const deltanet_gpu *p, int64_t s
 
 template <int C> __device__ __forceinline__ void gpu_load_turn_qk(const deltanet_gpu *p, gpu_turn_inputs<C> *in) {
 #pragma unroll
-    for (int n = 0; n < gpu_turn_inputs<C>::SLOTS; n++) gpu_conv_present<MOTE_ROWS_MAX>(p, &in->conv[n]);
+    for (int n = 0; n < gpu_turn_inputs<C>::SLOTS; n++) gpu_conv_present<STEP_ROWS>(p, &in->conv[n]);
 }
 
 /* value: the lane's element of v and z; -1: none. */
@@ -51,7 +51,7 @@ template <int C> __device__ __forceinline__ void gpu_load_turn_v(const deltanet_
     const deltanet_shape *s = &p->shape;
     const int token = threadIdx.x % 32 / 8;
     const bool there = token < p->T;
-    gpu_conv_present<MOTE_ROWS_MAX>(p, &in->v);
+    gpu_conv_present<STEP_ROWS>(p, &in->v);
     in->z = there && value >= 0 ? p->z[token * s->value_heads * s->value_dim + value] : 0;
     in->a = there ? p->a[token * s->value_heads + head] : 0;
     in->b = there ? p->b[token * s->value_heads + head] : 0;
@@ -59,12 +59,12 @@ template <int C> __device__ __forceinline__ void gpu_load_turn_v(const deltanet_
 
 /* The sums of a convolution; then the next turn's rows are the present. before: rows of the turns before this one. */
 __device__ __forceinline__ void gpu_conv_turn(const deltanet_gpu *p, int64_t shift, int replay, int before,
-                                              gpu_conv<MOTE_ROWS_MAX> *c) {
-    gpu_conv_sum_past<MOTE_ROWS_MAX>(p, shift, replay, before, c);
-    gpu_conv_sum_present<MOTE_ROWS_MAX>(p, c);
+                                              gpu_conv<STEP_ROWS> *c) {
+    gpu_conv_sum_past<STEP_ROWS>(p, shift, replay, before, c);
+    gpu_conv_sum_present<STEP_ROWS>(p, c);
 #pragma unroll
-    for (int age = 1; age < MOTE_ROWS_MAX; age++) c->past[age] = c->x[MOTE_ROWS_MAX - age];
-    c->present += MOTE_ROWS_MAX * gpu_channels(&p->shape);
+    for (int age = 1; age < STEP_ROWS; age++) c->past[age] = c->x[STEP_ROWS - age];
+    c->present += STEP_ROWS * gpu_channels(&p->shape);
 }
 
 /* q and k of a turn. */
@@ -77,7 +77,7 @@ __device__ __forceinline__ void gpu_store_turn_qk(const deltanet_gpu *p, int64_t
         const int i = n * GPU_THREADS + threadIdx.x;
         gpu_conv_turn(p, shift, replay, before, &in->conv[n]);
 #pragma unroll
-        for (int t = 0; t < MOTE_ROWS_MAX; t++)
+        for (int t = 0; t < STEP_ROWS; t++)
             if (t < p->T && i < 2 * WIDTH) qk[t][i / WIDTH][i % WIDTH] = gpu_silu(in->conv[n].sum[t]);
     }
 }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void gpu_store_turn_qk(const deltanet_gpu *p, int64_t
 template <int C> __device__ __forceinline__ void gpu_find_factors(const float (*qk)[2][32 * C], int key_dim, float4 *factors) {
     const int t = threadIdx.x / 32;
     float q[C], k[C], kk = 0, qq = 0, kq = 0;
-    if (t >= MOTE_ROWS_MAX) return;
+    if (t >= STEP_ROWS) return;
     gpu_load_key_row<C>(q, qk[t][0], 32 * C);
     gpu_load_key_row<C>(k, qk[t][1], 32 * C);
 #pragma unroll
@@ -105,19 +105,20 @@ template <int C> __device__ __forceinline__ void gpu_find_factors(const float (*
     if (threadIdx.x % 32 == 0) factors[t] = make_float4(fk, fq, kq * fk, 0);
 }
 
-/* The delta rule, as gpu_delta_tokens has it, for a turn's token rows; of those after the last nothing is stored. Lanes r LANES ..
+/* The delta rule, as gpu_delta_tokens has it, for a turn's token rows; of those after the last nothing is stored. log_row: of the log,
+   for the first of them; negative: they are not logged. Lanes r LANES ..
    (r + 1) LANES - 1 get the sum S k of row r, those 16 further on its S q. */
 template <int R, int C>
 __device__ __forceinline__ void gpu_turn_tokens(const deltanet_gpu *p, int64_t shift, gpu_delta_rows<R, C> *rows, const float (*qk)[2][32 * C],
                                                 const float4 *factors, float decay, float beta, float v, float gate,
-                                                float (*squares)[GPU_WARPS], bool last) {
+                                                float (*squares)[GPU_WARPS], int log_row) {
     enum { N = 2 * R, LANES = 32 / N, HELD = gpu_delta_rows<R, C>::LANES };
     const deltanet_shape *s = &p->shape;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, j = rows->first + lane / LANES, holder = lane % 16 / LANES * HELD;
     const bool writes = lane % LANES == 0 && lane < R * LANES && j < s->value_dim;
-    const bool logs_k = last && rows->h == rows->key_head * p->ratio && blockIdx.y == 0;
+    const bool logs_k = log_row >= 0 && rows->h == rows->key_head * p->ratio && blockIdx.y == 0;
 #pragma unroll
-    for (int t = 0; t < MOTE_ROWS_MAX; t++) {
+    for (int t = 0; t < STEP_ROWS; t++) {
         const bool stores = writes && t < p->T;
         const float4 f = factors[t];
         float q[C], k[C], sum[N] = {};
@@ -137,7 +138,7 @@ __device__ __forceinline__ void gpu_turn_tokens(const deltanet_gpu *p, int64_t s
         const int at = (t * s->value_heads + rows->h) * s->value_dim + j;
         float square = writes ? o * o : 0;
         if (stores) p->o[at] = o * gated;
-        if (stores && last) gpu_delta_at(p->state.log_u, shift)[at] = u;
+        if (stores && log_row >= 0) gpu_delta_at(p->state.log_u, shift)[at + log_row * s->value_heads * s->value_dim] = u;
 #pragma unroll
         for (int i = LANES; i < R * LANES; i *= 2) square += __shfl_xor_sync(~0u, square, i);
         if (lane == 0) squares[t][warp] = square;
@@ -153,14 +154,24 @@ __device__ __forceinline__ void gpu_turn_tokens(const deltanet_gpu *p, int64_t s
     }
 }
 
+/* The same with the part of the log after its first STEP_ROWS rows. */
+__device__ __forceinline__ deltanet_gpu gpu_later_log(const deltanet_gpu &all) {
+    const deltanet_shape *s = &all.shape;
+    deltanet_gpu later = all;
+    later.state.log_k += STEP_ROWS * s->key_heads * s->key_dim;
+    later.state.log_u += STEP_ROWS * s->value_heads * s->value_dim;
+    later.state.log_decay += STEP_ROWS * s->value_heads;
+    return later;
+}
+
 /* Grid: (value_heads, gpu_delta_parts). all.sequences: turns; the first one's step has the replay. */
 template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_turn(const __grid_constant__ deltanet_gpu all) {
-    enum { ROWS = MOTE_ROWS_MAX, R = C <= 4 ? 4 : 16 / C };
+    enum { ROWS = STEP_ROWS, R = C <= 4 ? 4 : 16 / C };
     extern __shared__ uint4 dynamic[];
     gpu_turn_shared<C> &shared = *(gpu_turn_shared<C> *)dynamic;
     const deltanet_shape *s = &all.shape;
     const int lane = threadIdx.x % 32, token = lane / 8, element = lane % 8 / gpu_delta_rows<R, C>::LANES, turns = all.sequences;
-    const int replay = all.step->replay, total = all.step[turns - 1].first + all.step[turns - 1].rows;
+    const int replay = all.step->replay, total = gpu_rows_of_turns(all.step, turns), before_log = gpu_before_log(total);
     const slot_view slot = gpu_slot_of(&all.slot, all.step);
     const int64_t shift = gpu_slot_shift(&slot);
     gpu_turn_inputs<C> in;
@@ -176,7 +187,12 @@ template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_
     const int value = has ? rows.h * s->value_dim + rows.first + element : -1;
     gpu_begin_turns<C>(&all, shift, rows.key_head, has ? 2 * s->key_heads * s->key_dim + value : -1, &in);
     const float norm = has ? all.norm[rows.first + element] : 0, rate = -expf(all.A_log[rows.h]), bias = all.dt_bias[rows.h];
-    gpu_replay<R, C, ROWS>(&all, shift, replay, &log, &rows);
+    gpu_replay<R, C, ROWS>(&all, shift, min(replay, (int)ROWS), &log, &rows);
+    if (replay > ROWS) {
+        const deltanet_gpu later = gpu_later_log(all);
+        gpu_load_log<R, C, ROWS>(&later, shift, &rows, &log);
+        gpu_replay<R, C, ROWS>(&later, shift, replay - ROWS, &log, &rows);
+    }
     auto turn = [&](int i) { return gpu_delta_rows_of(all, i * ROWS, min(total - i * ROWS, (int)ROWS), gridDim.y); };
     auto load_qk = [&](int i) {
         const deltanet_gpu p = turn(i);                     /* after the last turn: of no rows */
@@ -209,10 +225,10 @@ template <int C> __global__ void __launch_bounds__(GPU_THREADS, 1) gpu_delta_in_
 #pragma unroll
         for (int t = 1; t < ROWS; t++) v = token == t ? in.v.sum[t] : v;
         if (blockIdx.y == 0 && threadIdx.x < 32 && lane % 8 == 0 && token < p.T) p.decay[token * s->value_heads + rows.h] = decay;
-        if (i && i == turns - 1) gpu_move_rows<R, C, 1>(&all, shift, &rows);
+        if (i && i * ROWS == before_log) gpu_move_rows<R, C, 1>(&all, shift, &rows);
         gpu_load_turn_v<C>(&next, rows.h, value, &in);
         gpu_turn_tokens<R, C>(&p, shift, &rows, shared.qk[i % 3], shared.factors[i % 2], decay, beta, gpu_silu(v), gate,
-                              shared.squares[i % 2], i == turns - 1);
+                              shared.squares[i % 2], i * ROWS - before_log);
     }
     __syncthreads();
     store_squares(turns - 1);

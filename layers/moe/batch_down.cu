@@ -1,4 +1,4 @@
-/* layers/moe/batch_down.cu: experts_down of a pass of more than MOTE_ROWS_MAX token rows: x += sum over a row's assignments of down_proj h.
+/* layers/moe/batch_down.cu: experts_down of a pass of more than STEP_ROWS token rows: x += sum over a row's assignments of down_proj h.
    Reads the units of route, and h, which experts_up and, of the shared expert, route have stored as fragments, times all weights.
 
    A block has PANELS row panels of the output, and all units in their order; a warp the k blocks of them that it has in gpu_experts_down. An

@@ -1,4 +1,4 @@
-/* layers/moe/batch_route.cu: route: what experts_up and experts_down of a pass of more than MOTE_ROWS_MAX token rows are told. Between
+/* layers/moe/batch_route.cu: route: what experts_up and experts_down of a pass of more than STEP_ROWS token rows are told. Between
    norm_router and experts_up; knows neither projections nor their weights.
 
      choice   the experts of each row and their weights, as gpu_route has them
@@ -34,8 +34,8 @@ __device__ __forceinline__ activation_fragments gpu_unit_h(const activation_frag
 /* The warp's row chooses. */
 __device__ __forceinline__ void gpu_route_row(const moe_gpu &p, int t) {
     const int lane = threadIdx.x % 32, top_k = p.shape.top_k, few = p.shape.experts <= 256;
-    const int expert = few ? gpu_choose_of<1, MOTE_ROWS_MAX>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, MOTE_ROWS_MAX>(p, t);
-    const float weight = gpu_softmax<32>(__ldcg(gpu_logit<MOTE_ROWS_MAX>(p, t, expert)), top_k);
+    const int expert = few ? gpu_choose_of<1, STEP_ROWS>(p, t) : gpu_choose_of<GPU_EXPERTS / 256, STEP_ROWS>(p, t);
+    const float weight = gpu_softmax<32>(__ldcg(gpu_logit<STEP_ROWS>(p, t, expert)), top_k);
     if (lane >= top_k) return;
     p.batch.choice[t * top_k + lane] = expert;
     p.batch.choice_weight[t * top_k + lane] = weight;

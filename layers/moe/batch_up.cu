@@ -1,4 +1,4 @@
-/* layers/moe/batch_up.cu: experts_up of a pass of more than MOTE_ROWS_MAX token rows: h = weight SiLU(gate_proj u) (up_proj u) for every
+/* layers/moe/batch_up.cu: experts_up of a pass of more than STEP_ROWS token rows: h = weight SiLU(gate_proj u) (up_proj u) for every
    assignment to a routed expert. Reads prepared rows (cuda/batch_rows.cu) and the units of route; knows nothing of down projections but
    their operand order, in which it stores h.
 
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_batch_up(const __grid_cons
     const float *act_scales = (const float *)(dynamic + k_blocks * BLOCK) + lane % 2 * 2;        /* of the lane's rows */
     const int64_t to_up = p.up.data - p.gate.data, scale_to_up = p.up.scale - p.gate.scale;
     gpu_batch_weights<F> ahead[2][DEPTH];
-    if (p.T <= MOTE_ROWS_MAX) l2_prefetch_share(p.link.prefetch);        /* many rows' weights would take its place */
+    if (p.T <= STEP_ROWS) l2_prefetch_share(p.link.prefetch);        /* many rows' weights would take its place */
     pdl_wait();
     const int items = (__ldcg(p.batch.count) - shared_units) * parts;
     int item = (int)blockIdx.x;

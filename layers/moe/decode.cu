@@ -10,7 +10,7 @@
    all its rows. */
 
 /* Limits: experts per token row, experts of a layer, distinct routed experts of a step. */
-enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = MOTE_ROWS_MAX * GPU_TOP };
+enum { GPU_TOP = 32, GPU_EXPERTS = 1024, GPU_CHOSEN = STEP_ROWS * GPU_TOP };
 
 /* The distinct routed experts of a step, ascending; rows[i]: bit set of the token rows that chose expert[i]. */
 typedef struct gpu_routing {
@@ -53,7 +53,7 @@ typedef struct moe_gpu {
     float *shared_gate;          /* [T] logits */
     gpu_routing *routing;        /* written by experts_up, read by experts_down */
     int32_t *chosen;             /* count of this layer's distinct routed experts, for byte counts in measurements */
-    float *h;                    /* [1 + GPU_CHOSEN][MOTE_ROWS_MAX][h_row] SwiGLU outputs, by active expert and token row */
+    float *h;                    /* [1 + GPU_CHOSEN][STEP_ROWS][h_row] SwiGLU outputs, by active expert and token row */
     int h_row;
     uint32_t overlap;            /* of simulated_row; 0 but in measurements */
     float *x;                    /* [T][hidden] residual */
@@ -67,7 +67,7 @@ static size_t gpu_h_row(const moe_shape *s) {
 }
 
 static size_t gpu_h_size(const moe_shape *s) {
-    return (size_t)(1 + GPU_CHOSEN) * MOTE_ROWS_MAX * gpu_h_row(s);
+    return (size_t)(1 + GPU_CHOSEN) * STEP_ROWS * gpu_h_row(s);
 }
 
 /* norm_router: RMSNorm; logits of router and shared_expert_gate; h of the shared expert, which does not depend on the

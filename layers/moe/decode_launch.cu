@@ -27,8 +27,8 @@ static void gpu_record_up(gpu_queue *q, const moe_gpu *p) {
     size_t bytes;
     gpu_moe_kernel fixed = gpu_fixed_up(p, &bytes), kernel = fixed;
     if (!fixed) {
-        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<MOTE_ROWS_MAX>;
-        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : MOTE_ROWS_MAX, p->gate.k_blocks);
+        kernel = p->T == 1 ? gpu_experts_up<1> : gpu_experts_up<STEP_ROWS>;
+        bytes = activation_fragments_size(p->gate.format, p->T == 1 ? 1 : STEP_ROWS, p->gate.k_blocks);
     }
     int blocks = gpu_blocks(q, kernel, bytes, (int64_t)distinct * p->gate.panels);
     gpu_record(q, KERNEL_UP, formats[p->gate.format]->name, kernel, blocks, 1, bytes, p)->can_poll = fixed != NULL;
@@ -39,22 +39,22 @@ static void gpu_record_down(gpu_queue *q, const moe_gpu *p) {
     size_t bytes;
     gpu_moe_kernel kernel = gpu_fixed_down(p, &bytes);
     if (!kernel) {
-        side = p->T > 1 ? (int)gpu_down_sizes<MOTE_ROWS_MAX>::PANELS : (int)gpu_down_sizes<1>::PANELS;
-        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<MOTE_ROWS_MAX>;
-        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<MOTE_ROWS_MAX>());
+        side = p->T > 1 ? (int)gpu_down_sizes<STEP_ROWS>::PANELS : (int)gpu_down_sizes<1>::PANELS;
+        kernel = p->T == 1 ? gpu_experts_down<1> : gpu_experts_down<STEP_ROWS>;
+        bytes = (size_t)GPU_WARPS * (p->T == 1 ? gpu_down_bytes<1>() : gpu_down_bytes<STEP_ROWS>());
     }
     int blocks = (gpu_row_panels(p->shape.hidden) - 1) / side + 1;
     gpu_record(q, KERNEL_DOWN, formats[p->down.format]->name, kernel, blocks, 1, bytes, p);
 }
 
-/* The rows that norm_router's projection of more than MOTE_ROWS_MAX rows has prepared in the operand order of gate_proj; NULL: none are
+/* The rows that norm_router's projection of more than STEP_ROWS rows has prepared in the operand order of gate_proj; NULL: none are
    left of it. */
 static const batch_rows *gpu_prepared_rows(const gpu_queue *q, const moe_weights *w, const moe_gpu *p) {
     const matrix *shared = p->shape.shared_size ? &w->gate_proj[p->shape.experts] : NULL;
     const matrix *segments[] = {shared, &w->router, shared ? &w->shared_expert_gate : NULL};
     const int wanted = gpu_operand_order(p->gate.format);
     int orders[BATCH_ORDERS], count = 0, found = -1;
-    for (int i = 0; i < 3 && p->T > MOTE_ROWS_MAX; i++) {
+    for (int i = 0; i < 3 && p->T > STEP_ROWS; i++) {
         int k = 0;
         if (!segments[i]) continue;
         while (k < count && orders[k] != gpu_operand_order(segments[i]->format)) k++;
@@ -84,7 +84,7 @@ static void gpu_record_experts(gpu_queue *q, const moe_gpu *p) {
    than the kernels for any shape do, unless the shared expert differs from the routed ones. */
 static int gpu_runs_in_units(const moe_gpu *p) {
     size_t bytes;
-    return p->T > MOTE_ROWS_MAX || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p, &bytes));
+    return p->T > STEP_ROWS || (p->T > 1 && gpu_down_alike(p) && !gpu_fixed_down(p, &bytes));
 }
 
 /* The implementation of layers/kinds.c on a GPU. `chosen` is for all layers: the caller of this fills it in. */

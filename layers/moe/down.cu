@@ -25,9 +25,9 @@ typedef struct gpu_assignments {
     uint32_t shift[1 + GPU_CHOSEN];  /* from expert 0's weights to those of the active expert, in 16 bytes */
     int32_t rows[1 + GPU_CHOSEN];    /* bit set of the token rows that use it */
     int32_t first[2 + GPU_CHOSEN];   /* its first assignment; first[count]: their number */
-    uint16_t use[(1 + GPU_TOP) * MOTE_ROWS_MAX]; /* of an assignment: active expert * MOTE_ROWS_MAX + row, ascending */
-    int16_t number[(1 + GPU_CHOSEN) * MOTE_ROWS_MAX]; /* assignment of an active expert to a row; -1: none */
-    float gate[MOTE_ROWS_MAX];   /* sigmoid of the shared expert's gate, by row */
+    uint16_t use[(1 + GPU_TOP) * STEP_ROWS]; /* of an assignment: active expert * STEP_ROWS + row, ascending */
+    int16_t number[(1 + GPU_CHOSEN) * STEP_ROWS]; /* assignment of an active expert to a row; -1: none */
+    float gate[STEP_ROWS];   /* sigmoid of the shared expert's gate, by row */
 } gpu_assignments;
 
 /* Fills first, use and number from count and rows: one thread per active expert. Only for several rows. */
@@ -36,10 +36,10 @@ __device__ __forceinline__ void gpu_list_assignments(gpu_assignments *assignment
     if (entry > assignments->count) return;
     for (int i = 0; i < entry; i++) at += __popc(assignments->rows[i]);
     assignments->first[entry] = at;
-    for (int t = 0; t < MOTE_ROWS_MAX && entry < assignments->count; t++) {
+    for (int t = 0; t < STEP_ROWS && entry < assignments->count; t++) {
         bool is = assignments->rows[entry] >> t & 1;
-        assignments->number[entry * MOTE_ROWS_MAX + t] = (int16_t)(is ? at : -1);
-        if (is) assignments->use[at++] = (uint16_t)(entry * MOTE_ROWS_MAX + t);
+        assignments->number[entry * STEP_ROWS + t] = (int16_t)(is ? at : -1);
+        if (is) assignments->use[at++] = (uint16_t)(entry * STEP_ROWS + t);
     }
 }
 
@@ -63,15 +63,15 @@ template <int ROWS> struct gpu_down_items {
     /* The number of an item's assignment to a row; -1: none. */
     __device__ __forceinline__ int use_of(int item, int row) const {
         if (ROWS == 1) return item;
-        int i = entry(item), number = assignments->number[i * MOTE_ROWS_MAX + row];
+        int i = entry(item), number = assignments->number[i * STEP_ROWS + row];
         return warp_k_blocks == 1 || number < 0 ? number : uses_before(item) + number - assignments->first[i];
     }
-    /* The inverse: returns the k block of an assignment; *use: its active expert * MOTE_ROWS_MAX + row. */
+    /* The inverse: returns the k block of an assignment; *use: its active expert * STEP_ROWS + row. */
     __device__ __forceinline__ int find(int number, int *use) const {
         int at = divide(number);
-        *use = ROWS == 1 ? at * MOTE_ROWS_MAX : assignments->use[at];
+        *use = ROWS == 1 ? at * STEP_ROWS : assignments->use[at];
         if (warp_k_blocks == 1 || ROWS == 1) return number - at * warp_k_blocks;
-        int i = *use / MOTE_ROWS_MAX, begin = assignments->first[i], of = assignments->first[i + 1] - begin,
+        int i = *use / STEP_ROWS, begin = assignments->first[i], of = assignments->first[i + 1] - begin,
             rest = number - begin * warp_k_blocks;
         *use = assignments->use[begin + rest % of];
         return rest / of;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void gpu_stage_down(const moe_gpu &p, const gpu_down_
 #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             int part = begin + n * 32 + lane;
-            gpu_stage_h<F>(to, part, v[n], use[n] < MOTE_ROWS_MAX ? items.assignments->gate[use[n]] : 1, part < parts);
+            gpu_stage_h<F>(to, part, v[n], use[n] < STEP_ROWS ? items.assignments->gate[use[n]] : 1, part < parts);
         }
     }
     __syncwarp();

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     enum { pairs = gpu_step_pairs<F>(), WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, EIGHTS = sizes::EIGHTS, ROUND = sizes::ROUND };
     enum { EXPERTS = sizes::EXPERTS, ROUNDS = sizes::ITEMS / ROUND, PARTS = sizes::PARTS, PRELOAD = sizes::PRELOAD };
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[TILE_ROWS][MOTE_ROWS_MAX][GPU_WARPS];
+    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ const char *data[EXPERTS];                   /* of each active expert: the tile's weights and scales */
     __shared__ const float *scales[EXPERTS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, row = tile * TILE_ROWS + threadIdx.x;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_row(const __g
     typename F::raw raw[ROUND][2];
     pdl_launch_dependents();
     auto load_h = [&](float *to, int part) {                /* eight columns of h, of expert part / EIGHTS */
-        const float *h = p.h + part / EIGHTS * MOTE_ROWS_MAX * p.h_row + (warp * EIGHTS + part % EIGHTS) * 8;
+        const float *h = p.h + part / EIGHTS * STEP_ROWS * p.h_row + (warp * EIGHTS + part % EIGHTS) * 8;
         gpu_load4(to, h, true);
         gpu_load4(to + 4, h + 4, true);
     };
@@ -144,9 +144,9 @@ template <class F, class SHAPE, int ROWS> struct gpu_active_experts {
     /* after the active ones stand others, up to the end of the last round */
     const char *data[sizes::ACTIVE + sizes::DEEP];          /* the tile's weights and scales */
     const float *scales[sizes::ACTIVE + sizes::DEEP];
-    uint8_t slot[sizes::ACTIVE + sizes::DEEP][MOTE_ROWS_MAX]; /* of active expert and row */
-    uint8_t use[sizes::ASSIGNMENTS];                        /* of a slot: active expert * MOTE_ROWS_MAX + row */
-    float gate[MOTE_ROWS_MAX];
+    uint8_t slot[sizes::ACTIVE + sizes::DEEP][STEP_ROWS]; /* of active expert and row */
+    uint8_t use[sizes::ASSIGNMENTS];                        /* of a slot: active expert * STEP_ROWS + row */
+    float gate[STEP_ROWS];
 };
 
 /* Fills gpu_active_experts, before the wait: threads 0 .. 31 (warp 0) one routed expert each, thread 32 the shared one,
@@ -180,10 +180,10 @@ __device__ __forceinline__ void gpu_list_active_experts(const moe_gpu &p, int ti
     to->data[entry] = data + shift;
     to->scales[entry] = (const float *)((const char *)scales + shift);
 #pragma unroll
-    for (int t = 0; t < MOTE_ROWS_MAX; t++) {
+    for (int t = 0; t < STEP_ROWS; t++) {
         bool is = (rows >> t & 1) && before < sizes::ASSIGNMENTS;
         to->slot[entry][t] = (uint8_t)(is ? before : sizes::NONE);
-        if (is) to->use[before++] = (uint8_t)(entry * MOTE_ROWS_MAX + t);
+        if (is) to->use[before++] = (uint8_t)(entry * STEP_ROWS + t);
     }
 }
 
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_rows(const __
     enum { SHARED = sizes::SHARED, ROUTED = sizes::ROUTED, AT_ONCE = sizes::AT_ONCE };
     enum { ROUND = DEEP / WARP_K_BLOCKS };                  /* experts */
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[TILE_ROWS][MOTE_ROWS_MAX][GPU_WARPS];
+    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
@@ -321,9 +321,9 @@ __device__ __forceinline__ gpu_down_part gpu_part_from(const gpu_active_experts<
     typedef down_parts_sizes<F, SHAPE, ROWS> sizes;
     gpu_down_part part = {from, active.count, base, sizes::ASSIGNMENTS};
     if (base + sizes::SLOTS >= sizes::ASSIGNMENTS) return part;
-    const int over = active.use[base + sizes::SLOTS] / MOTE_ROWS_MAX;       /* the first active expert not all of whose rows have slots */
+    const int over = active.use[base + sizes::SLOTS] / STEP_ROWS;       /* the first active expert not all of whose rows have slots */
     part.end = from + (over - from) / sizes::ROUND * sizes::ROUND;
-    part.next = (int)__reduce_min_sync(~0u, (uint32_t)active.slot[part.end][threadIdx.x % MOTE_ROWS_MAX]);
+    part.next = (int)__reduce_min_sync(~0u, (uint32_t)active.slot[part.end][threadIdx.x % STEP_ROWS]);
     return part;
 }
 
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_down_parts(const _
     enum { pairs = gpu_step_pairs<F>(), DEEP = sizes::DEEP, WARP_K_BLOCKS = sizes::WARP_K_BLOCKS, ROUND = sizes::ROUND };
     enum { SLOTS = sizes::SLOTS };
     extern __shared__ uint4 dynamic[];
-    __shared__ __align__(16) float parts[TILE_ROWS][MOTE_ROWS_MAX][GPU_WARPS];
+    __shared__ __align__(16) float parts[TILE_ROWS][STEP_ROWS][GPU_WARPS];
     __shared__ __align__(16) gpu_active_experts<F, SHAPE, ROWS> active;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = (int)blockIdx.x, scale_slot = min(lane / ROWS, DEEP - 1);
     const int t = threadIdx.x / TILE_ROWS, row = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
@@ -459,10 +459,10 @@ template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of_row(size_t *sh
 
 /* The kernel of a format and shape; NULL: there is none. */
 template <class F, class SHAPE> static gpu_moe_kernel gpu_down_of(int T, size_t *shared) {
-    if constexpr (gpu_has_fixed<F, SHAPE>(MOTE_ROWS_MAX)) {
+    if constexpr (gpu_has_fixed<F, SHAPE>(STEP_ROWS)) {
         if (T == 2) return gpu_down_of_rows<F, SHAPE, 2>(shared);
         if (T == 3) return gpu_down_of_rows<F, SHAPE, 3>(shared);
-        if (T == MOTE_ROWS_MAX) return gpu_down_of_rows<F, SHAPE, MOTE_ROWS_MAX>(shared);
+        if (T == STEP_ROWS) return gpu_down_of_rows<F, SHAPE, STEP_ROWS>(shared);
     }
     if constexpr (gpu_has_fixed<F, SHAPE>(1)) {
         if (T == 1) return gpu_down_of_row<F, SHAPE>(shared);

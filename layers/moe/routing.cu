@@ -102,7 +102,7 @@ template <int LANES> __device__ __forceinline__ float gpu_softmax(float logit, i
 /* The routing as a block of gpu_experts_up holds it in shared memory. */
 struct gpu_block_routing {
     gpu_routing list;
-    float weight[GPU_CHOSEN][MOTE_ROWS_MAX];                /* of an assignment, by place in the list and token row */
+    float weight[GPU_CHOSEN][STEP_ROWS];                /* of an assignment, by place in the list and token row */
     uint32_t mask[GPU_EXPERTS / 32];                        /* bit set of the distinct experts */
 };
 

@@ -1,7 +1,7 @@
 /* layers/moe/schedule.c: the kernels of a mixture of experts in a step, for cuda/schedule.c, which says what a row means.
 
    ROUTER: the router's logits. SHARED: h and gate of the shared expert. ROUTING: experts and rows. H: of the routed experts.
-   route runs in passes of more than MOTE_ROWS_MAX rows alone. */
+   route runs in passes of more than STEP_ROWS rows alone. */
 
 #define MOE_BUFFERS(ROW) ROW(ROUTER, 0) ROW(SHARED, 0) ROW(ROUTING, 0) ROW(H, 0)
 

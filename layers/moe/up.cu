@@ -11,7 +11,7 @@
    finished sums. h is multiplied by the routing weight here, so that experts_down only adds. */
 
 /* SiLU(gate) * up for one row of a tile: the warps' partials of both panels, times the RMS factor. */
-__device__ __forceinline__ float gpu_up_times(const float (*part)[MOTE_ROWS_MAX][GPU_WARPS], int row, int t, float rms) {
+__device__ __forceinline__ float gpu_up_times(const float (*part)[STEP_ROWS][GPU_WARPS], int row, int t, float rms) {
     float gate = sum_warp_partials(part[row][t]) * rms, up = sum_warp_partials(part[row + PANEL_ROWS][t]) * rms;
     return gpu_silu(gate) * up;
 }
@@ -49,11 +49,11 @@ template <int ROWS> struct gpu_up_tiles {
         if ((int)threadIdx.x % 32 < p.shape.top_k) choice->weight[listed][t] = weight;
     }
     __device__ __forceinline__ float residual(int, int, int) const { return 0; }
-    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[MOTE_ROWS_MAX][GPU_WARPS], float,
+    __device__ __forceinline__ void store(int tile, int row, int t, const float (*part)[STEP_ROWS][GPU_WARPS], float,
                                           float rms) const {
         int i = entry(tile), at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
         if (row >= PANEL_ROWS || at >= p.gate.rows || !(choice->list.rows[i] >> t & 1)) return;
-        p.h[((i + 1) * MOTE_ROWS_MAX + t) * p.h_row + at] = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
+        p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_times(part, row, t, rms) * choice->weight[i][t];
     }
 };
 
@@ -167,7 +167,7 @@ __device__ __forceinline__ uint32_t gpu_lanes_of(const gpu_lane_routing &routing
 template <int TOP_K> __device__ __forceinline__ void gpu_write_routing(const moe_gpu &p, const gpu_lane_routing &routing) {
     uint32_t lanes = __match_any_sync(~0u, routing.is ? routing.listed : -1);
     int rows = 0;
-    for (int t = 0; t < MOTE_ROWS_MAX; t++) rows |= (lanes >> t * TOP_K & ((1u << TOP_K) - 1)) ? 1 << t : 0;
+    for (int t = 0; t < STEP_ROWS; t++) rows |= (lanes >> t * TOP_K & ((1u << TOP_K) - 1)) ? 1 << t : 0;
     if (!routing.is || __ffs((int)lanes) - 1 != (int)threadIdx.x % 32) return;
     p.routing->expert[routing.listed] = routing.expert;
     p.routing->rows[routing.listed] = rows;
@@ -175,14 +175,14 @@ template <int TOP_K> __device__ __forceinline__ void gpu_write_routing(const moe
 
 template <class F, class SHAPE, int ROWS>
 __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __grid_constant__ moe_gpu p) {
-    enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * MOTE_ROWS_MAX) };
+    enum { TOP_K = SHAPE::TOP_K, TURNS = GPU_THREADS / (TILE_ROWS * STEP_ROWS) };
     static_assert(TOP_K == 8 && (int)TOP_K * ROWS <= 32, "a lane for each assignment");
     typedef fixed_tile<F, SHAPE::HIDDEN, ROWS, ROWS == 1 ? 5 : 6> sizes;
     extern __shared__ uint4 dynamic[];
     __shared__ __align__(16) warp_partials partials;
     __shared__ int experts[ROWS][TOP_K];
-    const int lane = threadIdx.x % 32, row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % MOTE_ROWS_MAX;
-    const int turn = threadIdx.x / (TILE_ROWS * MOTE_ROWS_MAX);
+    const int lane = threadIdx.x % 32, row = threadIdx.x % TILE_ROWS, t = threadIdx.x / TILE_ROWS % STEP_ROWS;
+    const int turn = threadIdx.x / (TILE_ROWS * STEP_ROWS);
     const gpu_norm_rows in = {p.x, p.norm, p.shape.hidden};
     const activation_fragments act = activation_fragments_at<F, ROWS>(dynamic, p.gate.k_blocks);
     const uint4 *fragments = gpu_lane_fragments<F, ROWS>(act);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up_fixed(const __g
             const float weight = __shfl_sync(~0u, routing.weight, t * TOP_K + __ffs((int)lanes) - 1);
             const int at = (tile - i * p.gate.panels) * PANEL_ROWS + row;
             if (lanes && row < PANEL_ROWS && at < p.gate.rows)
-                p.h[((i + 1) * MOTE_ROWS_MAX + t) * p.h_row + at] = gpu_up_times(partials.tile[n % 2], row, t, rms) * weight;
+                p.h[((i + 1) * STEP_ROWS + t) * p.h_row + at] = gpu_up_times(partials.tile[n % 2], row, t, rms) * weight;
         }
         tile = next;
     }
@@ -253,7 +253,7 @@ template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up
 }
 
 template <class F, class SHAPE> static gpu_moe_kernel gpu_up_of_rows(int T) {
-    static const gpu_moe_kernel kernels[MOTE_ROWS_MAX] = {gpu_up_of<F, SHAPE, 1>(), gpu_up_of<F, SHAPE, 2>(),
+    static const gpu_moe_kernel kernels[STEP_ROWS] = {gpu_up_of<F, SHAPE, 1>(), gpu_up_of<F, SHAPE, 2>(),
                                                           gpu_up_of<F, SHAPE, 3>(), gpu_up_of<F, SHAPE, 4>()};
     return kernels[T - 1];
 }

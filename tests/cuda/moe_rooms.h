@@ -19,7 +19,7 @@
 
 #define MOTE_CPU_LEVEL 0
 #include "../../engine.h"
-static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows");
+enum { STEP_ROWS = 4 };
 
 /* ---- 1. Numbers, weight formats, and what the CPU computes with --------------------------------------------------- */
 
@@ -42,6 +42,7 @@ static_assert(MOTE_ROWS_MAX == 4, "kernels are listed for one to four token rows
 /* The products of weight rows and token rows, for each level of processor. */
 enum {
     TOKEN_BATCH = 48,            /* token rows in one call; a multiple of all TOKENS */
+    FEW_ROWS = 4,
     ROW_BLOCK = 16,              /* weight rows in one call */
     STREAM_COLS = 64,            /* columns that decoding takes at a time */
     TILE_COLS = 256              /* columns turned into floats at a time: ROW_BLOCK rows of them stay in L1 */

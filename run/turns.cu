@@ -1,12 +1,12 @@
 /* run/short_prompt.cu: a block of 5 to PASS_ROWS_MAX rows of one slot on a GPU, as short prompts are: every weight is read once for all of
-   its rows, which have the bits that blocks of MOTE_ROWS_MAX rows, one after the other, give them. To the mixers it is just these blocks,
+   its rows, which have the bits that blocks of STEP_ROWS rows, one after the other, give them. To the mixers it is just these blocks,
    in turn; all else takes the rows as those of a pass of several sequences (run/pass.cu).
 
    It leaves what the last of the blocks would: that is in the log, its final rows and residual rows are the slot's. */
 
-/* Blocks of MOTE_ROWS_MAX rows. */
+/* Blocks of STEP_ROWS rows. */
 static int gpu_blocks_of(int T) {
-    return (T - 1) / MOTE_ROWS_MAX + 1;
+    return (T - 1) / STEP_ROWS + 1;
 }
 
 typedef struct gpu_turns {
@@ -18,15 +18,15 @@ typedef struct gpu_turns {
 
 /* Writes the steps of all blocks. One block of PASS_ROWS_MAX threads. */
 static __global__ void gpu_put_turns(const __grid_constant__ gpu_turns p) {
-    const int z = threadIdx.x, at = z * MOTE_ROWS_MAX;
-    p.to->sequence_of[z] = (uint8_t)(z / MOTE_ROWS_MAX);
+    const int z = threadIdx.x, at = z * STEP_ROWS;
+    p.to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
     if (at >= p.T) return;
     step_parameters *to = &p.to->steps[z];
     *to = p.first;
     to->position = p.first.position + at;
-    to->replay = z ? (int)MOTE_ROWS_MAX : p.first.replay;
+    to->replay = z ? (int)STEP_ROWS : p.first.replay;
     to->first = at;
-    to->rows = min(p.T - at, (int)MOTE_ROWS_MAX);
+    to->rows = min(p.T - at, (int)STEP_ROWS);
     for (int t = 0; t < to->rows; t++) to->ids[t] = p.ids[at + t];
 }
 
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_end_turns(float *x, co
 
 /* The graph for T rows, captured for whole blocks if there is none. */
 static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int splits, enum gpu_kind kind) {
-    gpu_form f = gpu_form_of(s, gpu_blocks_of(T) * MOTE_ROWS_MAX);
+    gpu_form f = gpu_form_of(s, gpu_blocks_of(T) * STEP_ROWS);
     f.sequences = gpu_blocks_of(T);
     f.in_turn = 1;
     f.splits = splits;
@@ -51,7 +51,7 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const mote_model *m = s->m;
     const size_t vocab = (size_t)m->c.vocab;
-    const int last = (gpu_blocks_of(b->T) - 1) * MOTE_ROWS_MAX;
+    const int last = (gpu_blocks_of(b->T) - 1) * STEP_ROWS;
     const enum gpu_kind kind = b->logits ? GPU_ALL_LOGITS : GPU_NO_LOGITS;
     gpu_turns turns;
     memset(&turns, 0, sizeof turns);
