@@ -188,15 +188,23 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
     return code;
 }
 
+/* Whether these copies promise more than `asked` drafts of the MTP layer; *worth: how many are worth a row. Of a given number of drafts
+   it is the tokens that count, not what they cost. */
+static int copies_win(mote_session *s, const prices *p, const drafts *d, int asked, int *worth) {
+    const drafts mtp = drafts_by_place(s, asked);
+    double speed;
+    *worth = drafts_worth(p, d, 0, &speed);
+    if (s->o.mtp <= 0) return *worth && speed > speed_by_place(s, p, asked);
+    *worth = d->n;
+    return *worth && drafts_tokens(d, d->n) > drafts_tokens(&mtp, asked);
+}
+
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
     const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->spec.seen.depth : 0, most);
     const prices p = prices_now(s);
-    double speed;
     drafts_copy(s, 1, most, d);
-    *worth = drafts_worth(&p, d, 0, &speed);
-    if (!asked || (*worth && speed > speed_by_place(s, &p, asked))) return MOTE_OK;
-    return drafts_make(s, &p, most, d, worth, err);
+    return copies_win(s, &p, d, asked, worth) || !asked ? MOTE_OK : drafts_make(s, &p, most, d, worth, err);
 }
 
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
@@ -276,12 +284,12 @@ static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p
     const int wanted = s->at.has_mtp ? min_int(s->spec.seen.depth, next) : 0;
     if (speculates(s) && (known || !wanted)) {
         const prices price = prices_now(s);
-        double speed;
+        int worth;
         p->d.ids[0] = s->spec.next;
         drafts_copy(s, known, most, &p->d);
-        const int worth = drafts_worth(&price, &p->d, 0, &speed);
-        if (worth && known && speed > speed_by_place(s, &price, made)) return pass_given(s, worth, p, err);
-        if (worth > 1 && !known) return pass_by_host(s, by, left, p, err);
+        const int wins = copies_win(s, &price, &p->d, made, &worth);
+        if (wins && known) return pass_given(s, worth, p, err);
+        if (wins && worth > 1) return pass_by_host(s, by, left, p, err);
     }
     return made || wanted ? pass_on_device(s, &by->p, wanted, p, err) : pass_plain(s, &by->p, p, err);
 }
