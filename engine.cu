@@ -135,6 +135,7 @@ static double seconds(void) {
 
 /* ---- 3. Runners: devices at work ----------------------------------------------------------------------------------- */
 
+#include "run/costs.c"
 #include "run/runner.c"
 #include "run/seen.c"
 #include "run/meeting.c"
@@ -175,6 +176,8 @@ static double seconds(void) {
 #include "generate/constraint.c"
 #include "generate/sampling.c"
 #include "generate/step_many.c"
+#include "generate/copies.c"
+#include "generate/acceptance.c"
 #include "generate/speculation.c"
 #include "generate/verify.c"
 #include "session/snapshot.c"

@@ -165,9 +165,10 @@ typedef struct mote_info {
 /* What the model is. The result and all it points to stay valid until the model is freed. Sizes are 0 with MOTE_TEXT_ONLY. */
 const mote_info *mote_model_info(const mote_model *model);
 
-enum {                                     /* how many tokens the MTP layer drafts for a forward pass to verify; or 1, 2, 3 */
-    MOTE_MTP_AUTO = 0,                     /* as many as pay, by their measured cost and acceptance; also none */
-    MOTE_MTP_OFF = -1                      /* none: the MTP layer has no KV rows, so there are no MTP logits either */
+enum {                                     /* how many tokens are drafted for a forward pass to verify; or 1 to MOTE_ROWS_MAX - 1 */
+    MOTE_MTP_AUTO = 0,                     /* as many as pay, by what passes take and how many are accepted; also none. Those of the MTP
+                                              layer, if there is one, and copies of what stands in the timeline already */
+    MOTE_MTP_OFF = -1                      /* none: no copies, and the MTP layer has no KV rows, so there are no MTP logits either */
 };
 
 enum {                                     /* how keys and values of attention layers are kept */
@@ -186,7 +187,8 @@ typedef struct mote_session_options {
     int threads;                           /* default: one for each processor this process may use; a GPU needs none */
     int kv;                                /* MOTE_KV_... */
     mote_callbacks callbacks;              /* used by every call on the session */
-    int mtp;                               /* MOTE_MTP_..., or 1 to 3 drafts; without an MTP layer there are none */
+    int mtp;                               /* MOTE_MTP_..., or 1 to MOTE_ROWS_MAX - 1: so many drafts of the MTP layer a pass, or copies,
+                                              at most as many, where these promise more. Without an MTP layer there are copies alone */
     int sms;                               /* GPU: use at most so many SMs (streaming multiprocessors); 0: all */
     mote_runner *runner;                   /* whose working memory the session shares; NULL: it has one of its own */
 } mote_session_options;
@@ -480,7 +482,7 @@ typedef struct mote_result {
     int stop_text;                         /* with MOTE_STOP_TEXT: which of the stop texts, from 0 */
     int thinking_tokens;                   /* of those generated, its end tag included; a call in the thinking is none of it */
     int calls, broken_calls;               /* tool calls that on_call got, and what began like one and came as text */
-    double prompt_seconds, generate_seconds;   /* neither holds the measuring of mote_speculation.cost, once in a while */
+    double prompt_seconds, generate_seconds;
     uint64_t seed;                         /* the one used */
 } mote_result;
 
@@ -538,18 +540,26 @@ int mote_drop_thinking(mote_session *session, size_t *read, mote_error *error);
 int mote_ask_count(const mote_session *session, const char *message, const mote_generation *generation, size_t *read,
                    size_t *total, mote_error *error);
 
+enum {                                     /* who makes drafts */
+    MOTE_DRAFT_MTP = 0,                    /* the MTP layer */
+    MOTE_DRAFT_COPY = 1,                   /* the timeline: its last tokens stand earlier in it, and what followed them is the draft */
+    MOTE_DRAFT_SOURCES = 2
+};
+
 /* What speculation did on a session since it was opened. mote_generate and mote_ask draft, mote_step never does. The text is
    the same with and without: a draft is kept only if it is what the model itself would have chosen there. */
 typedef struct mote_speculation {
-    int depth;                             /* drafts of the next pass */
-    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified 0..7 drafts */
-    uint64_t drafted[MOTE_ROWS_MAX - 1], accepted[MOTE_ROWS_MAX - 1];      /* first, second, third drafts: that followed accepted
-                                              ones only, and accepted too */
+    int depth;                             /* drafts that the MTP layer is asked for next */
+    uint64_t passes[MOTE_ROWS_MAX];        /* forward passes that verified so many drafts */
+    uint64_t drafted[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1], accepted[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1];   /* of each source the
+                                              first, second, .. drafts of a pass: that followed accepted ones only, and accepted too */
     uint64_t tokens;                       /* generated: one a pass and the accepted drafts, less those of passes in whose
                                               middle an answer ended */
-    double cost[MOTE_ROWS_MAX], draft[MOTE_ROWS_MAX];      /* seconds of a pass with 0..3 drafts, and of these for drafting; 0: not
-                                              measured */
-    char recent[65];                       /* the depths of the last 64 passes, as digits, oldest first; ends with 0 */
+    double draft_seconds, pass_seconds;    /* in answers: that the MTP layer drafted, which a GPU does within passes; that passes took */
+    double cost[MOTE_ROWS_MAX], draft;     /* seconds, as seen lately on the session's runner: of a pass of one session that verifies so
+                                              many drafts, on a GPU with the making of as many; of a draft. 0: not seen */
+    char recent[65];                       /* drafts verified by the last 64 passes, oldest first; ends with 0. The MTP layer's are
+                                              digits, copies letters: a is one */
 } mote_speculation;
 
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error);

@@ -82,19 +82,27 @@ static int ask_all(bench *b, side *of, double *rate, int *differing) {
     return code;
 }
 
-static void put_speculation(const bench *b, const mote_speculation *s) {
-    char name[32];
+static void put_numbered(const bench *b, const char *name, int number, double value) {
+    char numbered[32];
+    snprintf(numbered, sizeof numbered, "%s_%d", name, number);
+    put(b, numbered, value, 1, 0, 0);
+}
+
+/* seconds: of the answers. */
+static void put_speculation(const bench *b, const mote_speculation *s, double seconds) {
+    static const char *const accept[MOTE_DRAFT_SOURCES] = {"accept_mtp", "accept_copy"};
+    static const char *const drafted[MOTE_DRAFT_SOURCES] = {"drafted_mtp", "drafted_copy"};
     put(b, "tokens_per_pass", tokens_per_pass(s), 1, 0, 0);
+    put(b, "share_drafting", s->draft_seconds / seconds, 1, 0, 0);
+    put(b, "share_passes", s->pass_seconds / seconds, 1, 0, 0);
+    put(b, "seconds_draft", s->draft > 0 ? s->draft : NAN, 1, 0, 0);
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
-        snprintf(name, sizeof name, "passes_%d", k);
-        put(b, name, (double)s->passes[k], 1, 0, 0);
-        snprintf(name, sizeof name, "seconds_%d", k);
-        put(b, name, s->cost[k] > 0 ? s->cost[k] : NAN, 1, 0, 0);
-        snprintf(name, sizeof name, "drafting_%d", k);
-        put(b, name, s->cost[k] > 0 ? s->draft[k] : NAN, 1, 0, 0);
-        if (k == 0) continue;
-        snprintf(name, sizeof name, "accept_%d", k);
-        put(b, name, (double)s->accepted[k - 1] / (double)s->drafted[k - 1], 1, 0, 0);
+        put_numbered(b, "passes", k, (double)s->passes[k]);
+        put_numbered(b, "seconds", k, s->cost[k] > 0 ? s->cost[k] : NAN);
+        for (int of = 0; of < MOTE_DRAFT_SOURCES && k; of++) {
+            put_numbered(b, drafted[of], k, (double)s->drafted[of][k - 1]);
+            put_numbered(b, accept[of], k, (double)s->accepted[of][k - 1] / (double)s->drafted[of][k - 1]);
+        }
     }
     if (b->json) fputs(", ", b->json);
     if (b->json) json_text(b->json, "recent", s->recent);
@@ -117,9 +125,9 @@ static void print_asked(bench *b, const side *off, const side *on, timing ratio,
     put(b, "ratio_lowest", ratio.low, 1, 9, 2);
     put(b, "ratio_highest", ratio.high, 1, 9, 2);
     put(b, "differing", differing, 1, 11, 0);
-    put_speculation(b, &s);
+    put_speculation(b, &s, on->seconds);
     end_row(b);
-    if (s.tokens) print_speculation(b->table, &s);
+    if (s.tokens) print_speculation(b->table, &s, on->seconds);
 }
 
 static int bench_ask(bench *b, options *o, const char *name, const mote_model *model) {

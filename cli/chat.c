@@ -37,7 +37,7 @@ static int chat_with(const mote_model *model, chat *c) {
     int code = open_session(model, c->o, &c->session);
     if (code) return code;
     c->context = mote_context(c->session);
-    c->speculates = info->mtp_layers && c->o->mtp != MOTE_MTP_OFF;
+    c->speculates = c->o->mtp != MOTE_MTP_OFF;
     if (c->typed && c->styled) chat_banner(c, info);
     chat_loop(c);
     if (c->typed) return 0;

@@ -114,7 +114,7 @@ static void chat_stats(const chat *c, const mote_result *r, const mote_speculati
     say(c, "[read %d tokens, %.1f tok/s; wrote %d, %.1f tok/s; context %zu of %d]\n", r->prompt_tokens,
         r->prompt_seconds > 0 ? r->prompt_tokens / r->prompt_seconds : 0, r->generated_tokens,
         r->generate_seconds > 0 ? r->generated_tokens / r->generate_seconds : 0, used, c->context);
-    if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation);
+    if (c->speculates && speculation.tokens) print_speculation(remarks(c), &speculation, r->generate_seconds);
 }
 
 /* The answer's last line on a terminal. */

@@ -14,32 +14,46 @@ static mote_speculation speculation_since(const mote_session *session, const mot
     mote_speculation s = {0};
     mote_speculation_of(session, &s, NULL);
     for (int k = 0; k < MOTE_ROWS_MAX; k++) s.passes[k] -= before->passes[k];
-    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
-        s.drafted[k] -= before->drafted[k];
-        s.accepted[k] -= before->accepted[k];
-    }
+    for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
+            s.drafted[of][k] -= before->drafted[of][k];
+            s.accepted[of][k] -= before->accepted[of][k];
+        }
     s.tokens -= before->tokens;
+    s.draft_seconds -= before->draft_seconds;
+    s.pass_seconds -= before->pass_seconds;
     return s;
 }
 
 static double tokens_per_pass(const mote_speculation *s) {
-    return (double)s->tokens / (double)(s->passes[0] + s->passes[1] + s->passes[2] + s->passes[3]);
+    uint64_t passes = 0;
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) passes += s->passes[k];
+    return (double)s->tokens / (double)passes;
 }
 
-/* At most three lines. */
-static void print_speculation(FILE *out, const mote_speculation *s) {
-    static const char *const names[] = {"first", "second", "third"};
+/* "; of the MTP layer 80, 62 of 40 %": by place; nothing where there were none. */
+static void print_accepted(FILE *out, const char *of, const uint64_t *drafted, const uint64_t *accepted) {
+    for (int k = 0; k < MOTE_ROWS_MAX - 1 && drafted[k]; k++)
+        fprintf(out, "%s %.0f %%", k ? "," : of, 100.0 * (double)accepted[k] / (double)drafted[k]);
+}
+
+/* At most three lines. seconds: of the answers; 0: unknown. */
+static void print_speculation(FILE *out, const mote_speculation *s, double seconds) {
+    const int none = !s->drafted[MOTE_DRAFT_MTP][0] && !s->drafted[MOTE_DRAFT_COPY][0];
     int priced = 0;
-    fprintf(out, " %.2f tokens per pass; drafts accepted:%s", tokens_per_pass(s), s->drafted[0] ? "" : " none");
-    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++)
-        if (s->drafted[k])
-            fprintf(out, "%s %s %.0f %%", k ? "," : "", names[k],
-                    100.0 * (double)s->accepted[k] / (double)s->drafted[k]);
-    fprintf(out, "; passes with 0, 1, 2, 3: %" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "; now %d\n", s->passes[0],
-            s->passes[1], s->passes[2], s->passes[3], s->depth);
+    fprintf(out, " %.2f tokens per pass; drafts accepted, by place:%s", tokens_per_pass(s), none ? " none" : "");
+    print_accepted(out, " MTP", s->drafted[MOTE_DRAFT_MTP], s->accepted[MOTE_DRAFT_MTP]);
+    print_accepted(out, s->drafted[MOTE_DRAFT_MTP][0] ? "; copies" : " copies", s->drafted[MOTE_DRAFT_COPY],
+                   s->accepted[MOTE_DRAFT_COPY]);
+    fprintf(out, "; passes with 0 to %d:", MOTE_ROWS_MAX - 1);
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) fprintf(out, "%s %" PRIu64, k ? "," : "", s->passes[k]);
+    if (seconds > 0)
+        fprintf(out, "; time: %.0f %% drafting, %.0f %% passes", 100 * s->draft_seconds / seconds, 100 * s->pass_seconds / seconds);
+    fputc('\n', out);
     for (int k = 1; k < MOTE_ROWS_MAX; k++)
         if (s->cost[0] > 0 && s->cost[k] > 0)
-            fprintf(out, "%s %.2f with %d (%.0f %% drafting)", priced++ ? "," : " cost of a pass, plain = 1:",
-                    s->cost[k] / s->cost[0], k, 100 * s->draft[k] / s->cost[k]);
-    fprintf(out, "%s depths of the last passes: %s\n", priced ? "\n" : "", s->recent);
+            fprintf(out, "%s %.2f with %d", priced++ ? "," : " cost of a pass, plain = 1:", s->cost[k] / s->cost[0], k);
+    if (s->cost[0] > 0 && s->draft > 0)
+        fprintf(out, "%s %.2f a draft", priced++ ? "," : " cost of a pass, plain = 1:", s->draft / s->cost[0]);
+    fprintf(out, "%s drafts of the last passes: %s\n", priced ? "\n" : "", s->recent);
 }

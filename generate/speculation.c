@@ -1,12 +1,15 @@
 /* generate/speculation.c: speculative decoding: how many tokens to draft, who drafts and verifies, which rows are accepted.
 
-   A pass that computes four rows costs far less than four passes: it reads most weights once. So the MTP layer, one layer
-   where the model has forty, drafts the tokens that may follow, and a pass computes the chosen token and its drafts as one
-   block. Then, row by row, the next token is chosen from the model's own logits, as it always is: with the same sampler,
-   and the random number that belongs to the position. If it is the draft of the next row, that row was computed for the
-   right text and is accepted; the first token that differs from its draft ends the pass, and begins the next one. So the
-   text is that of plain decoding, whatever was drafted, and at any temperature; and because a row's arithmetic does not
-   depend on the rows beside it, so is the state, bit for bit.
+   A pass that computes several rows costs far less than as many passes: it reads most weights once. So somebody drafts the tokens that
+   may follow, and a pass computes the chosen token and its drafts as one block. There are two sources: the MTP layer, one layer where
+   the model has forty, and the timeline itself, of which the end may stand in it already (copies.c). Then, row by row, the next token is
+   chosen from the model's own logits, as it always is: with the same sampler, and the random number that belongs to the position. If it
+   is the draft of the next row, that row was computed for the right text and is accepted; the first token that differs from its draft
+   ends the pass, and begins the next one. So the text is that of plain decoding, whatever was drafted, and at any temperature; and
+   because a row's arithmetic does not depend on the rows beside it, so is the state, bit for bit.
+
+   How many: as many as promise the most tokens a second. What a pass of so many rows takes, and a draft, the runner knows from those it
+   has run (run/costs.c); how likely each draft is, acceptance.c.
 
    Rejected rows need no undoing. KV rows after the end are overwritten. S is never stored with a
    block's own rows: these are pending in the log, and the next block replays the accepted ones (layers/deltanet/cpu.c).
@@ -15,186 +18,105 @@
    accepts and drafts again, while the host reads which tokens were accepted; and plain steps, when no drafts pay. */
 
 static int speculates(const mote_session *s) {
-    return s->at.has_mtp;
+    return s->at.verifies;
 }
-
-/* The number of drafts: the expected tokens of a pass, by the acceptance seen lately, over its cost, measured on this machine.
-   Drafts are believed at first, and a draft not tried drifts back to that, so that what did not pay is tried again after
-   some thousand passes. The weight of what was seen decays sooner: then two passes are enough to refute it. A change must promise
-   a twentieth. */
-
-enum { RATE_DRIFT = 2048, WEIGHT_FIRST = 4, WEIGHT_MAX = 32, WEIGHT_MIN = 2, WEIGHT_DRIFT = 256 };  /* passes */
 
 static void speculation_start(mote_session *s) {
-    speculation *p = &s->spec;
-    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
-        p->acceptance_rate[i] = 0.95 - 0.1 * i;
-        p->sample_weight[i] = WEIGHT_FIRST;
-    }
-    p->seen.depth = s->o.mtp > 0 ? s->o.mtp : 0;
-    p->next = -1;
+    acceptance_begin(&s->spec);
+    s->spec.seen.depth = s->at.has_mtp && s->o.mtp > 0 ? s->o.mtp : 0;
+    s->spec.next = -1;
 }
 
-/* Seconds that a pass with k drafts takes: one of this session alone or, beside others, one in which each has as many; 0: unknown. */
-static double speculation_cost(mote_session *s, int k) {
+/* ---- How many ------------------------------------------------------------------------------------------------------- */
+
+/* What passes take now. */
+typedef struct prices {
+    double pass[MOTE_ROWS_MAX];  /* seconds of one in which this session verifies so many drafts; all 0: unknown */
+    double draft;                /* seconds of a draft of the MTP layer, or this session's share of that */
+    double others;               /* tokens that other sessions get out of the pass */
+} prices;
+
+static prices prices_now(const mote_session *s) {
     mote_runner *r = s->at.runner;
-    const int together = pass_together(r);
-    if (together < 2) return s->spec.measured_at ? s->spec.seen.cost[k] : 0;
-    return together * (k + 1) > r->pass_rows ? INFINITY : pass_expected(r, together * (k + 1), k > 0);
-}
-
-/* Tokens per second to be expected of passes with k drafts; 0: unknown. */
-static double speculation_speed(mote_session *s, int k) {
-    double tokens = 1, all = 1, cost = speculation_cost(s, k);
-    for (int i = 0; i < k; i++) tokens += all *= s->spec.acceptance_rate[i];
-    return cost > 0 ? tokens / cost : 0;
-}
-
-static void speculation_choose(mote_session *s) {
-    speculation *p = &s->spec;
-    if (s->o.mtp != MOTE_MTP_AUTO) return;
-    double now = speculation_speed(s, p->seen.depth), best = now * 1.05;
+    prices p;
+    pthread_mutex_lock(&r->lock);
+    const int company = max_int(r->costs.sessions - 1, 0), others = company ? max_int(r->costs.rows - s->spec.rows, company) : 0;
+    const int drafters = company ? max_int(r->costs.drafters, 1) : 1;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
-        double speed = speculation_speed(s, k);
+        const int rows = others + k + 1;
+        p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_expected(&r->costs.together, rows, s->count) : 0;
+        if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
+        if (k && company && rows > r->pass_rows) p.pass[k] = INFINITY;
+    }
+    p.draft = cost_expected(&r->costs.drafting, drafters, s->count) / drafters;
+    p.others = company * fmax(r->costs.kept, 1);
+    pthread_mutex_unlock(&r->lock);
+    return p;
+}
+
+/* Tokens a second of a pass that verifies k drafts and is expected to give this session so many tokens; `spent` seconds go into
+   drafting. With unknown costs all passes cost the same. */
+static double prices_speed(const prices *p, double tokens, int k, double spent) {
+    return p->pass[k] > 0 ? (p->others + tokens) / (p->pass[k] + spent) : tokens;
+}
+
+/* How many of the drafts are worth a row: *speed, the tokens a second that these promise. */
+static int drafts_worth(const prices *p, const drafts *d, double spent, double *speed) {
+    int best = 0;
+    *speed = prices_speed(p, 1, 0, spent);
+    for (int k = 1; k <= d->n; k++) {
+        const double of_these = prices_speed(p, drafts_tokens(d, k), k, spent);
+        if (of_these > *speed) *speed = of_these, best = k;
+    }
+    return best;
+}
+
+/* k drafts of the MTP layer of which only their places are known. */
+static drafts drafts_by_place(mote_session *s, int k) {
+    drafts d;
+    memset(&d, 0, sizeof d);
+    d.n = k;
+    for (int i = 0; i < k; i++) d.of[i] = &s->spec.place[i];
+    return d;
+}
+
+/* What they promise. */
+static double speed_by_place(mote_session *s, const prices *p, int k) {
+    const drafts d = drafts_by_place(s, k);
+    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft);
+}
+
+/* How many the MTP layer is asked for. A change must promise a twentieth. */
+static void speculation_choose(mote_session *s) {
+    mote_speculation *seen = &s->spec.seen;
+    if (s->o.mtp != MOTE_MTP_AUTO || !s->at.has_mtp) return;
+    const prices p = prices_now(s);
+    double best = 1.05 * speed_by_place(s, &p, seen->depth);
+    for (int k = 0, now = seen->depth; k < MOTE_ROWS_MAX; k++) {
+        const double speed = k == now ? 0 : speed_by_place(s, &p, k);
         if (speed <= best) continue;
         best = speed;
-        p->seen.depth = k;
+        seen->depth = k;
     }
 }
 
-/* A pass verified `drafts`, and accepted the first `accepted` of them. */
-static void speculation_learn(mote_session *s, int drafts, int accepted) {
-    speculation *p = &s->spec;
-    size_t n = strlen(p->seen.recent);
-    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) {
-        int reached = i < drafts && i <= accepted, hit = i < accepted;
-        p->seen.drafted[i] += (uint64_t)reached;
-        p->seen.accepted[i] += (uint64_t)hit;
-        if (reached) {
-            p->sample_weight[i] = fmin(p->sample_weight[i] + 1, WEIGHT_MAX);
-            p->acceptance_rate[i] += (hit - p->acceptance_rate[i]) / p->sample_weight[i];
-        } else {
-            p->sample_weight[i] += (WEIGHT_MIN - p->sample_weight[i]) / WEIGHT_DRIFT;
-            p->acceptance_rate[i] += ((i ? p->acceptance_rate[i - 1] : 1) - p->acceptance_rate[i]) / RATE_DRIFT;
-        }
-    }
-    p->seen.passes[drafts]++;
-    if (n + 1 == sizeof p->seen.recent) memmove(p->seen.recent, p->seen.recent + 1, n--);
-    p->seen.recent[n] = (char)('0' + drafts);
-    p->seen.recent[n + 1] = 0;
-    speculation_choose(s);
-}
-
-/* A pass, of this session alone, took so many seconds. If they differ by a fifth from what was measured, over a while, then what was
-   measured was noise, or the machine has changed: it is measured again before the next answer. */
-static void speculation_time(mote_session *s, int drafts, double spent) {
-    enum { PASSES = 64 };
-    speculation *p = &s->spec;
-    if (s->o.mtp != MOTE_MTP_AUTO || !p->measured_at) return;
-    p->spent += spent;
-    p->expected += p->seen.cost[drafts];
-    if (++p->timed < PASSES) return;
-    if (p->spent > 1.2 * p->expected || 1.2 * p->spent < p->expected) {
-        p->measured_at = 0;
-        pthread_mutex_lock(&s->at.runner->lock);
-        s->at.runner->costs.measured_at = 0;
-        pthread_mutex_unlock(&s->at.runner->lock);
-    }
-    p->spent = p->expected = 0;
-    p->timed = 0;
+/* The most drafts of a pass after `count` tokens of which `left` may be generated. */
+static int drafts_most(const mote_session *s, int count, int left) {
+    const int asked = !speculates(s) ? 0 : s->o.mtp > 0 ? s->o.mtp : MOTE_ROWS_MAX - 1;
+    return max_int(min_int(asked, min_int(s->o.context - count - 1, left - 1)), 0);
 }
 
 int mote_speculation_of(const mote_session *session, mote_speculation *speculation, mote_error *error) {
     int code = session_enter(session, speculation != NULL,
                              "mote_speculation_of: needs a session and a place for the result", error);
     if (code) return code;
+    mote_runner *r = session->at.runner;
     *speculation = session->spec.seen;
-    if (!speculates(session)) speculation->depth = 0;
-    return MOTE_OK;
-}
-
-/* drafts[0..k-1] = what may follow the timeline and `id`. */
-static int make_drafts(mote_session *s, int32_t id, int k, int32_t *drafts, mote_error *err) {
-    const block b = timeline_block(s, &id, 1);
-    return slot_draft(&s->at, &b, k, drafts, err);
-}
-
-/* Seconds of one pass with k drafts after the timeline, and of these for drafting. No row of it is accepted. */
-static int time_pass(mote_session *s, int k, double *pass, double *draft, mote_error *err) {
-    int32_t ids[MOTE_ROWS_MAX];
-    double start = seconds();
-    int code;
-    for (int i = 0; i < MOTE_ROWS_MAX; i++) ids[i] = s->tokens[s->count > i ? s->count - 1 - i : 0];
-    if (s->at.runner->on->time_pass) {
-        const block b = timeline_block(s, ids, k + 1);
-        code = slot_time_pass(&s->at, &b, k, pass, draft, err);
-        timeline_computed(s, k + 1);
-    } else {
-        code = make_drafts(s, ids[0], k, ids + 1, err);
-        *draft = seconds() - start;
-        if (!code) code = timeline_forward(s, ids, k + 1, 1, s->at.block_logits, NULL, err);
-        *pass = seconds() - start;
-    }
-    timeline_drop(s);
-    return code;
-}
-
-/* Measures what passes cost, in a fraction of a second. On a machine so slow that one round takes longer, what is not
-   measured after a second is reckoned from what is. */
-static int measure_passes(mote_session *s, mote_error *err) {
-    mote_speculation *seen = &s->spec.seen;
-    double start = seconds(), pass = 0, draft = 0;
-    int code = session_logits(s, err);
-    if (!code) code = slot_prepare(&s->at, err);
-    memset(seen->cost, 0, sizeof seen->cost);
-    for (int round = 0; round < 6 && !code && (round < 2 || seconds() - start < 0.02); round++) {
-        for (int k = 0; k < MOTE_ROWS_MAX && !code; k++) {
-            if (seconds() - start > 1 && k && !round) {
-                seen->cost[k] = seen->cost[k - 1] * (k == 1 ? 1.5 : seen->cost[1] / seen->cost[0]);
-                continue;
-            }
-            if (seconds() - start > 1 && round) break;
-            code = time_pass(s, k, &pass, &draft, err);
-            if (code || (seen->cost[k] > 0 && seen->cost[k] <= pass)) continue;
-            seen->cost[k] = pass;
-            seen->draft[k] = draft;
-        }
-    }
-    s->spec.measured_at = s->count;
-    s->spec.spent = s->spec.expected = 0;
-    s->spec.timed = 0;
-    if (!code) slot_set_logits(&s->at);
-    return code;
-}
-
-/* Whether costs measured after so many tokens may have changed: a long context is a larger part of a pass. */
-static int costs_are_old(const mote_session *s, int measured_at) {
-    return !measured_at || s->count > 2 * measured_at + 4096 || measured_at > 2 * s->count + 4096;
-}
-
-/* Takes the costs that another session of the runner has measured; returns whether there are any. */
-static int take_costs(mote_session *s) {
-    mote_runner *r = s->at.runner;
     pthread_mutex_lock(&r->lock);
-    const pass_costs costs = r->costs;
-    pthread_mutex_unlock(&r->lock);
-    if (costs_are_old(s, costs.measured_at)) return 0;
-    memcpy(s->spec.seen.cost, costs.cost, sizeof costs.cost);
-    memcpy(s->spec.seen.draft, costs.draft, sizeof costs.draft);
-    s->spec.measured_at = costs.measured_at;
-    return 1;
-}
-
-/* Measures them, for all sessions of the runner; not while others compute. */
-static int find_costs(mote_session *s, mote_error *err) {
-    mote_runner *r = s->at.runner;
-    if (pass_together(r) > 1) return MOTE_OK;
-    int code = measure_passes(s, err);
-    if (code) return code;
-    pthread_mutex_lock(&r->lock);
-    memcpy(r->costs.cost, s->spec.seen.cost, sizeof r->costs.cost);
-    memcpy(r->costs.draft, s->spec.seen.draft, sizeof r->costs.draft);
-    r->costs.measured_at = s->spec.measured_at;
+    const cost_table *alone = &r->costs.alone, *drafting = &r->costs.drafting;
+    for (int k = 0; k < MOTE_ROWS_MAX; k++)
+        if (cost_is_known(alone, k + 1, session->count)) speculation->cost[k] = alone->of[k + 1].seconds;
+    if (cost_is_known(drafting, 1, session->count)) speculation->draft = drafting->of[1].seconds;
     pthread_mutex_unlock(&r->lock);
     return MOTE_OK;
 }
@@ -202,25 +124,94 @@ static int find_costs(mote_session *s, mote_error *err) {
 /* Before an answer. */
 static int speculation_begin(mote_session *s, mote_error *err) {
     speculation *p = &s->spec;
-    const int due = speculates(s) && s->o.mtp == MOTE_MTP_AUTO && costs_are_old(s, p->measured_at);
     int code = MOTE_OK;
     p->next = -1;
     p->drafts = 0;
-    if (due && s->o.context - s->count > MOTE_ROWS_MAX && !take_costs(s)) code = find_costs(s, err);
+    p->judges[0] = p->judges[1] = NULL;
+    if (s->at.has_mtp && s->o.mtp == MOTE_MTP_AUTO && !p->prepared) code = slot_prepare(&s->at, err);
+    p->prepared = !code;
     if (!code) speculation_choose(s);
     return code;
 }
 
-/* The drafts for a pass after `count` tokens of which `left` may be generated. */
-static int drafts_wanted(const mote_session *s, int count, int left) {
-    int k = speculates(s) ? s->spec.seen.depth : 0, left_context = s->o.context - count - 1;
-    if (k > left_context) k = left_context;
-    if (k > left - 1) k = left - 1;
-    return k > 0 ? k : 0;
+/* ---- Drafts --------------------------------------------------------------------------------------------------------- */
+
+/* At most `most` copies after the timeline and ids[0..given-1]. */
+static void drafts_copy(mote_session *s, int given, int most, drafts *d) {
+    int length;
+    d->source = MOTE_DRAFT_COPY;
+    d->n = 0;
+    if (!most || s->count + given < COPY_SHORT) return;
+    const int at = copies_find(&s->copies, s->tokens, s->count, d->ids, given, &length);
+    if (!at) return;
+    d->n = most;
+    copies_take(s->tokens, s->count, d->ids, given, at, most);
+    for (int i = 0; i < most; i++) d->of[i] = acceptance_of_copy(&s->spec, length + i);
 }
+
+/* The MTP layer's drafts while they are made. */
+typedef struct draft_chain {
+    mote_session *s;
+    prices p;
+    drafts *d;
+} draft_chain;
+
+/* So many have been drafted: *speed, what they promise if `more` follow of which nothing is known; returns how many of all are worth a row. */
+static int chain_worth(const draft_chain *c, int drafted, int more, const float *sure, double *speed) {
+    c->d->n = drafted + more;
+    for (int i = 0; i < c->d->n; i++) c->d->of[i] = acceptance_of_sure(&c->s->spec, i, i < drafted ? sure[i] : NAN);
+    return drafts_worth(&c->p, c->d, c->d->n * c->p.draft, speed);
+}
+
+/* Whether another draft may bring more than it costs. */
+static int chain_goes_on(void *user, int drafted, const float *sure) {
+    const draft_chain *c = (const draft_chain *)user;
+    double with, without;
+    if (c->s->o.mtp > 0) return 1;
+    (void)chain_worth(c, drafted, 0, sure, &without);
+    return chain_worth(c, drafted, 1, sure, &with) > drafted && with > without;
+}
+
+/* ids[1..] = at most `most` drafts of the MTP layer; returns a code, *worth: how many are worth a row. */
+static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, int *worth, mote_error *err) {
+    float sure[MOTE_ROWS_MAX];
+    draft_chain c = {s, *p, d};
+    const block b = timeline_block(s, d->ids, 1);
+    const double start = seconds();
+    double speed;
+    int n = most;
+    int code = slot_draft(&s->at, &b, &n, d->ids + 1, sure, chain_goes_on, &c, err);
+    d->source = MOTE_DRAFT_MTP;
+    *worth = chain_worth(&c, n, 0, sure, &speed);
+    if (s->o.mtp > 0) *worth = n;
+    s->spec.seen.draft_seconds += seconds() - start;
+    return code;
+}
+
+/* Whether these copies promise more than `asked` drafts of the MTP layer; *worth: how many are worth a row. Of a given number of drafts
+   it is the tokens that count, not what they cost. */
+static int copies_win(mote_session *s, const prices *p, const drafts *d, int asked, int *worth) {
+    const drafts mtp = drafts_by_place(s, asked);
+    double speed;
+    *worth = drafts_worth(p, d, 0, &speed);
+    if (s->o.mtp <= 0) return *worth && speed > speed_by_place(s, p, asked);
+    *worth = d->n;
+    return *worth && drafts_tokens(d, d->n) > drafts_tokens(&mtp, asked);
+}
+
+/* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
+static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
+    const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->spec.seen.depth : 0, most);
+    const prices p = prices_now(s);
+    drafts_copy(s, 1, most, d);
+    return copies_win(s, &p, d, asked, worth) || !asked ? MOTE_OK : drafts_make(s, &p, most, d, worth, err);
+}
+
+/* ---- Passes --------------------------------------------------------------------------------------------------------- */
 
 /* A pass of an answer: a block of rows that is kept row by row, as far as their tokens are those that are chosen. */
 typedef struct decode_pass {
+    drafts d;                    /* of which the first rows - 1 are verified */
     int rows;                    /* computed: s->tokens[s->block_at..] are their tokens */
     int accepted;                /* the first rows, known to be accepted: all that will be, if the device chose the tokens */
     int kept;                    /* of these, in the timeline */
@@ -230,7 +221,7 @@ typedef struct decode_pass {
 
 /* Computes ids[0], the chosen token, and the k drafts after it as one block. */
 static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *p, mote_error *err) {
-    int code = timeline_forward(s, ids, k + 1, 1, k ? s->at.block_logits : NULL, NULL, err);
+    int code = timeline_forward(s, ids, k + 1, 1, s->at.block_logits, NULL, err);
     if (code) return code;
     s->spec.next = -1;
     p->by_host = p->accepted = 1;
@@ -239,13 +230,22 @@ static int pass_verify(mote_session *s, const int32_t *ids, int k, decode_pass *
 }
 
 /* A pass in which the host samples the tokens. */
-static int pass_by_host(mote_session *s, chooser *by, int k, decode_pass *p, mote_error *err) {
-    int32_t ids[MOTE_ROWS_MAX];
-    int code = s->spec.next < 0 ? choose(s, by, &s->spec.next, err) : MOTE_OK;
-    if (code || by->stopped) return code;
-    ids[0] = s->spec.next;
-    if (k) code = make_drafts(s, ids[0], k, ids + 1, err);
-    return code ? code : pass_verify(s, ids, k, p, err);
+static int pass_by_host(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
+    int worth = 0, code = MOTE_OK;
+    if (s->spec.next < 0) {
+        code = choose(s, by, &s->spec.next, err);
+        if (code || by->stopped) return code;
+        acceptance_judge(&s->spec, s->spec.next);
+    }
+    p->d.ids[0] = s->spec.next;
+    if (speculates(s)) code = drafts_choose(s, left, &p->d, &worth, err);
+    return code ? code : pass_verify(s, p->d.ids, worth, p, err);
+}
+
+/* A pass that verifies the first k of p->d after its chosen token, on a device that has drafted others or none. */
+static int pass_given(mote_session *s, int k, decode_pass *p, mote_error *err) {
+    s->spec.drafts = 0;
+    return pass_verify(s, p->d.ids, k, p, err);
 }
 
 /* The same by the device alone: the s->spec.drafts drafts of this pass are there already; k are made for the next. */
@@ -259,6 +259,7 @@ static int pass_on_device(mote_session *s, const mote_sampling *sampling, int k,
     if (code) return code;
     timeline_computed(s, T);
     memcpy(s->tokens + s->count, ids, (size_t)n * sizeof *ids);
+    of->d = drafts_by_place(s, T - 1);
     of->rows = T;
     of->accepted = n;
     of->judged = T - 1;
@@ -275,20 +276,30 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pas
     return code;
 }
 
+/* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already; where it has none and
+   makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
+static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
+    const int made = s->spec.drafts, known = s->spec.next >= 0;
+    const int most = drafts_most(s, s->count, left), next = drafts_most(s, s->count + made + 1, left - 1);
+    const int wanted = s->at.has_mtp ? min_int(s->spec.seen.depth, next) : 0;
+    if (speculates(s) && (known || !wanted)) {
+        const prices price = prices_now(s);
+        int worth;
+        p->d.ids[0] = s->spec.next;
+        drafts_copy(s, known, most, &p->d);
+        const int wins = copies_win(s, &price, &p->d, made, &worth);
+        if (wins && known) return pass_given(s, worth, p, err);
+        if (wins && worth > 1) return pass_by_host(s, by, left, p, err);
+    }
+    return made || wanted ? pass_on_device(s, &by->p, wanted, p, err) : pass_plain(s, &by->p, p, err);
+}
+
 /* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
 static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
-    int drafts = drafts_wanted(s, s->count, left), code;
-    double start = seconds();
+    const double start = seconds(), drafting = s->spec.seen.draft_seconds;
     memset(p, 0, sizeof *p);
-    s->at.company = 0;
-    if (device_samples(s, by)) {
-        int next = drafts_wanted(s, s->count + s->spec.drafts + 1, left - 1);
-        drafts = s->spec.drafts;
-        code = drafts || next ? pass_on_device(s, &by->p, next, p, err) : pass_plain(s, &by->p, p, err);
-    } else {
-        code = pass_by_host(s, by, drafts, p, err);
-    }
-    if (!code && p->rows && !s->at.company) speculation_time(s, drafts, seconds() - start);
+    int code = device_samples(s, by) ? pass_by_device(s, by, left, p, err) : pass_by_host(s, by, left, p, err);
+    s->spec.seen.pass_seconds += seconds() - start - (s->spec.seen.draft_seconds - drafting);
     return code;
 }
 
@@ -313,5 +324,14 @@ static int pass_keep(mote_session *s, chooser *by, decode_pass *p, int *more, mo
 
 /* After the last row that is kept. */
 static void pass_end(mote_session *s, const decode_pass *p) {
-    if (p->rows) speculation_learn(s, p->judged, p->accepted - 1);
+    mote_runner *r = s->at.runner;
+    if (!p->rows) return;
+    acceptance_learn(&s->spec, &p->d, p->judged, p->accepted - 1);
+    acceptance_count(&s->spec.seen, &p->d, p->judged, p->accepted - 1);
+    if (p->accepted == p->rows && p->d.n >= p->rows) acceptance_await(&s->spec, &p->d, p->rows - 1);
+    s->spec.rows = p->rows;
+    pthread_mutex_lock(&r->lock);
+    if (r->costs.sessions > 1) r->costs.kept += (p->kept - r->costs.kept) / 16;
+    pthread_mutex_unlock(&r->lock);
+    speculation_choose(s);
 }

@@ -124,8 +124,8 @@ static const option option_table[] = {
     {"--device", "cuda[:N]", DEVICE, AT(device), 0, 0, SELFTEST, "the GPU to test (default: the first)"},
     {"--kv", "f32|bf16|fp8", KV, AT(kv), 0, 0, COMPUTES,
      "type of the KV cache (default: f32 on the CPU, bf16 on a GPU)"},
-    {"--mtp", "auto|0|1|2|3", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
-     "tokens to draft for each pass; auto: as many as pay (default)"},
+    {"--mtp", "auto|N", MTP, AT(mtp), 0, 0, CHAT | RUN | BENCH | SERVE,
+     "tokens to draft for each pass, by the MTP layer or copied from before; auto: as many as pay (default)"},
     {"--quantize", "fp8", QUANTIZE, AT(quantize), 0, 0, COMPUTES,
      "turn BF16 weights into FP8 when they are loaded: half the bytes, not the checkpoint's own"},
     {"--draft-rows", "N", WHOLE, AT(draft_rows), 1, INT_MAX, CHAT | RUN | BENCH | SERVE,
@@ -256,6 +256,13 @@ static int parse_mtp(const char *text, int *out) {
     return 1;
 }
 
+/* What an option about drafts needs; %d: the most in a pass. */
+static const char *needs_drafts(const char *what) {
+    static char text[64];
+    snprintf(text, sizeof text, what, MOTE_ROWS_MAX - 1);
+    return text;
+}
+
 /* Stores one option's value. Returns NULL, or what the option needs instead of this value. */
 static const char *set_option(const option *d, const char *value, options *o) {
     void *at = (char *)o + d->offset;
@@ -274,8 +281,8 @@ static const char *set_option(const option *d, const char *value, options *o) {
     case DEVICE: return parse_device(value, at) ? NULL : "cpu, cuda or cuda:N";
     case KV: return parse_kv(value, at) ? NULL : "f32, bf16 or fp8";
     case QUANTIZE: *(int *)at = MOTE_QUANTIZE_FP8; return strcmp(value, "fp8") == 0 ? NULL : "fp8";
-    case MTP: return parse_mtp(value, at) ? NULL : "auto, 0, 1, 2 or 3";
-    case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : "up to 3 numbers with commas between them";
+    case MTP: return parse_mtp(value, at) ? NULL : needs_drafts("auto, or 0 to %d");
+    case REALS: return parse_reals(value, d->low, d->high, at) ? NULL : needs_drafts("up to %d numbers with commas between them");
     default: return parse_list(value, d->low, d->high, at) ? NULL : "up to 16 whole numbers with commas between them";
     }
 }

@@ -21,6 +21,7 @@ static void cpu_layout_runner(layout *l, mote_runner *r) {
     s->head_out = (float **)(void *)layout_alloc(l, (size_t)most.rows * sizeof(float *) / sizeof(float));
     s->draft_logits = layout_alloc(l, drafts * (size_t)m->draft_head.rows);
     s->drafted = (int32_t *)(void *)layout_alloc(l, drafts);
+    s->sure = layout_alloc(l, drafts);
     s->limbs = limbs_alloc(l, (size_t)most.rows, 2 * m->c.hidden);
     layer_layout_scratch(l, &m->largest, &most, &s->jobs);
 }
@@ -210,7 +211,7 @@ static void cpu_forward_all(mote_runner *r, pass_request *const *of, int n) {
     for (int i = 0; i < n; i++) cpu_computed(of[i]->s, of[i]->b, w->hidden + (size_t)at[i].first * hidden);
 }
 
-/* The draft of each row: the highest of its logits, the lowest id on a tie. */
+/* The draft of each row, the highest of its logits, the lowest id on a tie; and its probability. */
 static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
     const mote_runner *r = (const mote_runner *)context;
     const int rows = r->m->draft_head.rows;
@@ -218,13 +219,21 @@ static void cpu_choose_drafts(void *context, int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
         const float *logits = r->s.draft_logits + (size_t)i * (size_t)rows;
         int32_t id = 0;
+        double sum = 0;
         for (int j = 1; j < rows; j++)
             if (logits[j] > logits[id]) id = j;
+        for (int j = 0; j < rows; j++) sum += expf(logits[j] - logits[id]);
         r->s.drafted[i] = id;
+        r->s.sure[i] = (float)(1 / sum);
     }
 }
 
-/* ids[0..drafts-1] of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
+/* Whether the request wants a draft after the first i. */
+static int cpu_drafts_on(const pass_request *q, int i) {
+    return q->drafts > i && *q->count == i && (!q->goes_on || !i || q->goes_on(q->user, i, q->sure));
+}
+
+/* ids of each request: what may follow its timeline and b->ids[0]. Each draft is the MTP layer's favourite, and its
    input for the next one, with its own final row in place of the model's. The KV rows it writes on the way, after the first, are of
    guesses: the block that runs next writes them anew. Draft i of all that want so many is one pass. */
 static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
@@ -233,11 +242,13 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
     token_sequence at[PASS_ROWS_MAX];
     int row[PASS_ROWS_MAX] = {0};                           /* of a request in the pass of the draft before */
     const size_t hidden = (size_t)m->c.hidden;
+    for (int k = 0; k < n; k++) *of[k]->count = 0;
     for (int i = 0, rows = 1; rows; i++) {
         rows = 0;
         for (int k = 0; k < n; k++) {
             const block *b = of[k]->b;
-            if (of[k]->drafts <= i) continue;
+            if (!cpu_drafts_on(of[k], i)) continue;
+            *of[k]->count = i + 1;
             mtp_input(r, i ? of[k]->ids[i - 1] : b->ids[0], i ? w->hidden + (size_t)row[k] * hidden : slot_final_row(of[k]->s, b->replay),
                       w->mtp_in + (size_t)rows * 2 * hidden);
             at[rows] = sequence_of(of[k]->s, rows, 1, b->position - 1 + i, b->replay);
@@ -248,8 +259,11 @@ static void cpu_draft_all(mote_runner *r, pass_request *const *of, int n) {
         rms_norm(w->hidden, w->x, m->mtp_norm, rows, m->c.hidden, m->c.eps);
         stage_head(r->threads, &m->draft_head, w->hidden, rows, w->draft_logits, w->limbs);
         parallel(r->threads, rows, cpu_choose_drafts, r);
-        for (int k = 0; k < n; k++)
-            if (of[k]->drafts > i) of[k]->ids[i] = w->drafted[row[k]];
+        for (int k = 0; k < n; k++) {
+            if (*of[k]->count != i + 1) continue;
+            of[k]->ids[i] = w->drafted[row[k]];
+            of[k]->sure[i] = w->sure[row[k]];
+        }
     }
 }
 
@@ -265,16 +279,6 @@ static int cpu_forward(slot *s, const block *b, mote_error *err) {
     (void)err;
     request_is(&q, REQUEST_FORWARD, s, b);
     cpu_forward_all(s->runner, &one, 1);
-    return MOTE_OK;
-}
-
-static int cpu_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
-    pass_request q, *one = &q;
-    (void)err;
-    request_is(&q, REQUEST_DRAFT, s, b);
-    q.drafts = k;
-    q.ids = drafts;
-    cpu_draft_all(s->runner, &one, 1);
     return MOTE_OK;
 }
 
@@ -305,6 +309,6 @@ static const executor cpu_executor = {
     .kv = MOTE_KV_F32, .chunk = CPU_CHUNK, .chunk_alignment = 1, .shares_memory = 1, .runner_bytes = 0, .slot_bytes = 0,
     .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
-    .commit_state = cpu_forward, .draft = cpu_draft, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
-    .finish = cpu_nothing, .prepare = cpu_nothing, .time_pass = NULL, .can_sample = NULL, .step = NULL, .cycle = NULL,
+    .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
+    .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL,
     .pass = cpu_pass, .computes = NULL};

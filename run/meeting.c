@@ -62,10 +62,7 @@ static void lead_give(mote_runner *r) {
 static void queue_put(mote_runner *r, pass_request *q, caller *from) {
     q->from = from;
     q->next = NULL;
-    if (q->kind != REQUEST_LEAD) {
-        q->s->waits = 1;
-        q->s->company |= r->led || (r->first && r->first->from != from);
-    }
+    if (q->kind != REQUEST_LEAD) q->s->waits = 1;
     *r->last = q;
     r->last = &q->next;
 }
@@ -164,7 +161,7 @@ static int pass_take(mote_runner *r, pass_request **to) {
 
 static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
     pass_request *q = of[0];
-    if (n > 1) r->on->pass(r, of, n);
+    if (n > 1 || (q->kind == REQUEST_DRAFT && !r->on->draft)) r->on->pass(r, of, n);
     else if (q->kind == REQUEST_FORWARD) q->code = r->on->forward(q->s, q->b, &q->error);
     else if (q->kind == REQUEST_DRAFT) q->code = r->on->draft(q->s, q->b, q->drafts, q->ids, &q->error);
     else if (q->kind == REQUEST_STEP) q->code = r->on->step(q->s, q->b, q->sampling, q->ids, &q->error);
@@ -177,47 +174,29 @@ static void pass_over(mote_runner *r, pass_request *const *of, int n) {
     for (int i = 0; i < n; i++) {
         slot *s = of[i]->s;
         s->waits = 0;
-        s->company |= n > 1;
         s->member = s->answers;
         if (!--of[i]->from->left) pthread_cond_signal(&of[i]->from->wake);
     }
 }
 
-/* What a pass of several sessions took, for the choice of how many drafts pay: by its rows, in powers of two, with drafts and
-   without. */
+/* What the pass took. A block of one session whose logits nobody waits for may still be under way: it tells nothing. */
 static void pass_learn(mote_runner *r, pass_request *const *of, int n, double spent) {
-    int rows = 0, drafts = 0, bucket = 0;
+    const int drafts = of[0]->kind == REQUEST_DRAFT;
+    int rows = 0, most = 1, position = 0;
     for (int i = 0; i < n; i++) {
         rows += request_rows(of[i]);
-        drafts |= of[i]->kind == REQUEST_CYCLE || of[i]->b->T > 1;
+        position = max_int(position, of[i]->b->position);
+        if (drafts) most = max_int(most, *of[i]->count);
     }
-    while (1 << bucket < rows) bucket++;
-    double *of_such = &r->pass_seconds[drafts][bucket], each = spent * pow((double)(1 << bucket) / rows, PASS_GROWTH);
-    *of_such += *of_such > 0 ? (each - *of_such) / 8 : each;
-}
-
-/* Seconds that a pass of so many rows would take; 0: none of several sessions has been computed. */
-static double pass_expected(mote_runner *r, int rows, int drafts) {
-    double nearest = INFINITY, expected = 0;
-    pthread_mutex_lock(&r->lock);
-    for (int with = 0; with < 2; with++)
-        for (int bucket = 0; bucket < PASS_BUCKETS; bucket++) {
-            const double seconds = r->pass_seconds[with][bucket], of = (double)(1 << bucket);
-            const double far = fabs(log2(rows / of)) + (with != drafts ? PASS_BUCKETS : 0);
-            if (seconds <= 0 || far >= nearest) continue;
-            nearest = far;
-            expected = seconds * pow(rows / of, PASS_GROWTH);
-        }
-    pthread_mutex_unlock(&r->lock);
-    return expected;
-}
-
-/* Sessions of the last pass. */
-static int pass_together(mote_runner *r) {
-    pthread_mutex_lock(&r->lock);
-    const int n = r->together;
-    pthread_mutex_unlock(&r->lock);
-    return n;
+    if (drafts) {
+        r->costs.drafters = n;
+        cost_learn(&r->costs.drafting, n, position, spent / most);
+        return;
+    }
+    r->costs.sessions = n;
+    r->costs.rows = rows;
+    if (n > 1 || of[0]->kind != REQUEST_FORWARD || of[0]->b->logits)
+        cost_learn(n > 1 ? &r->costs.together : &r->costs.alone, rows, position, spent);
 }
 
 /* The lead, for one pass. r->lock is held before and after. */
@@ -231,8 +210,8 @@ static void lead_pass(mote_runner *r, caller *me) {
     pass_compute(r, of, n);
     const double spent = seconds() - start;
     pthread_mutex_lock(&r->lock);
-    if (!drafts) r->step_seconds = spent, r->together = n;
-    if (!drafts && n > 1) pass_learn(r, of, n, spent);
+    if (!drafts) r->step_seconds = spent;
+    pass_learn(r, of, n, spent);
     seen_pass(r, of, n, spent);
     pass_over(r, of, n);
     lead_give(r);

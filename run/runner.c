@@ -5,20 +5,7 @@
    Knows the model and its layers. It does not know what tokens mean, nor where a timeline ends: a block says what is to be
    computed. What a device does is a table of functions, an executor: run/cpu.c, run/cuda.cu. */
 
-enum {
-    MAX_CHUNK = 8192,            /* token rows of a prompt's pass, */
-    PASS_ROWS_MAX = 64,          /* of one of several sessions */
-    PASS_BUCKETS = 7             /* 1, 2, 4 .. PASS_ROWS_MAX rows */
-};
-
-/* A pass of twice as many rows takes 2 to the power of this times as long: a guess for numbers of rows that were not seen yet. */
-static const double PASS_GROWTH = 0.65;
-
-/* What passes of one session cost, measured: see generate/speculation.c. */
-typedef struct pass_costs {
-    double cost[MOTE_ROWS_MAX], draft[MOTE_ROWS_MAX];       /* seconds of one with so many drafts; of these for drafting */
-    int measured_at;             /* after so many tokens; 0: never */
-} pass_costs;
+enum { MAX_CHUNK = 8192 };       /* token rows of a prompt's pass */
 
 /* The options that runner and slots are laid out for; all filled in. */
 typedef struct run_options {
@@ -35,7 +22,8 @@ typedef struct scratch {
     float *head_in, **head_out;                             /* [chunk][hidden] in mtp_in's place: rows of which logits are wanted;
                                                                [chunk] where these go */
     float *draft_logits;                                    /* [rows of a pass][draft rows] */
-    int32_t *drafted;                                       /* [rows of a pass] their best */
+    int32_t *drafted;                                       /* [rows of a pass] their best, */
+    float *sure;                                            /* [rows of a pass] and its probability among the draft rows */
     token_limbs *limbs;                                     /* of a chunk of those, or of final rows */
     layer_jobs jobs;                                        /* of the layers, for a chunk */
 } scratch;
@@ -47,6 +35,7 @@ typedef struct slot {
     mote_runner *runner;
     const mote_model *m;
     int context, has_mtp;        /* tokens; the MTP layer has a state */
+    int verifies;                /* drafts: it has a place for the logits of a block */
     float *memory;               /* of the device: all that follows up to logits */
     size_t floats, host_floats;  /* of memory; of host */
     layer_state *state;          /* [layers + 1] of the mixers, the last one the MTP layer's */
@@ -56,7 +45,7 @@ typedef struct slot {
     float *last_hidden;          /* [hidden] the one before that block */
     float *host;                 /* on a GPU: pinned memory of what follows */
     float *logits;               /* [vocab] after the last token, if logits_here */
-    float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL without the MTP layer */
+    float *block_logits;         /* [MOTE_ROWS_MAX][vocab] of a block of drafts; NULL: it verifies none */
     int logits_here;
     int logits_set;              /* they were written from outside: the device has others */
     int logits_in_block;         /* block_logits has those of all rows of the block */
@@ -65,7 +54,6 @@ typedef struct slot {
     struct slot *next;           /* of the open slots of the runner; this and what follows is run/meeting.c's */
     int answers;                 /* an answer is being generated: it will be back */
     int waits;                   /* it has a request that is not done */
-    int company;                 /* a pass of it was of several sessions, or came after another's; set to 0 by who asks */
     int member;                  /* it was in the last pass, and answers */
 } slot;
 
@@ -88,9 +76,12 @@ typedef struct pass_request {
     const block *b;              /* of at most MOTE_ROWS_MAX rows; DRAFT: after its first token, not computed yet; STEP, CYCLE: its
                                     position is that of the token, nothing is computed yet */
     const mote_sampling *sampling;                          /* STEP, CYCLE */
-    int drafts;                  /* DRAFT: so many; CYCLE: for the next pass */
+    int drafts;                  /* DRAFT: at most; CYCLE: for the next pass */
     int32_t *ids;                /* DRAFT: [drafts]; STEP: [1]; CYCLE: as executor.cycle */
-    int *count;                  /* CYCLE: the same */
+    int *count;                  /* DRAFT: made; CYCLE: as executor.cycle */
+    float *sure;                 /* DRAFT: [drafts] the draft head's probability of each; NAN: the device does not tell */
+    int (*goes_on)(void *user, int drafted, const float *sure);         /* DRAFT: asks, if the device can, whether another one is wanted */
+    void *user;                                             /* of goes_on */
     int code;                    /* its own outcome */
     mote_error error;
     struct pass_request *next;        /* of those that wait */
@@ -130,13 +121,13 @@ typedef struct executor {
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
     int (*commit_state)(slot *s, const block *b, mote_error *err);
                                                             /* forward() of a block that is dropped; what was prepared stays */
-    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, mote_error *err);    /* after b->ids[0], not computed yet */
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, mote_error *err);    /* after b->ids[0], not computed yet; NULL: by
+                                                               pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory */
     int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
     int (*finish)(slot *s, mote_error *err);                /* waits for all that was asked for */
     int (*prepare)(slot *s, mote_error *err);               /* before an answer: what would cost time in its middle */
-    int (*time_pass)(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err);    /* NULL: by forward() */
     /* Sampling on the device; NULL: there is none. b: its position is that of the token, nothing is computed yet. */
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
@@ -163,10 +154,14 @@ struct mote_runner {
     pass_request *first, **last; /* those that wait, in the order in which they came; where the next one goes */
     slot *slots;                 /* that are open */
     struct caller *expects;      /* the leader, while it waits for more requests; NULL: it does not */
-    int together;                /* sessions of the last pass but for drafts */
-    double pass_seconds[2][PASS_BUCKETS];                   /* of passes of several: see pass_learn */
     double step_seconds;         /* of the last pass that was not of drafts */
-    pass_costs costs;            /* of passes of one session, for all of them */
+    struct {                     /* what passes take, for the choice of how many drafts pay: see pass_learn */
+        cost_table alone, together;                         /* of one session, of several */
+        cost_table drafting;     /* of one draft, by the sessions that get one */
+        int sessions, rows;      /* of the last pass but for drafts */
+        int drafters;            /* sessions of the last pass of drafts */
+        double kept;             /* tokens that a session keeps of a pass of several, lately */
+    } costs;
     double led_since;            /* seconds(): when the lead was taken last */
     struct {                     /* see run/seen.c */
         mote_seen of;
@@ -221,7 +216,7 @@ static void layout_states(layout *l, const mote_model *m, const capacity *r, enu
 static void layout_host(layout *l, slot *s) {
     const size_t vocab = (size_t)s->m->c.vocab;
     s->logits = layout_alloc(l, vocab);
-    s->block_logits = s->has_mtp ? layout_alloc(l, MOTE_ROWS_MAX * vocab) : NULL;
+    s->block_logits = s->verifies ? layout_alloc(l, MOTE_ROWS_MAX * vocab) : NULL;
 }
 
 /* Lays out a slot from `base`, and on a GPU the host's part from `host`; with base NULL it only counts. What the context makes longer

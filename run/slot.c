@@ -100,9 +100,6 @@ static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
 static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
-
-static int slot_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err)
-    RUN(time_pass(s, b, k, pass, draft, err))
 #undef RUN
 
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {
@@ -134,11 +131,18 @@ static int slot_forward(slot *s, const block *b, mote_error *err) {
     return meet_alone(&q, err);
 }
 
-static int slot_draft(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
+/* At most *k drafts after the block's first token; then *k is how many were made. sure, goes_on, user: as pass_request has them. */
+static int slot_draft(slot *s, const block *b, int *k, int32_t *drafts, float *sure,
+                      int (*goes_on)(void *user, int drafted, const float *sure), void *user, mote_error *err) {
     pass_request q;
     request_is(&q, REQUEST_DRAFT, s, b);
-    q.drafts = k;
+    q.drafts = *k;
     q.ids = drafts;
+    q.count = k;
+    q.sure = sure;
+    q.goes_on = goes_on;
+    q.user = user;
+    for (int i = 0; i < *k; i++) sure[i] = NAN;
     return meet_alone(&q, err);
 }
 

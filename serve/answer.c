@@ -370,13 +370,17 @@ static server_slot *server_slot_take(answer *a, swapped **e, failure *f) {
 }
 
 static void server_slot_count_speculation(server_slot *t) {
-    counters *c = &t->server->seen;
-    mote_speculation now;
+    mote_speculation *c = &t->server->seen.speculation, now, *before = &t->seen;
     if (mote_speculation_of(t->session, &now, NULL)) return;
-    for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes += now.passes[k] - t->seen.passes[k];
-    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) c->drafted += now.drafted[k] - t->seen.drafted[k];
-    for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) c->accepted += now.accepted[k] - t->seen.accepted[k];
-    t->seen = now;
+    for (int k = 0; k < MOTE_ROWS_MAX; k++) c->passes[k] += now.passes[k] - before->passes[k];
+    for (int of = 0; of < MOTE_DRAFT_SOURCES; of++)
+        for (int k = 0; k < MOTE_ROWS_MAX - 1; k++) {
+            c->drafted[of][k] += now.drafted[of][k] - before->drafted[of][k];
+            c->accepted[of][k] += now.accepted[of][k] - before->accepted[of][k];
+        }
+    c->draft_seconds += now.draft_seconds - before->draft_seconds;
+    c->pass_seconds += now.pass_seconds - before->pass_seconds;
+    *before = now;
 }
 
 static int server_slot_open(server_slot *t, const mote_session_options *options, mote_error *error) {

@@ -48,8 +48,8 @@ typedef struct waiter {                    /* a request without a session */
 
 typedef struct counters {
     uint64_t requests, refused, cancelled, prompt_tokens, cached_tokens, generated_tokens;
-    uint64_t passes, drafted, accepted;
     double prompt_seconds, generate_seconds;
+    mote_speculation speculation;          /* its counts and seconds, of all sessions */
 } counters;
 
 typedef struct server {

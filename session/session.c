@@ -3,17 +3,38 @@
 
 enum { DEFAULT_CONTEXT = 8192, CHUNK_LEAST = 512, MAX_THREADS = 256 };
 
+/* How often something has happened lately. */
+typedef struct rate {
+    double share, weight;                                   /* weight: the samples that it averages */
+} rate;
+
+enum {
+    SURE_CLASSES = 8,            /* classes of a draft's probability, */
+    COPY_CLASSES = 7             /* of the length of a match */
+};
+
 /* Speculation: see generate/speculation.c. */
 typedef struct speculation {
     mote_speculation seen;
-    double acceptance_rate[MOTE_ROWS_MAX - 1];              /* of a draft, if those before it are accepted */
-    double sample_weight[MOTE_ROWS_MAX - 1];                /* the passes that acceptance_rate averages */
-    int measured_at;                                        /* tokens of the timeline when costs were measured; 0: measure */
-    double spent, expected;                                 /* seconds of the passes since, and by their costs */
-    int timed;                                              /* of so many passes */
+    rate place[MOTE_ROWS_MAX - 1];                          /* the MTP layer's drafts accepted, if those before them are: by place, */
+    rate sure[SURE_CLASSES];                                /* by the probability that the draft head gave them */
+    rate copied[COPY_CLASSES];                              /* copies accepted, by the length of the match so far */
+    rate *judges[2];                                        /* to be told whether a draft that was not verified was right; or NULL */
+    int32_t unverified;                                     /* that draft */
     int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
     int drafts;                                             /* that follow it, made already */
+    int rows;                                               /* of the last pass */
+    int prepared;                                           /* the device is, for answers */
 } speculation;
+
+/* What may be copied: see generate/copies.c. */
+typedef struct copies {
+    int32_t *ends_short, *ends_long;                        /* [mask + 1] by a hash of some tokens, where they ended; 0: nowhere */
+    uint32_t mask;
+    int indexed;                                            /* tokens of the timeline that are in them */
+} copies;
+
+static void copies_layout(layout *l, copies *c, int context);
 
 struct mote_session {
     const mote_model *m;
@@ -31,6 +52,7 @@ struct mote_session {
     mote_checkpoint *before_answer;                         /* see generate/thinking.c; NULL: never taken */
     size_t read_before, read_after;                         /* tokens of a turn read before and after what feed() reads */
     speculation spec;
+    copies copies;
     float *memory;               /* of the host: tokens, and what follows */
     float *sorted;               /* [vocab] logits being sampled */
     int32_t *heap, *seen;        /* [vocab]; seen: zero between calls */
@@ -121,6 +143,7 @@ static size_t layout_session(float *base, mote_session *s) {
     s->sorted = layout_alloc(&l, vocab);
     s->heap = (int32_t *)(void *)layout_alloc(&l, vocab);
     s->seen = (int32_t *)(void *)layout_alloc(&l, vocab);
+    if (s->at.verifies) copies_layout(&l, &s->copies, s->o.context);
     return l.used;
 }
 
@@ -148,6 +171,7 @@ static mote_session *session_shell(const mote_model *m, const mote_session_optio
     const run_options how = run_options_of(m, o);
     mote_runner *r = o->runner ? runner_hold(o->runner) : runner_shell(m, &how, !to_share);
     int code = r ? slot_begin(&s->at, r, o->context, session_has_mtp(m, o), err) : fail_memory(err);
+    s->at.verifies = o->mtp != MOTE_MTP_OFF;
     if (r) runner_drop(r);                                  /* the slot holds it */
     if (!code) return s;
     session_free(s);

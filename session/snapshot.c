@@ -288,6 +288,7 @@ static int saved_restore(mote_session *s, const saved_piece *piece, const char *
 /* The pieces that h describes are in the session, the last hidden row in its slot's last_hidden. */
 static int session_restored(mote_session *s, const saved_header *h, mote_error *err) {
     timeline_set(s, h->count, h->generated_from, h->pending, h->accepted);
+    timeline_cut(s, 0);                                     /* all tokens are others */
     s->valid = h->count;
     if (!s->accepted) return MOTE_OK;
     return slot_copy(&s->at, session_final_row(s), s->at.last_hidden, (size_t)s->m->c.hidden * sizeof(float), err);

@@ -28,10 +28,16 @@ static void timeline_computed(mote_session *s, int T) {
     s->accepted = 0;
 }
 
+/* The tokens after the first `count` are others from now on: see generate/copies.c. */
+static void timeline_cut(mote_session *s, int count) {
+    s->copies.indexed = min_int(s->copies.indexed, count);
+}
+
 /* Makes the first `rows` of the block just computed part of the timeline: all of them or, of a block of at most MOTE_ROWS_MAX rows, fewer,
    and then fewer or more again. */
 static void timeline_keep(mote_session *s, int rows) {
     s->count = s->valid = s->block_at + rows;
+    timeline_cut(s, s->count);
     s->accepted = s->pending ? rows : 0;
     slot_keep(&s->at, rows);
 }
@@ -39,6 +45,7 @@ static void timeline_keep(mote_session *s, int rows) {
 /* Takes none of the block's rows. What the timeline has is then all in the states: nothing is left to repeat. */
 static void timeline_drop(mote_session *s) {
     s->count = s->valid = s->block_at;
+    timeline_cut(s, s->count);
     s->pending = s->accepted = 0;
 }
 
@@ -107,6 +114,7 @@ static int timeline_prompt(mote_session *s, const int32_t *ids, int T, float *lo
 /* The timeline is what a checkpoint or a saved session says; its states and logits are written. */
 static void timeline_set(mote_session *s, int count, int generated_from, int pending, int accepted) {
     s->count = count;
+    timeline_cut(s, count);
     s->generated_from = generated_from;
     s->pending = pending;
     s->accepted = accepted;
@@ -115,8 +123,10 @@ static void timeline_set(mote_session *s, int count, int generated_from, int pen
 
 static int timeline_reset(mote_session *s, mote_error *err) {
     int code = slot_clear(&s->at, err);
-    if (!code) s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
-    return code;
+    if (code) return code;
+    s->count = s->valid = s->generated_from = s->pending = s->accepted = 0;
+    timeline_cut(s, 0);
+    return MOTE_OK;
 }
 
 int mote_reset(mote_session *session, mote_error *error) {

@@ -42,7 +42,8 @@ static void test_on_logits(const mote_model *m) {
             }
     mote_speculation x;
     EXPECT(MOTE_OK, mote_speculation_of(s[DEPTHS - 1], &x, &failure));
-    CHECK(test_brief || (x.accepted[0] > 10 && x.drafted[0] > x.accepted[0]), "drafts: %d, accepted %d", (int)x.drafted[0], (int)x.accepted[0]);
+    CHECK(test_brief || (x.accepted[MOTE_DRAFT_MTP][0] > 10 && x.drafted[MOTE_DRAFT_MTP][0] > x.accepted[MOTE_DRAFT_MTP][0]),
+          "drafts: %d, accepted %d", (int)x.drafted[MOTE_DRAFT_MTP][0], (int)x.accepted[MOTE_DRAFT_MTP][0]);
     for (int d = 0; d < DEPTHS; d++) mote_session_close(s[d]);
     free(want);
     free(got);

@@ -9,44 +9,52 @@ static void ask(mote_session *s, const char *text, const mote_sampling *p, int m
     EXPECT(MOTE_OK, mote_ask(s, text, &g, &a->r, &failure));
 }
 
+// Drafts number i of both sources together.
+static uint64_t drafts_of(const uint64_t of[MOTE_DRAFT_SOURCES][MOTE_ROWS_MAX - 1], int i) {
+    return of[MOTE_DRAFT_MTP][i] + of[MOTE_DRAFT_COPY][i];
+}
+
+static void check_recent(const mote_speculation *x, int mtp, uint64_t passes) {
+    uint64_t digits[MOTE_ROWS_MAX] = {0};
+    size_t n = strnlen(x->recent, sizeof x->recent);
+    for (size_t i = 0; i < n; i++) {
+        int drafts = x->recent[i] >= 'a' ? x->recent[i] - 'a' + 1 : x->recent[i] - '0';
+        if (CHECK(drafts >= 0 && drafts < MOTE_ROWS_MAX, "recent: %s", x->recent)) digits[drafts]++;
+    }
+    CHECK(n == (passes < 64 ? passes : 64), "depth %d: %d passes, recent: %s", mtp, (int)passes, x->recent);
+    for (int i = 0; i < MOTE_ROWS_MAX; i++)
+        CHECK(digits[i] <= x->passes[i] && (passes > 64 || digits[i] == x->passes[i]), "depth %d: recent: %s", mtp, x->recent);
+}
+
 // Counts of a session add up, and make sense for `tokens` generated.
 static void check_counts(const mote_session *s, int mtp, uint64_t tokens) {
     mote_speculation x = {0};
     uint64_t passes = 0, accepted = 0;
     EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
-    for (int i = 0; i < 4; i++) passes += x.passes[i];
-    for (int i = 0; i < 3; i++) {
-        uint64_t reached = i ? x.accepted[i - 1] : passes - x.passes[0];
-        accepted += x.accepted[i];
-        CHECK(x.accepted[i] <= x.drafted[i] && x.drafted[i] <= reached, "depth %d: draft %d", mtp, i + 1);
-    }
-    CHECK(x.drafted[0] == passes - x.passes[0], "depth %d: first drafts", mtp);
+    for (int i = 0; i < MOTE_ROWS_MAX; i++) passes += x.passes[i];
+    for (int i = 0; i < MOTE_ROWS_MAX - 1; i++)
+        for (int of = 0; of < MOTE_DRAFT_SOURCES; of++) {
+            uint64_t reached = i ? x.accepted[of][i - 1] : passes - x.passes[0];
+            accepted += x.accepted[of][i];
+            CHECK(x.accepted[of][i] <= x.drafted[of][i] && x.drafted[of][i] <= reached, "depth %d: draft %d of %d", mtp, i + 1, of);
+        }
+    CHECK(drafts_of(x.drafted, 0) == passes - x.passes[0], "depth %d: first drafts", mtp);
     CHECK(x.tokens == tokens, "depth %d: %d tokens, generated %d", mtp, (int)x.tokens, (int)tokens);
     CHECK(x.tokens <= passes + accepted, "depth %d: %d tokens of %d passes", mtp, (int)x.tokens, (int)passes);
     if (mtp > 0) CHECK(x.depth == mtp, "depth %d: %d", mtp, x.depth);
-    if (mtp == MOTE_MTP_OFF) CHECK(x.depth == 0 && passes == x.passes[0], "drafts without the MTP layer");
-    uint64_t digits[4] = {0};
-    size_t n = strnlen(x.recent, sizeof x.recent);
-    for (size_t i = 0; i < n; i++)
-        if (CHECK(x.recent[i] >= '0' && x.recent[i] <= '3', "recent: %s", x.recent)) digits[x.recent[i] - '0']++;
-    CHECK(n == (passes < 64 ? passes : 64), "depth %d: %d passes, recent: %s", mtp, (int)passes, x.recent);
-    for (int i = 0; i < 4; i++)
-        CHECK(digits[i] <= x.passes[i] && (passes > 64 || digits[i] == x.passes[i]), "depth %d: recent: %s", mtp, x.recent);
-    for (int i = 0; i < 4; i++) {
-        int measured = mtp == MOTE_MTP_AUTO && passes;
-        CHECK(measured ? x.cost[i] > 0 : x.cost[i] == 0, "depth %d: cost %g", mtp, x.cost[i]);
-        CHECK(x.draft[i] >= 0 && x.draft[i] <= x.cost[i] && (!measured || !i || x.draft[i] > 0), "depth %d: draft %g", mtp,
-              x.draft[i]);
-    }
+    for (int i = mtp; mtp > 0 && i < MOTE_ROWS_MAX - 1; i++) CHECK(!drafts_of(x.drafted, i), "depth %d: draft %d", mtp, i + 1);
+    if (mtp == MOTE_MTP_OFF) CHECK(x.depth == 0 && passes == x.passes[0], "drafts though they are off");
+    CHECK(!passes || x.pass_seconds > 0, "depth %d: %g s of passes", mtp, x.pass_seconds);
+    check_recent(&x, mtp, passes);
 }
 
-// With three drafts and a few prompts, passes of every accepted length.
+// With as many drafts as there may be and a few prompts, passes of every accepted length.
 static void check_lengths(const mote_session *s) {
     mote_speculation x = {0};
     EXPECT(MOTE_OK, mote_speculation_of(s, &x, &failure));
     for (int i = 0; i < 3; i++)
-        CHECK(x.drafted[i] > x.accepted[i], "no pass accepted %d of 3 drafts and refused the next", i);
-    CHECK(x.accepted[2] > 0, "no pass accepted 3 drafts");
+        CHECK(x.drafted[MOTE_DRAFT_MTP][i] > x.accepted[MOTE_DRAFT_MTP][i], "no pass accepted %d drafts and refused the next", i);
+    CHECK(x.accepted[MOTE_DRAFT_MTP][2] > 0, "no pass accepted 3 drafts");
 }
 
 // Questions asked with every depth and kind of sampling, few of them with the hottest: the same answers.

@@ -64,7 +64,10 @@ static void walk_step(walk *w, int kind) {
 
 static void walk_feed(walk *w, int n) {
     int32_t ids[40];
-    for (int i = 0; i < n; i++) ids[i] = random_int(0, w->ids - 1);
+    size_t count;
+    const int32_t *tokens = mote_tokens(w->s[0], &count);
+    const int from = random_int(0, 1) && (int)count > n ? random_int(0, (int)count - n) : -1;      // what stands there already
+    for (int i = 0; i < n; i++) ids[i] = from >= 0 ? tokens[from + i] : random_int(0, w->ids - 1);
     for (int d = 0; d <= DEPTHS; d++) EXPECT(MOTE_OK, mote_feed(w->s[d], ids, (size_t)n, &failure));
 }
 
@@ -202,12 +205,12 @@ static void test_distribution(const mote_model *m, const int32_t *prompt, int co
     }
     EXPECT(MOTE_OK, mote_speculation_of(s, &counts, &failure));
     CHECK(!code, "drawing: %s", failure.message);
-    CHECK(counts.accepted[0] >= SEEDS / 20 && counts.drafted[0] >= counts.accepted[0] + SEEDS / 20,
-          "%d drafts, %d accepted", (int)counts.drafted[0], (int)counts.accepted[0]);
+    CHECK(counts.accepted[MOTE_DRAFT_MTP][0] >= SEEDS / 20 && counts.drafted[MOTE_DRAFT_MTP][0] >= counts.accepted[MOTE_DRAFT_MTP][0] + SEEDS / 20,
+          "%d drafts, %d accepted", (int)counts.drafted[MOTE_DRAFT_MTP][0], (int)counts.accepted[MOTE_DRAFT_MTP][0]);
     double chi = chi_of_draws(off, off_start, x, 1, &freedom, &outside), bound = chi_bound(freedom);
     double wrong = chi_of_draws(off, off_start, x, 1.5, &freedom, &outside);
     printf("%s: %d drafts, %d accepted; chi-square %.1f, of temperature 1.5 %.1f, bound %.1f\n", test_name,
-           (int)counts.drafted[0], (int)counts.accepted[0], chi, wrong, bound);
+           (int)counts.drafted[MOTE_DRAFT_MTP][0], (int)counts.accepted[MOTE_DRAFT_MTP][0], chi, wrong, bound);
     CHECK(freedom > 5 && !outside && chi < bound, "chi-square %g, bound %g, %d outside", chi, bound, outside);
     CHECK(wrong > bound, "chi-square %g for a wrong temperature, bound %g", wrong, bound);
     mote_checkpoint_free(start);

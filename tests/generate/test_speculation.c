@@ -4,6 +4,7 @@
 // Parts
 //   speculation_answers.c    answers, how they end, and what comes between them
 //   speculation_random.c     random use, and the distribution of what is drawn
+//   speculation_copies.c     copies of what stands in the timeline
 //   speculation_broken.c     options, and broken MTP layers
 //   speculation_measured.c   measured cycles, on a GPU
 //   here                     models and prompts, and all of it
@@ -19,7 +20,7 @@
 enum { CONTEXT = 512, DEPTHS = 4, MOST_TEXT = 4096 };
 enum { ANSWER = 40, ENDS = 24, AFTER = 8 };      // tokens: of an answer to compare with; where others end; how they go on
 
-static const int depths[DEPTHS] = {MOTE_MTP_AUTO, 1, 2, 3};
+static const int depths[DEPTHS] = {MOTE_MTP_AUTO, 1, 2, MOTE_ROWS_MAX - 1};
 
 // Greedy; almost greedy; the model's own distribution; with penalties, which the host applies; and one so hot that most
 // drafts fail.
@@ -198,6 +199,7 @@ static int question_ids(const mote_model *m, const char *text, int32_t *ids) {
 
 #include "speculation_answers.c"
 #include "speculation_random.c"
+#include "speculation_copies.c"
 #include "speculation_broken.c"
 #include "speculation_measured.c"
 
@@ -265,6 +267,7 @@ int main(int argc, char **argv) {
         mote_model *m = model_of(fixtures[i], MOTE_WEIGHTS_ONLY);
         if (!test_brief || i == 0) test_fixture(m, i, asked > 0);
         if (i == 0 && !is_gpu && !test_brief) test_distribution(m, some_ids, 5);
+        if (i == 0) test_copies(m, 1);
         mote_close(m);
         fflush(stdout);
     }

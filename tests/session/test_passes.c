@@ -109,7 +109,8 @@ static void poison_scratch(mote_runner *r) {
 static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], int *rows) {
     pass_request q[PASS_SESSIONS];
     block b[PASS_SESSIONS];
-    int of[PASS_SESSIONS], count = 0;
+    int of[PASS_SESSIONS], made[PASS_SESSIONS], count = 0;
+    float sure[PASS_SESSIONS][MOTE_ROWS_MAX];
     for (int i = 0; i < n; i++) {
         mote_session *s = p[i].shared;
         rows[i] = 1 + (int)(random_bits() % MOTE_ROWS_MAX);
@@ -119,14 +120,24 @@ static void draft_together(pass_pair *p, int n, int32_t ids[][MOTE_ROWS_MAX], in
         request_is(&q[count], REQUEST_DRAFT, &s->at, &b[count]);
         q[count].drafts = rows[i] - 1;
         q[count].ids = ids[i] + 1;
+        q[count].count = &made[count];
+        q[count].sure = sure[count];
+        made[count] = rows[i] - 1;
         of[count++] = i;
     }
     if (count) meet(p[0].shared->at.runner, q, count);
     for (int k = 0; k < count; k++) {
         const int i = of[k], drafts = rows[i] - 1;
+        const block own = timeline_block(p[i].alone, ids[i], 1);
         int32_t alone[MOTE_ROWS_MAX];
-        EXPECT(MOTE_OK, make_drafts(p[i].alone, ids[i][0], drafts, alone, &failure));
-        CHECK(!q[k].code && !memcmp(alone, ids[i] + 1, (size_t)drafts * sizeof *alone), "session %d: %d drafts differ", i, drafts);
+        float sure_alone[MOTE_ROWS_MAX];
+        int n_alone = drafts;
+        EXPECT(MOTE_OK, slot_draft(&p[i].alone->at, &own, &n_alone, alone, sure_alone, NULL, NULL, &failure));
+        CHECK(!q[k].code && made[k] == drafts && n_alone == drafts && !memcmp(alone, ids[i] + 1, (size_t)drafts * sizeof *alone),
+              "session %d: %d drafts differ", i, drafts);
+        for (int t = 0; t < drafts && !strcmp(test_device, "cpu"); t++)
+            CHECK(sure_alone[t] == sure[k][t], "session %d: draft %d of probability %g, alone %g", i, t, (double)sure[k][t],
+                  (double)sure_alone[t]);
     }
 }
 

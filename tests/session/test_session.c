@@ -4,7 +4,8 @@
 // Parts
 //   session_blocks.c     blocks of several rows of which some are kept, drafts verified against a reference session, a
 //                        comparison that can fail
-//   session_depth.c      how deep to draft
+//   session_depth.c      how deep to draft, what passes cost
+//   session_copies.c     what the index of the timeline finds
 //   session_saves.c      keys and values of each type, saved bytes
 //   session_sampling.c   the choice of tokens from given logits
 //   here                 options, memory as planned
@@ -77,6 +78,7 @@ static void feed_to(mote_session *s, const fixture *f, int to, const char *what)
 
 #include "session_blocks.c"
 #include "session_depth.c"
+#include "session_copies.c"
 #include "session_saves.c"
 #include "session_sampling.c"
 
@@ -160,6 +162,11 @@ int main(int argc, char **argv) {
     test_depth(f[4].m);
     test_depth_of_nothing(f[4].m);
     test_hysteresis(f[4].m);
+    test_costs();
+    test_costs_found(f[4].m);
+    test_draft_chain(f[4].m);
+    test_copies_found();
+    test_copies_cut(f[4].m);
     test_distributions(&f[3]);
     test_greedy_choice(&f[0]);
     test_penalties(&f[1]);
