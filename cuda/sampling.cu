@@ -31,9 +31,13 @@ typedef struct sampling_parameters {
     simulation simulated;        /* for measurements */
 } sampling_parameters;
 
-/* The mailbox, in pinned host memory: the GPU writes it (mailbox_post), the host polls it (mailbox_wait). `posted`, written
-   last, is sequence << 32 | number of ids. */
-typedef struct gpu_mailbox { uint64_t posted; int32_t ids[MOTE_ROWS_MAX]; } gpu_mailbox;
+/* The mailbox, in pinned host memory: the GPU writes it (mailbox_post), the host polls it (mailbox_await). `posted` and `drafted`,
+   each written last, are sequence << 32 | number of ids. */
+typedef struct gpu_mailbox {
+    uint64_t posted, drafted;
+    int32_t ids[MOTE_ROWS_MAX], drafts[MOTE_ROWS_MAX - 1];
+    float sure[MOTE_ROWS_MAX - 1];                          /* of each draft: its probability among the ids that may be chosen */
+} gpu_mailbox;
 
 typedef struct gpu_sampling {
     handoff link;
@@ -53,6 +57,8 @@ typedef struct gpu_sampling {
     int32_t position, accepted, replay;                     /* sample_token with a mailbox: step_parameters of the step that runs
                                                                the token; those of several sequences have them already */
     int draft;                   /* sample_token: index of the token in step->ids; 0 with a mailbox */
+    int drafts;                  /* that are made, of which this is one; it is told to the host with its probability, in */
+    volatile gpu_mailbox *told;  /* pinned host memory, of each sequence; NULL: no draft */
     int blocks;                  /* of topk_partial, for a row; set by gpu_sample */
 } gpu_sampling;
 
@@ -118,12 +124,14 @@ __device__ __forceinline__ void gpu_order(const uint64_t *keys, int count, int k
     for (int i = count + threadIdx.x; i < k; i += GPU_THREADS) best[i] = 0;
 }
 
-/* topk[row][block] = the best k keys of the block's logits, best first (k = 1, or a NaN: only the first is written).
+/* topk[row][block] = the best k keys of the block's logits, best first (k = 1, or a NaN: only the first is written; of a draft, whose k is
+   1, the second word is the sum of all weights in units of the first's).
    Grid: (blocks, rows). Groups of 32 neighbouring logits are dealt to blocks in turn, so that large logits with
    neighbouring ids fall to different blocks. A lane loads one logit of a group.
    k is read before pdl_wait: gpu_put, which wrote it, does not call pdl_launch_dependents. */
 __global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constant__ gpu_sampling p) {
     __shared__ uint64_t keys[GPU_TOP_K * GPU_TOPK_KEYS];    /* k threads reach the bound, at most with all their keys */
+    __shared__ float shared[GPU_WARPS];
     __shared__ int count;
     const float *logits = p.logits + (p.rows ? p.rows[blockIdx.y] : (int)blockIdx.y) * p.stride;
     const int k = p.parameters[(p.sequence_of ? p.sequence_of[blockIdx.y] : (int)blockIdx.y) * p.parameters_step].k;
@@ -135,6 +143,12 @@ __global__ void __launch_bounds__(GPU_THREADS) topk_partial(const __grid_constan
     for (int i = first; i < p.n; i += step) head = gpu_better(head, gpu_key(logits[i], i));
     if (threadIdx.x == 0) count = 0;
     uint64_t bound = gpu_kth_best(head, k);
+    if (p.told) {                                           /* the weights of all, over that of the best */
+        float weights = 0;
+        for (int i = first; i < p.n; i += step) weights += __expf(logits[i] - gpu_key_logit(bound));
+        weights = block_sum(weights, shared);
+        if (threadIdx.x == 0) best[1] = __float_as_uint(weights);
+    }
     if (bound == GPU_NAN || k == 1) {
         if (threadIdx.x == 0) best[0] = bound;
         return;
@@ -207,6 +221,26 @@ __device__ __forceinline__ void mailbox_post(const gpu_sampling &p, int z, const
     __threadfence_system();
 }
 
+/* The probability of the best of row z's ids. Whole block. */
+__device__ __forceinline__ float gpu_sureness(const gpu_sampling &p, int z) {
+    __shared__ float shared[GPU_WARPS];
+    const uint64_t *sorted = p.topk + (size_t)(z * GPU_TOPK_BLOCKS + threadIdx.x) * GPU_TOP_K;
+    const bool has = threadIdx.x < p.blocks && sorted[0];
+    const float logit = has ? gpu_key_logit(sorted[0]) : -INFINITY, best = block_max(logit, shared);
+    return 1 / block_sum(has ? __uint_as_float((uint32_t)sorted[1]) * __expf(logit - best) : 0, shared);
+}
+
+/* Tells the host of a draft; the last one is the post. */
+__device__ __forceinline__ void mailbox_tell(const gpu_sampling &p, int z, int32_t id, float sure) {
+    volatile gpu_mailbox *box = p.told + z;
+    box->drafts[p.draft - 1] = id;
+    box->sure[p.draft - 1] = sure;
+    if (p.draft < p.drafts) return;
+    __threadfence_system();
+    box->drafted = (uint64_t)p.step[z].sequence << 32 | (uint32_t)p.drafts;
+    __threadfence_system();
+}
+
 /* Draws one token: with a mailbox the first token of the next step, posted to the host; else a draft. A block a sequence. The id -1
    (a logit is NaN) is posted, and the step runs token 0 in its place.
    sample_token and gpu_accept do not call pdl_launch_dependents, so no later kernel starts before they are complete. That is
@@ -217,9 +251,11 @@ __global__ void __launch_bounds__(GPU_THREADS) sample_token(const __grid_constan
     step_parameters *step = p.step + z;
     pdl_wait();
     int32_t id = gpu_token(p, parameters, z, (uint64_t)(p.sequences ? step->position : p.position));
+    const float sure = p.told ? gpu_sureness(p, z) : 0;
     if (threadIdx.x) return;
     if (parameters->simulated.on) id = simulated_token(step, p.draft, p.n);
     step->ids[p.draft] = id < 0 ? 0 : id;
+    if (p.told) mailbox_tell(p, z, step->ids[p.draft], sure);
     if (!p.mailbox) return;
     if (!p.sequences) step->position = p.position, step->replay = p.replay, step->accepted = p.accepted;
     mailbox_post(p, z, &id, 1);
@@ -265,11 +301,11 @@ __global__ void gpu_put_sampling_kernel(const __grid_constant__ gpu_put_sampling
     *p.to = p.value;
 }
 
-/* A step's parameters, as another session's last step left them; sequence and, unless it is negative, replay are these. */
+/* A step's parameters, as another session's last step left them; sequence and, unless it is negative, replay are these (replay: of accepted rows, too). */
 static __global__ void gpu_resume_kernel(step_parameters *to, const step_parameters *from, uint32_t sequence, int replay) {
     step_parameters step = *from;
     step.sequence = sequence;
-    if (replay >= 0) step.replay = replay;
+    if (replay >= 0) step.replay = step.accepted = replay;
     *to = step;
 }
 

@@ -39,7 +39,7 @@ static uint64_t draft_bytes(const mote_session *s, int length) {
 /* Random token ids for step number i. */
 static void measure_ids(const mote_session *s, int i, int T, int32_t *ids) {
     for (int t = 0; t < T; t++) {
-        uint64_t random = ((uint64_t)i * STEP_ROWS + (uint64_t)t + 1) * 6364136223846793005u + 1442695040888963407u;
+        uint64_t random = ((uint64_t)i * MOTE_ROWS_MAX + (uint64_t)t + 1) * 6364136223846793005u + 1442695040888963407u;
         ids[t] = (int32_t)((random >> 33) % (uint64_t)s->m->c.vocab);
     }
 }
@@ -58,13 +58,13 @@ static int by_seconds(const void *a, const void *b) {
 
 /* Prepares step number i: timeline and step_parameters. A cycle continues where the last one ended while the context has space. */
 static void measure_begin(mote_session *s, const mote_measurement *m, int i, int is_cycle) {
-    int32_t ids[STEP_ROWS];
+    int32_t ids[MOTE_ROWS_MAX];
     int span = (s->o.context - m->depth) / m->rows - 1;
     if (is_cycle && i % (span > 1 ? span : 1)) return;
     measure_place(s, m, is_cycle ? 0 : i);
     measure_ids(s, i, m->rows, ids);
     const block b = timeline_block(s, ids, m->rows);
-    gpu_set_step(&s->at, &b);
+    gpu_set_step(&s->at, &b, b.replay);
     s->spec.next = ids[0];
     s->spec.drafts = m->drafts;
 }
@@ -106,7 +106,7 @@ static void measure_graph(mote_session *s, const mote_measurement *m, int T, int
 
 /* Seconds of a step on the host's clock, as a caller of mote_step (one row), timeline_forward (several) or pass_begin (cycle) sees. */
 static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err) {
-    int32_t ids[STEP_ROWS];
+    int32_t ids[MOTE_ROWS_MAX];
     double start = 0;
     uint64_t tokens = 0;
     for (int i = -4; i < m->steps; i++) {
@@ -118,7 +118,7 @@ static double measure_wall(mote_session *s, mote_measurement *m, mote_error *err
         if (m->drafts) {
             measure_begin(s, m, i + 4, 1);
             decode_pass p = {};
-            code = pass_on_device(s, NULL, m->drafts, &p, err);
+            code = pass_on_device(s, NULL, NULL, m->drafts, m->drafts, &p, err);
             n = p.accepted;
             if (!code) timeline_keep(s, n);
         } else {
@@ -144,7 +144,7 @@ static void runner_simulate(struct gpu_runner *g, const double *accept) {
     greedy.k = 1;
     if (accept) {
         g->simulated.on = 1;
-        for (int i = 0; i < STEP_ROWS - 1; i++) g->simulated.accept[i] = (float)accept[i];
+        for (int i = 0; i < MOTE_ROWS_MAX - 1; i++) g->simulated.accept[i] = (float)accept[i];
     }
     greedy.simulated = g->simulated;
     gpu_put(&g->q, gpu_put_sampling_kernel, g->greedy, &greedy);
@@ -201,13 +201,16 @@ static int measure_step(mote_session *s, mote_measurement *m, unsigned stages, m
 /* measure_step for cycles, with simulation on. A captured graph contains the simulated overlap, so the session's graph of
    this cycle is set aside, and the one captured meanwhile destroyed. */
 static int measure_cycle(mote_session *s, mote_measurement *m, mote_error *err) {
-    cudaGraphExec_t *graph = &s->at.runner->gpu->cycle[m->rows][m->drafts], kept = *graph;
+    struct gpu_runner *g = s->at.runner->gpu;
+    cudaGraphExec_t none = NULL, *graph = m->rows > STEP_ROWS ? &none : &g->cycle[m->rows][m->drafts], kept = *graph;
     *graph = NULL;
+    gpu_forget_passes(g);
     measure_simulate(s, m);
     int code = measure_step(s, m, ALL_STAGES, err);
     measure_simulate(s, NULL);
     if (*graph) (void)cudaGraphExecDestroy(*graph);
     *graph = kept;
+    gpu_forget_passes(g);
     s->spec.next = -1;
     s->spec.drafts = 0;
     return code;

@@ -48,7 +48,7 @@ static prices prices_now(const mote_session *s) {
         if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
         if (k && company && rows > r->pass_rows) p.pass[k] = INFINITY;
     }
-    p.draft = cost_expected(&r->costs.drafting, drafters, s->count) / drafters;
+    p.draft = company && !r->costs.drafters ? 0 : cost_expected(&r->costs.drafting, drafters, s->count) / drafters;
     p.others = company * fmax(r->costs.kept, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
@@ -188,23 +188,23 @@ static int drafts_make(mote_session *s, const prices *p, int most, drafts *d, in
     return code;
 }
 
-/* Whether these copies promise more than `asked` drafts of the MTP layer; *worth: how many are worth a row. Of a given number of drafts
-   it is the tokens that count, not what they cost. */
-static int copies_win(mote_session *s, const prices *p, const drafts *d, int asked, int *worth) {
-    const drafts mtp = drafts_by_place(s, asked);
-    double speed;
-    *worth = drafts_worth(p, d, 0, &speed);
-    if (s->o.mtp <= 0) return *worth && speed > speed_by_place(s, p, asked);
-    *worth = d->n;
-    return *worth && drafts_tokens(d, d->n) > drafts_tokens(&mtp, asked);
+/* Whether these copies promise more than the MTP layer's drafts, which take so many seconds; *worth: how many are worth a row. Of a given
+   number of drafts it is the tokens that count, not what they cost. */
+static int copies_win(const mote_session *s, const prices *p, const drafts *copied, const drafts *mtp, double spent, int *worth) {
+    double speed, of_mtp;
+    *worth = s->o.mtp > 0 ? copied->n : drafts_worth(p, copied, 0, &speed);
+    if (!*worth || s->o.mtp > 0) return *worth && drafts_tokens(copied, copied->n) > drafts_tokens(mtp, mtp->n);
+    (void)drafts_worth(p, mtp, spent, &of_mtp);
+    return speed > of_mtp;
 }
 
 /* Drafts after the chosen token, d->ids[0]; *worth: how many are to be verified. */
 static int drafts_choose(mote_session *s, int left, drafts *d, int *worth, mote_error *err) {
     const int most = drafts_most(s, s->count, left), asked = min_int(s->at.has_mtp ? s->spec.seen.depth : 0, most);
     const prices p = prices_now(s);
+    const drafts mtp = drafts_by_place(s, asked);
     drafts_copy(s, 1, most, d);
-    return copies_win(s, &p, d, asked, worth) || !asked ? MOTE_OK : drafts_make(s, &p, most, d, worth, err);
+    return copies_win(s, &p, d, &mtp, asked * p.draft, worth) || !asked ? MOTE_OK : drafts_make(s, &p, most, d, worth, err);
 }
 
 /* ---- Passes --------------------------------------------------------------------------------------------------------- */
@@ -242,29 +242,24 @@ static int pass_by_host(mote_session *s, chooser *by, int left, decode_pass *p, 
     return code ? code : pass_verify(s, p->d.ids, worth, p, err);
 }
 
-/* A pass that verifies the first k of p->d after its chosen token, on a device that has drafted others or none. */
-static int pass_given(mote_session *s, int k, decode_pass *p, mote_error *err) {
-    s->spec.drafts = 0;
-    return pass_verify(s, p->d.ids, k, p, err);
-}
-
-/* The same by the device alone: the s->spec.drafts drafts of this pass are there already; k are made for the next. */
-static int pass_on_device(mote_session *s, const mote_sampling *sampling, int k, decode_pass *of, mote_error *err) {
+/* A pass by a device alone, of the first k drafts after the chosen token: given, s->spec.next and they; or, with NULL, those that it
+   has made, and the token itself if it is not known. `next` are made for the next pass. of->d says what is verified. */
+static int pass_on_device(mote_session *s, const mote_sampling *sampling, const int32_t *given, int k, int next, decode_pass *of,
+                          mote_error *err) {
     speculation *p = &s->spec;
     int32_t ids[1 + MOTE_ROWS_MAX];
-    int T = p->drafts + 1, n;
-    const block b = timeline_block(s, NULL, T);
+    int n;
+    const block b = timeline_block(s, given, k + 1);
     ids[0] = p->next;
-    int code = slot_cycle(&s->at, &b, sampling, k, ids, &n, err);
+    int code = slot_cycle(&s->at, &b, sampling, next, ids, &n, err);
     if (code) return code;
-    timeline_computed(s, T);
+    timeline_computed(s, k + 1);
     memcpy(s->tokens + s->count, ids, (size_t)n * sizeof *ids);
-    of->d = drafts_by_place(s, T - 1);
-    of->rows = T;
+    of->rows = k + 1;
     of->accepted = n;
-    of->judged = T - 1;
+    of->judged = k;
     p->next = ids[n];
-    p->drafts = k;
+    p->drafts = next;
     return MOTE_OK;
 }
 
@@ -276,22 +271,46 @@ static int pass_plain(mote_session *s, const mote_sampling *sampling, decode_pas
     return code;
 }
 
+/* The drafts that a device has made after s->spec.next: *d, and how many of them are worth a row. It tells how sure they are where it
+   works for this session alone; and what is verified is chosen then, while all are verified where their number is given. */
+static int drafts_of_device(mote_session *s, const prices *p, drafts *d, int *worth, mote_error *err) {
+    const int made = s->spec.drafts;
+    float sure[MOTE_ROWS_MAX];
+    double speed;
+    int code = MOTE_OK;
+    *d = drafts_by_place(s, made);
+    *worth = made;
+    if (s->o.mtp > 0 || !made || p->others > 0) return MOTE_OK;
+    code = slot_drafted(&s->at, made, d->ids + 1, sure, err);
+    if (code || isnan(sure[0])) return code;
+    for (int i = 0; i < made; i++) d->of[i] = acceptance_of_sure(&s->spec, i, sure[i]);
+    *worth = drafts_worth(p, d, 0, &speed);
+    pthread_mutex_lock(&s->at.runner->lock);
+    cost_learn(&s->at.runner->costs.drafting, 1, s->count, (seconds() - s->spec.passed) / made);
+    pthread_mutex_unlock(&s->at.runner->lock);
+    return MOTE_OK;
+}
+
 /* A pass of a session whose tokens a device chooses. Copies compete with the drafts that it has made already; where it has none and
    makes none, the next token is not known before the step, and it is asked for by the host if copies are likely to follow it. */
 static int pass_by_device(mote_session *s, chooser *by, int left, decode_pass *p, mote_error *err) {
     const int made = s->spec.drafts, known = s->spec.next >= 0;
     const int most = drafts_most(s, s->count, left), next = drafts_most(s, s->count + made + 1, left - 1);
     const int wanted = s->at.has_mtp ? min_int(s->spec.seen.depth, next) : 0;
-    if (speculates(s) && (known || !wanted)) {
-        const prices price = prices_now(s);
-        int worth;
-        p->d.ids[0] = s->spec.next;
-        drafts_copy(s, known, most, &p->d);
-        const int wins = copies_win(s, &price, &p->d, made, &worth);
-        if (wins && known) return pass_given(s, worth, p, err);
-        if (wins && worth > 1) return pass_by_host(s, by, left, p, err);
-    }
-    return made || wanted ? pass_on_device(s, &by->p, wanted, p, err) : pass_plain(s, &by->p, p, err);
+    int worth = made, copied;
+    drafts copy;
+    if (!speculates(s)) return pass_plain(s, &by->p, p, err);
+    if (known) acceptance_judge(&s->spec, s->spec.next);
+    const prices price = prices_now(s);
+    int code = drafts_of_device(s, &price, &p->d, &worth, err);
+    if (code) return code;
+    copy.ids[0] = p->d.ids[0] = s->spec.next;
+    drafts_copy(s, known, known || !wanted ? most : 0, &copy);
+    const int wins = copies_win(s, &price, &copy, &p->d, 0, &copied);
+    if (wins && !known && copied > 1) return pass_by_host(s, by, left, p, err);
+    if (wins && known) p->d = copy;
+    if (wins && known) return pass_on_device(s, &by->p, p->d.ids, copied, wanted, p, err);
+    return made || wanted ? pass_on_device(s, &by->p, NULL, worth, wanted, p, err) : pass_plain(s, &by->p, p, err);
 }
 
 /* Begins a pass of an answer of which `left` tokens are left. No row is kept yet; none is accepted if by->stopped. */
@@ -299,7 +318,8 @@ static int pass_begin(mote_session *s, chooser *by, int left, decode_pass *p, mo
     const double start = seconds(), drafting = s->spec.seen.draft_seconds;
     memset(p, 0, sizeof *p);
     int code = device_samples(s, by) ? pass_by_device(s, by, left, p, err) : pass_by_host(s, by, left, p, err);
-    s->spec.seen.pass_seconds += seconds() - start - (s->spec.seen.draft_seconds - drafting);
+    s->spec.passed = seconds();
+    s->spec.seen.pass_seconds += s->spec.passed - start - (s->spec.seen.draft_seconds - drafting);
     return code;
 }
 

@@ -310,5 +310,5 @@ static const executor cpu_executor = {
     .layout_runner = cpu_layout_runner, .layout_slot = cpu_layout_slot, .open = cpu_open, .close = cpu_close,
     .slot_open = cpu_slot_open, .slot_close = cpu_slot_close, .forward = cpu_forward, .prompt_rows = NULL, .prompt = NULL,
     .commit_state = cpu_forward, .draft = NULL, .logits = cpu_nothing, .copy = cpu_copy, .clear = cpu_clear,
-    .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL,
+    .finish = cpu_nothing, .prepare = cpu_nothing, .can_sample = NULL, .step = NULL, .cycle = NULL, .drafted = NULL,
     .pass = cpu_pass, .computes = NULL};

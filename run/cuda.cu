@@ -34,7 +34,8 @@ typedef struct gpu_form {
     mote_runner *r;
     int T, has_mtp;              /* token rows; the slots have the MTP layer */
     int sequences, one_each;     /* 0: one slot, the resident one; one_each: each has one row */
-    int in_turn;                 /* the sequences are blocks of one slot */
+    int in_turn;                 /* the sequences are blocks of one slot, see run/turns.cu */
+    int rows;                    /* of these blocks, whose tokens are all in the first step; 0: each has its own */
     int splits;                  /* of gpu_rows */
 } gpu_form;
 
@@ -51,8 +52,8 @@ struct gpu_runner {
     gpu_queue q;
     cudaStream_t stream;
     slot *resident;              /* NULL: none */
-    cudaGraphExec_t graph[2][GPU_KINDS][MOTE_ROWS_MAX + 1]; /* [with the MTP layer][..][rows] */
-    cudaGraphExec_t cycle[MOTE_ROWS_MAX + 1][MOTE_ROWS_MAX]; /* [rows verified][drafts made]; [0]: drafts alone */
+    cudaGraphExec_t graph[2][GPU_KINDS][STEP_ROWS + 1];     /* [with the MTP layer][..][rows] */
+    cudaGraphExec_t cycle[STEP_ROWS + 1][MOTE_ROWS_MAX];    /* [rows verified][drafts made]; [0]: drafts alone */
     gpu_pass_graph passes[PASS_GRAPHS];
     gpu_pass_table *table, *pass;                           /* on the GPU; here, in pinned memory */
     uint64_t passed;             /* passes so far */
@@ -64,7 +65,7 @@ struct gpu_runner {
     float *x, *mtp_x, *mtp_in;                              /* [rows of a step][hidden], of mtp_in 2 hidden */
     gpu_batch batch;                                        /* scratch of projections of many rows */
     layer_gpus layers;                                      /* the arguments of their kernels, as far as they do not change */
-    float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [MOTE_ROWS_MAX][vocab], [rows][draft rows] */
+    float *logits, *mtp_logits, *draft_logits;              /* [rows][vocab], [STEP_ROWS][vocab], [rows][draft rows] */
     enum gpu_logits logits_of;
     uint64_t logits_pass;        /* changes when logits are overwritten: whether a slot's are still there */
     int32_t *chosen;                                        /* [layers + 1] experts used by the last step */
@@ -83,6 +84,8 @@ struct gpu_slot {
     sampling_parameters sampling;                           /* of the answer that is being generated */
     uint64_t logits_pass;        /* the runner's, when this slot's were computed by a pass of several */
     int logits_first;            /* which of the runner's logits are those of its first row then */
+    int replay;                  /* of a pass of several that begins: rows that it repeats from the slot's log */
+    uint32_t drafted;            /* the sequence number of the cycle, of this slot alone, that drafts; 0: none */
 };
 
 /* From here on everything begins at a multiple of so many floats from the base. */

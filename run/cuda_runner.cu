@@ -32,7 +32,7 @@ static void gpu_layout_runner(layout *l, mote_runner *r) {
     g->chosen = (int32_t *)layout_bytes(l, ((size_t)m->c.layers + 1) * sizeof *g->chosen);
     g->layers.moe.chosen = g->chosen;
     g->logits = layout_alloc(l, T * vocab);
-    g->mtp_logits = layout_alloc(l, MOTE_ROWS_MAX * vocab);
+    g->mtp_logits = layout_alloc(l, STEP_ROWS * vocab);
     g->draft_logits = layout_alloc(l, T * (size_t)m->draft_head.rows);
     g->topk = (uint64_t *)(void *)layout_alloc(l, T * (size_t)GPU_TOPK_BLOCKS * GPU_TOP_K * 2);
     layout_prefill(l, m, &r->o, &g->prefill);
@@ -79,7 +79,7 @@ static int gpu_open(mote_runner *r, mote_error *err) {
     struct gpu_runner *g = r->gpu;
     gpu_queue *q = &g->q;
     r->rows = PASS_ROWS_MAX;
-    r->mtp_rows = MOTE_ROWS_MAX;
+    r->mtp_rows = STEP_ROWS;
     r->logs = 1;
     r->pass_rows = r->one_slot ? 0 : PASS_ROWS_MAX;
     q->sms = r->o.sms;
@@ -118,16 +118,15 @@ static void gpu_close(mote_runner *r) {
     if (!g) return;
     if (r->owner == getpid() && cudaSetDevice(r->m->gpu) == cudaSuccess) {      /* CUDA does not survive a fork */
         if (g->stream) (void)cudaStreamSynchronize(g->stream);
-        for (int i = 0; i < 2 * GPU_KINDS * (MOTE_ROWS_MAX + 1); i++)
+        for (int i = 0; i < 2 * GPU_KINDS * (STEP_ROWS + 1); i++)
             if ((&g->graph[0][0][0])[i]) (void)cudaGraphExecDestroy((&g->graph[0][0][0])[i]);
-        for (int i = 0; i < (MOTE_ROWS_MAX + 1) * MOTE_ROWS_MAX; i++)
+        for (int i = 0; i < (STEP_ROWS + 1) * MOTE_ROWS_MAX; i++)
             if ((&g->cycle[0][0])[i]) (void)cudaGraphExecDestroy((&g->cycle[0][0])[i]);
         for (int i = 0; i < 2; i++)
             if (g->layer_done[i]) (void)cudaEventDestroy(g->layer_done[i]);
         if (g->stream) (void)cudaStreamDestroy(g->stream);
         if (r->memory) (void)cudaFree(r->memory);
-        for (int i = 0; i < PASS_GRAPHS; i++)
-            if (g->passes[i].ready) (void)cudaGraphExecDestroy(g->passes[i].ready);
+        gpu_forget_passes(g);
         if (g->mailbox) (void)cudaFreeHost((void *)g->mailbox);
         if (g->pass) (void)cudaFreeHost(g->pass);
         (void)cudaGetLastError();
@@ -143,11 +142,11 @@ static void gpu_close(mote_runner *r) {
 /* Captures the graphs that every answer needs, unless another slot had them captured; others are captured when first launched. */
 static void gpu_capture_steps(slot *s) {
     struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t (*graph)[MOTE_ROWS_MAX + 1] = g->graph[s->has_mtp];
-    for (int T = 1; T <= MOTE_ROWS_MAX && g->q.status == cudaSuccess; T++)
+    cudaGraphExec_t (*graph)[STEP_ROWS + 1] = g->graph[s->has_mtp];
+    for (int T = 1; T <= STEP_ROWS && g->q.status == cudaSuccess; T++)
         if (!graph[GPU_LAST_LOGITS][T]) graph[GPU_LAST_LOGITS][T] = gpu_capture(s, T, GPU_LAST_LOGITS, -1);
-    if (!graph[GPU_NO_LOGITS][MOTE_ROWS_MAX] && g->q.status == cudaSuccess)
-        graph[GPU_NO_LOGITS][MOTE_ROWS_MAX] = gpu_capture(s, MOTE_ROWS_MAX, GPU_NO_LOGITS, -1);
+    if (!graph[GPU_NO_LOGITS][STEP_ROWS] && g->q.status == cudaSuccess)
+        graph[GPU_NO_LOGITS][STEP_ROWS] = gpu_capture(s, STEP_ROWS, GPU_NO_LOGITS, -1);
 }
 
 static int gpu_slot_open(slot *s, mote_error *err) {
@@ -185,5 +184,5 @@ static const executor cuda_executor = {
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
-    .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
-    .step = gpu_step, .cycle = gpu_cycle, .pass = gpu_pass, .computes = gpu_computes};
+    .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
+    .step = gpu_step, .cycle = gpu_cycle, .drafted = gpu_drafted, .pass = gpu_pass, .computes = gpu_computes};

@@ -163,7 +163,7 @@ static void pass_compute(mote_runner *r, pass_request *const *of, int n) {
     pass_request *q = of[0];
     if (n > 1 || (q->kind == REQUEST_DRAFT && !r->on->draft)) r->on->pass(r, of, n);
     else if (q->kind == REQUEST_FORWARD) q->code = r->on->forward(q->s, q->b, &q->error);
-    else if (q->kind == REQUEST_DRAFT) q->code = r->on->draft(q->s, q->b, q->drafts, q->ids, &q->error);
+    else if (q->kind == REQUEST_DRAFT) q->code = r->on->draft(q->s, q->b, q->drafts, q->ids, q->sure, &q->error);
     else if (q->kind == REQUEST_STEP) q->code = r->on->step(q->s, q->b, q->sampling, q->ids, &q->error);
     else q->code = r->on->cycle(q->s, q->b, q->sampling, q->drafts, q->ids, q->count, &q->error);
 }

@@ -23,7 +23,7 @@ static __global__ void gpu_pass_home(gpu_pass_table *table, const float *x, int 
 /* Fetches the tokens that the slots have had prepared. One block. */
 static __global__ void gpu_pass_ids(gpu_pass_table *table, int sequences) {
     const int z = threadIdx.x;
-    for (int t = 0; z < sequences && table->keeps_ids[z] && t < MOTE_ROWS_MAX; t++) table->steps[z].ids[t] = table->home[z].step->ids[t];
+    for (int t = 0; z < sequences && table->keeps_ids[z] && t < STEP_ROWS; t++) table->steps[z].ids[t] = table->home[z].step->ids[t];
 }
 
 /* Begins the table of a pass: no slot is resident, there are no sequences. */
@@ -37,13 +37,6 @@ static void gpu_pass_begin(mote_runner *r, gpu_form *f, int has_mtp) {
     f->one_each = 1;
 }
 
-/* The blocks for the keys of so many tokens, and of drafts after them. */
-static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
-    int splits = ATTEND_CLUSTER;
-    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
-    return min_int(splits, g->layers.attention.splits);
-}
-
 /* Adds a request's block; ids NULL: its tokens are those that its slot had prepared. */
 static void gpu_pass_add(gpu_form *f, const pass_request *q, const int32_t *ids) {
     struct gpu_runner *g = f->r->gpu;
@@ -51,7 +44,8 @@ static void gpu_pass_add(gpu_form *f, const pass_request *q, const int32_t *ids)
     const int z = f->sequences++;
     step_parameters step = gpu_step_of(q->s);
     step.position = q->b->position;
-    step.replay = q->b->replay;
+    step.accepted = q->b->replay;
+    step.replay = q->s->gpu->replay;
     step.sequence = g->sequence;
     step.first = f->T;
     step.rows = q->b->T;
@@ -101,6 +95,12 @@ static cudaGraphExec_t gpu_pass_graph_of(const gpu_form *f, enum gpu_kind kind, 
     oldest->used = g->passed;
     oldest->ready = gpu_capture_form(f, kind, drafts);
     return oldest->ready;
+}
+
+static void gpu_forget_passes(struct gpu_runner *g) {
+    for (int i = 0; i < PASS_GRAPHS; i++)
+        if (g->passes[i].ready) (void)cudaGraphExecDestroy(g->passes[i].ready);
+    memset(g->passes, 0, sizeof g->passes);
 }
 
 /* Runs the pass of the table, with `drafts` for each sequence (-1: it is no cycle), and sends home what stays. */
@@ -226,7 +226,7 @@ static int gpu_pass_steps(pass_request *const *of, int n, int steps, mote_error 
 
 /* Whether the request's token is to be chosen, and then is all that its block consists of. */
 static int gpu_begins(const pass_request *q) {
-    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1);
+    return q->kind == REQUEST_STEP || (q->kind == REQUEST_CYCLE && q->b->T == 1 && !q->b->ids);
 }
 
 /* Chooses the tokens of the first n requests, and waits for them. */
@@ -258,7 +258,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
         if (all[i]->code) continue;
         of[count++] = all[i];
         drafts = max_int(drafts, all[i]->drafts);
-        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? all[i]->ids : all[i]->kind == REQUEST_FORWARD ? all[i]->b->ids : NULL);
+        gpu_pass_add(&f, all[i], gpu_begins(all[i]) ? all[i]->ids : all[i]->b->ids);
     }
     if (!count) return MOTE_OK;
     gpu_pass_send(&f);
@@ -291,7 +291,10 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
     gpu_check(&g->q, cudaMemcpyAsync(g->pass->steps, g->table->steps, (size_t)n * sizeof *g->pass->steps, cudaMemcpyDeviceToHost, g->stream),
               "reading drafts");
     gpu_check(&g->q, cudaStreamSynchronize(g->stream), "drafts");
-    for (int i = 0; i < n; i++) memcpy(of[i]->ids, g->pass->steps[i].ids + 1, (size_t)of[i]->drafts * sizeof *of[i]->ids);
+    for (int i = 0; i < n; i++) {
+        memcpy(of[i]->ids, g->pass->steps[i].ids + 1, (size_t)of[i]->drafts * sizeof *of[i]->ids);
+        for (int k = 0; k < of[i]->drafts; k++) of[i]->sure[k] = g->mailbox[i].sure[k];
+    }
     return gpu_failed(&g->q, err);
 }
 
@@ -299,7 +302,9 @@ static int gpu_pass_drafts(pass_request *const *of, int n, mote_error *err) {
 static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
     pass_request *sorted[PASS_ROWS_MAX];
     int begin = 0, cycles = 0, count = 0;
-    if (of[0]->kind == REQUEST_DRAFT) return gpu_pass_drafts(of, n, err);
+    const int drafts = of[0]->kind == REQUEST_DRAFT;
+    for (int i = 0; i < n; i++) of[i]->s->gpu->replay = drafts ? of[i]->b->replay : gpu_log_left(of[i]->s, of[i]->b->replay, of[i]->b->T);
+    if (drafts) return gpu_pass_drafts(of, n, err);
     for (int begins = 1; begins >= 0; begins--)
         for (int i = 0; i < n; i++)
             if (gpu_begins(of[i]) == begins) sorted[count++] = of[i];
@@ -310,9 +315,9 @@ static int gpu_pass_alike(pass_request *const *of, int n, mote_error *err) {
     return cycles ? gpu_pass_cycles(sorted, n, begin, err) : gpu_pass_steps(sorted, n, begin, err);
 }
 
-/* A block whose MTP logits are wanted is computed alone. */
+/* A block whose MTP logits are wanted, or of more rows than a step takes, is computed alone. */
 static int gpu_passes_alone(const pass_request *q) {
-    return q->kind == REQUEST_FORWARD && q->b->mtp_logits;
+    return q->kind != REQUEST_DRAFT && (q->b->T > STEP_ROWS || (q->kind == REQUEST_FORWARD && q->b->mtp_logits));
 }
 
 static void gpu_pass(mote_runner *r, pass_request *const *of, int n) {

@@ -121,8 +121,8 @@ typedef struct executor {
     int (*prompt)(slot *s, const block *b, const block_watch *watch, mote_error *err);
     int (*commit_state)(slot *s, const block *b, mote_error *err);
                                                             /* forward() of a block that is dropped; what was prepared stays */
-    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, mote_error *err);    /* after b->ids[0], not computed yet; NULL: by
-                                                               pass() */
+    int (*draft)(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err);   /* after b->ids[0], not computed yet;
+                                                               NULL: by pass() */
     int (*logits)(slot *s, mote_error *err);                /* brings them here */
     int (*copy)(slot *s, void *to, const void *from, size_t n, mote_error *err);       /* to or from the slot's memory */
     int (*clear)(slot *s, mote_error *err);                 /* the recurrent state */
@@ -132,6 +132,7 @@ typedef struct executor {
     int (*can_sample)(const slot *s, const mote_sampling *p);
     int (*step)(slot *s, const block *b, const mote_sampling *p, int32_t *id, mote_error *err);
     int (*cycle)(slot *s, const block *b, const mote_sampling *p, int drafts, int32_t *ids, int *count, mote_error *err);
+    int (*drafted)(slot *s, int n, int32_t *ids, float *sure, mote_error *err);        /* by the last cycle of that slot alone */
     /* n > 1 requests of different slots, drafts or whatever else, together at most runner.pass_rows rows, as one pass; sets each one's
        code and error. With pass_rows 0 there is none. */
     void (*pass)(mote_runner *r, pass_request *const *of, int n);

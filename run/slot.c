@@ -100,6 +100,7 @@ static int slot_clear(slot *s, mote_error *err) RUN(clear(s, err))
 static int slot_finish(slot *s, mote_error *err) RUN(finish(s, err))
 static int slot_prepare(slot *s, mote_error *err) RUN(prepare(s, err))
 static int slot_read_logits(slot *s, mote_error *err) RUN(logits(s, err))
+static int slot_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) RUN(drafted(s, n, ids, sure, err))
 #undef RUN
 
 static int slot_prompt(slot *s, const block *b, const block_watch *watch, mote_error *err) {

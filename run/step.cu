@@ -1,7 +1,7 @@
 /* run/step.cu: the forward pass on a GPU: recorded as a schedule, captured as CUDA graphs, launched by the host. It knows slots and
    the model. Kernels, and how many blocks they take, belong to the rooms it calls (layers/, cuda/).
 
-   A step runs the same stages in the same order as cpu_forward, for one to four rows. Its kernels are recorded and linked
+   A step runs the same stages in the same order as cpu_forward, for one to four rows; longer blocks are run/turns.cu's. Its kernels are recorded and linked
    (gpu_submit), and the launches captured once, as a CUDA graph for each number of rows and each kind of result (gpu_kind), and
    replayed. What changes from step to step (position, accepted rows, tokens) is in step_parameters, which gpu_put or the sampler
    writes before the graph runs; what changes from slot to slot is there, too.
@@ -31,13 +31,40 @@ static slot_view gpu_view_of(const mote_runner *r) {
     return v;
 }
 
+/* Turns of STEP_ROWS rows, or fewer in the last one. */
+static int gpu_turns_of(int T) {
+    return (T - 1) / STEP_ROWS + 1;
+}
+
+/* T rows of the resident slot, whose tokens are in its step. */
 static gpu_form gpu_form_of(const slot *s, int T) {
     gpu_form f;
     memset(&f, 0, sizeof f);
     f.r = s->runner;
     f.T = T;
     f.has_mtp = s->has_mtp;
+    if (T <= STEP_ROWS) return f;
+    f.sequences = gpu_turns_of(T);
+    f.T = f.sequences * STEP_ROWS;
+    f.in_turn = 1;
+    f.rows = T;
     return f;
+}
+
+/* The blocks for the keys of so many tokens, and of drafts after them. */
+static int gpu_splits_for(const struct gpu_runner *g, int tokens) {
+    int splits = ATTEND_CLUSTER;
+    while (splits * ATTEND_CHUNK < tokens + MOTE_ROWS_MAX) splits *= 2;
+    return min_int(splits, g->layers.attention.splits);
+}
+
+/* The drafts after these rows. */
+static gpu_form gpu_drafts_of(const gpu_form *f) {
+    gpu_form one = *f;
+    if (!f->in_turn) return one;
+    one.T = 1;
+    one.sequences = one.in_turn = one.splits = one.rows = 0;
+    return one;
 }
 
 /* Of each row its sequence, for kernels; NULL: there is one. */
@@ -96,7 +123,8 @@ static void gpu_record_mtp(const gpu_form *f, gpu_queue *q, int logits) {
 
 /* Records draft number i, from 0 on, as in cpu_draft, of each sequence. Its position and the token before it are in
    step_parameters. */
-static void gpu_record_draft(const gpu_form *f, gpu_queue *q, int i) {
+static void gpu_record_draft(const gpu_form *after, gpu_queue *q, int i, int drafts) {
+    const gpu_form form = gpu_drafts_of(after), *f = &form;
     const mote_model *m = f->r->m;
     struct gpu_runner *g = f->r->gpu;
     const int T = max_int(f->sequences, 1);
@@ -115,6 +143,8 @@ static void gpu_record_draft(const gpu_form *f, gpu_queue *q, int i) {
     choice.topk = g->topk;
     choice.step = g->step;
     choice.draft = i + 1;
+    choice.drafts = drafts;
+    choice.told = g->mailbox;
     gpu_set_mtp(m, q, 1);
     gpu_draft_start(q, &p, T);
     gpu_linear(q, KERNEL_FC, &m->mtp_fc, g->mtp_in, g->mtp_x, T);
@@ -130,9 +160,13 @@ static void gpu_record_accept(const gpu_form *f, gpu_queue *q) {
     gpu_sampling p;
     memset(&p, 0, sizeof p);
     p.parameters = g->parameters;
-    p.parameters_step = f->sequences > 0;
-    p.sequences = f->sequences;
-    p.sequence_of = gpu_sequence_of(f);
+    if (f->in_turn) {
+        p.turns = f->sequences;
+    } else {
+        p.parameters_step = f->sequences > 0;
+        p.sequences = f->sequences;
+        p.sequence_of = gpu_sequence_of(f);
+    }
     p.logits = g->logits;
     p.stride = (size_t)f->r->m->c.vocab;
     p.T = f->T;
@@ -173,15 +207,18 @@ static void gpu_record_step(const gpu_form *f, gpu_queue *q, enum gpu_kind kind)
 
 /* Captures a CUDA graph. drafts < 0: a step of T rows. Else a cycle: a step of T rows and its gpu_accept (T = 0: neither),
    then `drafts` drafts. Stages that q->stages leaves out are not in it. */
+static void gpu_split_step(const gpu_form *f, gpu_queue *q);
+
 static cudaGraphExec_t gpu_capture_form(const gpu_form *f, enum gpu_kind kind, int drafts) {
     gpu_queue *q = &f->r->gpu->q;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t ready = NULL;
     if (!gpu_check(q, cudaStreamBeginCapture(q->stream, cudaStreamCaptureModeThreadLocal), "capturing a step"))
         return NULL;
+    if (f->rows) gpu_split_step(f, q);
     if (f->T) gpu_record_step(f, q, kind);
     if (f->T && drafts >= 0) gpu_record_accept(f, q);
-    for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i);
+    for (int i = 0; i < drafts; i++) gpu_record_draft(f, q, i, drafts);
     gpu_submit(q);
     cudaError_t status = cudaStreamEndCapture(q->stream, &graph);
     if (gpu_check(q, status, "capturing a step"))
@@ -212,14 +249,23 @@ static void gpu_launch_step(slot *s, int T, enum gpu_kind kind) {
     gpu_launched(s, T, kind);
 }
 
-/* The same for a cycle, which posts to the mailbox unless T is 0. */
-static void gpu_launch_cycle(slot *s, int T, int drafts) {
-    struct gpu_runner *g = s->runner->gpu;
-    cudaGraphExec_t *graph = &g->cycle[T][drafts];
+static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int position, enum gpu_kind kind, int drafts);
+
+/* The graph of a cycle at that position, captured if this is the first time. */
+static cudaGraphExec_t gpu_cycle_graph(slot *s, int T, int position, int drafts) {
+    if (T > STEP_ROWS) return gpu_turns_graph(s, T, position, GPU_ALL_LOGITS, drafts);
+    cudaGraphExec_t *graph = &s->runner->gpu->cycle[T][drafts];
     if (!*graph) *graph = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
-    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(*graph, g->stream), "launching a cycle");
+    return *graph;
+}
+
+/* Launches it. It posts to the mailbox unless T is 0. */
+static void gpu_launch_cycle(slot *s, int T, int position, int drafts) {
+    struct gpu_runner *g = s->runner->gpu;
+    cudaGraphExec_t graph = gpu_cycle_graph(s, T, position, drafts);
+    if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a cycle");
     if (!T) return;
-    g->sequence++;
+    s->gpu->drafted = ++g->sequence;
     gpu_launched(s, T, GPU_ALL_LOGITS);
 }
 
@@ -256,11 +302,24 @@ static int gpu_fetch_logits(slot *s, mote_error *err) {
     return code;
 }
 
-static void gpu_set_step(slot *s, const block *b) {
+/* What a block of T rows is to repeat of a log of `replay` accepted rows: if these are more than its kernels take, the log becomes
+   shorter. The block must follow. */
+static int gpu_log_left(slot *s, int replay, int T) {
+    struct gpu_runner *g = s->runner->gpu;
+    const mote_model *m = s->m;
+    if (T > STEP_ROWS || replay <= STEP_ROWS) return replay;
+    for (int i = 0; i < m->c.layers + s->has_mtp && g->q.status == cudaSuccess; i++)
+        gpu_check(&g->q, layer_shorten_log(g->stream, i < m->c.layers ? &m->layers[i] : &m->mtp, &s->state[i]), "shortening a log");
+    return replay - STEP_ROWS;
+}
+
+/* replay: of these rows, those that the log has. */
+static void gpu_set_step(slot *s, const block *b, int replay) {
     struct gpu_runner *g = s->runner->gpu;
     step_parameters step = gpu_step_of(s);
     step.position = b->position;
-    step.replay = b->replay;
+    step.accepted = b->replay;
+    step.replay = replay;
     step.sequence = g->sequence;
     for (int t = 0; t < b->T; t++) step.ids[t] = b->ids[t];
     gpu_put(&g->q, gpu_put_step_kernel, g->step, &step);
@@ -272,10 +331,10 @@ static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err);
 static int gpu_forward(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const size_t vocab = (size_t)s->m->c.vocab, T = (size_t)b->T, skip = b->position == 0;
-    if (b->T > MOTE_ROWS_MAX) return gpu_forward_in_turn(s, b, err);
+    if (b->T > STEP_ROWS) return gpu_forward_in_turn(s, b, err);
     int code = gpu_enter(s, err);
     if (code) return code;
-    gpu_set_step(s, b);
+    gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
     gpu_launch_step(s, b->T, b->mtp_logits ? GPU_MTP_LOGITS : b->logits ? GPU_ALL_LOGITS : b->last ? GPU_LAST_LOGITS
                                                                                                   : GPU_NO_LOGITS);
     s->logits_in_block = b->logits && b->logits == s->block_logits;
@@ -299,23 +358,27 @@ static int gpu_commit_state(slot *s, const block *b, mote_error *err) {
     return code;
 }
 
-/* Waits for sequence z's post with the current sequence number: *count ids; the last is -1 if a logit was NaN. Polls pinned memory;
-   every 4,096 polls it asks the stream whether it has failed or, without a post, is done. The second look at `posted` is
-   needed: the post may have come between the poll and the query. */
-static int mailbox_wait(mote_runner *r, int z, int32_t *ids, int *count, mote_error *err) {
-    struct gpu_runner *g = r->gpu;
-    volatile gpu_mailbox *box = &g->mailbox[z];
-    for (unsigned i = 1; box->posted >> 32 != g->sequence; i++) {
+/* Waits until this word of the mailbox has the current sequence number. Polls pinned memory; every 4,096 polls it asks the stream whether
+   it has failed or, without a post, is done. The second look is needed: the post may have come between the poll and the query. */
+static int mailbox_await(struct gpu_runner *g, const volatile uint64_t *posted, mote_error *err) {
+    for (unsigned i = 1; *posted >> 32 != g->sequence; i++) {
         if (i % 4096) continue;
         cudaError_t status = cudaStreamQuery(g->stream);
-        if (status != cudaErrorNotReady && box->posted >> 32 != g->sequence)
+        if (status != cudaErrorNotReady && *posted >> 32 != g->sequence)
             gpu_check(&g->q, status == cudaSuccess ? cudaErrorUnknown : status, "sampling");
         if (g->q.status != cudaSuccess) return gpu_failed(&g->q, err);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    *count = (int)(uint32_t)box->posted;
-    for (int i = 0; i < *count; i++) ids[i] = box->ids[i];
     return MOTE_OK;
+}
+
+/* Waits for sequence z's post: *count ids; the last is -1 if a logit was NaN. */
+static int mailbox_wait(mote_runner *r, int z, int32_t *ids, int *count, mote_error *err) {
+    volatile gpu_mailbox *box = &r->gpu->mailbox[z];
+    int code = mailbox_await(r->gpu, &box->posted, err);
+    *count = code ? 0 : (int)(uint32_t)box->posted;
+    for (int i = 0; i < *count; i++) ids[i] = box->ids[i];
+    return code;
 }
 
 static void gpu_sampling_of(const struct gpu_runner *g, const mote_sampling *sampling, sampling_parameters *to) {
@@ -344,63 +407,35 @@ static void gpu_choose_next(slot *s, const block *b, const mote_sampling *sampli
     p.step = g->step;
     p.mailbox = g->mailbox;
     p.position = b->position;
-    p.replay = b->replay;
+    p.accepted = b->replay;
+    p.replay = gpu_log_left(s, b->replay, 1);
     g->sequence++;
     gpu_sample(&g->q, KERNEL_SAMPLE_TOKEN, &p, sample_token);
     gpu_submit(&g->q);
 }
 
 /* Drafts for passes in which the host samples. */
-static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, mote_error *err) {
+static int gpu_draft_tokens(slot *s, const block *b, int k, int32_t *drafts, float *sure, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
     if (code || !k) return code;
-    gpu_set_step(s, b);
-    gpu_launch_cycle(s, 0, k);
+    gpu_set_step(s, b, b->replay);
+    gpu_launch_cycle(s, 0, b->position, k);
     gpu_check(&g->q, cudaMemcpyAsync(drafts, g->step->ids + 1, (size_t)k * sizeof *drafts, cudaMemcpyDefault, g->stream),
               "reading drafts");
-    return gpu_finish(s, err);
+    code = gpu_finish(s, err);
+    for (int i = 0; i < k && !code; i++) sure[i] = g->mailbox->sure[i];
+    return code;
 }
 
-/* Captures all cycles that an answer may need, so that none is captured in its middle: for a small model that takes as long as
-   tens of tokens. */
+/* Captures the cycles that an answer is likely to need, so that none of them is captured in its middle: for a small model that takes as
+   long as tens of tokens. */
 static int gpu_capture_cycles(slot *s, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     int code = gpu_enter(s, err);
-    for (int T = 0; T <= MOTE_ROWS_MAX && !code; T++)
-        for (int drafts = !T; drafts < MOTE_ROWS_MAX && g->q.status == cudaSuccess; drafts++)
-            if (!g->cycle[T][drafts]) g->cycle[T][drafts] = gpu_capture(s, T, GPU_ALL_LOGITS, drafts);
+    for (int T = 0; T <= STEP_ROWS && !code; T++)
+        for (int drafts = !T; drafts < STEP_ROWS && g->q.status == cudaSuccess; drafts++) (void)gpu_cycle_graph(s, T, 0, drafts);
     return code ? code : gpu_failed(&g->q, err);
-}
-
-/* Times cycles as they follow each other in an answer or, with k = 0, plain steps. b: k + 1 rows; none becomes part of the
-   timeline. */
-static int gpu_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err) {
-    enum { TIMES = 4 };
-    mote_sampling greedy;
-    block next = *b;
-    int code = gpu_enter(s, err);
-    if (code) return code;
-    memset(&greedy, 0, sizeof greedy);
-    gpu_choose_next(s, &next, &greedy);
-    double start = 0;
-    for (int i = -1; i <= 2 * TIMES; i++) {                 /* -1: capture and warm-up; then passes; then drafts alone */
-        if (i == 0 || i == TIMES || i == 2 * TIMES) {
-            if ((code = gpu_finish(s, err))) break;
-            if (i == TIMES) *pass = (seconds() - start) / TIMES;
-            if (i == 2 * TIMES) *draft = (seconds() - start) / TIMES;
-            start = seconds();
-        }
-        if (i >= TIMES && !k) continue;
-        if (i < TIMES) gpu_set_step(s, &next);
-        if (i >= TIMES || i < 0) gpu_launch_cycle(s, 0, k);
-        if (i < TIMES && k) gpu_launch_cycle(s, k + 1, k);
-        if (i < TIMES && !k) gpu_choose_next(s, &next, &greedy);
-        if (i < TIMES && !k) gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-        next.replay = 0;                                    /* the first pass has brought the states up to the timeline's end */
-    }
-    if (!k) *draft = 0;
-    return code;
 }
 
 static int gpu_samples(const slot *s, const mote_sampling *p) {
@@ -422,19 +457,44 @@ static int gpu_step(slot *s, const block *b, const mote_sampling *sampling, int3
     return !code && *id < 0 ? gpu_not_a_number(err) : code;
 }
 
-/* A pass of b->T rows by the GPU alone: their tokens are in step_parameters already, but for one row, whose token is chosen here.
-   `drafts` are made for the next pass. ids: the first row's token, then those that follow the accepted rows, *count of them; the
-   last of these begins the next pass. */
+static __global__ void gpu_put_replay(step_parameters *to, int replay) {
+    to->replay = replay;
+}
+
+/* A pass of b->T rows by the GPU alone. Their tokens are b->ids or, with NULL, the first ones of those in step_parameters; but one row
+   without ids is of the token that is chosen here. `drafts` are made for the next pass. ids: the first row's token, if it is
+   chosen here; then those that follow the accepted rows, *count of them; the last of these begins the next pass. */
 static int gpu_cycle(slot *s, const block *b, const mote_sampling *sampling, int drafts, int32_t *ids, int *count,
                      mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
     int one, code = gpu_enter(s, err);
-    if (!code && b->T == 1) {
+    if (code) return code;
+    if (b->ids) {
+        sampling_parameters parameters;
+        gpu_sampling_of(g, sampling, &parameters);
+        gpu_set_sampling(s, &parameters);
+        gpu_set_step(s, b, gpu_log_left(s, b->replay, b->T));
+    } else if (b->T == 1) {
         gpu_choose_next(s, b, sampling);
         code = mailbox_wait(s->runner, 0, ids, &one, err);
         if (!code && ids[0] < 0) code = gpu_not_a_number(err);
+    } else {
+        const int replay = gpu_log_left(s, b->replay, b->T);
+        if (replay < b->replay) gpu_put_replay<<<1, 1, 0, g->stream>>>(g->step, replay);
     }
     if (code) return code;
-    gpu_launch_cycle(s, b->T, drafts);
+    gpu_launch_cycle(s, b->T, b->position, drafts);
     code = gpu_failed(&s->runner->gpu->q, err);
     return code ? code : mailbox_wait(s->runner, 0, ids + 1, count, err);
+}
+
+/* The first n drafts of the slot's last cycle, and what the draft head thinks of them, as soon as they are made. Of others: NAN. */
+static int gpu_drafted(slot *s, int n, int32_t *ids, float *sure, mote_error *err) {
+    struct gpu_runner *g = s->runner->gpu;
+    const volatile gpu_mailbox *box = g->mailbox;
+    for (int i = 0; i < n; i++) sure[i] = NAN;
+    if (!s->gpu->drafted || s->gpu->drafted != g->sequence || g->resident != s) return MOTE_OK;
+    int code = mailbox_await(g, &box->drafted, err);
+    for (int i = 0; i < n && !code; i++) ids[i] = box->drafts[i], sure[i] = box->sure[i];
+    return code;
 }

@@ -1,36 +1,56 @@
-/* run/short_prompt.cu: a block of 5 to PASS_ROWS_MAX rows of one slot on a GPU, as short prompts are: every weight is read once for all of
+/* run/turns.cu: a block of 5 to PASS_ROWS_MAX rows of one slot on a GPU, a short prompt or many drafts: every weight is read once for all of
    its rows, which have the bits that blocks of STEP_ROWS rows, one after the other, give them. To the mixers it is just these blocks,
    in turn; all else takes the rows as those of a pass of several sequences (run/pass.cu).
 
-   It leaves what the last of the blocks would: that is in the log, its final rows and residual rows are the slot's. */
-
-/* Blocks of STEP_ROWS rows. */
-static int gpu_blocks_of(int T) {
-    return (T - 1) / STEP_ROWS + 1;
-}
+   Of the rows, the last block that may be kept in part is in the log, of up to MOTE_ROWS_MAX rows (gpu_before_log); its final rows and
+   residual rows are the slot's. */
 
 typedef struct gpu_turns {
     gpu_pass_table *to;
-    step_parameters first;       /* of the first block */
+    step_parameters first;       /* of the first turn */
     int32_t ids[PASS_ROWS_MAX];
     int T;
 } gpu_turns;
 
-/* Writes the steps of all blocks. One block of PASS_ROWS_MAX threads. */
+/* Turn number z of T rows: its step, but for the tokens. */
+__device__ __forceinline__ step_parameters gpu_turn_of(const step_parameters &first, int z, int T) {
+    step_parameters step = first;
+    step.position = first.position + z * STEP_ROWS;
+    step.first = z * STEP_ROWS;
+    step.rows = min(T - step.first, (int)STEP_ROWS);
+    return step;
+}
+
+/* Writes the steps of all turns. One block of PASS_ROWS_MAX threads. */
 static __global__ void gpu_put_turns(const __grid_constant__ gpu_turns p) {
     const int z = threadIdx.x, at = z * STEP_ROWS;
     p.to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
     if (at >= p.T) return;
-    step_parameters *to = &p.to->steps[z];
-    *to = p.first;
-    to->position = p.first.position + at;
-    to->replay = z ? (int)STEP_ROWS : p.first.replay;
-    to->first = at;
-    to->rows = min(p.T - at, (int)STEP_ROWS);
-    for (int t = 0; t < to->rows; t++) to->ids[t] = p.ids[at + t];
+    step_parameters step = gpu_turn_of(p.first, z, p.T);
+    for (int t = 0; t < step.rows; t++) step.ids[t] = p.ids[at + t];
+    p.to->steps[z] = step;
 }
 
-/* Of the last block: its residual rows become the first ones of x, and what was before it is the slot's last_hidden. One block. */
+/* The same of T <= MOTE_ROWS_MAX rows whose tokens the first step has, and keeps. */
+static __global__ void gpu_split_first(gpu_pass_table *to, int T) {
+    const int z = threadIdx.x, at = z * STEP_ROWS;
+    const step_parameters first = to->steps[0];
+    to->sequence_of[z] = (uint8_t)(z / STEP_ROWS);
+    if (at >= T) return;
+    step_parameters step = gpu_turn_of(first, z, T);
+    for (int t = 0; z && t < step.rows; t++) step.ids[t] = first.ids[at + t];
+    __syncwarp(__activemask());                             /* all have read the first one */
+    to->steps[z] = step;
+}
+
+/* Records it in front of a step. */
+static void gpu_split_step(const gpu_form *f, gpu_queue *q) {
+    gpu_split_first<<<1, PASS_ROWS_MAX, 0, q->stream>>>(f->r->gpu->table, f->rows);
+    gpu_check(q, cudaGetLastError(), "dealing out a step's rows");
+}
+
+/* Of a block of more than MOTE_ROWS_MAX rows: the residual rows of those that are logged become the first ones of x, and what was before
+   them is the slot's last_hidden. One block. */
 static __global__ void __launch_bounds__(GPU_THREADS) gpu_end_turns(float *x, const float *norm, int cols, float eps, int first, int rows,
                                                                     float *last_hidden) {
     __shared__ float shared[GPU_WARPS];
@@ -38,42 +58,43 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_end_turns(float *x, co
     for (int i = threadIdx.x; i < rows * cols; i += GPU_THREADS) x[i] = x[(size_t)first * cols + i];
 }
 
-/* The graph for T rows, captured for whole blocks if there is none. */
-static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int splits, enum gpu_kind kind) {
-    gpu_form f = gpu_form_of(s, gpu_blocks_of(T) * STEP_ROWS);
-    f.sequences = gpu_blocks_of(T);
-    f.in_turn = 1;
-    f.splits = splits;
-    return gpu_pass_graph_of(&f, kind, -1);
+/* The graph for T rows at that position, captured if there is none. drafts < 0: for whole turns, whose steps are written before. */
+static cudaGraphExec_t gpu_turns_graph(const slot *s, int T, int position, enum gpu_kind kind, int drafts) {
+    gpu_form f = gpu_form_of(s, T);
+    if (drafts < 0) f.rows = 0;
+    f.splits = gpu_splits_for(s->runner->gpu, position + T);
+    return gpu_pass_graph_of(&f, kind, drafts);
 }
 
 static int gpu_forward_in_turn(slot *s, const block *b, mote_error *err) {
     struct gpu_runner *g = s->runner->gpu;
     const mote_model *m = s->m;
     const size_t vocab = (size_t)m->c.vocab;
-    const int last = (gpu_blocks_of(b->T) - 1) * STEP_ROWS;
+    const int before = gpu_before_log(b->T);
     const enum gpu_kind kind = b->logits ? GPU_ALL_LOGITS : GPU_NO_LOGITS;
     gpu_turns turns;
     memset(&turns, 0, sizeof turns);
     turns.to = g->table;
     turns.first = gpu_step_of(s);
     turns.first.position = b->position;
-    turns.first.replay = b->replay;
+    turns.first.accepted = turns.first.replay = b->replay;
     turns.first.sequence = g->sequence;
     turns.T = b->T;
     memcpy(turns.ids, b->ids, (size_t)b->T * sizeof *b->ids);
     int code = gpu_enter(s, err);
     if (code) return code;
-    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, gpu_splits_for(g, b->position + b->T), kind);
+    cudaGraphExec_t graph = gpu_turns_graph(s, b->T, b->position, kind, -1);
     gpu_put_turns<<<1, PASS_ROWS_MAX, 0, g->stream>>>(turns);
     if (g->q.status == cudaSuccess) gpu_check(&g->q, cudaGraphLaunch(graph, g->stream), "launching a block");
     if (b->logits)
         gpu_check(&g->q, cudaMemcpyAsync(b->logits, g->logits, (size_t)b->T * vocab * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
                   "reading the logits");
-    gpu_end_turns<<<1, GPU_THREADS, 0, g->stream>>>(g->x, m->norm, m->c.hidden, m->c.eps, last, b->T - last,
-                                                    s->has_mtp ? s->last_hidden : NULL);
+    if (before)
+        gpu_end_turns<<<1, GPU_THREADS, 0, g->stream>>>(g->x, m->norm, m->c.hidden, m->c.eps, before, b->T - before,
+                                                        s->has_mtp ? s->last_hidden : NULL);
     gpu_check(&g->q, cudaGetLastError(), "a block");
     if (kind != GPU_NO_LOGITS) g->logits_pass++;
-    gpu_launched(s, b->T - last, GPU_NO_LOGITS);
+    gpu_launched(s, b->T - before, GPU_NO_LOGITS);
+    s->logits_in_block = b->logits && b->logits == s->block_logits;
     return b->logits ? gpu_finish(s, err) : gpu_failed(&g->q, err);
 }

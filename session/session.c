@@ -23,6 +23,7 @@ typedef struct speculation {
     int32_t unverified;                                     /* that draft */
     int32_t next;                                           /* the token that begins the next pass; -1: not chosen yet */
     int drafts;                                             /* that follow it, made already */
+    double passed;                                          /* seconds(): when the last pass was over */
     int rows;                                               /* of the last pass */
     int prepared;                                           /* the device is, for answers */
 } speculation;
