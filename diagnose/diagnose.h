@@ -33,7 +33,7 @@ typedef struct mote_measurement {
     uint64_t bytes;                        /* out: read by a step: weights (of the experts really chosen), state, KV */
     double operations;                     /* out: of a prompt: floating-point operations of its products */
     int launches;                          /* out: kernels in a step */
-    int drafts;                            /* in: 1..3: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
+    int drafts;                            /* in: 1 to MOTE_ROWS_MAX - 1: a step is a cycle of rows = drafts + 1: verify, accept, draft again */
     double accept[MOTE_ROWS_MAX - 1];      /* in: with drafts, the rates at which first, second, third ones are accepted:
                                               simulated */
     double overlap;                        /* in: with drafts, the share of its experts that each row has in common with the

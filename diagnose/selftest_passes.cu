@@ -99,7 +99,7 @@ static void try_short_prompt(selftest *t, int count) {
             step = i ? 1 : count;
             t->code = mote_feed_logits(s[i], ids + k, (size_t)step, logits + ((size_t)i * PASS_ROWS_MAX + (size_t)k) * vocab, NULL, t->err);
         }
-        if (!t->code) t->code = mote_feed(s[i], ids, STEP_ROWS, t->err);   /* the whole log is of this block in both */
+        if (!t->code) t->code = mote_feed(s[i], ids, MOTE_ROWS_MAX, t->err);   /* the whole log is of this block in both */
         if (!t->code) t->code = save_bytes(s[i], &saved[i], &size[i], t->err);
     }
     if (!t->code) {

@@ -4,7 +4,7 @@
    The question is read once. Each session is a clone of the one that has read it, and goes back to there by a checkpoint before the next
    text. All sessions are of one runner: what their threads ask for at the same time is computed in one pass, which reads the weights once.
 
-   Calls of at most MOTE_ROWS_MAX tokens meet in a pass; a longer one is computed alone, as its own rows share the reading already. So texts
+   Calls of at most four tokens meet in a pass; a longer one is computed alone, as its own rows share the reading already. So texts
    are fed four tokens at a time: sixteen threads make passes of up to 64 rows, while a text of ten tokens alone is a pass of ten. Texts of
    hundreds of tokens are better fed as a whole.
 
@@ -21,7 +21,7 @@
 
 static const char QUESTION[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is FP8?\"}], \"enable_thinking\": false}";
 
-enum { TEXTS_MOST = 1000, SESSIONS_MOST = 64, TOKENS_MOST = 64 };
+enum { TEXTS_MOST = 1000, SESSIONS_MOST = 64, TOKENS_MOST = 64, MEET_MOST = 4 };
 
 typedef struct text {
     char words[160];
@@ -46,12 +46,12 @@ typedef struct worker {
 
 static int score(worker *w, text *t) {
     int32_t ids[TOKENS_MOST];
-    mote_logprob found[MOTE_ROWS_MAX];
+    mote_logprob found[MEET_MOST];
     size_t count;
     int code = mote_tokenize(w->b->model, t->words, strlen(t->words), 0, ids, TOKENS_MOST, &count, &w->error);
     if (!code) code = mote_rewind(w->session, w->b->asked, &w->error);
     for (size_t at = 0, n; !code && at < count; at += n) {
-        n = count - at < (size_t)MOTE_ROWS_MAX ? count - at : (size_t)MOTE_ROWS_MAX;
+        n = count - at < MEET_MOST ? count - at : MEET_MOST;
         code = mote_feed_logprobs(w->session, ids + at, n, 0, found, NULL, &w->error);
         for (size_t i = 0; !code && i < n; i++) t->logprob += found[i].logprob;
     }
