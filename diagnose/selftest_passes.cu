@@ -115,8 +115,49 @@ static void try_short_prompt(selftest *t, int count) {
     free(logits);
 }
 
+/* Blocks of which a first part is kept, followed by blocks of more and of fewer rows, leave what these tokens leave one by one: the logits
+   after each part, and the session as it is saved. */
+static void try_kept_parts(selftest *t) {
+    static const int blocks[][2] = {{8, 8}, {1, 1}, {8, 7}, {3, 2}, {8, 5}, {8, 6}, {4, 4}, {8, 1}, {2, 2}, {6, 6}, {5, 5}, {8, 3}, {7, 7}, {1, 1}};
+    const size_t vocab = (size_t)t->models[1]->c.vocab;
+    int32_t ids[PASS_ROWS_MAX + MOTE_ROWS_MAX];
+    mote_session_options o;
+    mote_session *s[2] = {NULL, NULL};
+    char *saved[2] = {NULL, NULL};
+    size_t size[2] = {0, 0};
+    memset(&o, 0, sizeof o);
+    o.context = TRY_CONTEXT_SMALL;
+    o.sms = t->sms;
+    try_tokens(t, 11, ids, PASS_ROWS_MAX + MOTE_ROWS_MAX);
+    for (int i = 0; i < 2 && !t->code; i++) t->code = mote_session_open(t->models[1], &o, &s[i], t->err);
+    for (size_t n = 0, at = 0; n < sizeof blocks / sizeof *blocks && !t->code; n++) {
+        const int T = blocks[n][0], kept = blocks[n][1];
+        t->code = timeline_forward(s[0], ids + at, T, 1, NULL, NULL, t->err);
+        if (!t->code) timeline_keep(s[0], kept);
+        for (int k = 0; k < kept && !t->code; k++) t->code = mote_feed(s[1], ids + at + k, 1, t->err);
+        at += (size_t)kept;
+        const float *got = t->code ? NULL : mote_logits(s[0]), *want = t->code ? NULL : mote_logits(s[1]);
+        if (!t->code && got && want) try_equal(t, got, want, vocab * sizeof *got);
+        else try_worse(t, INFINITY);
+    }
+    for (int i = 0; i < 2 && !t->code; i++) {
+        t->code = mote_feed(s[i], ids, MOTE_ROWS_MAX, t->err);          /* the whole log is of this block in both */
+        if (!t->code) t->code = save_bytes(s[i], &saved[i], &size[i], t->err);
+    }
+    if (!t->code) {
+        try_worse(t, size[0] == size[1] ? 0 : INFINITY);
+        try_equal(t, saved[0], saved[1], size[0] < size[1] ? size[0] : size[1]);
+    }
+    try_row(t, 0, "blocks kept in part as their tokens one by one");
+    for (int i = 0; i < 2; i++) {
+        mote_session_close(s[i]);
+        free(saved[i]);
+    }
+}
+
 static void try_passes(selftest *t) {
     static const int counts[] = {5, 8, 15, 33, 64};
     for (int i = 0; i < 5 && !t->code; i++) try_short_prompt(t, counts[i]);
+    if (!t->code) try_kept_parts(t);
     if (!t->code) try_group(t);
 }

@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(GPU_THREADS) gpu_shorten_log(const __gr
 
 template <int C> static void gpu_launch_shorten(cudaStream_t stream, const deltanet_gpu &p) {
     const deltanet_shape *s = &p.shape;
-    const int cols = gpu_channels(s) + s->key_heads * s->key_dim + s->value_heads * (s->value_dim + 1);
+    const int cols = deltanet_channels(s) + s->key_heads * s->key_dim + s->value_heads * (s->value_dim + 1);
     gpu_shorten_S<C><<<dim3((unsigned)s->value_heads, (unsigned)gpu_delta_parts(s)), GPU_THREADS, 0, stream>>>(p);
     gpu_shorten_log<<<(cols - 1) / GPU_THREADS + 1, GPU_THREADS, 0, stream>>>(p);
 }
