@@ -6,6 +6,7 @@
    In program/, what both of them need:
 
      terminal.c      showing text, signals, callbacks
+     foreign.c       options of other engines, and what mote has for them
      options.c       the table of all options, and its parser
      files.c         growable bytes, a stream to its end
      paths.c         from what -m names to a checkpoint folder, or to why it is none
@@ -110,6 +111,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #pragma GCC diagnostic pop
 
 #include "program/terminal.c"
+#include "program/foreign.c"
 #include "program/options.c"
 #include "program/files.c"
 #include "program/paths.c"

@@ -14,7 +14,7 @@ typedef struct seed { uint64_t value; int given; } seed;
 
 typedef struct options {                   /* zero or NULL: not given, except where defaults() says otherwise */
     const char *model, *prompt, *system, *effort, *tokens, *output, *mtp_output, *topic, *device, *synthetic, *json, *ask;
-    const char *host, *api_key, *api_key_file, *cache_dir;
+    const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
     int beside;
@@ -105,6 +105,7 @@ static const option option_table[] = {
     {"--json", "FILE|-", TEXT, AT(json), 0, 0, BENCH, "write the numbers for machines; -: to standard output"},
     {"--host", "ADDRESS", TEXT, AT(host), 0, 0, SERVE, "listen here (default: 127.0.0.1, this machine alone)"},
     {"--port", "N", WHOLE, AT(port), 0, 65535, SERVE, "listen on this port (default: 8080); 0: on any that is free"},
+    {"--name", "TEXT", TEXT, AT(name), 0, 0, SERVE, "what clients call the model (default: what -m says, or its folder)"},
     {"--parallel", "N", WHOLE, AT(parallel), 1, 64, SERVE, "answers at the same time (default: as many as fit, at most 16)"},
     {"--queue", "N", WHOLE, AT(queue), 0, 4096, SERVE, "requests that may wait for their turn (default: 64)"},
     {"--cache-memory", "GB", REAL, AT(cache_memory), 0, 1e6, SERVE,
@@ -136,7 +137,7 @@ static const option option_table[] = {
      "GPU: blocks for N SMs, streaming multiprocessors (default: all)"},
     {"--threads", "N", WHOLE, AT(threads), 1, 256, CHAT | RUN | LOGITS | BENCH | SERVE,
      "threads, on the CPU (default: one for each processor, at most 256)"},
-    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request"},
+    {"-v", NULL, FLAG, AT(verbose), 0, 0, SERVE, "a line for each request: what it was, tokens, speed, time"},
     {"-v", NULL, FLAG, AT(verbose), 0, 0, CHAT | RUN | BENCH, "list the kernels that a step on the GPU launches"},
     {"--help", NULL, FLAG, AT(help), 0, 0, EVERY | SELFTEST | HELP, "print this"},
 };
@@ -299,6 +300,8 @@ static int parse_options(const char *name, int command, int count, char **argume
             if (strcmp(typed, option_table[k].name) == 0) d = &option_table[k];
             consider(typed, option_table[k].name, &near);
         }
+        const char *here = d ? NULL : foreign_answer(typed);
+        if (here) return complain(EXIT_USAGE, "%s: instead of %s mote has: %s", name, typed, here);
         if (!d && near && strlen(typed) > 2)
             return complain(EXIT_USAGE, "%s: unknown option '%s'; did you mean %s?", name, typed, near);
         if (!d) return complain(EXIT_USAGE, "%s: unknown option '%s'; see mote %s --help", name, typed, name);
