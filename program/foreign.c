@@ -33,14 +33,14 @@ static const foreign_option foreign_options[] = {
     {" --slot-save-path ", "--cache-dir DIR, of mote serve"},
     {" --allowed-origins ", "--cors, of mote serve"},
     {" --verbose ", "-v"},
-    {" -ngl --gpu-layers --n-gpu-layers --num-gpu ", "nothing to set: all layers are on the GPU if there is one (--device cpu: none)"},
-    {" -tp --tensor-parallel-size -sm --split-mode -ts --tensor-split ", "nothing to set: a model is on one GPU, --device cuda:N"},
-    {" --gpu-memory-utilization ", "nothing to set: --context and --parallel are what fits; mote info tells how much that is"},
-    {" --dtype ", "nothing to set: weights stay as the checkpoint has them"},
-    {" -fa --flash-attn --enable-prefix-caching -cb --cont-batching --enable-chunked-prefill --metrics ", "nothing to set: it is always so"},
-    {" --mlock --no-mmap --use-mmap --keepalive ", "nothing to set: weights are in memory as long as mote runs"},
+    {" -ngl --gpu-layers --n-gpu-layers --num-gpu ", "all layers are on the GPU if there is one (--device cpu: none)"},
+    {" -tp --tensor-parallel-size -sm --split-mode -ts --tensor-split ", "a model is on one GPU, --device cuda:N"},
+    {" --gpu-memory-utilization ", "--context and --parallel are what fits; mote info tells how much that is"},
+    {" --dtype ", "weights stay as the checkpoint has them"},
+    {" -fa --flash-attn --enable-prefix-caching -cb --cont-batching --enable-chunked-prefill --metrics ", "it is always so"},
+    {" --mlock --no-mmap --use-mmap --keepalive ", "weights are in memory as long as mote runs"},
     {" --jinja --chat-template --reasoning-parser --reasoning-format --tool-call-parser --enable-auto-tool-choice --trust-remote-code ",
-     "nothing to set: the checkpoint's chat template is recognised, and none of its code is run"},
+     "the checkpoint's chat template is recognised, and none of its code is run"},
 };
 
 /* What mote has for an option of others; NULL: it is none that is known. Names may be written with _ for -. */

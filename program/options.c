@@ -301,7 +301,7 @@ static int parse_options(const char *name, int command, int count, char **argume
             consider(typed, option_table[k].name, &near);
         }
         const char *here = d ? NULL : foreign_answer(typed);
-        if (here) return complain(EXIT_USAGE, "%s: instead of %s mote has: %s", name, typed, here);
+        if (here) return complain(EXIT_USAGE, "%s: no option %s; in mote: %s", name, typed, here);
         if (!d && near && strlen(typed) > 2)
             return complain(EXIT_USAGE, "%s: unknown option '%s'; did you mean %s?", name, typed, near);
         if (!d) return complain(EXIT_USAGE, "%s: unknown option '%s'; see mote %s --help", name, typed, name);

@@ -112,6 +112,16 @@ static void test_mistakes(void) {
     check_refused("mote bench --ask x --depth 0", 2, "not with --ask");
     check_refused("mote tokenize --device cpu", 2, "'--device'");
     check_refused("mote selftest -m x", 2, "'-m'");
+    check_refused("mote run -p x --effort low --think off", 2, "--effort low and --think off exclude each other");
+    check_refused("mote chat --effort none --think on", 2, "--effort none and --think on exclude each other");
+    check_refused("mote serve --name ''", 2, "--name is empty");
+    check_refused("mote run -p x --ctx-size 4096", 2, "no option --ctx-size; in mote: --context N");
+    check_refused("mote serve --max_model_len=4096", 2, "no option --max_model_len; in mote: --context N");
+    check_refused("mote run -p x --temperature 1", 2, "in mote: --temp T");
+    check_refused("mote chat -ngl 99", 2, "in mote: all layers are on the GPU if there is one");
+    check_refused("mote serve --served-model-name x", 2, "in mote: --name TEXT");
+    check_refused("mote run hi --verbose", 2, "in mote: -v");
+    check_refused("mote serve -tp 2", 2, "in mote: a model is on one GPU");
     check_refused("mote run -p x --threads 257", 2, "--threads needs a whole number from 1 to 256, not '257'");
     check_refused("mote logits --tokens x -o y --chunk 8193", 2, "--chunk needs a whole number from 1 to 8192");
 }
@@ -157,7 +167,8 @@ static int temp_holds(const char *name, const char *expected) {
 static void test_paths(void) {
     check_refused("mote info -m Qwen/Qwen3.5-35B-A3B-FP8", 1,
                   "looks like a Hugging Face id: hf download Qwen/Qwen3.5-35B-A3B-FP8 --local-dir D, then -m D");
-    check_refused("mote info -m nosuch", 1, "nosuch: no such folder");
+    check_refused("mote info -m Qwen/Nosuch", 1, "mote has no network code, and hf comes with pip install huggingface_hub");
+    check_refused("mote info -m nosuch", 1, "nosuch: no such folder; hf download ORG/NAME --local-dir nosuch would fetch");
     check_refused("mote info -m '~/models'", 1, "does not replace a ~ inside quotes");
     check_refused("mote info -m main.c", 1, "main.c: is a file");
     shell("mkdir -p @/empty @/gguf @/lfs @/part @/hub/models--A--B/snapshots/1 @/hub/models--A--B/snapshots/2; touch @/gguf/m.gguf");
