@@ -34,6 +34,8 @@
      bench_steps.c   prompts and steps: on the CPU, on a GPU, with simulated speculation, stage by stage
      bench_ask.c     questions answered without speculation and with it
      bench_sessions.c  several sessions at once
+     sha256.c        SHA-256
+     bench_report.c  what a report tells beside the speeds
      bench.c         bench: planning and running it
      selftest.c      selftest
 
@@ -137,6 +139,8 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 #include "cli/bench_steps.c"
 #include "cli/bench_ask.c"
 #include "cli/bench_sessions.c"
+#include "cli/sha256.c"
+#include "cli/bench_report.c"
 #include "cli/bench.c"
 #include "cli/selftest.c"
 
@@ -212,7 +216,8 @@ static const char bench_more[] =
     "  mote bench -m DIR --prompt 512,8192 --depth 0,32768\n"
     "  mote bench --synthetic qwen3.5-35b-a3b:fp8:4        without a download: four layers, random weights\n"
     "  mote bench -m DIR --ask questions.txt               questions, one a line, with speculation and without\n"
-    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n";
+    "  mote bench -m DIR --accept 0.85,0.80,0.75           speculation with these rates of acceptance\n"
+    "  mote bench -m DIR --report                          a block of text that tells of a machine\n";
 
 static const command command_table[] = {
     {"chat", "talk with a model (the default)", "[OPTIONS]", CHAT, command_chat, chat_more},

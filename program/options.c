@@ -17,7 +17,7 @@ typedef struct options {                   /* zero or NULL: not given, except wh
     const char *host, *api_key, *api_key_file, *cache_dir, *name;
     texts stop, hosts;
     list prompts, depths, rows, sessions;
-    int beside;
+    int beside, report;
     reals accept;
     seed seed;
     int max_tokens, context, threads, chunk, steps, repeat, think, top_k, raw, greedy, ids, nul_separated, help;
@@ -95,6 +95,8 @@ static const option option_table[] = {
      "instead: so many sessions at once, each of them after its own prompt of --prompt tokens (default: 128)"},
     {"--beside", "N", WHOLE, AT(beside), 1, 1 << 24, BENCH,
      "with --sessions: while one more session reads a prompt of N tokens; how long they wait, and how much longer that takes"},
+    {"--report", NULL, FLAG, AT(report), 0, 0, BENCH,
+     "all of that and questions of its own, with machine, driver, hashes and self-test: one block to paste"},
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
