@@ -62,6 +62,30 @@ static void test_help(void) {
     }
 }
 
+// The manual page has every option, with its value as the help has it.
+static void test_manual(void) {
+    static const char *const commands[] = {"chat", "run", "serve", "info", "tokenize", "logits", "bench", "selftest"};
+    static char page[1 << 16];
+    int options = 0;
+    page[read_named("docs/mote.1", page, sizeof page - 1)] = 0;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char line[256], name[32], value[32], wanted[160];
+        snprintf(line, sizeof line, "mote help %s", commands[i]);
+        shell(line);
+        for (char *at = out.data; (at = strstr(at, "\n  -")); at++) {
+            int end = 0, n = sscanf(at, " %31s%n", name, &end);
+            int has_value = n == 1 && end < 24 && at[25] != ' ' && sscanf(at + 24, "%31s", value) == 1;
+            if (!strcmp(name, "--help")) continue;
+            size_t k = (size_t)snprintf(wanted, sizeof wanted, has_value ? "\n.BI " : "\n.B ");
+            for (const char *c = name; *c; c++) k += (size_t)snprintf(wanted + k, sizeof wanted - k, *c == '-' ? "\\-" : "%c", *c);
+            snprintf(wanted + k, sizeof wanted - k, has_value ? " \" %s\"\n" : "\n", value);
+            CHECK(strstr(page, wanted), "mote help %s: %s is not in docs/mote.1 as '%s'", commands[i], name, wanted + 1);
+            options++;
+        }
+    }
+    CHECK(options > 80, "%d options", options);
+}
+
 static void test_mistakes(void) {
     check_refused("mote rnu", 2, "did you mean run?");
     check_refused("mote xyzzy", 2, "unknown command 'xyzzy'");
@@ -591,6 +615,14 @@ static void test_speculation(void) {
           "/stats with --mtp 0: %d %s", code, err.data);
 }
 
+// What JSON has after "name": a number, or NAN.
+static double number_of(const char *json, const char *name) {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\": ", name);
+    const char *at = strstr(json, key);
+    return at ? atof(at + strlen(key)) : NAN;
+}
+
 static void test_bench_ask(void) {
     static const char questions[] = "What is mote?\n\r\n \nWhat is a router?";
     static char data[1 << 16];
@@ -604,6 +636,12 @@ static void test_bench_ask(void) {
     CHECK(is_json(data) && strstr(data, "{\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,") &&
               strstr(data, "\"accept_2\": "),
           "bench --ask --json: %s", data);
+    shell("mote bench --ask @/questions --tokens 6 --repeat 3 --mtp 0 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    const double off = number_of(data, "tokens_per_second_off"), on = number_of(data, "tokens_per_second_on"), ratio = number_of(data, "ratio");
+    CHECK(off > 0 && fabs(on / off / ratio - 1) < 1e-6 && ratio >= number_of(data, "ratio_lowest") * (1 - 1e-6) &&
+              ratio <= number_of(data, "ratio_highest") * (1 + 1e-6),
+          "%g is not %g / %g, or not of the rounds: %s", ratio, on, off, data);
     shell("mote bench --ask @/questions --tokens 4 --repeat 1");
     CHECK(code == 0 && strstr(out.data, "\nask "), "bench --ask, auto: %d '%s' %s", code, out.data, err.data);
     shell("mote bench --synthetic tiny --ask @/questions --tokens 4 --repeat 1 --mtp 3");
@@ -620,6 +658,34 @@ static void test_bench_ask(void) {
           "a question too long: %d %s", code, err.data);
     shell("mote bench --ask @/questions -m " FIXTURE);
     CHECK(code == 1 && line_count(&err) == 1, "bench --ask without a tokenizer: %d %s", code, err.data);
+}
+
+// A block that tells of a machine: hashes of files as others count them, speeds, and answers that are equal.
+static void test_bench_report(void) {
+    static char data[1 << 16];
+    shell("(sha256sum models/demo/tokenizer.json | cut -c 1-16)");
+    static text hash;
+    hash = out;
+    hash.data[strcspn(hash.data, "\n")] = 0;
+    shell("mote bench --report --device cpu --prompt 8 --depth 0 --tokens 2 --repeat 1 --json @/j");
+    data[read_temp("j", data, sizeof data - 1)] = 0;
+    CHECK(code == 0 && !err.size && !strncmp(out.data, "mote     " MOTE_VERSION ", 20", 12 + strlen(MOTE_VERSION)) && strstr(out.data, "\npp8 ") &&
+              strstr(out.data, "\ntg2 ") && strstr(out.data, "\n6 questions, at most 128 tokens") && strstr(out.data, "\nask "),
+          "bench --report: %d '%s' %s", code, out.data, err.data);
+    const char *files = strstr(out.data, " tokenizer.json "), *weights = strstr(out.data, " weights ");
+    CHECK(files && !strncmp(files + 16, hash.data, 16), "tokenizer.json is %s: %s", hash.data, out.data);
+    CHECK(is_json(data) && strstr(data, "\"kind\": \"prefill\"") && strstr(data, "\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,"),
+          "bench --report --json: %s", data);
+    static char before[40];
+    snprintf(before, sizeof before, "%.30s", weights ? weights : "");
+    shell("mkdir @/other && cp models/demo/*.json models/demo/*.safetensors @/other "
+          "&& (printf x | dd of=@/other/model.safetensors bs=1 seek=2000000 conv=notrunc 2>@/dd)");
+    shell("mote bench --report --device cpu -m @/other --prompt 8 --depth 0 --tokens 2 --repeat 1");
+    weights = strstr(out.data, " weights ");
+    CHECK(code == 0 && weights && *before && strncmp(weights, before, 25), "weights that differ: '%s' and '%.30s'", before, weights ? weights : out.data);
+    shell("mote bench --report --device cpu --synthetic tiny --prompt 8 --depth 0 --tokens 2 --repeat 1");
+    CHECK(code == 0 && strstr(out.data, "\nask ") && !strstr(out.data, "\nfiles "), "bench --report --synthetic: %d '%s' %s", code, out.data, err.data);
+    check_refused("mote bench --report --ask x", 2, "not with --report");
 }
 
 static void test_reports(void) {
@@ -684,6 +750,7 @@ int main(int argc, char **argv) {
     test_main_begin("test_cli", argc, argv);
     if (!temp_open()) return test_main_end();
     test_help();
+    test_manual();
     test_mistakes();
     test_failures();
     test_paths();
@@ -706,6 +773,7 @@ int main(int argc, char **argv) {
         test_speculation();
         test_bench_ask();
         test_reports();
+        test_bench_report();
     } else {
         test_skip("no models/demo: text, run, chat, info, bench");
     }
