@@ -74,7 +74,8 @@ static void report_checkpoint(const bench *b) {
 /* What nvidia-smi tells of the card; a question mark where it does not. */
 static void report_card(const bench *b) {
     char command[200], line[300] = "";
-    snprintf(command, sizeof command, "nvidia-smi --query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total,temperature.gpu "
+    snprintf(command, sizeof command,
+             "nvidia-smi --query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit,memory.total,temperature.gpu "
              "--format=csv,noheader -i %d 2>/dev/null", atoi(b->info->device + strcspn(b->info->device, "0123456789")));
     FILE *in = popen(command, "r");
     if (in && !fgets(line, sizeof line, in)) line[0] = 0;
@@ -91,8 +92,8 @@ static void print_report_head(const bench *b) {
     if (uname(&system)) memset(&system, 0, sizeof system);
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &day));
     human((double)b->info->weight_bytes, "B", size);
-    show_format(b->table, "mote     %s, %s; %s %s %s, %ld processors\n", mote_version(), date, system.sysname, system.release, system.machine,
-                sysconf(_SC_NPROCESSORS_ONLN));
+    show_format(b->table, "mote     %s, %s; %s %s %s, %ld processors\n", mote_version(), date, system.sysname, system.release,
+                system.machine, sysconf(_SC_NPROCESSORS_ONLN));
     if (on_gpu(b->info)) report_card(b);
     fprintf(b->table, "weights  %s, %s%s\n", b->info->architecture, size, b->info->quantize ? ", quantised while loading" : "");
     if (!b->o->synthetic) report_checkpoint(b);

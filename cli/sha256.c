@@ -24,12 +24,12 @@ static void sha256_block(sha256 *s) {
         0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
         0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
         0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)s->block[4 * i] << 24 | (uint32_t)s->block[4 * i + 1] << 16 | (uint32_t)s->block[4 * i + 2] << 8 | s->block[4 * i + 3];
+    uint32_t w[64] = {0}, v[8];
+    for (int i = 0; i < 64; i++) w[i / 4] = w[i / 4] << 8 | s->block[i];
     for (int i = 16; i < 64; i++) {
         const uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (sha256_turn(a, 7) ^ sha256_turn(a, 18) ^ a >> 3) + w[i - 7] + (sha256_turn(b, 17) ^ sha256_turn(b, 19) ^ b >> 10);
+        w[i] = w[i - 16] + w[i - 7];
+        w[i] += (sha256_turn(a, 7) ^ sha256_turn(a, 18) ^ a >> 3) + (sha256_turn(b, 17) ^ sha256_turn(b, 19) ^ b >> 10);
     }
     memcpy(v, s->state, sizeof v);
     for (int i = 0; i < 64; i++) {

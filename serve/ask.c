@@ -156,7 +156,8 @@ typedef struct effort { const char *name; int budget; } effort;        /* budget
 
 /* The effort that a field asks for; NULL: none, or it is refused. */
 static const effort *effort_of(const fields *in, const char *key) {
-    static const effort efforts[] = {{"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
+    static const effort efforts[] = {
+        {"none", -1}, {"minimal", 256}, {"low", 1024}, {"medium", 8192}, {"high", 0}, {"xhigh", 0}, {"max", 0}};
     uint32_t node = field_of(in, key, JSON_STRING);
     if (!node) return NULL;
     for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++)

@@ -110,10 +110,10 @@ static void log_request(const connection *c, double seconds) {
     const tally *used = &c->used;
     char tokens[160] = "";
     if (used->read + used->cached)
-        snprintf(tokens, sizeof tokens, ": read %zu tokens, cached %zu, wrote %zu, %.1f tok/s", used->read, used->cached, used->written,
-                 used->write_seconds > 0 ? (double)used->written / used->write_seconds : 0);
-    show_format(stderr, "mote: %s %s %d%s, %.2f s%s\n", *q->method ? q->method : "-", *q->path ? q->path : "-", c->status, tokens, seconds,
-                c->gone ? ": client gone" : "");
+        snprintf(tokens, sizeof tokens, ": read %zu tokens, cached %zu, wrote %zu, %.1f tok/s", used->read, used->cached,
+                 used->written, used->write_seconds > 0 ? (double)used->written / used->write_seconds : 0);
+    show_format(stderr, "mote: %s %s %d%s, %.2f s%s\n", *q->method ? q->method : "-", *q->path ? q->path : "-", c->status, tokens,
+                seconds, c->gone ? ": client gone" : "");
 }
 
 static void serve_request(server *s, connection *c, const route *r, failure *f) {
@@ -166,7 +166,8 @@ static void tell_stop(void *user) {
     for (int i = 0; i < s->slot_count; i++) answers += s->slots[i].busy;
     pthread_mutex_unlock(&s->lock);
     if (answers && !s->device_lost)
-        show_format(stderr, "mote: %d answer%s to finish; another Ctrl-C or SIGTERM ends at once\n", answers, answers == 1 ? " is" : "s are");
+        fprintf(stderr, "mote: %d answer%s to finish; another Ctrl-C or SIGTERM ends at once\n", answers,
+                answers == 1 ? " is" : "s are");
 }
 
 static void on_stop(int number) {
