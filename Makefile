@@ -285,7 +285,7 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/mote $(patsubst %,$(DESTDIR)$(PREFIX)/include/mote/%,engine.h diagnose.h) \
 	    $(patsubst %,$(DESTDIR)$(PREFIX)/lib/%,libmote.a libmote.so libmote.so.0 pkgconfig/mote.pc) $(SHARE)/man/man1/mote.1 \
 	    $(patsubst %,$(SHARE)/mote/%,$(wildcard models/demo/*))
-	-rmdir $(DESTDIR)$(PREFIX)/include/mote $(SHARE)/mote/models/demo $(SHARE)/mote/models $(SHARE)/mote
+	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/mote $(SHARE)/mote/models/demo $(SHARE)/mote/models $(SHARE)/mote
 
 clean:                        # make clean: remove all that make made
 	rm -rf build dist mote
