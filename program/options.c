@@ -96,7 +96,7 @@ static const option option_table[] = {
     {"--beside", "N", WHOLE, AT(beside), 1, 1 << 24, BENCH,
      "with --sessions: while one more session reads a prompt of N tokens; how long they wait, and how much longer that takes"},
     {"--report", NULL, FLAG, AT(report), 0, 0, BENCH,
-     "all of that and questions of its own, with machine, driver, hashes and self-test: one block to paste"},
+     "prompts, depths and questions of its own, with machine, driver, hashes and self-test: one block of text to paste"},
     {"--accept", "P,P,P", REALS, AT(accept), 0, 1, BENCH,
      "GPU: speculation, too, simulated: the rates at which first, second, third drafts are accepted"},
     {"--overlap", "R", REAL, AT(overlap), 0, 1, BENCH,
