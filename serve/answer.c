@@ -325,6 +325,14 @@ static int answer_is_cut(const answer *a) {
     return a->result.stop == MOTE_STOP_LENGTH || a->result.stop == MOTE_STOP_CONTEXT;
 }
 
+static void answer_tally(const answer *a) {
+    tally *used = &a->client->used;
+    used->read += a->read - a->cached;
+    used->cached += a->cached;
+    used->written += (size_t)a->result.generated_tokens;
+    used->write_seconds += a->result.generate_seconds;
+}
+
 /* ---- A session for it ------------------------------------------------------------------------------------------- */
 
 static int has_free_slot(const server *s) {
@@ -386,14 +394,6 @@ static int server_slot_open(server_slot *t, const mote_session_options *options,
     o.callbacks.prompt = on_prompt;
     o.callbacks.user = t;
     return mote_session_open(t->server->model, &o, &t->session, error);
-}
-
-static void answer_tally(const answer *a) {
-    tally *used = &a->client->used;
-    used->read += a->read - a->cached;
-    used->cached += a->cached;
-    used->written += (size_t)a->result.generated_tokens;
-    used->write_seconds += a->result.generate_seconds;
 }
 
 static void server_slot_release(server_slot *t, const answer *a, int code) {
