@@ -74,7 +74,10 @@ static void try_prefill_extremes(selftest *t, const deltanet_prefill_job *g) {
     try_put(t, g->b, job->b, TRY_PROMPT * heads * sizeof(float));
 }
 
-/* The delta rule from a random state, in chunks that begin at `position`, and the output product. */
+/* The delta rule from a random state, in chunks that begin at `position`, and the output product.
+
+   With one key, written whole and never forgotten, an output is a sum of a chunk's 64 writes that cancel but for the last. Each is rounded
+   to F16, by at most 2^-12 of it: in a random walk 8 2^-12 = 0.002 of a write, in the worst of 140,000 elements five times that. */
 static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     deltanet_job *job = &t->cpu->at.runner->s.jobs.deltanet;
     const deltanet_shape *s = job->shape;
@@ -95,7 +98,7 @@ static void try_prefill_deltanet(selftest *t, int position, int extremes) {
     try_prefill_layer(t, 1u << STAGE_DELTA, TRY_DELTANET, position);
     try_compare(t, g.o, job->o, NULL, TRY_PROMPT * values);
     try_compare(t, b->S, a->S, NULL, values * (size_t)s->key_dim);
-    try_row(t, 5e-3, "prefill conv_delta at position %d%s", position, extremes ? ", extreme gates, one key" : "");
+    try_row(t, extremes ? 1e-2 : 5e-3, "prefill conv_delta at position %d%s", position, extremes ? ", extreme gates, one key" : "");
     try_compare(t, b->window, a->window, NULL, (size_t)(s->taps - 1) * (size_t)deltanet_channels(s));
     try_row(t, 0, "prefill conv1d window at position %d", position);
     stage_gated_norm_out(t->cpu->at.runner->threads, job, t->cpu->at.runner->s.x);
