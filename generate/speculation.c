@@ -80,10 +80,10 @@ static drafts drafts_by_place(mote_session *s, int k) {
     return d;
 }
 
-/* What they promise. */
+/* What they promise. Drafting is a pass more, for which threads meet and wait: no table has that, and a twentieth stands for it. */
 static double speed_by_place(mote_session *s, const prices *p, int k) {
     const drafts d = drafts_by_place(s, k);
-    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft);
+    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft) / (k ? 1.05 : 1);
 }
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */

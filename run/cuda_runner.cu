@@ -185,5 +185,5 @@ static const executor cuda_executor = {
     .layout_slot = gpu_layout_slot, .open = gpu_open, .close = gpu_close, .slot_open = gpu_slot_open, .slot_close = gpu_slot_close,
     .forward = gpu_forward, .prompt_rows = gpu_prompt_rows, .prompt = gpu_prompt, .commit_state = gpu_commit_state,
     .draft = gpu_draft_tokens, .logits = gpu_fetch_logits, .copy = gpu_copy, .clear = gpu_clear,
-    .finish = gpu_finish, .prepare = gpu_capture_cycles, .time_pass = gpu_time_pass, .can_sample = gpu_samples,
+    .finish = gpu_finish, .prepare = gpu_capture_cycles, .can_sample = gpu_samples,
     .step = gpu_step, .cycle = gpu_cycle, .pass = gpu_pass, .computes = gpu_computes};

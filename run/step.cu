@@ -373,36 +373,6 @@ static int gpu_capture_cycles(slot *s, mote_error *err) {
     return code ? code : gpu_failed(&g->q, err);
 }
 
-/* Times cycles as they follow each other in an answer or, with k = 0, plain steps. b: k + 1 rows; none becomes part of the
-   timeline. */
-static int gpu_time_pass(slot *s, const block *b, int k, double *pass, double *draft, mote_error *err) {
-    enum { TIMES = 4 };
-    mote_sampling greedy;
-    block next = *b;
-    int code = gpu_enter(s, err);
-    if (code) return code;
-    memset(&greedy, 0, sizeof greedy);
-    gpu_choose_next(s, &next, &greedy);
-    double start = 0;
-    for (int i = -1; i <= 2 * TIMES; i++) {                 /* -1: capture and warm-up; then passes; then drafts alone */
-        if (i == 0 || i == TIMES || i == 2 * TIMES) {
-            if ((code = gpu_finish(s, err))) break;
-            if (i == TIMES) *pass = (seconds() - start) / TIMES;
-            if (i == 2 * TIMES) *draft = (seconds() - start) / TIMES;
-            start = seconds();
-        }
-        if (i >= TIMES && !k) continue;
-        if (i < TIMES) gpu_set_step(s, &next);
-        if (i >= TIMES || i < 0) gpu_launch_cycle(s, 0, k);
-        if (i < TIMES && k) gpu_launch_cycle(s, k + 1, k);
-        if (i < TIMES && !k) gpu_choose_next(s, &next, &greedy);
-        if (i < TIMES && !k) gpu_launch_step(s, 1, GPU_LAST_LOGITS);
-        next.replay = 0;                                    /* the first pass has brought the states up to the timeline's end */
-    }
-    if (!k) *draft = 0;
-    return code;
-}
-
 static int gpu_samples(const slot *s, const mote_sampling *p) {
     return gpu_can_sample(known_vocab(s->m), p->temperature, p->top_k);
 }
