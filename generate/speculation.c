@@ -44,11 +44,11 @@ static prices prices_now(const mote_session *s) {
     const int drafters = company ? max_int(r->costs.drafters, 1) : 1;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         const int rows = others + k + 1;
-        p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_expected(&r->costs.together, rows, s->count) : 0;
+        p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_fitted(&r->costs.together, rows, s->count) : 0;
         if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
         if (k && company && rows > r->pass_rows) p.pass[k] = INFINITY;
     }
-    p.draft = cost_expected(&r->costs.drafting, drafters, s->count) / drafters;
+    p.draft = cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
     p.others = company * fmax(r->costs.kept, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
