@@ -15,7 +15,7 @@ static uint32_t copies_places(int context) {
     return n;
 }
 
-static void copies_layout(layout *l, copies *c, int context) {
+static void copies_layout(layout *l, copy_index *c, int context) {
     const uint32_t places = copies_places(context);
     c->ends_short = (int32_t *)(void *)layout_alloc(l, places);
     c->ends_long = (int32_t *)(void *)layout_alloc(l, places);
@@ -33,14 +33,14 @@ static int32_t tail_at(const token_tail *t, int i) {
 }
 
 /* The place of the n tokens before `end`. */
-static uint32_t copies_hash(const copies *c, const token_tail *t, int end, int n) {
+static uint32_t copies_hash(const copy_index *c, const token_tail *t, int end, int n) {
     uint64_t h = (uint64_t)n;
     for (int i = end - n; i < end; i++) h = (h ^ (uint32_t)tail_at(t, i)) * 0x9e3779b97f4a7c15u;
     return (uint32_t)(h >> 32) & c->mask;
 }
 
 /* Indexes the tokens up to `end` that are not yet. */
-static void copies_index(copies *c, const token_tail *t, int end) {
+static void copies_index(copy_index *c, const token_tail *t, int end) {
     for (int at = c->indexed + 1; at <= end; at++) {
         if (at >= COPY_SHORT) c->ends_short[copies_hash(c, t, at, COPY_SHORT)] = at;
         if (at >= COPY_LONG) c->ends_long[copies_hash(c, t, at, COPY_LONG)] = at;
@@ -57,7 +57,7 @@ static int copies_match(const token_tail *t, int at, int end) {
 
 /* Where tokens ended that are the same as the last ones of the timeline and ids[0..given-1]: *length of them, at least COPY_SHORT;
    0: nowhere. */
-static int copies_find(copies *c, const int32_t *tokens, int count, const int32_t *ids, int given, int *length) {
+static int copies_find(copy_index *c, const int32_t *tokens, int count, const int32_t *ids, int given, int *length) {
     const token_tail t = {tokens, ids, count};
     const int end = count + given;
     int best = 0;

@@ -44,11 +44,11 @@ static prices prices_now(const mote_session *s) {
     const int drafters = company ? max_int(r->costs.drafters, 1) : 1;
     for (int k = 0; k < MOTE_ROWS_MAX; k++) {
         const int rows = others + k + 1;
-        p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_expected(&r->costs.together, rows, s->count) : 0;
+        p.pass[k] = company && rows <= PASS_ROWS_MAX ? cost_fitted(&r->costs.together, rows, s->count) : 0;
         if (p.pass[k] <= 0 && rows <= PASS_ROWS_MAX) p.pass[k] = cost_expected(&r->costs.alone, rows, s->count);
         if (k && company && rows > r->pass_rows) p.pass[k] = INFINITY;
     }
-    p.draft = company && !r->costs.drafters ? 0 : cost_expected(&r->costs.drafting, drafters, s->count) / drafters;
+    p.draft = company && !r->costs.drafters ? 0 : cost_fitted(&r->costs.drafting, drafters, s->count) / drafters;
     p.others = company * fmax(r->costs.kept, 1);
     pthread_mutex_unlock(&r->lock);
     return p;
@@ -80,10 +80,10 @@ static drafts drafts_by_place(mote_session *s, int k) {
     return d;
 }
 
-/* What they promise. */
+/* What they promise. Drafting is a pass more, for which threads meet and wait: no table has that, and a twentieth stands for it. */
 static double speed_by_place(mote_session *s, const prices *p, int k) {
     const drafts d = drafts_by_place(s, k);
-    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft);
+    return prices_speed(p, drafts_tokens(&d, k), k, k * p->draft) / (k ? 1.05 : 1);
 }
 
 /* How many the MTP layer is asked for. A change must promise a twentieth. */

@@ -5,8 +5,10 @@
    and a slower one slowly, and one sample alone is not believed. What was seen at a context of another size, or COST_AGE passes
    ago, counts as not seen.
 
-   Between numbers of rows that have been seen, costs are interpolated. Fewer rows than all of these cost as little as their share,
-   which is less than they will: so what is chosen by these costs tries them, and then knows. */
+   Of one session's passes the numbers of rows are few, and each is seen often: between them costs are interpolated. Fewer rows than all
+   of these cost as little as their share, which is less than they will: so what is chosen by these costs tries them, and then knows.
+   Those of several sessions have any number of rows, and the next row's cost is a small difference of two that are not exact: a power
+   law through all that was seen, what is near counting most, is steadier (cost_fitted). */
 
 enum { PASS_ROWS_MAX = 64 };     /* token rows of a pass of several sessions */
 
@@ -14,7 +16,7 @@ enum { PASS_ROWS_MAX = 64 };     /* token rows of a pass of several sessions */
 typedef struct row_cost {
     double seconds;
     uint64_t last;               /* of the table's passes */
-    int seen;                    /* samples, up to COST_TRUSTED */
+    int seen;                    /* samples, up to COST_SAMPLES */
     int position;                /* tokens before the last of them */
 } row_cost;
 
@@ -23,7 +25,7 @@ typedef struct cost_table {
     uint64_t passes;
 } cost_table;
 
-enum { COST_TRUSTED = 2, COST_AGE = 2048 };
+enum { COST_TRUSTED = 2, COST_SAMPLES = 16, COST_AGE = 2048 };
 
 /* A pass of twice as many rows takes 2 to the power of this times as long: a guess for more rows than were seen. */
 static const double COST_GROWTH = 0.65;
@@ -47,7 +49,7 @@ static void cost_learn(cost_table *c, int rows, int position, double spent) {
     else if (cell->seen < COST_TRUSTED) cell->seconds = fmin(cell->seconds, spent);
     else if (spent < cell->seconds) cell->seconds += (spent - cell->seconds) / 4;
     else cell->seconds += (fmin(spent, 1.5 * cell->seconds) - cell->seconds) / 32;
-    cell->seen = min_int(cell->seen + 1, COST_TRUSTED);
+    cell->seen = min_int(cell->seen + 1, COST_SAMPLES);
     cell->position = position;
     cell->last = c->passes;
 }
@@ -61,4 +63,22 @@ static double cost_expected(const cost_table *c, int rows, int position) {
     if (below && above <= PASS_ROWS_MAX)
         return above == below ? low : low + (high - low) * (rows - below) / (above - below);
     return below ? low * pow((double)rows / below, COST_GROWTH) : above <= PASS_ROWS_MAX ? high * rows / above : 0;
+}
+
+/* The same by a power law. COST_GROWTH counts as much as COST_TRUSTED samples of half and twice as many rows would. */
+static double cost_fitted(const cost_table *c, int rows, int position) {
+    double sum = 0, x = 0, y = 0, xx = 2 * COST_TRUSTED * log(2) * log(2), xy = COST_GROWTH * xx;
+    for (int at = 1; at <= PASS_ROWS_MAX; at++) {
+        if (!cost_is_known(c, at, position)) continue;
+        const double weight = c->of[at].seen * (at < rows ? (double)at / rows : (double)rows / at);
+        const double of_rows = log((double)at / rows), of_seconds = log(c->of[at].seconds);
+        sum += weight;
+        x += weight * of_rows;
+        y += weight * of_seconds;
+        xx += weight * of_rows * of_rows;
+        xy += weight * of_rows * of_seconds;
+    }
+    if (sum <= 0) return 0;
+    const double growth = fmin(fmax((xy - x * y / sum) / (xx - x * x / sum), 0), 1);
+    return exp((y - growth * x) / sum);
 }

@@ -29,13 +29,13 @@ typedef struct speculation {
 } speculation;
 
 /* What may be copied: see generate/copies.c. */
-typedef struct copies {
+typedef struct copy_index {
     int32_t *ends_short, *ends_long;                        /* [mask + 1] by a hash of some tokens, where they ended; 0: nowhere */
     uint32_t mask;
     int indexed;                                            /* tokens of the timeline that are in them */
-} copies;
+} copy_index;
 
-static void copies_layout(layout *l, copies *c, int context);
+static void copies_layout(layout *l, copy_index *c, int context);
 
 struct mote_session {
     const mote_model *m;
@@ -53,7 +53,7 @@ struct mote_session {
     mote_checkpoint *before_answer;                         /* see generate/thinking.c; NULL: never taken */
     size_t read_before, read_after;                         /* tokens of a turn read before and after what feed() reads */
     speculation spec;
-    copies copies;
+    copy_index copies;
     float *memory;               /* of the host: tokens, and what follows */
     float *sorted;               /* [vocab] logits being sampled */
     int32_t *heap, *seen;        /* [vocab]; seen: zero between calls */

@@ -3,8 +3,8 @@
 enum { COPY_CONTEXT = 300 };
 
 // An index of its own.
-static copies *index_open(int context) {
-    copies *c = (copies *)allocate(sizeof *c);
+static copy_index *index_open(int context) {
+    copy_index *c = (copy_index *)allocate(sizeof *c);
     layout count = layout_from(NULL);
     copies_layout(&count, c, context);
     layout l = layout_from((float *)allocate(count.used * sizeof(float)));
@@ -12,7 +12,7 @@ static copies *index_open(int context) {
     return c;
 }
 
-static void index_close(copies *c) {
+static void index_close(copy_index *c) {
     free(c->ends_short);
     free(c);
 }
@@ -29,7 +29,7 @@ static int longest_match(const int32_t *ids, int end) {
 // timeline goes back now and then.
 static void check_found(int words, int cut) {
     int32_t ids[COPY_CONTEXT + MOTE_ROWS_MAX], next;
-    copies *c = index_open(COPY_CONTEXT);
+    copy_index *c = index_open(COPY_CONTEXT);
     int found = 0, missed = 0, length;
     for (int n = 0, cuts = 0; n < COPY_CONTEXT - 1; n++) {
         if (cut && n % 50 == 49 && cuts++ < 20) {
@@ -58,7 +58,7 @@ static void test_copies_found(void) {
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 1, 2}, same[] = {7, 7, 7};
     int32_t ids[8] = {3};
     int length;
-    copies *c = index_open(16);
+    copy_index *c = index_open(16);
     int at = copies_find(c, tokens, 7, ids, 1, &length);
     CHECK(at == 3 && length == 3, "a match of %d tokens at %d", length, at);
     copies_take(tokens, 7, ids, 1, at, 7);

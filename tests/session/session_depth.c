@@ -108,6 +108,23 @@ static void test_costs(void) {
     free(c);
 }
 
+// Costs that are not exact, of some numbers of rows, give smooth ones.
+static void test_costs_fitted(void) {
+    cost_table *c = (cost_table *)allocate(sizeof *c);
+    CHECK(cost_fitted(c, 3, 0) == 0, "nothing was seen: %g", cost_fitted(c, 3, 0));
+    for (int i = 0; i < 2; i++) cost_learn(c, 8, 0, 1);
+    CHECK(fabs(cost_fitted(c, 8, 0) - 1) < 1e-12 && fabs(cost_fitted(c, 16, 0) - pow(2, COST_GROWTH)) < 1e-12, "one number of rows: %g, %g",
+          cost_fitted(c, 8, 0), cost_fitted(c, 16, 0));
+    for (int rows = 1; rows <= PASS_ROWS_MAX; rows += 1 + rows / 4)
+        for (int i = 0; i < 20; i++) cost_learn(c, rows, 0, pow(rows, 0.9) * (rows % 2 ? 1.15 : 0.9));
+    for (int rows = 4; rows < 48; rows++) {
+        const double here = cost_fitted(c, rows, 0), more = cost_fitted(c, rows + 1, 0) - here, want = pow(rows, 0.9);
+        CHECK(here > 0.85 * want && here < 1.15 * want && more > 0 && more < 2 * want / rows, "%d rows: %g, not %g; one more %g", rows, here, want,
+              more);
+    }
+    free(c);
+}
+
 // Without known costs an answer tries what may pay, in its first passes: then all is known that it needs.
 static void test_costs_found(const mote_model *m) {
     mote_session *s = session_of(m, .context = CONTEXT, .threads = 1);

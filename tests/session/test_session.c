@@ -163,6 +163,7 @@ int main(int argc, char **argv) {
     test_depth_of_nothing(f[4].m);
     test_hysteresis(f[4].m);
     test_costs();
+    test_costs_fitted();
     test_costs_found(f[4].m);
     test_draft_chain(f[4].m);
     test_copies_found();
