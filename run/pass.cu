@@ -235,7 +235,7 @@ static int gpu_choose_first(pass_request *const *of, int n, mote_error *err) {
     mote_runner *r = of[0]->s->runner;
     gpu_form f;
     if (!n) return MOTE_OK;
-    gpu_pass_begin(r, &f, 1);
+    gpu_pass_begin(r, &f, of[0]->s->has_mtp);
     gpu_place_logits(of, n);
     for (int i = 0; i < n; i++) gpu_pass_add(&f, of[i], &none);
     gpu_pass_send(&f);
@@ -253,7 +253,7 @@ static int gpu_pass_cycles(pass_request *const *all, int n, int begin, mote_erro
     gpu_form f;
     int code = gpu_choose_first(all, begin, err);
     if (code) return code;
-    gpu_pass_begin(r, &f, 1);
+    gpu_pass_begin(r, &f, all[0]->s->has_mtp);
     for (int i = 0; i < n; i++) {
         if (all[i]->code) continue;
         of[count++] = all[i];

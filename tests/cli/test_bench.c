@@ -96,7 +96,7 @@ static void test_bench_ask(void) {
               strstr(out.data, "\n depths of the last passes: ") && !strstr(out.data, "prefill"),
           "bench --ask: %d '%s' %s", code, out.data, err.data);
     CHECK(is_json(data) && strstr(data, "{\"kind\": \"ask\"") && strstr(data, "\"differing\": 0,") &&
-              strstr(data, "\"accept_2\": "),
+              strstr(data, "\"accept_mtp_2\": "),
           "bench --ask --json: %s", data);
     shell("mote bench --ask @/questions --tokens 6 --repeat 3 --mtp 0 --json @/j");
     data[read_temp("j", data, sizeof data - 1)] = 0;

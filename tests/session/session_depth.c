@@ -115,6 +115,7 @@ static void test_costs_fitted(void) {
     for (int i = 0; i < 2; i++) cost_learn(c, 8, 0, 1);
     CHECK(fabs(cost_fitted(c, 8, 0) - 1) < 1e-12 && fabs(cost_fitted(c, 16, 0) - pow(2, COST_GROWTH)) < 1e-12, "one number of rows: %g, %g",
           cost_fitted(c, 8, 0), cost_fitted(c, 16, 0));
+    memset(c, 0, sizeof *c);
     for (int rows = 1; rows <= PASS_ROWS_MAX; rows += 1 + rows / 4)
         for (int i = 0; i < 20; i++) cost_learn(c, rows, 0, pow(rows, 0.9) * (rows % 2 ? 1.15 : 0.9));
     for (int rows = 4; rows < 48; rows++) {
