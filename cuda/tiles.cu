@@ -119,8 +119,14 @@ __device__ __forceinline__ void gpu_run_tiles(const TILES &tiles, int tile, cons
 
 /* The shapes with kernels of their own: hidden size, columns of out_proj and o_proj, of an expert's down_proj, and experts of
    a row. All other shapes run through the kernels for any shape. */
-struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8 }; };
-struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8 }; };
+struct shape_35b_a3b { enum { HIDDEN = 2048, OUT = 4096, EXPERT = 512, TOP_K = 8, LISTS = 1 }; };
+struct shape_122b_a10b { enum { HIDDEN = 3072, OUT = 8192, EXPERT = 1024, TOP_K = 8, LISTS = 1 }; };
+struct shape_coder_next { enum { HIDDEN = 2048, TOP_K = 10, LISTS = 2 }; };
+
+/* Whether kernels of one row for shapes between those and any are built for a format. */
+template <class F> constexpr bool gpu_has_lone() {
+    return F::whole || gpu_scales_by_block<F>();
+}
 
 /* Whether there are kernels of a shape for so many rows of this format. */
 template <class F, class SHAPE> __host__ __device__ constexpr bool gpu_has_fixed(int rows) {
