@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(GPU_THREADS, 2) gpu_experts_up(const __grid_co
     });
 }
 
-/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most 256, exactly ROWS token
-   rows.
+/* experts_up for a fixed shape and format: HIDDEN columns, TOP_K experts per row out of at most LISTS * 256, exactly ROWS
+   token rows.
 
    Layout: a warp has the same k blocks of every tile (fixed_tile). Every warp holds the whole routing in registers: lane
    TOP_K t + r has the r-th best expert of row t (gpu_lane_routing).
@@ -249,7 +249,8 @@ typedef void (*gpu_moe_kernel)(moe_gpu);
 
 /* The kernel of a format and shape for ROWS rows, or for T; NULL: there is none. */
 template <class F, class SHAPE, int ROWS> static constexpr gpu_moe_kernel gpu_up_of() {
-    if constexpr (gpu_has_fixed<F, SHAPE>(ROWS) && ((int)SHAPE::LISTS == 1 || (ROWS == 1 && gpu_has_lone<F>()))) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
+    constexpr bool is = SHAPE::LISTS == 1 ? gpu_has_fixed<F, SHAPE>(ROWS) : ROWS == 1 && gpu_has_lone<F>();
+    if constexpr (is) return gpu_experts_up_fixed<F, SHAPE, ROWS>;
     else return NULL;
 }
 
